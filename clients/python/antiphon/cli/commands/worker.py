@@ -24,8 +24,9 @@ from antiphon.cli.arguments.shared_key import add_worker_key_option
 from antiphon.cli.output.failure import ExitCode, Failure, require_extra
 
 DTYPES: Final = ("float32", "bfloat16", "float16")
+KERNELS: Final = ("auto", "off")
 
-_MODEL: Final = ("model", "slots", "threads")
+_MODEL: Final = ("model", "slots", "threads", "kernels")
 _MINICPMO: Final = ("no_speech", "vocoder", "vocoder_steps", "vocoder_dtype", "voice")
 
 
@@ -91,6 +92,7 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
         help="most conversations at once (default: what fits)",
     )
     add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: one)")
+    add("--kernels", metavar="USE", choices=KERNELS, help="of the CPU: auto, or off for torch only")
 
 
 def add_minicpmo_options(command: argparse.ArgumentParser) -> None:

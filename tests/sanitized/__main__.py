@@ -29,9 +29,8 @@ WIDTHS: Final = {128: "", 256: "avx2", 512: "avx512bw"}
 
 def main() -> int:
     """Return the first exit code that is not 0, or 2 if something is missing."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.sanitized", description=(__doc__ or "").split(":")[0]
-    )
+    description = "Runs the kernels' tests with AddressSanitizer and UBSan."
+    parser = argparse.ArgumentParser(prog="python -m tests.sanitized", description=description)
     parser.add_argument("--width", type=int, choices=WIDTHS, help="bits of vectors (default: each)")
     arguments, others = parser.parse_known_args()
     try:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 REPOSITORY: Final = Path(__file__).parents[2]
 SANITIZERS: Final = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-O1", "-g")
+WARNINGS: Final = ("-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
 
 
 def build(folder: Path, compiler: str, instructions: int) -> None:
@@ -25,7 +26,7 @@ def command(module: dict[str, Any], folder: Path, compiler: str, instructions: i
     own = [it for it in module["extra-compile-args"] if not it.startswith("-O")]
     target = folder / f"{module['name'].rpartition('.')[2]}.abi3.so"
     return [
-        compiler, "-shared", "-fPIC", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", *own, *SANITIZERS,
+        compiler, "-shared", "-fPIC", *own, *WARNINGS, *SANITIZERS,
         f"-DINSTRUCTIONS={instructions}", f"-I{sysconfig.get_path('include')}", *module["sources"],
         "-o", str(target), *(f"-l{it}" for it in module.get("libraries", ())),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""A pytest plugin that imports the compiled kernels from the folder `SANITIZED_KERNELS`, and from nowhere else."""
+"""A pytest plugin that imports the compiled kernels from the folder `SANITIZED_KERNELS` alone."""
 
 import os
 import sys

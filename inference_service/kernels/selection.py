@@ -33,18 +33,23 @@ def select(choice: str) -> None:
     _selected = choice
 
 
-def usable(module: Module) -> bool:
-    """Return whether this process calls a compiled module: it was built, and kernels are not off."""
+def selected() -> str:
+    """Return the choice of this process; it is `auto` from the first call on if nobody has selected."""
     if _selected is None:
         select("auto")
-    return _selected == "auto" and _is_built(module)
+    return _selected or "auto"
+
+
+def usable(module: Module) -> bool:
+    """Return whether this process calls a compiled module: it was built, and kernels are not off."""
+    return selected() == "auto" and _is_built(module)
 
 
 def state() -> str:
     """Return `compiled`, `off`, or `missing` if there was no compiler at installation."""
     if usable("native"):
         return "compiled"
-    return "off" if _selected == "off" else "missing"
+    return "missing" if selected() == "auto" else "off"
 
 
 @cache

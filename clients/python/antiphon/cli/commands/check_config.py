@@ -42,7 +42,7 @@ def add_to(commands: Subcommands) -> None:
     add(
         "--threads", type=positive_int, default=1, metavar="N", help="CPU threads of the model (default: one)"
     )
-    add("--kernels", choices=KERNELS, default="auto", metavar="USE", help="auto, or off for torch only")
+    add("--kernels", choices=KERNELS, default="auto", metavar="USE", help="as of a worker (default auto)")
     add("--no-speech", action="store_true", default=False, help="MiniCPM-o without its voice")
     add("--vocoder", type=Path, default=None, metavar="FOLDER", help="its vocoder (default: MODEL/vocoder)")
     add("--vocoder-steps", type=positive_int, default=None, metavar="N", help="of its flow (default 5)")

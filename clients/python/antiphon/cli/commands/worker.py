@@ -61,6 +61,7 @@ def add_to(commands: Subcommands) -> None:
     add("--seed", type=int, metavar="N", help="makes sessions without a seed repeatable")
     add_log_level(command)
     add_help_all(command)
+    add_kernel_option(command)
     add_minicpmo_options(command)
     add = command.add_argument_group("TLS").add_argument
     add("--tls-cert", type=Path, metavar="FILE", help="PEM: speak TLS, and nothing else")
@@ -92,7 +93,13 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
         help="most conversations at once (default: what fits)",
     )
     add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: one)")
-    add("--kernels", metavar="USE", choices=KERNELS, help="of the CPU: auto, or off for torch only")
+
+
+def add_kernel_option(command: argparse.ArgumentParser) -> None:
+    """The option that says what computes on the CPU."""
+    command.add_argument_group("the CPU").add_argument(
+        "--kernels", metavar="USE", choices=KERNELS, help="compiled kernels; off is torch only (default auto)"
+    )
 
 
 def add_minicpmo_options(command: argparse.ArgumentParser) -> None:

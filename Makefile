@@ -145,7 +145,8 @@ pictures: install ## draw the rooms of docs/architecture.md from the imports
 
 long: install ## the tests that `test` leaves out: further seeds and examples, whole benchmarks; minutes
 	$(PYTEST) -m 'long or hypothesis' --hypothesis-profile searching $(ARGS)
-	$(BIN)/python -m tests.sanitized
+	@$(MAKE) --no-print-directory sanitize ARGS=
+	$(PYTEST) -p tests.support.without_kernels tests/inference_service/engine tests/inference_service/families
 
 fuzz: install ## fuzz every decoder, 60 s each; ARGS='--target audio --seconds 600' narrows it
 	$(BIN)/python -m pip install --quiet -e '.[fuzz]'

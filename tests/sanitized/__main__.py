@@ -49,7 +49,9 @@ def main() -> int:
 
 def run(folder: Path, libraries: list[str], arguments: list[str] | tuple[str, ...]) -> int:
     """Return pytest's exit code against the modules in `folder`."""
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "tests.sanitized.plugin", "-q", *arguments]
+    # Captured by file descriptor, the report of a process that ends with it would be lost.
+    options = ["-n", "0", "-q", "--capture=sys", "-p", "tests.sanitized.plugin"]
+    command = [sys.executable, "-m", "pytest", *options, *arguments]
     variables = {
         "SANITIZED_KERNELS": str(folder),
         "LD_PRELOAD": ":".join(libraries),

@@ -117,7 +117,7 @@ class Layers:
         self._is_cut = self._layers[0].is_cut
         norms = [norm for it in self._layers for norm in (it.before, it.between)]
         self._first = norms[0]
-        self._next = [*norms[2::2], _Norm(backbone.norm)]
+        self._next = [*norms[2::2], _Norm(backbone.norm, backbone.config.hidden_size)]
         self._dtype = next(backbone.parameters()).dtype
         self._width = int(backbone.config.hidden_size)
         shapes = {(it.heads, it.kv, it.head) for it in self._layers}
@@ -190,20 +190,24 @@ class _Room:
 class _Norm:
     """Of the root of mean squares, times weights."""
 
-    def __init__(self, norm: Any) -> None:
+    def __init__(self, norm: Any, width: int) -> None:
+        """Raise `ValueError` unless there is a weight for each number of a row."""
         from inference_service.kernels import native
 
         self._weight, self._epsilon = norm.weight.detach().contiguous(), float(norm.variance_epsilon)
+        address(self._weight, self._weight.dtype, (width,))
         self._norm = native.norm
 
     def __call__(self, rows: Tensor, more: Tensor | None, out: Tensor) -> None:
-        """Add `more` to `rows` [n, width] if there is any, and write into `out` what they are normed."""
-        dtype, shape = self._weight.dtype, rows.shape
-        at = address(rows, dtype, shape)
-        added, total = (0, 0) if more is None else (address(more, dtype, shape), at)
+        """Add `more` to `rows` [n, width] if there is any, and write into `out` what they are normed.
+
+        `Layers` makes `rows` and `out`, which are alike; `more` is a layer's and checked here.
+        """
+        at = rows.data_ptr()
+        added, total = (0, 0) if more is None else (address(more, rows.dtype, rows.shape), at)
         self._norm(
-            self._epsilon, at, added, total, address(self._weight, dtype, shape[1:]),
-            address(out, dtype, shape), *shape, _is_half(rows),
+            self._epsilon, at, added, total, self._weight.data_ptr(), out.data_ptr(), *rows.shape,
+            _is_half(rows),
         )  # fmt: skip
 
 
@@ -218,7 +222,9 @@ class _Layer:
         config, self.head = attention.config, attention.head_dim
         self.heads, self.kv = config.num_attention_heads, config.num_key_value_heads
         self.width = config.intermediate_size
-        self.before, self.between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
+        size = config.hidden_size
+        self.before = _Norm(layer.input_layernorm, size)
+        self.between = _Norm(layer.post_attention_layernorm, size)
         self._project = _joined(attention, "qkv_proj", "q_proj", "k_proj", "v_proj")
         self._gates = _joined(network, "gate_up_proj", "gate_proj", "up_proj")
         self._out, self.down = _called(attention.o_proj), _called(network.down_proj)
@@ -264,8 +270,7 @@ class _Layer:
         gates, gated, count = self._gates(normed), room.gated, len(rows)
         self._gate(
             address(gates, rows.dtype, (count, 2 * self.width)),
-            address(gated, rows.dtype, (count, self.width)),
-            count, self.width, _is_half(rows),
+            gated.data_ptr(), count, self.width, _is_half(rows),
         )  # fmt: skip
 
 

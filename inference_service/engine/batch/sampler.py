@@ -6,6 +6,7 @@ is the host's. Scores that are on the host anyway are drawn from row by row, whi
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import groupby
 from math import exp, isfinite
 
@@ -90,12 +91,19 @@ def choose_by_rows(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
     """As `choose_together`, one row after another, of scores on the host; in one call each if compiled."""
     if not usable("draw"):
         return choose_in_numpy(scores, draws)
-    from inference_service.kernels.draw import choose
-
+    choose = _compiled()
     return [
         choose(row, draw, None if draw.forbidden is None else draw.forbidden.numpy())
         for row, draw in zip(scores.numpy(), draws, strict=True)
     ]
+
+
+@cache
+def _compiled() -> Callable[..., int | None]:
+    """Return the compiled draw; an import at each call would cost as much as its checks."""
+    from inference_service.kernels import draw
+
+    return draw.choose
 
 
 def choose_in_numpy(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:

@@ -33,7 +33,7 @@ WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make gcc python3-dev python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents browser-modules browser screenshots protos check-protos schemas check-schemas fuzz storm failures cluster emulated pictures train eval bench neighbours clean
+.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents browser-modules browser screenshots protos check-protos schemas check-schemas fuzz storm failures cluster sanitize pictures train eval bench neighbours clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -145,6 +145,8 @@ pictures: install ## draw the rooms of docs/architecture.md from the imports
 
 long: install ## the tests that `test` leaves out: further seeds and examples, whole benchmarks; minutes
 	$(PYTEST) -m 'long or hypothesis' --hypothesis-profile searching $(ARGS)
+	@$(MAKE) --no-print-directory sanitize ARGS=
+	$(PYTEST) -p tests.support.without_kernels tests/inference_service/engine tests/inference_service/families
 
 fuzz: install ## fuzz every decoder, 60 s each; ARGS='--target audio --seconds 600' narrows it
 	$(BIN)/python -m pip install --quiet -e '.[fuzz]'
@@ -159,8 +161,8 @@ failures: install ## kill, stop and cut off clients, adapters and workers in eve
 cluster: install ## Redis, two adapters, two workers, twenty talkers; one of each killed and replaced, and a verdict
 	$(BIN)/python -m tests.cluster $(ARGS)
 
-emulated: install ## the kernels' tests with AVX-512 in an emulator; ARGS='--processor sse' is one without AVX; 20 minutes
-	$(BIN)/python -m tests.emulated $(ARGS)
+sanitize: install ## the kernels' tests with AddressSanitizer and UBSan, for each width of vectors; minutes
+	$(BIN)/python -m tests.sanitized $(ARGS)
 
 train: install ## train the default checkpoint from nothing (hours on a CPU)
 	$(BIN)/python -m inference_service.training.run

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from antiphon.semconv import MIN_WORKER_KEY_BYTES
 from inference_service.errors import ConfigurationError
+from inference_service.kernels.selection import CHOICES
 
 DTYPES = ("float32", "bfloat16", "float16")
 MOST_SLOTS = 64
@@ -68,6 +69,9 @@ class WorkerOptions:
 
     threads: int | None = None
     """Threads of torch on the CPU; None is one, the fastest for small models beside other processes."""
+
+    kernels: str = "auto"
+    """Compiled kernels: `auto` calls those that were built, `off` computes with torch and NumPy only."""
 
     drain_timeout_s: float = 30.0
     """How long sessions may go on after the signal to stop."""
@@ -187,6 +191,8 @@ class WorkerOptions:
             )
         if self.threads is not None and self.threads < 1:
             raise ConfigurationError(f"threads must be at least 1, not {self.threads}.")
+        if self.kernels not in CHOICES:
+            raise ConfigurationError(f"kernels must be one of {', '.join(CHOICES)}, not {self.kernels!r}.")
         if not 0 <= self.drain_timeout_s < float("inf"):
             raise ConfigurationError(f"drain_timeout_s must be 0 or more, not {self.drain_timeout_s}.")
         if self.context_limit is not None and self.context_limit < 1:

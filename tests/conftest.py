@@ -59,6 +59,7 @@ SLOW = (
     "inference_service/models/minicpmo/test_hub.py",
     "inference_service/models/minicpmo/test_mel.py",
     "inference_service/models/token2wav/*",
+    "inference_service/kernels/test_off.py",
     "inference_service/modes/*",
     "inference_service/observability/test_metrics.py",
     "inference_service/observability/test_tracing.py",

@@ -7,6 +7,7 @@ import torch
 from inference_service.api.engine import Deliver, Engine, OnFatal
 from inference_service.checkpoints.location import find
 from inference_service.errors import ConfigurationError
+from inference_service.kernels import selection
 from inference_service.options import WorkerOptions
 
 logger = logging.getLogger(__name__)
@@ -28,8 +29,10 @@ def usable_device(name: str) -> torch.device:
 def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
     """Loads the checkpoint that `options` name, starts the engine and warms it up.
 
-    Raises `CheckpointError` if the checkpoint cannot be used, `ConfigurationError` if the device cannot.
+    Raises `CheckpointError` if the checkpoint cannot be used, `ConfigurationError` if the device cannot, or
+    if another engine of this process computes with other kernels.
     """
+    selection.select(options.kernels)
     torch.set_num_threads(options.threads or 1)
     device = usable_device(options.device)
     # Seconds of imports, for which a device that is not there should not be told late.
@@ -37,13 +40,13 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     from inference_service.families import table
     from inference_service.families.capacity import usual_slots
     from inference_service.families.warmup import warm_up
-    from inference_service.kernels.layers import HAS_KERNELS
 
-    if device.type == "cpu" and not HAS_KERNELS:
+    if device.type == "cpu" and selection.state() == "missing":
         logger.warning(
             "the kernels for the CPU are missing, so steps take about twice as long: install gcc and "
             "python3-dev, then antiphon again"
         )
+    logger.info("loading the model", extra={"model": options.model, "kernels": selection.state()})
     build = table.load(find(options.model), device, options.context_limit, options.dtype, options.speech)
     warm_up(build(1))
     slots = options.slots or usual_slots(build)

@@ -1,1 +1,6 @@
-"""Networks on the CPU by kernels of our own; linear layers in bfloat16 are oneDNN's."""
+"""Compiled kernels for the CPU: frozen, optional, and held to what torch and NumPy compute.
+
+PyTorch is the reference. The kernels gain no functions, data types or instruction sets: only faults are
+fixed. Performance work goes into torch, scheduling and models. `--kernels off` runs without them
+(`selection`), and every kernel has a test that compares it with torch or NumPy.
+"""

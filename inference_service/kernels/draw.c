@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arguments.h"
+
 #define COLDEST 1e-3    /* as in engine/batch/draw.py */
 #define SURE 50.0f      /* as in engine/batch/sampler.py */
 #define NOBODY (-1)
@@ -48,24 +50,33 @@ static int read_ids(PyObject *from, Ids *ids)
     ids->count = count;
     if (PyObject_CheckBuffer(from)) {
         Py_buffer view;
-        if (PyObject_GetBuffer(from, &view, PyBUF_CONTIG_RO))
+        if (!open_array(from, &view, 'i', sizeof(int32_t), 0, "an array of ids"))
             return 0;
         int fits = view.len == count * (Py_ssize_t)sizeof(int32_t);
         if (fits)
             memcpy(ids->all, view.buf, (size_t)view.len);
         else
-            PyErr_SetString(PyExc_TypeError, "ids in an array are int32");
+            PyErr_SetString(PyExc_ValueError, "an array of ids has one dimension");
         PyBuffer_Release(&view);
         return fits;
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *id = PySequence_GetItem(from, i);
-        ids->all[i] = id ? (int32_t)PyLong_AsLong(id) : 0;
+        long number = id ? PyLong_AsLong(id) : 0;
         Py_XDECREF(id);
         if (PyErr_Occurred())
             return 0;
+        ids->all[i] = number < 0 || number > INT32_MAX ? -1 : (int32_t)number; /* is_within refuses -1 */
     }
     return 1;
+}
+
+/* The id that is tested first; NOBODY is None's alone. */
+static void read_first(PyObject *from, long *first)
+{
+    *first = from == Py_None ? NOBODY : PyLong_AsLong(from);
+    if (*first < 0 && from != Py_None && !PyErr_Occurred())
+        PyErr_SetString(PyExc_IndexError, "an id is not in the vocabulary");
 }
 
 static int read_draw(PyObject *from, Draw *draw)
@@ -87,13 +98,13 @@ static int read_draw(PyObject *from, Draw *draw)
                 Py_XDECREF(number);
             }
         else if (i == FIRST)
-            draw->first = field == Py_None ? NOBODY : PyLong_AsLong(field);
+            read_first(field, &draw->first);
         else if (i == RECENT && draw->repetition != 1)
             read_ids(field, &draw->recent);
         else if (i == ENDS && draw->length != 1)
             read_ids(field, &draw->ends);
         else if (i == ALLOWED && field != Py_None)
-            PyObject_GetBuffer(field, &draw->allowed, PyBUF_CONTIG_RO);
+            open_array(field, &draw->allowed, 'i', 4, 0, "allowed");
         Py_DECREF(field);
         if (PyErr_Occurred())
             return 0;
@@ -311,16 +322,23 @@ static PyObject *py_choose(PyObject *self, PyObject *const *args, Py_ssize_t cou
         PyErr_SetString(PyExc_TypeError, "takes scores, a draw, and forbidden ids or None");
         return NULL;
     }
-    if (PyObject_GetBuffer(args[0], &scores, PyBUF_CONTIG))
+    if (!open_array(args[0], &scores, 'f', sizeof(float), 1, "scores"))
         return NULL;
-    if ((args[2] == Py_None || !PyObject_GetBuffer(args[2], &forbidden, PyBUF_CONTIG_RO)) && read_draw(args[1], &draw)) {
+    int is_banned = args[2] != Py_None;
+    if (is_banned && !open_array(args[2], &forbidden, 'i', sizeof(int64_t), 0, "forbidden")) {
+        PyBuffer_Release(&scores);
+        return NULL;
+    }
+    if (scores.ndim != 1)
+        PyErr_SetString(PyExc_ValueError, "scores have one dimension");
+    else if (read_draw(args[1], &draw)) {
         if (is_within(&draw, &forbidden, scores.len / 4))
             chosen = choose(&draw, scores.buf, scores.len / 4, &forbidden);
         else
             PyErr_SetString(PyExc_IndexError, "an id is not in the vocabulary");
     }
     free_draw(&draw);
-    if (forbidden.obj)
+    if (is_banned)
         PyBuffer_Release(&forbidden);
     PyBuffer_Release(&scores);
     return chosen;

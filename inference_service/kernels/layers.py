@@ -1,24 +1,24 @@
-"""The common layers of a decoder on the CPU: linear layers, and all that is between them by `native`."""
+"""The common layers of a decoder on the CPU: linear layers, and all that is between them by `native`.
+
+Tensors that all layers share are checked once a forward, those that a layer makes in that layer, both before
+`native` gets their addresses. `native` checks sizes, spans and page numbers.
+"""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inference_service.kernels.packed_linear import PackedLinear, is_common, pieces_of
-
-try:
-    from inference_service.kernels import native
-except ImportError:
-    HAS_KERNELS = False
-else:
-    HAS_KERNELS = True
-"""Not where there was no compiler when this package was installed."""
+from inference_service.kernels.selection import usable
+from inference_service.kernels.tensors import address
 
 LANES = 16
 """Heads and gates come in multiples of so many numbers."""
+LONGEST_HEAD = 1024
+"""Numbers of a head, at most."""
 
 
 @dataclass
@@ -51,6 +51,45 @@ class Places:
         spans[:, 1] = lasts.clamp(max=end) - begin - spans[:, 0]
         return Places(self.keys, self.values, spans, self.table)
 
+    def arguments(self, dtype: torch.dtype, shape: "_Shape", rows: int) -> "_Arguments":
+        """Return what the kernels are told of these places, for so many packed rows.
+
+        Raises `TypeError` or `ValueError` unless keys and values are [layers, kv, n, head] of `dtype`.
+        """
+        length, head = int(self.keys.shape[-2]), shape.head
+        slab, count, pages = (shape.layers, shape.kv, length, head), len(self.spans), len(self.table)
+        return _Arguments(
+            address(self.keys, dtype, slab),
+            address(self.values, dtype, slab),
+            shape.kv * length * head * dtype.itemsize,
+            (
+                address(self.spans, torch.int64, (count, 5)), address(self.table, torch.int32, (pages,)),
+                count, pages, rows, shape.heads, shape.kv, head, length * head,
+            ),
+        )  # fmt: skip
+
+
+class _Shape(NamedTuple):
+    """Sizes that all layers of a backbone share."""
+
+    layers: int
+    heads: int
+    kv: int
+    head: int
+
+
+class _Arguments(NamedTuple):
+    """Checked addresses of keys and values, bytes of a layer of either, and all else about places."""
+
+    keys: int
+    values: int
+    layer: int
+    others: tuple[int, ...]
+
+    def of(self, layer: int) -> tuple[int, ...]:
+        """Return those of one layer."""
+        return self.keys + layer * self.layer, self.values + layer * self.layer, *self.others
+
 
 class Layers:
     """What a backbone of common layers computes."""
@@ -61,12 +100,12 @@ class Layers:
         config, layers = backbone.config, list(getattr(backbone, "layers", ()))
         parameter = next(backbone.parameters())
         return (
-            HAS_KERNELS
+            usable("native")
             and parameter.device.type == "cpu"
             and parameter.dtype in (torch.float32, torch.bfloat16)
             and all(it.dtype is parameter.dtype for it in backbone.parameters())
             and bool(layers)
-            and all(is_common(it) and it.self_attn.head_dim % LANES == 0 for it in layers)
+            and all(is_common(it) and _is_known(it.self_attn.head_dim) for it in layers)
             and config.hidden_act == "silu"
             and config.intermediate_size % LANES == 0
             and 2 * len(backbone.rotary_emb.inv_freq) == layers[0].self_attn.head_dim
@@ -78,13 +117,27 @@ class Layers:
         self._is_cut = self._layers[0].is_cut
         norms = [norm for it in self._layers for norm in (it.before, it.between)]
         self._first = norms[0]
-        self._next = [*norms[2::2], _Norm(backbone.norm)]
+        self._next = [*norms[2::2], _Norm(backbone.norm, backbone.config.hidden_size)]
+        self._dtype = next(backbone.parameters()).dtype
+        self._width = int(backbone.config.hidden_size)
+        shapes = {(it.heads, it.kv, it.head) for it in self._layers}
+        if len(shapes) != 1 or [it.index for it in self._layers] != list(range(len(self._layers))):
+            raise ValueError("Layers of a backbone are numbered from 0 on and have heads of one shape.")
+        self._shape = _Shape(len(self._layers), *shapes.pop())
 
     def run(self, rows: Tensor, positions: Tensor, places: Places, asked: Tensor | None = None) -> Tensor:
-        """Final-norm hidden states of embeddings [n, hidden] at positions [n], or of those `asked` for.
+        """Return final-norm hidden states of embeddings [n, hidden] at positions [n], or those `asked` for.
 
-        The last ones of sessions can be, int64 [sessions]: then the last layer computes no others.
+        The last ones of sessions can be, int64 [sessions]: then the last layer computes no others. Raises
+        `TypeError`, `ValueError` or `IndexError` for tensors, spans or pages that do not fit each other.
         """
+        if rows.dtype is not self._dtype or rows.ndim != 2 or rows.shape[1] != self._width:
+            given = f"{list(rows.shape)} in {rows.dtype}"
+            raise ValueError(f"Rows are [n, {self._width}] in {self._dtype}, not {given}.")
+        if positions.shape != rows.shape[:1]:
+            raise ValueError(f"{len(rows)} rows have as many positions, not {list(positions.shape)}.")
+        if asked is not None and len(asked) > len(rows):
+            raise ValueError(f"At most {len(rows)} rows can be asked for, not {len(asked)}.")
         pieces = pieces_of(len(rows)) if self._is_cut else ((0, len(rows), len(rows)),)
         if len(pieces) == 1:
             return self._run(rows, positions, places, pieces[0][2], asked)
@@ -101,20 +154,23 @@ class Layers:
         """As `run`, of rows that are filled up to so many."""
         count = len(rows)
         rows = F.pad(rows, (0, 0, 0, size - count)) if size > count else rows.contiguous().clone()
-        cosines, sines = (it[0] for it in self._rotary(rows[None], positions[None]))
+        angles = self._rotary(rows[None], positions[None])  # the kernels read them until this returns
+        cosines, sines = (address(it[0], self._dtype, (count, self._shape.head)) for it in angles)
+        where = places.arguments(self._dtype, self._shape, count)
         room = self._layers[0].room(rows)
         normed = torch.empty_like(rows)
         self._first(rows, None, normed)
         for layer, norm in zip(self._layers, self._next, strict=True):
-            layer.turn(normed, (cosines, sines), places, room)
+            layer.turn(normed, (cosines, sines), where, room)
             if asked is not None and layer is self._layers[-1]:
                 if not len(asked):
                     return normed[:0]
-                layer.see(places.ends(asked), room)
+                ends = places.ends(asked)
+                layer.see(ends.arguments(self._dtype, self._shape, count), room)
                 rows, normed, count = rows[asked], normed[: len(asked)], len(asked)
                 room = _Room(room.queries, room.seen[asked], room.gated[: len(asked)])
             else:
-                layer.see(places, room)
+                layer.see(where, room)
             layer.think(rows, normed, room)
             norm(rows, layer.down(room.gated), normed)
         return normed[:count]
@@ -134,15 +190,24 @@ class _Room:
 class _Norm:
     """Of the root of mean squares, times weights."""
 
-    def __init__(self, norm: Any) -> None:
+    def __init__(self, norm: Any, width: int) -> None:
+        """Raise `ValueError` unless there is a weight for each number of a row."""
+        from inference_service.kernels import native
+
         self._weight, self._epsilon = norm.weight.detach().contiguous(), float(norm.variance_epsilon)
+        address(self._weight, self._weight.dtype, (width,))
+        self._norm = native.norm
 
     def __call__(self, rows: Tensor, more: Tensor | None, out: Tensor) -> None:
-        """Adds `more` to `rows` [n, width] if there is any, and writes into `out` what they are normed."""
-        added, total = (0, 0) if more is None else (more.data_ptr(), rows.data_ptr())
-        native.norm(
-            self._epsilon, rows.data_ptr(), added, total, self._weight.data_ptr(), out.data_ptr(),
-            *rows.shape, _is_half(rows),
+        """Add `more` to `rows` [n, width] if there is any, and write into `out` what they are normed.
+
+        `Layers` makes `rows` and `out`, which are alike; `more` is a layer's and checked here.
+        """
+        at = rows.data_ptr()
+        added, total = (0, 0) if more is None else (address(more, rows.dtype, rows.shape), at)
+        self._norm(
+            self._epsilon, at, added, total, self._weight.data_ptr(), out.data_ptr(), *rows.shape,
+            _is_half(rows),
         )  # fmt: skip
 
 
@@ -150,16 +215,21 @@ class _Layer:
     """Norm, attention, norm, gated network."""
 
     def __init__(self, layer: Any) -> None:
+        from inference_service.kernels import native
+
+        self._turn, self._attend, self._gate = native.turn, native.attend, native.gate
         attention, network = layer.self_attn, layer.mlp
         config, self.head = attention.config, attention.head_dim
-        self.heads, self._kv = config.num_attention_heads, config.num_key_value_heads
+        self.heads, self.kv = config.num_attention_heads, config.num_key_value_heads
         self.width = config.intermediate_size
-        self.before, self.between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
+        size = config.hidden_size
+        self.before = _Norm(layer.input_layernorm, size)
+        self.between = _Norm(layer.post_attention_layernorm, size)
         self._project = _joined(attention, "qkv_proj", "q_proj", "k_proj", "v_proj")
         self._gates = _joined(network, "gate_up_proj", "gate_proj", "up_proj")
         self._out, self.down = _called(attention.o_proj), _called(network.down_proj)
         self.is_cut = isinstance(network.down_proj, PackedLinear) and network.down_proj.is_cut
-        self._layer, self._scaling = int(attention.layer_idx), float(attention.scaling)
+        self.index, self._scaling = int(attention.layer_idx), float(attention.scaling)
         where = config if type(layer).__name__.startswith("Mistral") else attention
         self._window = int(getattr(where, "sliding_window", None) or 0)
         self._norms: Tensor | None = None
@@ -167,9 +237,10 @@ class _Layer:
         if hasattr(attention, "q_norm"):
             weights = (
                 attention.q_norm.weight.expand(self.heads, -1),
-                attention.k_norm.weight.expand(self._kv, -1),
+                attention.k_norm.weight.expand(self.kv, -1),
             )
             self._norms = torch.cat(weights).detach()
+            address(self._norms, self._norms.dtype, (self.heads + self.kv, self.head))
             self._epsilon = float(attention.q_norm.variance_epsilon)
 
     def room(self, rows: Tensor) -> _Room:
@@ -177,34 +248,35 @@ class _Layer:
         queries = rows.new_empty(len(rows), self.heads * self.head)
         return _Room(queries, torch.zeros_like(queries), rows.new_empty(len(rows), self.width))
 
-    def turn(self, normed: Tensor, angles: tuple[Tensor, Tensor], places: Places, room: _Room) -> None:
-        """Writes queries into `room`, and keys and values into the cache."""
-        projected = self._project(normed)
-        native.turn(
-            self._epsilon, projected.data_ptr(), 0 if self._norms is None else self._norms.data_ptr(),
-            angles[0].data_ptr(), angles[1].data_ptr(), room.queries.data_ptr(), *self._where(places),
-            _is_half(normed),
+    def turn(self, normed: Tensor, angles: tuple[int, int], where: "_Arguments", room: _Room) -> None:
+        """Write queries into `room`, and keys and values into the cache; cosines and sines are `angles`."""
+        projected, norms, dtype = self._project(normed), self._norms, room.queries.dtype
+        shape = len(room.queries), (self.heads + 2 * self.kv) * self.head
+        self._turn(
+            self._epsilon, address(projected, dtype, shape), 0 if norms is None else norms.data_ptr(),
+            *angles, room.queries.data_ptr(), *where.of(self.index), _is_half(normed),
         )  # fmt: skip
 
-    def see(self, places: Places, room: _Room) -> None:
-        """What the rows in these places attend to."""
-        native.attend(
-            self._scaling, room.queries.data_ptr(), room.seen.data_ptr(), *self._where(places),
+    def see(self, where: "_Arguments", room: _Room) -> None:
+        """Compute what the rows in these places attend to."""
+        self._attend(
+            self._scaling, room.queries.data_ptr(), room.seen.data_ptr(), *where.of(self.index),
             self._window, _is_half(room.seen),
         )  # fmt: skip
 
     def think(self, rows: Tensor, normed: Tensor, room: _Room) -> None:
-        """Adds to `rows` [n, hidden] what was seen, and leaves in `room` what `down` has to project."""
+        """Add to `rows` [n, hidden] what was seen, and leave in `room` what `down` has to project."""
         self.between(rows, self._out(room.seen), normed)
-        gates = self._gates(normed)
-        native.gate(gates.data_ptr(), room.gated.data_ptr(), len(rows), self.width, _is_half(rows))
-
-    def _where(self, places: Places) -> tuple[int, ...]:
-        keys, values = (slab[self._layer].data_ptr() for slab in (places.keys, places.values))
-        return (
-            keys, values, places.spans.data_ptr(), places.table.data_ptr(), len(places.spans),
-            self.heads, self._kv, self.head, places.keys.stride(1),
+        gates, gated, count = self._gates(normed), room.gated, len(rows)
+        self._gate(
+            address(gates, rows.dtype, (count, 2 * self.width)),
+            gated.data_ptr(), count, self.width, _is_half(rows),
         )  # fmt: skip
+
+
+def _is_known(head: int) -> bool:
+    """Return whether the kernels take heads of so many numbers."""
+    return head % LANES == 0 and 0 < head <= LONGEST_HEAD
 
 
 def _is_half(rows: Tensor) -> int:

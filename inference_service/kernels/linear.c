@@ -5,9 +5,9 @@
    rows: a row becomes the same bit for bit alone and among others. What is read next is asked for while there
    is something to multiply, so that memory and arithmetic do not wait for each other.
 
-   Called by packed_linear.py with addresses of tensors that lie in one piece. One thread; the interpreter's
-   lock is let go where a call may take longer than a few dozen microseconds. Plain C with the vectors of GCC
-   and Clang; on x86 there is a version for AVX-512, one for AVX2 and one for all others. */
+   panels.py passes addresses of contiguous tensors. One thread; the GIL is released where a call may take longer
+   than a few dozen microseconds. Plain C with the vectors of GCC and Clang; on x86 there is a version for AVX-512,
+   one for AVX2 and one for all others. INSTRUCTIONS is the widest that may be chosen, in bits. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -16,6 +16,10 @@
 #include <string.h>
 
 #include "arguments.h"
+
+#ifndef INSTRUCTIONS
+#define INSTRUCTIONS 512
+#endif
 
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__clang__)
@@ -77,22 +81,28 @@ static void pack(const float *weight, float *panels, long outputs, long depth)
 
 static PyObject *py_pack(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
-    int64_t a[4];
-    if (!numbers(args, count, 4, a))
+    enum { WEIGHT, PANELS, OUTPUTS, DEPTH, ALL };
+    int64_t a[ALL];
+    if (!numbers(args, count, ALL, a) || !is_shape(a[OUTPUTS], WIDE, a[DEPTH])
+        || !is_there(a[WEIGHT], a[OUTPUTS] * a[DEPTH]) || !is_there(a[PANELS], a[OUTPUTS] * a[DEPTH]))
         return NULL;
     Py_BEGIN_ALLOW_THREADS
-    pack(POINTER(a[0]), POINTER(a[1]), a[2], a[3]);
+    pack(POINTER(a[WEIGHT]), POINTER(a[PANELS]), a[OUTPUTS], a[DEPTH]);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
 static PyObject *py_multiply(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
-    int64_t a[7];
-    if (!numbers(args, count, 7, a))
+    enum { X, PANELS, BIAS, Y, ROWS, OUTPUTS, DEPTH, ALL };
+    int64_t a[ALL];
+    if (!numbers(args, count, ALL, a) || !is_shape(a[ROWS], a[DEPTH], 1) || !is_shape(a[ROWS], a[OUTPUTS], 1)
+        || !is_shape(a[OUTPUTS], WIDE, a[DEPTH]) || !is_there(a[X], a[ROWS] * a[DEPTH])
+        || !is_there(a[PANELS], a[OUTPUTS] * a[DEPTH]) || !is_there(a[BIAS], 0)
+        || !is_there(a[Y], a[ROWS] * a[OUTPUTS]))
         return NULL;
-    Product it = {POINTER(a[0]), POINTER(a[1]), POINTER(a[2]), POINTER(a[3]), a[4], a[5], a[6]};
-    PyThreadState *others = it.rows * it.outputs * it.depth >= LONG ? PyEval_SaveThread() : NULL;
+    Product it = {POINTER(a[X]), POINTER(a[PANELS]), POINTER(a[BIAS]), POINTER(a[Y]), a[ROWS], a[OUTPUTS], a[DEPTH]};
+    PyThreadState *others = (double)it.rows * (double)it.outputs * (double)it.depth >= LONG ? PyEval_SaveThread() : NULL;
     multiply(&it);
     if (others)
         PyEval_RestoreThread(others);
@@ -112,9 +122,9 @@ PyMODINIT_FUNC PyInit_linear(void)
 {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f"))
+    if (INSTRUCTIONS >= 512 && __builtin_cpu_supports("avx512f"))
         multiply = multiply_avx512;
-    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    else if (INSTRUCTIONS >= 256 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         multiply = multiply_avx2;
 #endif
     return PyModule_Create(&definition);

@@ -9,8 +9,20 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "arguments.h"
+
+#ifndef INSTRUCTIONS
+#define INSTRUCTIONS 512 /* the widest that may be chosen, in bits */
+#endif
+
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#if INSTRUCTIONS >= 512
 #define FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#elif INSTRUCTIONS >= 256
+#define FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v3", "default")))
+#else
+#define FOR_EACH_PROCESSOR
+#endif
 #else
 #define FOR_EACH_PROCESSOR
 #endif
@@ -178,28 +190,44 @@ static void remember(const Sound *it)
 
 /* ------------------------------------------------------------------------------------------------- Python */
 
+/* Whether each filter begins and ends within a spectrum. */
+static int are_spans(const int32_t *spans)
+{
+    for (int band = 0; band < BANDS; band++)
+        if (spans[2 * band] < 0 || spans[2 * band + 1] > HALF + 1) {
+            PyErr_Format(PyExc_IndexError, "filter %d is not within the %d frequencies", band, HALF + 1);
+            return 0;
+        }
+    return 1;
+}
+
 static PyObject *py_feed(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
-    static const Py_ssize_t sizes[] = {CONTEXT, 0, WINDOW, 2 * HALF, BANDS * (HALF + 1), 2 * BANDS, 0};
-    enum { PAST, PCM, OUT = 6, ALL };
+    enum { PAST, PCM, SPANS = 5, OUT, ALL };
+    static const char *const called[] = {"past", "pcm", "window", "turns", "filters", "spans", "out"};
+    Py_ssize_t sizes[] = {CONTEXT, 0, WINDOW, 2 * HALF, BANDS * (HALF + 1), 2 * BANDS, 0};
     Py_buffer views[ALL];
     Py_ssize_t open = 0, frames = 0;
     if (count != ALL) {
         PyErr_SetString(PyExc_TypeError, "takes past, pcm, window, turns, filters, spans and out");
         return NULL;
     }
-    for (; open < ALL; open++) {
-        if (PyObject_GetBuffer(args[open], &views[open], open == PAST || open == OUT ? PyBUF_CONTIG : PyBUF_CONTIG_RO))
+    while (open < ALL) {
+        Py_buffer *view = &views[open];
+        if (!open_array(args[open], view, open == SPANS ? 'i' : 'f', 4, open == PAST || open == OUT, called[open]))
             break;
-        Py_ssize_t has = views[open].len / 4;
-        if (open == PCM)
+        Py_ssize_t has = view->len / 4;
+        if (open == PCM) {
             frames = has / HOP;
-        if (has != (open == PCM ? frames * HOP : open == OUT ? frames * BANDS : sizes[open])) {
-            PyErr_Format(PyExc_ValueError, "array %zd has a wrong size", open++);
+            sizes[PCM] = frames * HOP;
+            sizes[OUT] = frames * BANDS;
+        }
+        if (has != sizes[open++]) {
+            PyErr_Format(PyExc_ValueError, "%s must have %zd numbers, not %zd", called[open - 1], sizes[open - 1], has);
             break;
         }
     }
-    if (!PyErr_Occurred()) {
+    if (!PyErr_Occurred() && are_spans(views[SPANS].buf)) {
         Sound it = {views[0].buf, views[1].buf, views[2].buf, views[3].buf,
                     views[4].buf, views[5].buf, views[6].buf, frames};
         hear(&it);

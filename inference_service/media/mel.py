@@ -1,14 +1,12 @@
 """Streaming log-mel features: 16 kHz mono PCM in, 100 frames of 80 bands per second out."""
 
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-try:
-    from inference_service.kernels import mel as native
-except ImportError:
-    native = None  # type: ignore[assignment]
+from inference_service.kernels.selection import usable
 
 SAMPLE_RATE = 16_000
 HOP = 160
@@ -76,6 +74,15 @@ def _tables() -> tuple[Array, Array, Array, NDArray[np.int32]]:
     return _hann(), turns.astype(np.complex64).view(np.float32), filters, np.array(spans, np.int32)
 
 
+def _kernel() -> Callable[..., None] | None:
+    """Return the compiled kernel, or None where NumPy computes."""
+    if not usable("mel"):
+        return None
+    from inference_service.kernels import mel
+
+    return mel.feed
+
+
 class MelStream:
     """The log-mel of one stream of sound, chunk by chunk."""
 
@@ -84,13 +91,19 @@ class MelStream:
 
     def __init__(self) -> None:
         self._heard = np.zeros(CONTEXT, np.float32)
+        self._kernel = _kernel()
 
     def feed(self, pcm: Array) -> Array:
-        """The next chunk, a multiple of 160 samples: log-mel [len(pcm) // 160, 80]."""
-        if native is not None:
+        """Return the log-mel [len(pcm) // 160, 80] of the next chunk, float32 [n].
+
+        Raises `ValueError` if it is not a multiple of 160 samples.
+        """
+        if self._kernel is not None:
             mel = np.empty((len(pcm) // HOP, BANDS), np.float32)
-            native.feed(self._heard, pcm, *_tables(), mel)
+            self._kernel(self._heard, pcm, *_tables(), mel)
             return mel
+        if pcm.ndim != 1 or len(pcm) % HOP:
+            raise ValueError(f"A chunk is a multiple of {HOP} samples, not {list(pcm.shape)}.")
         if not len(pcm):
             return np.zeros((0, BANDS), np.float32)
         heard = np.concatenate([self._heard, pcm], dtype=np.float32)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from inference_service.kernels import panels
+from inference_service.kernels.selection import usable
 from tests.cli.support.process import run_cli, run_here
 from tests.inference_service.models.minicpmo import published, whole
 
@@ -50,8 +50,19 @@ def test_sessions_that_do_not_fit_are_refused_with_how_many_do(
     done = run_here("check-config", "--model", str(folder), *given)
 
     assert done.code == 2
-    fit = 28 if panels.HAS_PRODUCT and threads == 1 else 11
+    fit = 28 if usable("linear") and threads == 1 else 11
     assert f"50 sessions do not fit: at most {fit} do." in done.err
+
+
+def test_kernels_off_counts_what_onednn_keeps(folder: Path) -> None:
+    """In a process of its own: this one may compute with kernels already."""
+    usual, off = (
+        rows(run_cli("check-config", "--model", str(folder), "--slots", "1", *more).out)["shared", "kernels"]
+        for more in ([], ["--kernels", "off"])
+    )
+
+    assert off == "0.23 GiB"
+    assert usual == ("15.0 MiB" if usable("linear") else off)
 
 
 def test_vocoder_that_is_not_converted_yet_counts_as_published(tmp_path: Path) -> None:

@@ -46,10 +46,11 @@ def test_help_all_shows_how_a_chat_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("name", ["serve", "worker"])
-def test_help_all_shows_the_options_of_minicpmo(name: str) -> None:
+def test_help_all_shows_the_options_of_models(name: str) -> None:
     everything = run_cli(name, "--help-all").out
 
     for option in (
+        "--kernels",
         "--no-speech",
         "--vocoder",
         "--vocoder-steps",
@@ -148,9 +149,11 @@ def test_arguments_are_the_options_of_the_service(command: object, module: str, 
 
 
 def test_what_was_said_of_the_model_is_handed_on_to_the_worker() -> None:
-    arguments = argparse.Namespace(model="m", slots=2, no_speech=True, vocoder=Path("v"), vocoder_steps=3)
+    arguments = argparse.Namespace(
+        model="m", slots=2, kernels="off", no_speech=True, vocoder=Path("v"), vocoder_steps=3
+    )
 
     assert worker.given_model_options(arguments) == [
-        *("--model", "m", "--slots", "2", "--no-speech"),
+        *("--model", "m", "--slots", "2", "--kernels", "off", "--no-speech"),
         *("--vocoder", "v", "--vocoder-steps", "3"),
     ]

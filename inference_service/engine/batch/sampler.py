@@ -6,6 +6,7 @@ is the host's. Scores that are on the host anyway are drawn from row by row, whi
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import groupby
 from math import exp, isfinite
 
@@ -17,11 +18,7 @@ from torch import Tensor
 from inference_service.engine.batch.candidates import OPEN, POISONED, Candidates, Wishes
 from inference_service.engine.batch.draw import COLDEST, Draw
 from inference_service.engine.device.transfer import Array, download, upload
-
-try:
-    from inference_service.kernels import draw as native
-except ImportError:
-    native = None  # type: ignore[assignment]
+from inference_service.kernels.selection import usable
 
 WIDTHS = (64, 1024)
 """So many likeliest ids are looked at, then so many, then all: no more than settle a draw."""
@@ -92,12 +89,21 @@ def choose_beside(
 
 def choose_by_rows(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
     """As `choose_together`, one row after another, of scores on the host; in one call each if compiled."""
-    if native is None:
+    if not usable("draw"):
         return choose_in_numpy(scores, draws)
+    choose = _compiled()
     return [
-        native.choose(row, draw, None if draw.forbidden is None else draw.forbidden.numpy())
+        choose(row, draw, None if draw.forbidden is None else draw.forbidden.numpy())
         for row, draw in zip(scores.numpy(), draws, strict=True)
     ]
+
+
+@cache
+def _compiled() -> Callable[..., int | None]:
+    """Return the compiled draw; an import at each call would cost as much as its checks."""
+    from inference_service.kernels import draw
+
+    return draw.choose
 
 
 def choose_in_numpy(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:

@@ -12,6 +12,7 @@ from inference_service.families.capacity import CROWD, FEWEST, slots_that_fit, u
 from inference_service.families.footprint import Footprint
 from inference_service.families.table import Build
 from inference_service.families.warmup import unit_seconds
+from inference_service.kernels import selection
 from inference_service.options import MOST_SLOTS, WorkerOptions
 
 CPU = torch.device("cpu")
@@ -58,7 +59,8 @@ def test_a_number_that_is_given_is_kept(
     monkeypatch: pytest.MonkeyPatch, given: int | None, slots: int
 ) -> None:
     monkeypatch.setattr("inference_service.families.capacity.usual_slots", lambda build: 7)
-    engine = loading.load_engine(WorkerOptions(slots=given), lambda told: None, lambda message: None)
+    options = WorkerOptions(slots=given, kernels=selection.selected())
+    engine = loading.load_engine(options, lambda told: None, lambda message: None)
     engine.stop()
 
     assert engine.slots == slots

@@ -12,19 +12,20 @@ from transformers import LlamaConfig, LlamaModel, Qwen3Config, Qwen3Model
 
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.device.rows import Rows
-from inference_service.kernels.layers import HAS_KERNELS, Layers
+from inference_service.kernels.layers import Layers
 from inference_service.kernels.packed_linear import pack_linears
+from inference_service.kernels.selection import usable
 
 SIZES = {"num_hidden_layers": 2, "vocab_size": 8, "max_position_embeddings": 4096}
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
 
-needs_kernels = pytest.mark.skipif(not HAS_KERNELS, reason="there was no compiler at installation")
+needs_kernels = pytest.mark.skipif(not usable("native"), reason="there was no compiler at installation")
 
 
 def test_kernels_are_there_where_there_is_a_compiler() -> None:
     """Else all tests of them would be skipped, and nobody would know."""
     headers = Path(sysconfig.get_path("include"), "Python.h")
-    assert HAS_KERNELS or not (shutil.which("cc") and headers.exists()), "make install builds them"
+    assert usable("native") or not (shutil.which("cc") and headers.exists()), "make install builds them"
 
 
 def model(head: int, groups: int, hidden: int) -> Qwen3Model:

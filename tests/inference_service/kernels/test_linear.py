@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from inference_service.kernels import panels
-from inference_service.kernels.panels import HAS_PRODUCT, Panels
+from inference_service.kernels.panels import Panels
+from inference_service.kernels.selection import usable
 
-pytestmark = pytest.mark.skipif(not HAS_PRODUCT, reason="no compiler when the package was installed")
+if usable("linear"):
+    from inference_service.kernels import linear
+
+pytestmark = pytest.mark.skipif(not usable("linear"), reason="no compiler when the package was installed")
 
 WIDTHS = (1, 3, 15, 16, 17, 33, 64, 100, 129)
 DEPTHS = (1, 7, 8, 9, 96, 511, 513, 1100)
@@ -142,7 +146,7 @@ def test_nothing_beside_rows_and_outputs_is_read_or_written() -> None:
         b = torch.full((width + 64,), torch.nan)
         x[32:-32], b[32:-32] = rows(count * depth), torch.zeros(width) if bias is None else bias
         held = Panels(weight, None)
-        panels.linear.multiply(
+        linear.multiply(
             x[32:].data_ptr(),
             held._panels.data_ptr(),
             b[32:].data_ptr(),
@@ -165,7 +169,7 @@ def test_rows_of_another_sort_are_refused(x: Tensor) -> None:
 @pytest.mark.parametrize("call", [(), (1, 2, 3), ("a",) * 7])
 def test_calls_with_other_arguments_are_refused(call: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError):
-        panels.linear.multiply(*call)
+        linear.multiply(*call)
 
 
 def test_threads_may_multiply_at_once() -> None:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2Model
 
-from inference_service.kernels import packed_linear, panels
+from inference_service.kernels import packed_linear, panels, selection
 from inference_service.kernels.packed_linear import SIZES, PackedLinear, Part, pack_linears, runs
+from inference_service.kernels.selection import usable
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.05}
 ROWS = (0, 1, 2, 3, 5, 17, 50, 63, 64, 65, 100, 120, 200, 250, 300, 600)
@@ -19,12 +20,12 @@ ROWS = (0, 1, 2, 3, 5, 17, 50, 63, 64, 65, 100, 120, 200, 250, 300, 600)
 @pytest.fixture(params=["ours", "oneDNN's"], autouse=True)
 def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Whose product layers in float32 have: ours, or oneDNN's as where nothing was compiled."""
-    if request.param == "ours" and not panels.HAS_PRODUCT:
+    if request.param == "ours" and not usable("linear"):
         pytest.skip("there was no compiler when the package was installed")
     if request.param == "oneDNN's":
         if not runs(torch.float32):
             pytest.skip("this torch has no packed weights")
-        monkeypatch.setattr(panels, "HAS_PRODUCT", False)
+        monkeypatch.setattr(selection, "_selected", "off")
     return str(request.param)
 
 
@@ -56,7 +57,7 @@ def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def missing(*_: object) -> Tensor:
         raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_linear_pointwise'")
 
-    monkeypatch.setattr(panels, "HAS_PRODUCT", False)
+    monkeypatch.setattr(selection, "_selected", "off")
     monkeypatch.setattr(packed_linear, "_product", missing)
     runs.cache_clear()
     yield
@@ -106,7 +107,7 @@ def test_rows_reach_onednn_in_a_few_sizes_only(monkeypatch: pytest.MonkeyPatch) 
     """It keeps a kernel for each size: any number of rows would take memory without end."""
     if not runs(torch.float32):
         pytest.skip("this torch has no packed weights")
-    monkeypatch.setattr(panels, "HAS_PRODUCT", False)
+    monkeypatch.setattr(selection, "_selected", "off")
     product, met = packed_linear._product, set()
 
     def counted(given: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

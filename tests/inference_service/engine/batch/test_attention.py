@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.pages import PAGE
 from inference_service.engine.device.rows import Rows
-from inference_service.kernels.layers import HAS_KERNELS, Layers
+from inference_service.kernels.layers import Layers
+from inference_service.kernels.selection import usable
 from tests.inference_service.engine.batch.test_packed import HIDDEN, llama, mistral, qwen3
 
 SESSIONS, LENGTH = 3, 6 * PAGE
@@ -35,7 +36,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     name: str = request.param
     if name == "torch":
         monkeypatch.setattr(Layers, "fit", staticmethod(lambda backbone: False))
-    elif not HAS_KERNELS:
+    elif not usable("native"):
         pytest.skip("no kernels: there was no compiler when the package was installed")
     return name
 

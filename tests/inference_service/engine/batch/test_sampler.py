@@ -20,11 +20,10 @@ from inference_service.engine.batch.sampler import (
     choose_in_numpy,
     choose_together,
     goes_by_rows,
-    native,
     penalise,
     ranked,
 )
-from inference_service.kernels.layers import HAS_KERNELS
+from inference_service.kernels.selection import usable
 from tests.inference_service.engine.support.decisions import Way, chosen, probabilities
 from tests.support.long import examples
 
@@ -293,10 +292,10 @@ def test_what_is_compiled_draws_what_numpy_does(
 
 def test_drawing_is_compiled_where_other_kernels_are() -> None:
     """Else it would be tested nowhere, and nobody would know."""
-    assert (native is not None) == HAS_KERNELS
+    assert usable("draw") == usable("native")
 
 
-@pytest.mark.skipif(native is None, reason="there was no compiler at installation")
+@pytest.mark.skipif(not usable("draw"), reason="there was no compiler at installation")
 def test_ids_beyond_the_vocabulary_are_an_error() -> None:
     for field in ({"first": 4}, {"favoured": 4}, {"recent": [4], "repetition_penalty": 2.0}):
         with pytest.raises(IndexError):

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from inference_service.families.working_memory import kernel_bytes
-from inference_service.kernels import panels
 from inference_service.kernels.packed_linear import SIZES, pack_linears
+from inference_service.kernels.selection import select
 from tests.inference_service.engine.support.peak import resident
 
 SHAPES = ((512, 1536), (1536, 512), (512, 1024), (1024, 512), (512, 512), (512, 4096))
@@ -18,7 +18,7 @@ SHAPES = ((512, 1536), (1536, 512), (512, 1024), (1024, 512), (512, 512), (512, 
 def main() -> None:
     """Prints bytes measured and bytes told."""
     torch.set_num_threads(1)
-    panels.HAS_PRODUCT = False  # ours keeps nothing
+    select("off")  # our own product keeps nothing
     layers = pack_linears(nn.ModuleList(nn.Linear(*shape) for shape in SHAPES))
     rows = torch.randn(2 * max(SIZES), 1536)
     for layer, (width, _) in zip(layers, SHAPES, strict=True):

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from antiphon.cli.arguments.parser import Subcommands, add_command, examples, positive_float, positive_int
-from antiphon.cli.commands.worker import DTYPES
+from antiphon.cli.commands.worker import DTYPES, KERNELS
 from antiphon.cli.output.failure import ExitCode, Failure, require_extra
 
 _GIB = 2**30
@@ -42,6 +42,7 @@ def add_to(commands: Subcommands) -> None:
     add(
         "--threads", type=positive_int, default=1, metavar="N", help="CPU threads of the model (default: one)"
     )
+    add("--kernels", choices=KERNELS, default="auto", metavar="USE", help="as of a worker (default auto)")
     add("--no-speech", action="store_true", default=False, help="MiniCPM-o without its voice")
     add("--vocoder", type=Path, default=None, metavar="FOLDER", help="its vocoder (default: MODEL/vocoder)")
     add("--vocoder-steps", type=positive_int, default=None, metavar="N", help="of its flow (default 5)")
@@ -60,11 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
     from inference_service.families import table
     from inference_service.families.capacity import slots_that_fit
     from inference_service.families.footprint import gib
+    from inference_service.kernels.selection import select
     from inference_service.models.errors import CheckpointError
     from inference_service.options import SpeechOptions
 
-    torch.set_num_threads(arguments.threads)  # which decides whose kernels multiply on the CPU
+    torch.set_num_threads(arguments.threads)  # oneDNN's kernels multiply on more threads than one
     try:
+        select(arguments.kernels)
         folder = find(arguments.model)
         device = torch.device(arguments.device)
         speech = SpeechOptions(

@@ -31,6 +31,7 @@ from antiphon.cli.commands.adapter import (
     given_adapter_options,
 )
 from antiphon.cli.commands.worker import (
+    add_kernel_option,
     add_minicpmo_options,
     add_model_options,
     check_model,
@@ -66,6 +67,7 @@ def add_to(commands: Subcommands) -> None:
     command.add_argument_group("the web page").add_argument(
         "--open", action="store_true", default=False, help="open it in a browser once it is there"
     )
+    add_kernel_option(command)
     add_minicpmo_options(command)
     command.add_argument_group("administration").add_argument("--admin-port", **ADMIN_PORT)
 

@@ -24,8 +24,9 @@ from antiphon.cli.arguments.shared_key import add_worker_key_option
 from antiphon.cli.output.failure import ExitCode, Failure, require_extra
 
 DTYPES: Final = ("float32", "bfloat16", "float16")
+KERNELS: Final = ("auto", "off")
 
-_MODEL: Final = ("model", "slots", "threads")
+_MODEL: Final = ("model", "slots", "threads", "kernels")
 _MINICPMO: Final = ("no_speech", "vocoder", "vocoder_steps", "vocoder_dtype", "voice")
 
 
@@ -65,6 +66,7 @@ def add_to(commands: Subcommands) -> None:
     add("--seed", type=int, metavar="N", help="makes sessions without a seed repeatable")
     add_log_level(command)
     add_help_all(command)
+    add_kernel_option(command)
     add_minicpmo_options(command)
     add = command.add_argument_group("TLS").add_argument
     add("--tls-cert", type=Path, metavar="FILE", help="PEM: speak TLS, and nothing else")
@@ -96,6 +98,13 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
         help="most conversations at once (default: what fits)",
     )
     add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: one)")
+
+
+def add_kernel_option(command: argparse.ArgumentParser) -> None:
+    """The option that says what computes on the CPU."""
+    command.add_argument_group("the CPU").add_argument(
+        "--kernels", metavar="USE", choices=KERNELS, help="compiled kernels; off is torch only (default auto)"
+    )
 
 
 def add_minicpmo_options(command: argparse.ArgumentParser) -> None:

@@ -163,10 +163,10 @@ class GoAway:
     reason: str
 
 
-Said: TypeAlias = Text | Audio | Thinking | CallDelta | UnitDone | GoAway
-"""What a message of the Generate stream holds."""
+Said: TypeAlias = Prefilled | Text | Audio | Thinking | CallDelta | UnitDone | GoAway | Finalized
+"""What a message of the Generate stream holds; Prefilled and Finalized only of automatic units."""
 
-Output: TypeAlias = Ready | Prefilled | Said | Finalized
+Output: TypeAlias = Ready | Said
 """What iterating over a session yields."""
 
 _ENDS = {
@@ -200,13 +200,19 @@ def from_prefill(response: pb.PrefillResponse) -> Ready | Prefilled:
             effective=ready.effective,
             ignored_fields=tuple(ready.ignored_fields),
         )
-    error = _error(response.error) if response.HasField("error") else None
-    prefilled = response.prefilled
-    return Prefilled(response.unit, prefilled.context_tokens, error, prefilled.usage)
+    if response.HasField("error"):
+        return Prefilled(response.unit, 0, _error(response.error))
+    return _prefilled(response.unit, response.prefilled)
+
+
+def _prefilled(unit: int, prefilled: pb.Prefilled) -> Prefilled:
+    return Prefilled(unit, prefilled.context_tokens, None, prefilled.usage)
 
 
 def from_generate(response: pb.GenerateResponse) -> Iterator[Said]:
-    """One message of the Generate stream: any of its parts, the end of the unit last."""
+    """Yield the parts of one message of the Generate stream, the end of the unit last."""
+    if response.HasField("prefilled"):
+        yield _prefilled(response.unit, response.prefilled)
     if response.HasField("thinking"):
         yield Thinking(response.unit, response.thinking.text)
     if response.HasField("text"):
@@ -233,6 +239,8 @@ def from_generate(response: pb.GenerateResponse) -> Iterator[Said]:
             timings=done.timings,
             finish=_FINISHES.get(done.finish_reason, Finish.UNSPECIFIED),
         )
+    if response.HasField("finalized"):
+        yield from_finalize(response.finalized)
 
 
 def from_finalize(response: pb.FinalizeResponse) -> Finalized:

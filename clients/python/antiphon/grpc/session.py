@@ -13,7 +13,17 @@ from antiphon.audio.samples import Samples, as_samples
 from antiphon.errors import AntiphonError, AudioError, ConnectError, ProtocolError, SessionClosed
 from antiphon.grpc.acquire import Lease
 from antiphon.grpc.dial import open_channel
-from antiphon.grpc.outputs import Finalized, Output, Ready, from_finalize, from_generate, from_prefill
+from antiphon.grpc.outputs import (
+    Finalized,
+    Output,
+    Prefilled,
+    Ready,
+    UnitDone,
+    UnitError,
+    from_finalize,
+    from_generate,
+    from_prefill,
+)
 from antiphon.grpc.status import Status
 from antiphon.grpc.turns import Choice, message, offer, sound
 from antiphon.protocol.messages import Message, Tool, history
@@ -80,6 +90,9 @@ class Session:
         self._sent = 0
         self._cancelled = 0
         self._finalized = 0
+        self._prefilled = 0
+        self._is_automatic = False
+        """Whether the worker generates and finalises units by itself; one of the release before does not."""
         self._half_closed = False
         self._sending = asyncio.Lock()
         self._progress = asyncio.Event()
@@ -233,7 +246,9 @@ class Session:
         return await self._outputs.get()
 
     async def _configure(self, config: pb.SessionConfig) -> None:
-        self._prefill.write(pb.PrefillRequest(unit=0, config=config))
+        request = pb.PrefillRequest(unit=0, config=config)
+        request.config.automatic_units = True
+        self._prefill.write(request)
         either: set[asyncio.Future[Any]] = {self._ready, self._run}
         await asyncio.wait(either, timeout=_READY_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
         if self._ready.done():
@@ -246,11 +261,16 @@ class Session:
     async def _send(
         self, prefill: pb.PrefillRequest, run: pb.GenerateUnit, *, keep_last_token: bool = False
     ) -> int:
-        """Gives a unit its number and writes its three requests ahead."""
+        """Give a unit its number and write its request, or its three requests, ahead."""
         async with self._sending:
             await self._wait_for_window()
             self._sent += 1
             prefill.unit = self._sent
+            if self._is_automatic:
+                prefill.run.CopyFrom(run)
+                prefill.keep_last_token = keep_last_token
+                self._prefill.write(prefill)
+                return self._sent
             self._prefill.write(prefill)
             self._generate.write(pb.GenerateRequest(unit=self._sent, run=run))
             self._finalize.write(pb.FinalizeRequest(unit=self._sent, keep_last_token=keep_last_token))
@@ -301,10 +321,18 @@ class Session:
         output = from_prefill(response)
         await self._outputs.put(output)
         if isinstance(output, Ready) and not self._ready.done():
+            self._is_automatic = output.effective.automatic_units
             self._ready.set_result(output)
 
     async def _on_generate(self, response: pb.GenerateResponse) -> None:
         for output in from_generate(response):
+            match output:
+                case Prefilled():
+                    self._prefilled = output.unit
+                case UnitDone(error=UnitError()) if self._is_automatic and output.unit > self._prefilled:
+                    await self._outputs.put(Prefilled(output.unit, 0, output.error))
+                case Finalized():
+                    self._finalized = output.unit
             await self._outputs.put(output)
         self._progress.set()
 

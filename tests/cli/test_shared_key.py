@@ -6,13 +6,16 @@ from pathlib import Path
 import pytest
 
 from antiphon.cli.arguments.shared_key import (
+    ADMIN_KEY,
     CLIENT_SECRET_KEY,
     WORKER_KEY,
+    add_admin_key_option,
     add_client_secret_key_option,
     add_worker_key_option,
 )
 
 OPTIONS = [
+    (add_admin_key_option, "--admin-key-file", "admin_key", ADMIN_KEY),
     (add_worker_key_option, "--worker-key-file", "worker_key", WORKER_KEY),
     (add_client_secret_key_option, "--client-secret-key-file", "client_secret_key", CLIENT_SECRET_KEY),
 ]

@@ -337,15 +337,44 @@ class TestPropagation:
 
 
 class TestSampling:
-    """A stranger's wish is no order."""
+    """The operator's sampler decides, and never a stranger's sampled flag."""
 
-    async def test_the_flag_of_a_stranger_forces_nothing(self) -> None:
-        with scripted(OTEL_TRACES_SAMPLER="parentbased_always_off") as stack:
+    @pytest.mark.parametrize(
+        ("sampler", "argument"),
+        [("parentbased_always_off", ""), ("traceidratio", "0"), ("parentbased_traceidratio", "0.0")],
+    )
+    async def test_sampler_that_drops_roots_drops_the_sampled_context_of_a_stranger(
+        self, sampler: str, argument: str
+    ) -> None:
+        with scripted(OTEL_TRACES_SAMPLER=sampler, OTEL_TRACES_SAMPLER_ARG=argument) as stack:
             async with talking(stack, headers={"traceparent": traceparent(CLIENT)}) as client:
                 await client.unit(0, SECOND)
                 await client.socket.send(json.dumps({"type": "session.close"}))
                 await client.end()
         assert stack.collected.all == []
+
+
+class TestLimits:
+    """The SDK's span limits hold for the spans of both services."""
+
+    async def test_span_limits_of_the_environment_bound_every_exported_span(self) -> None:
+        with scripted(
+            OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT="2",
+            OTEL_SPAN_EVENT_COUNT_LIMIT="0",
+            OTEL_SPAN_LINK_COUNT_LIMIT="0",
+            OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT="6",
+        ) as stack:
+            async with talking(stack, headers={"traceparent": traceparent(CLIENT)}) as client:
+                await client.unit(0, SECOND)
+                await client.socket.send(json.dumps({"type": "session.close"}))
+                await client.end()
+        spans = stack.collected.all
+        assert {span.service for span in spans} == {SERVICE_ADAPTER, SERVICE_WORKER}
+        assert {semconv.SPAN_UNIT, semconv.SPAN_END, *STEPS} <= set(named(spans))
+        for span in spans:
+            assert len(span.attributes) <= 2
+            assert (span.events, span.links) == ((), ())
+            assert all(len(value) <= 6 for value in span.attributes.values() if isinstance(value, str))
 
 
 class TestEndings:

@@ -18,7 +18,7 @@ PINS = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)$", (ROOT / "constraints.txt").rea
 
 HEAVY = {
     *("torch", "transformers", "tokenizers", "safetensors", "msgspec", "pybase64", "soxr"),
-    *("opentelemetry", "prometheus_client"),
+    *("opentelemetry", "prometheus_client", "tornado", "threadpoolctl"),
 }
 OTHER_PACKAGES = {"ws_adapter", "inference_service"}
 
@@ -69,6 +69,24 @@ def requirements(*groups: str) -> dict[str, str]:
 @pytest.mark.parametrize("library", ["h2", "websockets"])
 def test_libraries_that_are_changed_inside_have_an_upper_bound(library: str) -> None:
     assert re.fullmatch(r">=[\d.]+,<\d+", requirements("adapter", "http2")[library])
+
+
+RUNTIME = ("http2", "adapter", "worker", "telemetry", "minicpmo", "train", "redis", "vad", "image")
+"""The extras that users install; `dev` and `fuzz` follow constraints.txt alone."""
+
+
+def test_runtime_requirements_all_have_an_upper_bound() -> None:
+    unbounded = {name for name, rest in requirements(*RUNTIME).items() if not re.search(r",<\d", rest)}
+
+    assert unbounded == set()
+
+
+@pytest.mark.parametrize("package", ["ws_adapter", "inference_service", "clients/python/antiphon"])
+def test_product_imports_no_private_module_of_opentelemetry(package: str) -> None:
+    private = re.compile(r"^\s*(?:from|import) opentelemetry(?:\.\w+)*\._", re.MULTILINE)
+    found = [str(path) for path in (ROOT / package).rglob("*.py") if private.search(path.read_text())]
+
+    assert found == []
 
 
 def test_everything_asked_for_is_pinned() -> None:

@@ -6,9 +6,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 from opentelemetry import metrics, trace
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -16,7 +18,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from antiphon import semconv
 from antiphon.telemetry.errors import TelemetryError
 from antiphon.telemetry.exporters import BoundedProcessor, Drops
-from antiphon.telemetry.instruments import counter, histogram, observed_counter, observed_gauge
+from antiphon.telemetry.instruments import Histogram, observed_counter, observed_gauge
+from antiphon.telemetry.limits import SPAN_LIMITS
 from antiphon.telemetry.providers import FLUSH_S, start
 from tests.support.patience import PATIENCE_S
 
@@ -64,7 +67,7 @@ def test_disabled_sdk_does_nothing_and_breaks_nothing() -> None:
     memory = InMemorySpanExporter()
     telemetry = start("here", {"OTEL_SDK_DISABLED": "true"}, span_exporters=[memory])
     telemetry.always.start_span("x").end()
-    histogram(telemetry.meter, semconv.UNIT).record(1.0)
+    Histogram(telemetry.meter, semconv.UNIT).record(1.0, "chat", "turn")
 
     assert memory.get_finished_spans() == ()
     assert telemetry.exposition() == b""
@@ -94,10 +97,97 @@ def test_variable_that_cannot_be_honoured_is_named(variable: str, value: str) ->
         start("here", {"OTEL_TRACES_EXPORTER": "otlp", variable: value})
 
 
-def test_histograms_of_another_form_are_refused() -> None:
+@pytest.mark.parametrize("variable", SPAN_LIMITS)
+@pytest.mark.parametrize("value", ["many", "-1", "1.5"])
+def test_start_with_an_unreadable_span_limit_names_the_variable(variable: str, value: str) -> None:
+    with pytest.raises(TelemetryError, match=f"{variable} is '{value}': set it to"):
+        start("here", {"OTEL_TRACES_EXPORTER": "otlp", variable: value})
+
+
+@pytest.mark.parametrize("tracer", ["tracer", "always"])
+def test_span_limits_from_the_environment_hold_for_both_tracers(
+    tracer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {
+        "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "2",
+        "OTEL_SPAN_EVENT_COUNT_LIMIT": "3",
+        "OTEL_SPAN_LINK_COUNT_LIMIT": "1",
+        "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT": "1",
+        "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "4",
+        "OTEL_ATTRIBUTE_COUNT_LIMIT": "",
+    }
+    for name, value in limits.items():
+        monkeypatch.setenv(name, value)
+    memory = InMemorySpanExporter()
+    telemetry = start("here", span_exporters=[memory])
+    links = [trace.Link(trace.SpanContext(1, number, is_remote=True)) for number in (1, 2, 3)]
+    span = getattr(telemetry, tracer).start_span(
+        "x", attributes={"a": "123456", "b": 2, "c": 3, "d": 4}, links=links
+    )
+    for number in range(10):
+        span.add_event(str(number), {"one": 1, "two": 2})
+    span.end()
+
+    (told,) = memory.get_finished_spans()
+    assert dict(told.attributes or {}) == {"c": 3, "d": 4}
+    assert told.dropped_attributes == 2
+    assert [event.name for event in told.events] == ["7", "8", "9"]
+    assert told.dropped_events == 7
+    assert all(len(event.attributes or {}) == 1 for event in told.events)
+    assert [link.context.span_id for link in told.links] == [3]
+    assert told.dropped_links == 2
+
+
+def test_attribute_length_limit_cuts_a_long_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "4")
+    memory = InMemorySpanExporter()
+    start("here", span_exporters=[memory]).always.start_span("x", attributes={"a": "123456"}).end()
+
+    (told,) = memory.get_finished_spans()
+    assert dict(told.attributes or {}) == {"a": "1234"}
+
+
+def test_exponential_histograms_are_exported_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     variable = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
-    with pytest.raises(TelemetryError, match=f"{variable} is 'base2.* set it to"):
-        start("here", {"OTEL_METRICS_EXPORTER": "otlp", variable: "base2_exponential_bucket_histogram"})
+    monkeypatch.setenv(variable, "base2_exponential_bucket_histogram")
+    with metrics_collector() as (endpoint, requests):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        telemetry = start("here", {"OTEL_METRICS_EXPORTER": "otlp"})
+        Histogram(telemetry.meter, semconv.UNIT).record(0.2, "chat", "turn")
+        telemetry.shutdown()
+
+    exported = [
+        metric.WhichOneof("data")
+        for request in requests
+        for resource in request.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == semconv.UNIT.name
+    ]
+    assert exported == ["exponential_histogram"]
+
+
+@contextmanager
+def metrics_collector() -> Iterator[tuple[str, list[ExportMetricsServiceRequest]]]:
+    """A collector on loopback: its endpoint, and the requests that it has taken."""
+    requests: list[ExportMetricsServiceRequest] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            requests.append(ExportMetricsServiceRequest.FromString(body))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Write nothing to standard error."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", requests
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.mark.parametrize("share", ["often", "-1", "1.5", "nan"])
@@ -119,14 +209,17 @@ def test_resource_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_instruments_are_as_they_are_declared() -> None:
     telemetry = start("here", {})
-    histogram(telemetry.meter, semconv.ADAPTER_OVERHEAD).record(0.0007)
-    counter(telemetry.meter, semconv.ERRORS).add(2, {"code": "x", "side": "client"})
+    Histogram(telemetry.meter, semconv.ADAPTER_OVERHEAD).record(0.0007)
+    Histogram(telemetry.meter, semconv.UNIT).recorder("chat", "turn")(0.2)
+    observed_counter(telemetry.meter, semconv.ERRORS, lambda: [(("x", semconv.Side.CLIENT), 2)])
     observed_counter(telemetry.meter, semconv.UNITS, lambda: [(("chat", "turn"), 3)])
     observed_gauge(telemetry.meter, semconv.SLOTS, lambda: [((semconv.SlotState.FREE,), 4)])
     page = telemetry.exposition().decode()
 
     bounds = [f'antiphon_adapter_overhead_seconds_bucket{{le="{b}"}}' for b in semconv.OVERHEAD_SECONDS]
     assert all(bound in page for bound in bounds)
+    assert 'antiphon_unit_seconds_bucket{end="turn",le="0.2",mode="chat"} 1.0' in page
+    assert 'antiphon_unit_seconds_bucket{end="turn",le="0.1",mode="chat"} 0.0' in page
     assert 'antiphon_errors_total{code="x",side="client"} 2.0' in page
     assert 'antiphon_units_total{end="turn",mode="chat"} 3.0' in page
     assert 'antiphon_slots{state="free"} 4.0' in page
@@ -142,12 +235,13 @@ def test_names_of_metrics_are_those_of_their_series() -> None:
 
 def _kind(metric: semconv.Metric) -> str:
     telemetry = start("here", {})
+    labels = ("x",) * len(metric.labels)
     if metric.buckets:
-        histogram(telemetry.meter, metric).record(1.0, dict.fromkeys(metric.labels, "x"))
+        Histogram(telemetry.meter, metric).record(1.0, *labels)
     elif metric.name.endswith("_total"):
-        counter(telemetry.meter, metric).add(1, dict.fromkeys(metric.labels, "x"))
+        observed_counter(telemetry.meter, metric, lambda: [(labels, 1)])
     else:
-        observed_gauge(telemetry.meter, metric, lambda: [(("x",) * len(metric.labels), 1)])
+        observed_gauge(telemetry.meter, metric, lambda: [(labels, 1)])
     types = [line for line in telemetry.exposition().decode().splitlines() if f"TYPE {metric.name} " in line]
     assert len(types) == 1, metric.name
     return types[0]

@@ -26,8 +26,7 @@ from antiphon.semconv import (
     Side,
     SlowAction,
 )
-from antiphon.telemetry.distributions import Distributions
-from antiphon.telemetry.instruments import Samples, observed_counter, observed_gauge
+from antiphon.telemetry.instruments import Histogram, Samples, observed_counter, observed_gauge
 from ws_adapter.observability.leases import Leases
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.transcription import events
@@ -82,7 +81,7 @@ class Metrics:
     What alerts and panels ask for is 0 from the start: a series that begins at 1 has no rate.
     """
 
-    def __init__(self, meter: Meter, distributions: Distributions) -> None:
+    def __init__(self, meter: Meter) -> None:
         self.public_bytes = ByteCount()
         self.worker_bytes = ByteCount()
         self.active: Counter[str] = Counter()
@@ -97,15 +96,15 @@ class Metrics:
         self.slow_consumers: Counter[SlowAction] = _zero(SlowAction)
         self.invalid_trace_contexts = 0
         self.limited_alone = 0
-        self.first_audio = distributions.of(semconv.FIRST_AUDIO)
-        self.first_text = distributions.of(semconv.FIRST_TEXT)
-        self.unit = distributions.of(semconv.UNIT)
-        self.overhead = distributions.of(semconv.ADAPTER_OVERHEAD)
-        self.outbox = distributions.of(semconv.OUTBOX)
-        self.session_length = distributions.of(semconv.SESSION_LENGTH)
-        self.loop_lag = distributions.of(semconv.EVENT_LOOP_LAG)
-        self._queue_wait = distributions.of(semconv.QUEUE_WAIT)
-        self.estimate_error = distributions.of(semconv.QUEUE_ESTIMATE_ERROR)
+        self.first_audio = Histogram(meter, semconv.FIRST_AUDIO)
+        self.first_text = Histogram(meter, semconv.FIRST_TEXT)
+        self.unit = Histogram(meter, semconv.UNIT)
+        self.overhead = Histogram(meter, semconv.ADAPTER_OVERHEAD)
+        self.outbox = Histogram(meter, semconv.OUTBOX)
+        self.session_length = Histogram(meter, semconv.SESSION_LENGTH)
+        self.loop_lag = Histogram(meter, semconv.EVENT_LOOP_LAG)
+        self._queue_wait = Histogram(meter, semconv.QUEUE_WAIT)
+        self.estimate_error = Histogram(meter, semconv.QUEUE_ESTIMATE_ERROR)
         _count(meter, semconv.UNITS, self.units)
         _count(meter, semconv.UNITS_DROPPED, self.dropped)
         _count(meter, semconv.UNIT_DEADLINE_MISSES, self.misses)

@@ -206,7 +206,7 @@ async def test_units_and_ticks_stay_within_their_budget() -> None:
 
 async def test_slack_and_misses_are_those_of_conversations() -> None:
     observed = telemetry()
-    metrics = WorkerMetrics(observed.meter, observed.distributions, "w")
+    metrics = WorkerMetrics(observed.meter, "w")
     for total, unit_s in ((0.25, 1.0), (0.75, 1.0), (1.5, 1.0), (40.0, 0.0)):
         metrics.done(Done(1, End.TURN, None, 12, timings=UnitTimings(total=total)), unit_s)
     found = Scrape(observed.exposition().decode())
@@ -220,7 +220,7 @@ async def test_slack_and_misses_are_those_of_conversations() -> None:
 
 async def test_time_with_and_without_a_deadline_is_told_apart() -> None:
     observed = telemetry()
-    metrics = WorkerMetrics(observed.meter, observed.distributions, "w")
+    metrics = WorkerMetrics(observed.meter, "w")
     metrics.ticked([Ticked(1, 1.0, 1.25, 2, 12, rest_s=0.125), Ticked(2, 2.0, 2.5, 2, 12)])
     found = Scrape(observed.exposition().decode())
 

@@ -101,7 +101,7 @@ async def test_figures_follow_what_happens() -> None:
 
 def test_reasons_of_clients_make_no_series_of_their_own() -> None:
     telemetry = start(SERVICE_ADAPTER, {})
-    metrics = Metrics(telemetry.meter, telemetry.distributions)
+    metrics = Metrics(telemetry.meter)
     for number in range(100):
         metrics.ended(Kind.AUDIO_DUPLEX, f"reason_{number}", 1.0)
 

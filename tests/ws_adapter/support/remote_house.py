@@ -128,7 +128,7 @@ class RemoteHouse(InProcessHouse):
         unused = cast(Any, None)
         services = Services(options, self.adapter, self.registry, clock, load, unused, unused)
         telemetry = start(SERVICE_ADAPTER, {})
-        metrics = Metrics(telemetry.meter, telemetry.distributions)
+        metrics = Metrics(telemetry.meter)
         servicer = DispatchServicer(services, Access(options, clock), metrics, lambda reason: None)
         self.server = DirectServer(options, servicer, None)
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{await self.server.start()}")

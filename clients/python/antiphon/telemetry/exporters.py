@@ -1,19 +1,17 @@
-"""Where spans and metrics go: a collector, the console, a scrape."""
+"""Exporters of spans and metrics: OTLP over HTTP, the console, a Prometheus page."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.sdk.metrics import Histogram
 from opentelemetry.sdk.metrics.export import (
-    AggregationTemporality,
     ConsoleMetricExporter,
-    MetricExporter,
     MetricReader,
-    MetricsData,
     PeriodicExportingMetricReader,
 )
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
@@ -25,85 +23,54 @@ from opentelemetry.sdk.trace.export import (
 )
 from prometheus_client import CollectorRegistry
 
-from antiphon.telemetry import otlp
-from antiphon.telemetry.distributions import Distributions
 from antiphon.telemetry.errors import TelemetryError
 
 MOST_SPANS: Final = 2048
-"""Spans that wait for a collector; OTEL_BSP_MAX_QUEUE_SIZE sets another number."""
+"""Default bound of the span queue; OTEL_BSP_MAX_QUEUE_SIZE overrides it."""
 
 BATCH: Final = 512
-"""Spans in one request; OTEL_BSP_MAX_EXPORT_BATCH_SIZE sets another number."""
+"""Default number of spans in one export request; OTEL_BSP_MAX_EXPORT_BATCH_SIZE overrides it."""
 
 _HTTP: Final = "http/protobuf"
-_HISTOGRAMS: Final = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
-_EXPLICIT: Final = "explicit_bucket_histogram"
 
 
 @dataclass
 class Drops:
-    """Spans that no collector got."""
+    """Number of sampled spans that reached no collector."""
 
     count: int = 0
 
 
 def span_processor(environ: Mapping[str, str], drops: Drops) -> SpanProcessor | None:
-    """What OTEL_TRACES_EXPORTER asks for; None, as by default, for no traces. Raises `TelemetryError`."""
+    """Return the batch processor for OTEL_TRACES_EXPORTER, None for `none`, the default.
+
+    Raises `TelemetryError` for a value that cannot be honoured.
+    """
     name = _one_of(environ, "OTEL_TRACES_EXPORTER", "none", ("otlp", "console", "none"))
     match name:
         case "otlp":
             _check_protocol(environ, "TRACES")
-            return _bounded(environ, otlp.SpanExporter(), drops)
+            return _bounded(environ, OTLPSpanExporter(), drops)
         case "console":
             return _bounded(environ, ConsoleSpanExporter(), drops)
     return None
 
 
-def metric_readers(
-    environ: Mapping[str, str], registry: CollectorRegistry, distributions: Distributions
-) -> Sequence[MetricReader]:
-    """What OTEL_METRICS_EXPORTER asks for, by default a scrape of `registry`. Raises `TelemetryError`."""
+def metric_readers(environ: Mapping[str, str], registry: CollectorRegistry) -> Sequence[MetricReader]:
+    """Return the readers for OTEL_METRICS_EXPORTER; the default, `prometheus`, collects into `registry`.
+
+    Raises `TelemetryError` for a value that cannot be honoured.
+    """
     known = ("otlp", "console", "prometheus", "none")
     match _one_of(environ, "OTEL_METRICS_EXPORTER", "prometheus", known):
         case "otlp":
             _check_protocol(environ, "METRICS")
-            _one_of(environ, _HISTOGRAMS, _EXPLICIT, (_EXPLICIT,))
-            return [PeriodicReader(OTLPMetricExporter(), distributions)]
+            return [PeriodicExportingMetricReader(OTLPMetricExporter())]
         case "console":
-            return [PeriodicReader(ConsoleMetricExporter(), distributions)]
+            return [PeriodicExportingMetricReader(ConsoleMetricExporter())]
         case "prometheus":
-            return [ScrapedReader(registry, distributions)]
+            return [PrometheusMetricReader(True, scope_info_enabled=False, registry=registry)]
     return []
-
-
-class PeriodicReader(PeriodicExportingMetricReader):
-    """Exports what the library collects and the `distributions`."""
-
-    def __init__(self, exporter: MetricExporter, distributions: Distributions) -> None:
-        self._distributions = distributions
-        preferred = exporter._preferred_temporality or {}
-        self._temporality = preferred.get(Histogram, AggregationTemporality.CUMULATIVE)
-        super().__init__(exporter)
-
-    def _receive_metrics(
-        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
-    ) -> None:
-        both = self._distributions.beside(metrics_data, self._temporality)
-        super()._receive_metrics(both, timeout_millis, **kwargs)
-
-
-class ScrapedReader(PrometheusMetricReader):
-    """Has what the library collects and the `distributions` on the page of `registry`."""
-
-    def __init__(self, registry: CollectorRegistry, distributions: Distributions) -> None:
-        self._distributions = distributions
-        super().__init__(disable_target_info=True, scope_info_enabled=False, registry=registry)
-
-    def _receive_metrics(
-        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
-    ) -> None:
-        both = self._distributions.beside(metrics_data, AggregationTemporality.CUMULATIVE)
-        super()._receive_metrics(both, timeout_millis, **kwargs)
 
 
 def _one_of(environ: Mapping[str, str], variable: str, default: str, known: tuple[str, ...]) -> str:
@@ -138,52 +105,55 @@ def _whole(environ: Mapping[str, str], variable: str, default: int) -> int:
 
 
 class BoundedProcessor(SpanProcessor):
-    """Hands spans in batches to an exporter, on another thread; those beyond `most` it drops and counts.
+    """The SDK's `BatchSpanProcessor`, with a count of the spans that it drops.
 
-    The library's own processor tells nobody how many it drops.
+    The SDK's queue drops spans without a number that can be read, so this processor refuses a span
+    before that queue is full. `drops` counts those spans and the spans of failed exports.
     """
 
     def __init__(self, exporter: SpanExporter, drops: Drops, most: int, batch: int = BATCH) -> None:
         self._drops = drops
         self._most = most
         self._accepted = 0
-        self._taken = _Taken(exporter, drops)
+        self._lock = threading.Lock()
+        self._counting = _CountingExporter(exporter, drops)
         self._batches = BatchSpanProcessor(
-            self._taken, max_queue_size=most, max_export_batch_size=min(most, batch)
+            self._counting, max_queue_size=most, max_export_batch_size=min(most, batch)
         )
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Nothing is due before a span ends."""
+        """Do nothing: spans are exported when they end."""
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Queues it, if it is sampled and there is room."""
+        """Queue a sampled span, or count it as dropped if the queue is full."""
         if not span.context.trace_flags.sampled:
             return
-        if self._accepted - self._taken.count >= self._most:
-            self._drops.count += 1
-            return
-        self._accepted += 1
+        with self._lock:
+            if self._accepted - self._counting.taken >= self._most:
+                self._drops.count += 1
+                return
+            self._accepted += 1
         self._batches.on_end(span)
 
     def shutdown(self) -> None:
-        """Exports what is left, however long that takes."""
+        """Export the queued spans, then shut the exporter down; waits for both."""
         self._batches.shutdown()  # type: ignore[no-untyped-call]
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Exports what waits."""
+        """Export the queued spans now."""
         return self._batches.force_flush(timeout_millis)
 
 
-class _Taken(SpanExporter):
-    """Counts what an exporter was handed, and what it failed at."""
+class _CountingExporter(SpanExporter):
+    """Counts the spans that an exporter has taken from the queue, and those it failed to export."""
 
     def __init__(self, exporter: SpanExporter, drops: Drops) -> None:
-        self.count = 0
+        self.taken = 0
         self._exporter = exporter
         self._drops = drops
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self.count += len(spans)
+        self.taken += len(spans)
         result = SpanExportResult.FAILURE
         try:
             result = self._exporter.export(spans)

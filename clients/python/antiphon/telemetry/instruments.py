@@ -1,8 +1,9 @@
-"""Instruments as `antiphon.semconv` describes them."""
+"""SDK instruments for the metrics that `antiphon.semconv` declares."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
-from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from antiphon.semconv import Metric
 
@@ -10,28 +11,34 @@ Samples = Iterable[tuple[tuple[str, ...], float]]
 """Values of the labels, in their order, and the number."""
 
 
-def histogram(meter: Meter, metric: Metric) -> Histogram:
-    """Records one value at a time."""
-    return meter.create_histogram(
-        metric.name,
-        metric.unit,
-        metric.meaning,
-        explicit_bucket_boundaries_advisory=metric.buckets,
-    )
+class Histogram:
+    """A histogram of the SDK that takes label values in the order in which its metric declares them."""
 
+    def __init__(self, meter: Meter, metric: Metric) -> None:
+        self._labels = metric.labels
+        self._record = meter.create_histogram(
+            metric.name, metric.unit, metric.meaning, explicit_bucket_boundaries_advisory=metric.buckets
+        ).record
 
-def counter(meter: Meter, metric: Metric) -> Counter:
-    """Counts what happens seldom; what happens per message is a plain int behind `observed_counter`."""
-    return meter.create_counter(metric.name, metric.unit, metric.meaning)
+    def record(self, value: float, *labels: str) -> None:
+        """Record one value in the metric's unit."""
+        self._record(value, self._attributes(labels))
+
+    def recorder(self, *labels: str) -> Callable[[float], None]:
+        """Return a function that records values under `labels`."""
+        return partial(self._record, attributes=self._attributes(labels))
+
+    def _attributes(self, labels: tuple[str, ...]) -> dict[str, str]:
+        return dict(zip(self._labels, map(str, labels), strict=True))
 
 
 def observed_counter(meter: Meter, metric: Metric, read: Callable[[], Samples]) -> None:
-    """A counter whose numbers are kept elsewhere; `read` runs at each collection, on any thread."""
+    """Create a counter; `read` returns its values at each collection, on any thread."""
     meter.create_observable_counter(metric.name, [_observer(metric, read)], metric.unit, metric.meaning)
 
 
 def observed_gauge(meter: Meter, metric: Metric, read: Callable[[], Samples]) -> None:
-    """A gauge; `read` runs at each collection, on any thread."""
+    """Create a gauge; `read` returns its values at each collection, on any thread."""
     meter.create_observable_gauge(metric.name, [_observer(metric, read)], metric.unit, metric.meaning)
 
 

@@ -1,22 +1,15 @@
-"""How late an event loop is."""
+"""Measure how late an event loop is."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
+
+from antiphon.telemetry.instruments import Histogram
 
 SAMPLE_S: Final = 0.5
 
 
-class Recorder(Protocol):
-    """A histogram without labels."""
-
-    @property
-    def record(self) -> Callable[[float], object]:
-        """Takes a value in seconds."""
-
-
-async def measure_lag(lag: Recorder) -> None:
-    """Records how late a timer was, twice a second until cancelled."""
+async def measure_lag(lag: Histogram) -> None:
+    """Record how late a timer was, in seconds, twice a second until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + SAMPLE_S

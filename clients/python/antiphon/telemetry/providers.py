@@ -1,4 +1,4 @@
-"""OpenTelemetry of one process, as the variables `OTEL_*` ask for it."""
+"""OpenTelemetry providers of one process, configured by the variables `OTEL_*`."""
 
 import os
 import threading
@@ -26,40 +26,38 @@ from opentelemetry.trace import NoOpTracerProvider, Tracer
 from prometheus_client import CollectorRegistry, generate_latest
 
 from antiphon.semconv import TELEMETRY_DROPPED
-from antiphon.telemetry.distributions import Distributions
 from antiphon.telemetry.errors import TelemetryError
 from antiphon.telemetry.exporters import Drops, metric_readers, span_processor
 from antiphon.telemetry.instruments import observed_counter
-from antiphon.telemetry.recording import RecordingTracer
+from antiphon.telemetry.limits import check_span_limits
 
 FLUSH_S: Final = 3.0
-"""Longest that the end of a process waits for a collector."""
+"""Longest time that `Telemetry.shutdown` waits for a collector, in seconds."""
 
 _SCOPE: Final = "antiphon"
 
 
 @dataclass(frozen=True)
 class Telemetry:
-    """OpenTelemetry of one process, never global.
+    """Tracers and meter of one process; the global providers are never set.
 
-    `tracer` decides by the sampler that is set; `always` records whatever it is given: failures, and the
-    spans of sessions that are already decided. Without an exporter of traces neither records.
+    `tracer` samples as OTEL_TRACES_SAMPLER asks. `always` samples every span: failures, and the spans of
+    sessions that `tracer` has already sampled. Without a trace exporter both are no-ops.
     """
 
     tracer: Tracer
     always: Tracer
     meter: Meter
-    distributions: Distributions = field(default_factory=Distributions)
     _registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     _processors: tuple[SpanProcessor, ...] = ()
     _meters: MeterProvider | None = None
 
     def exposition(self) -> bytes:
-        """All metrics in the text format of Prometheus; empty if they go elsewhere."""
+        """Return all metrics in the Prometheus text format; empty if they are not scraped."""
         return generate_latest(self._registry)
 
     def shutdown(self) -> None:
-        """Exports what is left, for at most `FLUSH_S`. Never raises."""
+        """Export what is queued, for at most `FLUSH_S` seconds. Never raises."""
         ends = [processor.shutdown for processor in self._processors]
         if self._meters is not None:
             ends.append(self._meters.shutdown)
@@ -77,11 +75,11 @@ def start(
     *,
     span_exporters: Sequence[SpanExporter] = (),
 ) -> Telemetry:
-    """Telemetry of the process named `service`.
+    """Create the providers of the process named `service`.
 
-    Variables that only concern an exporter, such as its endpoint, headers and timeouts, are read by the
-    exporter itself from the process's environment. `span_exporters` get every span as it ends, whatever the
-    variables say of exporters. Raises `TelemetryError` for a variable that cannot be honoured.
+    The SDK itself reads span limits and the exporters' endpoint, headers and timeouts from the environment
+    of the process. `span_exporters` get every span as it ends, beside the exporter that `environ` names.
+    Raises `TelemetryError` for a variable that cannot be honoured.
     """
     if _is_true(environ.get("OTEL_SDK_DISABLED", "")):
         nothing = NoOpTracerProvider().get_tracer(_SCOPE)
@@ -93,6 +91,7 @@ def start(
             SERVICE_INSTANCE_ID: str(uuid4()),
         }
     )
+    check_span_limits(environ)
     drops = Drops()
     registry = CollectorRegistry()
     processors: list[SpanProcessor] = [SimpleSpanProcessor(exporter) for exporter in span_exporters]
@@ -100,11 +99,10 @@ def start(
     if exported is not None:
         processors.append(exported)
     sampler = _sampler(environ)
-    distributions = Distributions()
-    readers = metric_readers(environ, registry, distributions)
+    readers = metric_readers(environ, registry)
     meters = None
     if readers:
-        # Nobody exports exemplars from here, and to look for one is a part of the cost of each record.
+        # No exporter here sends exemplars, and each record would look for one.
         meters = MeterProvider(
             readers, resource, shutdown_on_exit=False, exemplar_filter=AlwaysOffExemplarFilter()
         )
@@ -112,12 +110,11 @@ def start(
     observed_counter(meter, TELEMETRY_DROPPED, lambda: [((), drops.count)])
     if not processors:
         nothing = NoOpTracerProvider().get_tracer(_SCOPE)
-        return Telemetry(nothing, nothing, meter, distributions, registry, (), meters)
+        return Telemetry(nothing, nothing, meter, registry, (), meters)
     return Telemetry(
         _tracer(resource, sampler, processors),
-        _recording(resource, processors),
+        _tracer(resource, ALWAYS_ON, processors),
         meter,
-        distributions,
         registry,
         tuple(processors),
         meters,
@@ -129,13 +126,6 @@ def _tracer(resource: Resource, sampler: Sampler, processors: Sequence[SpanProce
     for processor in processors:
         provider.add_span_processor(processor)
     return provider.get_tracer(_SCOPE)
-
-
-def _recording(resource: Resource, processors: Sequence[SpanProcessor]) -> Tracer:
-    tracer = RecordingTracer(resource, _SCOPE)
-    for processor in processors:
-        tracer.span_processor.add_span_processor(processor)
-    return tracer
 
 
 def _is_true(text: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 WORKER_KEY: Final = "ANTIPHON_WORKER_KEY"
 CLIENT_SECRET_KEY: Final = "ANTIPHON_CLIENT_SECRET_KEY"
+ADMIN_KEY: Final = "ANTIPHON_ADMIN_KEY"
 
 Options: TypeAlias = "argparse._ActionsContainer"
 """Those of a command, or a group of them."""
@@ -25,6 +26,11 @@ def add_client_secret_key_option(options: Options) -> None:
     _add(
         options, "client_secret_key", CLIENT_SECRET_KEY, "key of client secrets, for adapters that share them"
     )
+
+
+def add_admin_key_option(options: Options) -> None:
+    """Add the option for the key of a worker's administration port."""
+    _add(options, "admin_key", ADMIN_KEY, "key that the pages ask for")
 
 
 def _add(options: Options, name: str, variable: str, help: str) -> None:

@@ -24,7 +24,7 @@ from antiphon.cli.arguments.parser import (
     seconds,
 )
 from antiphon.cli.arguments.shared_key import add_client_secret_key_option, add_worker_key_option
-from antiphon.cli.output.failure import ExitCode, Failure, require_extra
+from antiphon.cli.output.failure import ExitCode, Failure, require_extra, require_telemetry
 
 ADMIN_PORT: Final[dict[str, Any]] = {
     "type": port,
@@ -266,10 +266,12 @@ def given_adapter_options(arguments: argparse.Namespace) -> list[str]:
 def run(arguments: argparse.Namespace) -> int:
     """Runs it until it is told to stop; prints `adapter ready on URL` when it listens."""
     require_extra("adapter", "adapter")
+    require_telemetry()
+    from threadpoolctl import threadpool_limits
+
     from ws_adapter.app import serve
     from ws_adapter.options import AdapterOptions
     from ws_adapter.process.allocator import keep_freed_memory
-    from ws_adapter.process.blas import use_one_thread
     from ws_adapter.process.errors import ConfigurationError
 
     configure_log(arguments)
@@ -278,7 +280,8 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigurationError as error:
         raise Failure(str(error), ExitCode.USAGE) from None
     keep_freed_memory()
-    use_one_thread()
+    # A matrix product here is small: more threads would wait for each other longer than they compute.
+    threadpool_limits(1, user_api="blas")
     gc.freeze()  # a collection that looks through all that was imported would be felt by every session
     return asyncio.run(serve(options))
 

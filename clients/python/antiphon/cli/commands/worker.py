@@ -20,8 +20,8 @@ from antiphon.cli.arguments.parser import (
     positive_int,
     seconds,
 )
-from antiphon.cli.arguments.shared_key import add_worker_key_option
-from antiphon.cli.output.failure import ExitCode, Failure, require_extra
+from antiphon.cli.arguments.shared_key import add_admin_key_option, add_worker_key_option
+from antiphon.cli.output.failure import ExitCode, Failure, require_extra, require_telemetry
 
 DTYPES: Final = ("float32", "bfloat16", "float16")
 KERNELS: Final = ("auto", "off")
@@ -80,9 +80,11 @@ def add_to(commands: Subcommands) -> None:
     add_dispatcher_options(group)
     add("--advertise", metavar="TARGET", help="where adapters dial this worker (default: --listen)")
     add("--unleased-slots", type=limit, metavar="N", help="for callers without a lease (default 0)")
-    add = command.add_argument_group("administration").add_argument
+    group = command.add_argument_group("administration")
+    add = group.add_argument
     add("--admin-host", metavar="HOST", help="where it listens (default 127.0.0.1)")
     add("--admin-port", type=port, metavar="PORT", help="of /metrics and a status page (default: none)")
+    add_admin_key_option(group)
     add("--no-admission", action="store_true", help="fill all slots, even if units come late")
 
 
@@ -142,6 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs it until it is told to stop; prints `worker ready on ADDRESS` when it is."""
     require_extra("worker", "worker")
     check_model(arguments)
+    require_telemetry()
     from inference_service.app import announce, keep_what_is_loaded, serve
     from inference_service.errors import ConfigurationError
     from inference_service.options import WorkerOptions

@@ -38,11 +38,13 @@ _WORKER: Final = {
     "grpc_health": "grpcio-health-checking",
     "PIL": "Pillow",
     "opentelemetry": "OpenTelemetry",
+    "tornado": "Tornado",
 }
 _ADAPTER: Final = {
     "msgspec": "msgspec",
     "pybase64": "pybase64",
     "soxr": "soxr",
+    "threadpoolctl": "threadpoolctl",
     "PIL": "Pillow",
     "opentelemetry": "OpenTelemetry",
 }
@@ -56,6 +58,17 @@ def require_extra(command: str, extra: str) -> None:
         if find_spec(module) is None:
             text = f"`antiphon {command}` needs {name}. Install with: pip install 'antiphon[{extra}]'"
             raise Failure(text, ExitCode.USAGE)
+
+
+def require_telemetry() -> None:
+    """Raise `Failure` for a variable at which the import of the OpenTelemetry SDK would fail."""
+    from antiphon.telemetry.errors import TelemetryError
+    from antiphon.telemetry.limits import check_span_limits
+
+    try:
+        check_span_limits()
+    except TelemetryError as error:
+        raise Failure(str(error), ExitCode.USAGE) from None
 
 
 def bind_failure(error: OSError, host: str, port: int, option: str) -> Failure:

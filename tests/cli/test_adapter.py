@@ -1,0 +1,33 @@
+"""`antiphon adapter` as a process of its own."""
+
+import os
+import sys
+
+from tests.cli.support.process import run
+from tests.support.patience import START_S
+
+COMMAND = """
+import sys
+import ws_adapter.app
+from antiphon.cli.main import main
+from threadpoolctl import threadpool_info
+
+def blas_threads():
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+async def serve(options):
+    print(blas_threads())
+    return 0
+
+ws_adapter.app.serve = serve
+print(blas_threads())
+sys.exit(main(["adapter", "--worker", "127.0.0.1:1"]))
+"""
+
+
+def test_adapter_at_work_computes_matrix_products_on_one_thread() -> None:
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
+    outcome = run([sys.executable, "-c", COMMAND], environment, None, START_S)
+
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.splitlines() == ["{2}", "{1}"]

@@ -19,16 +19,21 @@ class ReferenceVoice:
         senses: Senses | None,
         prompts: VoicePrompts | None,
         known: Memo[list[Sound]] | None = None,
+        salt: bytes = b"",
     ) -> None:
         """`senses` is None where the language model does not hear it, and `prompts` where nothing is said
-        aloud or there is one voice only. `known` are voices that were heard before.
+        aloud or there is one voice only. `known` are voices that were heard before; `salt` is that of the
+        tenant that the voice belongs to, empty for the operator's own voice.
         """
         self._reference = reference
+        self._salt = salt
         self._senses = senses
         self._prompts = prompts
         self._known = Memo(1) if known is None else known
         self.key = b""
         """Of what the language model hears: the hash of its samples."""
+        self.memo_key = b""
+        """The key of what is remembered of it: other tenants, who know the samples, learn nothing by it."""
         self.heard: list[Sound] = []
         """The voice as the language model hears it in its prompt."""
         self.spoken: Any = None
@@ -44,6 +49,7 @@ class ReferenceVoice:
         reference, senses, pcm = self._reference, self._senses, self._reference.heard
         if senses is not None and pcm is not None:
             self.key = digest(pcm)
-            self.heard = self._known.get(self.key, lambda: list(senses.sounds(pcm)))
+            self.memo_key = digest(self._salt, self.key)
+            self.heard = self._known.get(self.memo_key, lambda: list(senses.sounds(pcm)))
         if self._prompts is not None:
             self.spoken = self._prompts.prompt(reference)

@@ -189,7 +189,7 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
             session_id,
             slot,
             sink,
-            Context(runtime.language, slot, Window(), self._dialogue.limit),
+            Context(runtime.language, slot, Window(), self._dialogue.limit, setup.tenant),
             ChatPreprocessor(self._dialogue, setup.system_prompt, voice),
             setup=setup,
             dialogue=self._dialogue,
@@ -200,6 +200,9 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
                 runtime.info.duplex_defaults.tts_temperature,
             ),
         )
+
+    def rows_of(self, system_prompt: str) -> Iterator[Rows]:
+        return shared_beginnings(self._dialogue.template, system_prompt)
 
     def start(self, session: SpokenChatSession) -> None:
         if self._components.speech is not None:

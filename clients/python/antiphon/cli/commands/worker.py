@@ -57,6 +57,7 @@ def add_to(commands: Subcommands) -> None:
         choices=DTYPES,
         help="float32, bfloat16, float16 (default: by device)",
     )
+    add("--shared-prompts", type=Path, metavar="FILE", help="JSON array of prompts that all tenants share")
     add("--seed", type=int, metavar="N", help="makes sessions without a seed repeatable")
     add_log_level(command)
     add_help_all(command)

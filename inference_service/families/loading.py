@@ -29,8 +29,8 @@ def usable_device(name: str) -> torch.device:
 def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
     """Loads the checkpoint that `options` name, starts the engine and warms it up.
 
-    Raises `CheckpointError` if the checkpoint cannot be used, `ConfigurationError` if the device or the file of
-    shared prompts cannot.
+    Raises `CheckpointError` if the checkpoint cannot be used, `ConfigurationError` if the device or the file
+    of shared prompts cannot.
     """
     torch.set_num_threads(options.threads or 1)
     device = usable_device(options.device)

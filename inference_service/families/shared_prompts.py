@@ -22,7 +22,9 @@ def read_shared_prompts(path: Path) -> list[str]:
     if not isinstance(prompts, list) or not all(isinstance(prompt, str) for prompt in prompts):
         raise ConfigurationError(f"The shared prompts in {path} must be {_EXPECTED}.")
     if len(prompts) > MOST_PROMPTS:
-        raise ConfigurationError(f"{path} has {len(prompts)} shared prompts; at most {MOST_PROMPTS} are taken.")
+        raise ConfigurationError(
+            f"{path} has {len(prompts)} shared prompts; at most {MOST_PROMPTS} are taken."
+        )
     for number, prompt in enumerate(prompts, 1):
         if len(prompt) > MAX_PROMPT_CHARACTERS:
             raise ConfigurationError(

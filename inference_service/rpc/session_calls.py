@@ -37,7 +37,7 @@ from inference_service.rpc import replies, requests
 from inference_service.rpc.backend import Backend
 from inference_service.rpc.outbox import Outbox
 from inference_service.rpc.session_call import Made, SessionCall
-from inference_service.session.leases import Lease
+from inference_service.session.leases import Lease, Terms
 from inference_service.session.machine import Answer, GoAway, SessionMachine
 from inference_service.session.units import Stream, Unit
 from inference_service.transport.call import Call
@@ -58,6 +58,7 @@ class SessionCalls:
     ) -> None:
         self.session_id = session_id
         self.lease = lease
+        self._terms = Terms.of(lease)
         self.slot = slot
         self.opened_at = backend.clock()
         self.newest_unit = 0
@@ -184,7 +185,9 @@ class SessionCalls:
             return None
         backend = self._backend
         if request.HasField("config"):
-            return resolve(request.config, backend.info, backend.draw_seed)
+            plan = resolve(request.config, backend.info, backend.draw_seed)
+            terms = self._terms
+            return plan.within(terms.tenant, terms.max_duration_s, terms.idle_timeout_s)
         if self._plan is None:
             return None
         try:

@@ -37,9 +37,10 @@ class PagePool:
     Only full pages that nobody writes to any more are known by a name, which stands for their rows and all
     rows before these. They may be referred to by several contexts, and stay known until they are evicted.
 
-    A page that is in use is never evicted. Of idle pages, stale ones go first. Then a tenant that needs a page
-    loses its own idle pages, and those of other tenants only once it has none left, so that one tenant sees as
-    little as possible of the work of another. Within each group the least recently used page goes first.
+    A page that is in use is never evicted. Of idle pages, stale ones go first. Then a tenant that needs a
+    page loses its own idle pages, and those of other tenants only once it has none left, so that one tenant
+    sees as little as possible of the work of another. Within each group the least recently used page goes
+    first.
     """
 
     def __init__(self, pages: int, clock: Callable[[], float] = time.monotonic) -> None:

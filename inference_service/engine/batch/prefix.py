@@ -13,9 +13,9 @@ class Prefix:
 
     A page is named by the hash of its rows, which are ids and names of media, of all pages before it, and of
     the tenant's salt. Its keys and values depend on the rows alone. The salt keeps tenants apart: a page that
-    one tenant has published is found by no other, so neither counts of cached tokens nor the time of a prefill
-    tell one tenant about the prompts of another. Pages that hold nothing but a prompt that the operator shares
-    have names without the salt. The prefix ends where media come that have no name.
+    one tenant has published is found by no other, so neither counts of cached tokens nor the time of a
+    prefill tell one tenant about the prompts of another. Pages that hold nothing but a prompt that the
+    operator shares have names without the salt. The prefix ends where media come that have no name.
     """
 
     def __init__(self, cache: KVCache, slot: int, salt: bytes) -> None:

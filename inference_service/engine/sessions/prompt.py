@@ -310,7 +310,10 @@ def shared_beginnings(template: ChatTemplate, system_prompt: str) -> Iterator[Ro
             )
         except TemplateRefused:
             return
-        ids = [[token for piece in prompt if isinstance(piece, list) for token in piece] for prompt in (first, second)]
+        ids = [
+            [token for piece in prompt if isinstance(piece, list) for token in piece]
+            for prompt in (first, second)
+        ]
         alike = takewhile(lambda pair: pair[0] == pair[1], zip(*ids, strict=False))
         yield Rows.of_ids([token for token, _ in alike])
 

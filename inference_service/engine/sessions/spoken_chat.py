@@ -32,6 +32,7 @@ from inference_service.engine.sessions.prompt import (
     Sight,
     Words,
     call_grammar,
+    shared_beginnings,
 )
 from inference_service.engine.sessions.reference_voice import ReferenceVoice
 from inference_service.engine.sessions.speech_groups import SpeechGroups

@@ -328,8 +328,8 @@ class Slot:
 def _idle_limit_s(kind: Kind, options: AdapterOptions) -> float:
     """Return how long a worker lets a session be idle, 0 for any time: longer than the adapter itself does.
 
-    A full-duplex session may be idle while nobody waits for its slot, and a Realtime session between turns: for
-    them only the length counts.
+    A full-duplex session may be idle while nobody waits for its slot, and a Realtime session between turns:
+    for them only the length counts.
     """
     match kind:
         case Kind.CHAT:

@@ -137,7 +137,8 @@ class DuplexKind(SessionKind[DuplexSession]):
             components.senses,
             prompts,
             self._sounds,
-            b"" if setup.voice.heard is None else salt,
+            given=setup.voice,
+            salt=salt,
         )
         text = setup.system_prompt
 

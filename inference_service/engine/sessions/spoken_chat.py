@@ -185,7 +185,8 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
     def open(self, session_id: str, slot: int, setup: ChatSetup, sink: Sink) -> SpokenChatSession:
         runtime, components = self._runtime, self._components
         prompts = components.speech.prompts if components.speech else None
-        voice = ReferenceVoice(components.reference(setup.voice), None, prompts)
+        reference = components.reference(setup.voice)
+        voice = ReferenceVoice(reference, None, prompts, given=setup.voice, salt=setup.tenant.salt)
         return SpokenChatSession(
             session_id,
             slot,

@@ -31,6 +31,8 @@ class VoicePrompt:
     tokens: Tensor
     mel: Tensor
     speaker: Tensor
+    salt: bytes = b""
+    """That of the tenant whose recording it is: the caches of the voice are found with the same salt alone."""
 
 
 @dataclass(frozen=True)

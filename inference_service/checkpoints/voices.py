@@ -65,7 +65,8 @@ class VoiceReader:
     def read(self, pcm: NDArray[np.float32], rate_hz: int = HEARD_HZ, salt: bytes = b"") -> VoicePrompt:
         """The voice of a mono recording, float32 [samples] in [-1, 1].
 
-        It is remembered for who has the same `salt`. Only its first `longest_s` seconds are used. Raises `VoiceError`, which says what to give instead.
+        Only its first `longest_s` seconds are used. The result is remembered for callers with the same
+        `salt`. Raises `VoiceError`, which says what to give instead.
         """
         pcm = self._checked(pcm, rate_hz)
         key = hashlib.sha256(salt + pcm.tobytes() + rate_hz.to_bytes(4, "little")).digest()

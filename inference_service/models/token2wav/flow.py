@@ -32,7 +32,7 @@ class VoicePrompt:
     mel: Tensor
     speaker: Tensor
     salt: bytes = b""
-    """That of the tenant whose recording it is: the caches of the voice are found with the same salt alone."""
+    """That of the tenant whose recording it is: its caches are found with the same salt alone."""
 
 
 @dataclass(frozen=True)

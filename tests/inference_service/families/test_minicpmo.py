@@ -394,7 +394,7 @@ def test_session_that_leaves_while_its_voice_is_read_gives_its_slot_back(
 ) -> None:
     reading, read = threading.Event(), threading.Event()
 
-    def slow(self: object, reference: VoiceReference) -> None:
+    def slow(self: object, reference: VoiceReference, salt: bytes) -> None:
         reading.set()
         assert read.wait(timeout=PATIENCE_S)
 

@@ -119,6 +119,9 @@ class WorkerOptions:
     worker_id: str | None = None
     """Name of this worker, to which each start adds a random suffix; None is `worker`."""
 
+    shared_prompts: Path | None = None
+    """File of system prompts, a JSON array of strings, whose pages in the prefix cache all tenants share."""
+
     window_high: int | None = None
     """Tokens of context above which the sliding window drops units; None is the model's."""
 

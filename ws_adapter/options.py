@@ -157,6 +157,16 @@ class AdapterOptions:
     connections_per_key: int = 0
     opens_per_min_per_key: int = 0
 
+    direct_slots_per_caller: int = 0
+    """Most slots of a pool that one key, or one address beyond loopback where there are no keys, may hold or
+    wait for by direct calls; 0 is all of them but one."""
+
+    direct_session_limit_s: float = 3600.0
+    """Longest session of a direct caller, whatever its config asks for; 0 switches the limit off."""
+
+    direct_idle_s: float = 60.0
+    """How long a session of a direct caller may have no unit; 0 switches the limit off."""
+
     trusted_proxies: tuple[str, ...] | None = None
     """Networks such as `10.0.0.0/28` whose `X-Forwarded-For` is believed; None is none."""
 
@@ -461,6 +471,7 @@ _NOT_NEGATIVE = """
     queue_max_wait_s no_worker_grace_s session_limit_audio_s session_limit_video_s
     session_limit_realtime_s connections_per_address opens_per_min_per_address frames_per_s_per_address
     pages_per_min_per_address connections_per_key opens_per_min_per_key silence_tail_units
+    direct_slots_per_caller direct_session_limit_s direct_idle_s
     max_inflight_mib max_cpu max_loop_lag_ms recordings_max_days recordings_max_gib drain_timeout_s
 """.split()
 

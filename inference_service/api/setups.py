@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,20 @@ class Window:
     """More units than these are dropped too."""
     remembered_tokens: int = 500
     """Most tokens of dropped text that stay, the newest."""
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """The caller on whose behalf a session runs: sessions of different tenants share no cached results."""
+
+    salt: bytes = b""
+    """Part of the name of every cached page and result. Unguessable, and never the key of a caller."""
+    is_session: bool = False
+    """Whether the tenant is this one session: then its cached pages are dropped with it."""
+
+
+COMMON: Final = Tenant()
+"""The tenant of sessions that are opened without the RPC layer, such as those of tests and benchmarks."""
 
 
 class Mode(Enum):
@@ -131,6 +145,7 @@ class DuplexSetup(_Kind):
     sees: bool = False
     """Whether its units may bring pictures."""
     voice: VoiceReference = MODELS_VOICE
+    tenant: Tenant = COMMON
 
 
 @dataclass(frozen=True)
@@ -145,6 +160,7 @@ class ChatSetup(_Kind):
     """Stands before the messages of a turn that begin with no system message of their own."""
     voice: VoiceReference = MODELS_VOICE
     """Of spoken answers."""
+    tenant: Tenant = COMMON
 
 
 @dataclass(frozen=True)
@@ -157,6 +173,7 @@ class TokensSetup(_Kind):
     seed: int
     system_prompt: str = ""
     """Text at the very start of the context."""
+    tenant: Tenant = COMMON
 
 
 @dataclass(frozen=True)
@@ -167,6 +184,7 @@ class TranscribeSetup(_Kind):
 
     sampling: Sampling
     seed: int
+    tenant: Tenant = COMMON
 
 
 SessionSetup = DuplexSetup | ChatSetup | TokensSetup | TranscribeSetup

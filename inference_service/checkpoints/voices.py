@@ -3,6 +3,7 @@
 import hashlib
 import threading
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,18 +62,19 @@ class VoiceReader:
         self._known: OrderedDict[bytes, VoicePrompt] = OrderedDict()
         self._lock = threading.Lock()
 
-    def read(self, pcm: NDArray[np.float32], rate_hz: int = HEARD_HZ) -> VoicePrompt:
+    def read(self, pcm: NDArray[np.float32], rate_hz: int = HEARD_HZ, salt: bytes = b"") -> VoicePrompt:
         """The voice of a mono recording, float32 [samples] in [-1, 1].
 
-        Only its first `longest_s` seconds are used. Raises `VoiceError`, which says what to give instead.
+        Only its first `longest_s` seconds are used. The result is remembered for callers with the same
+        `salt`. Raises `VoiceError`, which says what to give instead.
         """
         pcm = self._checked(pcm, rate_hz)
-        key = hashlib.sha256(pcm.tobytes() + rate_hz.to_bytes(4, "little")).digest()
+        key = hashlib.sha256(salt + pcm.tobytes() + rate_hz.to_bytes(4, "little")).digest()
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
                 return self._known[key]
-        prompt = self._prompt(pcm, rate_hz)
+        prompt = replace(self._prompt(pcm, rate_hz), salt=salt)
         with self._lock:
             self._known[key] = prompt
             while len(self._known) > _REMEMBERED:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import Mode, SessionSetup
+from inference_service.api.setups import Mode, SessionSetup, Tenant
 from inference_service.config.duplex import DuplexReader
 from inference_service.config.reader import ConfigReader
 from inference_service.config.sampled import ChatReader, TokensReader, TranscribeReader
@@ -41,6 +41,24 @@ class SessionPlan:
     idle_timeout_s: float | None
     automatic: bool = False
     """Whether units are generated and finalised without requests of their own."""
+
+    def within(
+        self, tenant: Tenant, max_duration_s: float | None, idle_timeout_s: float | None
+    ) -> "SessionPlan":
+        """Return the plan for a tenant, with limits that are at most these; None is no limit."""
+        longest = _shorter(self.max_duration_s, max_duration_s)
+        idle = _shorter(self.idle_timeout_s, idle_timeout_s)
+        effective = pb.SessionConfig()
+        effective.CopyFrom(self.effective)
+        for name, seconds in (("max_duration", longest), ("idle_timeout", idle)):
+            if seconds is not None:
+                getattr(effective, name).FromNanoseconds(round(seconds * 1e9))
+        setup = replace(self.setup, tenant=tenant)
+        return replace(self, setup=setup, effective=effective, max_duration_s=longest, idle_timeout_s=idle)
+
+
+def _shorter(one: float | None, other: float | None) -> float | None:
+    return min((limit for limit in (one, other) if limit is not None), default=None)
 
 
 def resolve(config: pb.SessionConfig, info: ModelInfo, draw_seed: Callable[[], int]) -> SessionPlan:

@@ -270,6 +270,8 @@ class LiveEngine:
             session.leave()
             if not self._is_dead:
                 self._runtime.clear(session.slot)
+                if (tenant := session.context.tenant).is_session:
+                    self._runtime.language.cache.forget(tenant.salt)
         except Exception as error:
             # What is left in the slot would be the next session's.
             raise DeviceLost(f"slot {session.slot} cannot be emptied: {error}") from error

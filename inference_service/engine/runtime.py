@@ -1,7 +1,7 @@
 """A model on its device, with the KV caches of all slots; the parts that a tick is made of."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from inference_service.api.setups import SessionSetup
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.draw import Draw
+from inference_service.engine.batch.prefix import shared_names
 from inference_service.engine.batch.sampler import (
     Sheet,
     choose_beside,
@@ -66,6 +67,14 @@ class Runtime:
         session: Session[Any] = kind.open(session_id, slot, setup, sink)
         session.kind = kind
         return session
+
+    @torch.inference_mode()
+    def share(self, system_prompts: Iterable[str]) -> None:
+        """Lets sessions of every tenant find the pages of these prompts. Call it before the first session."""
+        for prompt in system_prompts:
+            for kind in self.kinds.values():
+                for rows in kind.rows_of(prompt):
+                    self.language.cache.share(shared_names(rows))
 
     def start(self, session: Session[Any]) -> SessionFailed | None:
         """Begins the session's context; the refusal if its settings do not fit this model."""

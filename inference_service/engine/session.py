@@ -3,7 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar
@@ -466,6 +466,10 @@ class SessionKind(ABC, Generic[S]):
     @abstractmethod
     def open(self, session_id: str, slot: int, setup: Any, sink: Sink) -> S:
         """A session in a slot that is clean. Any thread may call this."""
+
+    def rows_of(self, system_prompt: str) -> Iterable[Rows]:
+        """Every beginning of a context that this system prompt alone decides; none for kinds without one."""
+        return ()
 
     @abstractmethod
     def start(self, session: S) -> SessionFailed | None:

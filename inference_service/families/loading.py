@@ -7,6 +7,7 @@ import torch
 from inference_service.api.engine import Deliver, Engine, OnFatal
 from inference_service.checkpoints.location import find
 from inference_service.errors import ConfigurationError
+from inference_service.families.shared_prompts import read_shared_prompts
 from inference_service.kernels import selection
 from inference_service.options import WorkerOptions
 
@@ -29,12 +30,13 @@ def usable_device(name: str) -> torch.device:
 def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
     """Loads the checkpoint that `options` name, starts the engine and warms it up.
 
-    Raises `CheckpointError` if the checkpoint cannot be used, `ConfigurationError` if the device cannot, or
-    if another engine of this process computes with other kernels.
+    Raises `CheckpointError` if the checkpoint cannot be used, `ConfigurationError` if the device or the file
+    of shared prompts cannot, or if another engine of this process computes with other kernels.
     """
     selection.select(options.kernels)
     torch.set_num_threads(options.threads or 1)
     device = usable_device(options.device)
+    prompts = read_shared_prompts(options.shared_prompts) if options.shared_prompts is not None else []
     # Seconds of imports, for which a device that is not there should not be told late.
     from inference_service.engine.engine import LiveEngine
     from inference_service.families import table
@@ -51,5 +53,6 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     warm_up(build(1))
     slots = options.slots or usual_slots(build)
     runtime = build(slots)
+    runtime.share(prompts)
     runtime.capture()
     return LiveEngine(runtime, slots, deliver, on_fatal)

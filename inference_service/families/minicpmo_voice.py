@@ -161,7 +161,8 @@ class Token2WavMouth:
         if voice is None or voice is self._default:
             self._own = self._own or self._hear(self._default)
             return self._model.initial_state(self._own)
-        key = hashlib.sha256(b"".join(it.numpy().tobytes() for it in vars(voice).values())).digest()
+        parts = (voice.tokens, voice.mel, voice.speaker)
+        key = hashlib.sha256(voice.salt + b"".join(it.numpy().tobytes() for it in parts)).digest()
         heard = self._heard.get(key)
         if heard is None:
             while self._last and len(self._heard) >= self.room:
@@ -186,14 +187,14 @@ class VoiceShelf:
         self._registered = registered
         self._reader = reader
 
-    def prompt(self, reference: VoiceReference) -> VoicePrompt | None:
+    def prompt(self, reference: VoiceReference, salt: bytes = b"") -> VoicePrompt | None:
         if reference.voice_id:
             return self._registered.get(reference.voice_id)
         pcm = reference.heard if reference.spoken is None else reference.spoken
         if pcm is None or self._reader is None:
             return None
         try:
-            return self._reader.read(pcm, SAMPLE_RATE)
+            return self._reader.read(pcm, SAMPLE_RATE, salt)
         except VoiceError as error:
             raise UnitRefused(Reason.CONFIG_INVALID, str(error), "voice") from None
 

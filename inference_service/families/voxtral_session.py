@@ -204,7 +204,7 @@ class VoxtralKind(SessionKind[VoxtralTranscription]):
             session_id,
             slot,
             sink,
-            RollingContext(runtime.language, slot, Window(), reach, reach=reach),
+            RollingContext(runtime.language, slot, Window(), reach, setup.tenant, reach=reach),
             VoxtralPreprocessor(self._features, pacing),
             setup,
             Noise(setup.seed),

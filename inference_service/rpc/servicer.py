@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import grpc
 
+from antiphon.leases import CLAIMS_VERSION
 from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT, METADATA_TRACESTATE
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Ticked
@@ -109,7 +110,7 @@ class InferenceServicer:
         if self._backend.slots.revoke(slot, epoch) is SlotState.FREE:
             return True
         for session in list(self._sessions.values()):
-            if session.lease == (slot, epoch):
+            if session.lease is not None and session.lease[:2] == (slot, epoch):
                 session.fail(LeaseRevoked("The dispatcher took the slot of this session back."))
         return False
 
@@ -170,6 +171,7 @@ class InferenceServicer:
             version=_VERSION,
             max_message_bytes=MAX_MESSAGE_BYTES,
             state=self.state.value,
+            lease_version=CLAIMS_VERSION,
         )
         if self._backend is not None:
             info.slots = self._backend.slots.leased

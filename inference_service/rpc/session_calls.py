@@ -40,7 +40,7 @@ from inference_service.rpc.call import Call
 from inference_service.rpc.outbox import Outbox
 from inference_service.rpc.peer import Peer
 from inference_service.rpc.session_call import Made, SessionCall
-from inference_service.session.leases import Lease
+from inference_service.session.leases import Lease, Terms
 from inference_service.session.machine import Answer, GoAway, SessionMachine
 from inference_service.session.units import Stream, Unit
 
@@ -64,6 +64,7 @@ class SessionCalls:
     ) -> None:
         self.session_id = session_id
         self.lease = lease
+        self._terms = Terms.of(lease)
         self.slot = slot
         self.peer = peer
         """Who opened the first of its calls."""
@@ -196,7 +197,9 @@ class SessionCalls:
             return None
         backend = self._backend
         if request.HasField("config"):
-            return resolve(request.config, backend.info, backend.draw_seed)
+            plan = resolve(request.config, backend.info, backend.draw_seed)
+            terms = self._terms
+            return plan.within(terms.tenant, terms.max_duration_s, terms.idle_timeout_s)
         if self._plan is None:
             return None
         try:

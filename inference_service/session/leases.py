@@ -1,18 +1,19 @@
 """Who may have a slot: leases, signed by a dispatcher with the key that it shares with the workers."""
 
-import hmac
-import re
+import hashlib
+import secrets
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from antiphon.semconv import DEFAULT_POOL, METADATA_LEASE, lease_mac
+from antiphon.leases import Claims, read_token
+from antiphon.semconv import METADATA_LEASE
+from inference_service.api.setups import Tenant
 from inference_service.errors import LeaseInvalid, LeaseMissing
 from inference_service.session.metadata import Metadata
 
-_NUMBER = r"(0|[1-9][0-9]{0,18})"
-_TOKEN = re.compile(rf"{_NUMBER}:{_NUMBER}:([0-9a-f]{{32}})?")
-_HIGHEST_EPOCH = 2**52
-"""Up to here whole numbers are exact to every dispatcher, and so are the ones that follow."""
+UNCLAIMED: Final = Claims("", max_duration_s=86_400.0, idle_timeout_s=3_660.0)
+"""Terms of a lease without claims, which a dispatcher of the release before signs: no tenant that could share
+anything, and limits beyond those of every session that its adapter runs."""
 
 
 class Lease(NamedTuple):
@@ -20,6 +21,38 @@ class Lease(NamedTuple):
 
     slot: int
     epoch: int
+    claims: Claims | None = None
+    """None of a dispatcher that signs no claims."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the lease of a session says about it: its tenant, and limits that its config can only shorten."""
+
+    tenant: Tenant
+    max_duration_s: float | None = None
+    idle_timeout_s: float | None = None
+
+    @classmethod
+    def of(cls, lease: Lease | None) -> "Terms":
+        """Return the terms of a lease, or those of a session that came without one, which has no limits.
+
+        A session without a named tenant is a tenant of its own, by a random salt: its own id would not do,
+        since callers choose that.
+        """
+        if lease is None:
+            return cls(_session_tenant())
+        claims = lease.claims or UNCLAIMED
+        salt = hashlib.sha256(b"antiphon tenant\n" + claims.tenant.encode()).digest()
+        return cls(
+            Tenant(salt) if claims.tenant else _session_tenant(),
+            claims.max_duration_s or None,
+            claims.idle_timeout_s or None,
+        )
+
+
+def _session_tenant() -> Tenant:
+    return Tenant(secrets.token_bytes(32), is_session=True)
 
 
 @dataclass(frozen=True)
@@ -43,7 +76,10 @@ class LeaseReader:
         self._worker_id = worker_id
 
     def read(self, metadata: Metadata) -> Lease | None:
-        """The lease; None if there is none and none is needed. Raises `LeaseMissing` or `LeaseInvalid`."""
+        """The lease; None if there is none and none is needed. Raises `LeaseMissing` or `LeaseInvalid`.
+
+        Without a key the claims count as they stand: such a worker is dialled from its own machine alone.
+        """
         tokens = [value for name, value in metadata if name == METADATA_LEASE]
         rules = self._rules
         if not tokens and (rules.unleased or not rules.binding):
@@ -53,22 +89,18 @@ class LeaseReader:
                 f"This worker takes a session only with a lease in the metadata {METADATA_LEASE}: "
                 "ask its dispatcher for one."
             )
-        match = _TOKEN.fullmatch(tokens[0]) if len(tokens) == 1 and isinstance(tokens[0], str) else None
-        if match is not None and int(match[2]) <= _HIGHEST_EPOCH:
-            return self._checked(Lease(int(match[1]), int(match[2])), match[3] or "")
-        if rules.binding:
-            raise LeaseInvalid(f"{METADATA_LEASE} must be given once, as <slot>:<epoch>:<mac>.")
-        return None
-
-    def _checked(self, lease: Lease, given: str) -> Lease:
-        key = self._rules.key
-        if key is None:
-            return lease
-        mac = lease_mac(key, DEFAULT_POOL, self._worker_id, lease.slot, lease.epoch)
-        if not hmac.compare_digest(mac, given):
+        token = read_token(tokens[0]) if len(tokens) == 1 and isinstance(tokens[0], str) else None
+        if token is None:
+            if rules.binding:
+                raise LeaseInvalid(
+                    f"{METADATA_LEASE} must be given once, as <slot>:<epoch>:<claims>:<mac> or, without "
+                    "claims, as <slot>:<epoch>:<mac>."
+                )
+            return None
+        if rules.key is not None and not token.is_signed(rules.key, self._worker_id):
             raise LeaseInvalid(
                 "The lease was not signed for this worker with its key: "
                 "dispatcher and worker need the same one.",
                 worker_id=self._worker_id,
             )
-        return lease
+        return Lease(token.slot, token.epoch, token.claims)

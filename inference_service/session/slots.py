@@ -94,7 +94,7 @@ class SlotTable:
         raise NoFreeSlot(f"All {slots} slots of this worker are taken.", slots=slots)
 
     def _leased(self, lease: Lease) -> int:
-        slot, epoch = lease
+        slot, epoch = lease.slot, lease.epoch
         if slot >= self.leased:
             raise LeaseInvalid(f"The lease names slot {slot}; this worker has {self.leased}.", slot=slot)
         lowest = self._lowest_epochs[slot]

@@ -113,6 +113,7 @@ def test_services_meet_only_in_messages_names_telemetry_and_transport(tree: Sour
 
     shared = (
         "antiphon.http2",
+        "antiphon.leases",
         "antiphon.network",
         "antiphon.redis",
         "antiphon.semconv",

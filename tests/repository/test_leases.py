@@ -43,7 +43,9 @@ def read(lease: base.Lease, key: bytes | None = KEY, worker_id: str | None = Non
 
 async def test_a_worker_reads_the_lease_that_was_made_for_it() -> None:
     async with granted(new_dispatcher()) as lease:
-        assert read(lease) == (lease.slot, lease.epoch)
+        found = read(lease)
+        assert found is not None
+        assert (found.slot, found.epoch) == (lease.slot, lease.epoch)
 
 
 async def test_no_other_worker_and_no_other_key_will_do() -> None:
@@ -56,7 +58,9 @@ async def test_no_other_worker_and_no_other_key_will_do() -> None:
 
 async def test_a_dispatcher_without_a_key_is_refused_by_a_worker_with_one() -> None:
     async with granted(new_dispatcher(key=None)) as lease:
-        assert read(lease, key=None) == (lease.slot, lease.epoch)
+        found = read(lease, key=None)
+        assert found is not None
+        assert (found.slot, found.epoch) == (lease.slot, lease.epoch)
         with pytest.raises(LeaseInvalid):
             read(lease)
 

@@ -386,6 +386,7 @@ class ScriptedSession:
     def _told(self, unit: int) -> str:
         units = [self._told_of(number) for number in self.given if number <= unit]
         setup = asdict(self.setup)
+        del setup["tenant"]  # it is another in each session
         if not isinstance(self.setup, TranscribeSetup):
             setup["system_prompt"] = ""  # it may be the script itself
         if isinstance(self.setup, DuplexSetup):

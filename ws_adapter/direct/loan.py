@@ -9,13 +9,14 @@ from typing import Final
 
 from antiphon.semconv import LeaseOutcome, QueueOutcome, SlotState
 from ws_adapter.direct.refusals import Refused
-from ws_adapter.dispatch.base import Dispatcher, Lease, Need, QueuePlace
+from ws_adapter.dispatch.base import ANY_TERMS, Dispatcher, Lease, LeaseTerms, Need, QueuePlace, Share
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.errors import (
     DispatchError,
     DispatcherUnavailable,
     QueueFull,
+    SlotLimit,
     WaitCancelled,
     WaitExpired,
 )
@@ -36,6 +37,7 @@ is cut off lasts, so that its session has ended too."""
 
 _OUTCOMES: Final[dict[type[DispatchError], QueueOutcome]] = {
     QueueFull: QueueOutcome.FULL,
+    SlotLimit: QueueOutcome.SLOT_LIMIT,
     WaitExpired: QueueOutcome.EXPIRED,
     WaitCancelled: QueueOutcome.GAVE_UP,
     DispatcherUnavailable: QueueOutcome.NO_WORKER,
@@ -51,12 +53,17 @@ class Revoked:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a caller wants; `max_wait_s` 0 is any time, `label` is what those see who look at the queue."""
+    """What a caller wants; `max_wait_s` 0 is any time, `label` is what those see who look at the queue.
+
+    `terms` and `share` are the adapter's: the terms of the session, and how many slots its caller may have.
+    """
 
     kind: Kind
     need: Need
     max_wait_s: float
     label: str
+    terms: LeaseTerms = ANY_TERMS
+    share: Share | None = None
 
 
 class Loan:
@@ -134,7 +141,12 @@ class Loan:
     async def _hold_lease(self) -> None:
         demand = self._demand
         async with self._dispatcher.acquire(
-            demand.kind, demand.max_wait_s, need=demand.need, label=demand.label
+            demand.kind,
+            demand.max_wait_s,
+            need=demand.need,
+            label=demand.label,
+            terms=demand.terms,
+            share=demand.share,
         ) as ticket:
             async for update in ticket.updates():
                 if isinstance(update, Lease):

@@ -12,7 +12,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from antiphon.semconv import ERROR_DOMAIN, AcquireReason, Rejection
-from ws_adapter.process.errors import DispatchError, QueueFull, WaitCancelled, WaitExpired
+from ws_adapter.process.errors import DispatchError, QueueFull, SlotLimit, WaitCancelled, WaitExpired
 from ws_adapter.server.access import Denied
 
 _RETRY_S: Final = 1.0
@@ -28,13 +28,17 @@ _CODES: Final = {
     AcquireReason.WAIT_CANCELLED: _Code.ABORTED,
     AcquireReason.NO_WORKER: _Code.UNAVAILABLE,
     AcquireReason.DRAINING: _Code.UNAVAILABLE,
+    AcquireReason.SLOT_LIMIT: _Code.RESOURCE_EXHAUSTED,
 }
 
-_RETRIED: Final = frozenset({AcquireReason.QUEUE_FULL, AcquireReason.NO_WORKER, AcquireReason.DRAINING})
+_RETRIED: Final = frozenset(
+    {AcquireReason.QUEUE_FULL, AcquireReason.NO_WORKER, AcquireReason.DRAINING, AcquireReason.SLOT_LIMIT}
+)
 """Another try may succeed soon."""
 
 _OF_THE_QUEUE: Final[dict[type[DispatchError], AcquireReason]] = {
     QueueFull: AcquireReason.QUEUE_FULL,
+    SlotLimit: AcquireReason.SLOT_LIMIT,
     WaitExpired: AcquireReason.WAIT_EXPIRED,
     WaitCancelled: AcquireReason.WAIT_CANCELLED,
 }

@@ -16,8 +16,9 @@ from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceServicer
 from ws_adapter.direct.loan import Demand, Loan, Revoked
 from ws_adapter.direct.refusals import Refused
-from ws_adapter.dispatch.base import Lease, Need, QueuePlace
+from ws_adapter.dispatch.base import Lease, LeaseTerms, Need, QueuePlace, Share
 from ws_adapter.observability.metrics import Metrics
+from ws_adapter.options import AdapterOptions
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.server.access import Access, Denied, Pass
 from ws_adapter.session.services import Services
@@ -104,7 +105,7 @@ class DispatchServicer(DispatchServiceServicer):
         session. Raises `Refused` for a request that makes no sense."""
         services = self._services
         try:
-            demand = _demand(request, services.options.queue_max_wait_s)
+            demand = _demand(request, entry, services.options)
         except Refused:
             entry.leave()
             raise
@@ -124,18 +125,21 @@ class DispatchServicer(DispatchServiceServicer):
             loan.give_up()
 
 
-def _demand(request: pb.AcquireRequest, longest_s: float) -> Demand:
+def _demand(request: pb.AcquireRequest, entry: Pass, options: AdapterOptions) -> Demand:
     kind = KINDS.get(request.kind)
     if kind is None:
         expected = ", ".join(KINDS)
         raise Refused(AcquireReason.PAYLOAD_INVALID, f"kind must be one of {expected}", field="kind")
-    max_wait_s = longest_s
+    max_wait_s = longest_s = options.queue_max_wait_s
     if request.HasField("max_wait"):
         wait_s = request.max_wait.seconds + request.max_wait.nanos / 1e9
         if wait_s <= 0:
             raise Refused(AcquireReason.PAYLOAD_INVALID, "max_wait must be above 0", field="max_wait")
         max_wait_s = min(wait_s, longest_s or wait_s)
-    return Demand(kind, Need(model=request.model), max_wait_s, f"direct_{secrets.token_hex(6)}")
+    terms = LeaseTerms(entry.tenant, options.direct_session_limit_s, options.direct_idle_s)
+    share = Share(entry.holder, options.direct_slots_per_caller) if entry.holder else None
+    label = f"direct_{secrets.token_hex(6)}"
+    return Demand(kind, Need(model=request.model), max_wait_s, label, terms, share)
 
 
 def _draining() -> Refused:

@@ -28,6 +28,28 @@ class Need(NamedTuple):
 ANYTHING: Final = Need()
 
 
+class LeaseTerms(NamedTuple):
+    """What the dispatcher signs into a lease. Limits are in seconds, 0 is none."""
+
+    tenant: str = ""
+    """Whose session it is, such as `key:` and a hash or `address:203.0.113.5`: sessions of one tenant share
+    cached prompts. The lease holds a keyed hash of it. Empty is a tenant that nobody else is."""
+    max_duration_s: float = 0.0
+    idle_timeout_s: float = 0.0
+
+
+ANY_TERMS: Final = LeaseTerms()
+
+
+class Share(NamedTuple):
+    """How many slots of a pool a caller may hold or wait for at once, of all slots with the same holder."""
+
+    holder: str
+    """Such as `key:` and a hash; shared queues see a keyed hash of it."""
+    most: int = 0
+    """0 is all slots of the pool but one, and one of a pool that has no more."""
+
+
 @dataclass(frozen=True)
 class QueuePlace:
     """A place in the queue: `position` counts from 1, the wait is in seconds."""
@@ -128,13 +150,22 @@ class Dispatcher(Protocol):
     """
 
     def acquire(
-        self, kind: Kind, max_wait: float, *, need: Need = ANYTHING, label: str = "", again: bool = False
+        self,
+        kind: Kind,
+        max_wait: float,
+        *,
+        need: Need = ANYTHING,
+        label: str = "",
+        again: bool = False,
+        terms: LeaseTerms = ANY_TERMS,
+        share: Share | None = None,
     ) -> AbstractAsyncContextManager[Ticket]:
         """Enters a queue; leaving the block leaves the queue or gives the slot back, on every path.
 
         `max_wait` in seconds, 0 for ever. `need` is what its worker must serve beside the kind. `label` names
         the session to those who look at the queue. `again`: the caller lost its worker and goes to the head
-        of the queue. Leave the block only when the worker has ended all three calls. Raises `QueueFull` or
+        of the queue. `terms` are signed into the lease. With a `share` the slots of its holder are bounded.
+        Leave the block only when the worker has ended all three calls. Raises `QueueFull`, `SlotLimit` or
         `DispatcherUnavailable` on entering; an `AttachFailed` that leaves the block tells the dispatcher
         about the worker.
         """

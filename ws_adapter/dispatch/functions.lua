@@ -17,6 +17,8 @@
 --   avail                        workers that take a session, by their busy slots
 --   free:<worker>                free slots by the time since when
 --   l:<worker>                   slot -> "epoch state since kind ticket"; granted, attached, revoked
+--   holders                      ticket -> holder, of tickets and leases whose holder's slots are bounded
+--   held                         holder -> how many tickets and leases it has
 --   mean:<kind>                  moving mean of the length of sessions in milliseconds, and of how many
 
 local SETTLE_MS = 3000
@@ -38,6 +40,40 @@ end
 
 local function whole(number)
   return string.format('%.0f', number)
+end
+
+-- ------------------------------------------------------------------------------------------------ holders
+
+-- Counts a ticket, and later its lease, for the holder. Counting it again changes nothing.
+local function hold(p, ticket, holder)
+  if call('HSETNX', p .. 'holders', ticket, holder) == 1 then
+    call('HINCRBY', p .. 'held', holder, 1)
+  end
+end
+
+-- The ticket is gone, or the lease that it became has ended.
+local function let_go(p, ticket)
+  local holder = call('HGET', p .. 'holders', ticket)
+  if not holder then
+    return
+  end
+  call('HDEL', p .. 'holders', ticket)
+  if call('HINCRBY', p .. 'held', holder, -1) <= 0 then
+    call('HDEL', p .. 'held', holder)
+  end
+end
+
+-- How many slots a holder may have; 0 is all of the pool but one.
+local function most_slots(p, most)
+  if most > 0 then
+    return most
+  end
+  local slots = 0
+  for _, worker in ipairs(call('ZRANGE', p .. 'worker_exp', 0, -1)) do
+    local w = call('HMGET', p .. 'w:' .. worker, 'accepting', 'slots')
+    slots = slots + (w[1] == '1' and tonumber(w[2]) or 0)
+  end
+  return math.max(1, slots - 1)
 end
 
 -- ------------------------------------------------------------------------------------------------- leases
@@ -97,6 +133,7 @@ end
 
 local function release(p, time, worker, slot, lease)
   close_grant(p, worker, slot, lease)
+  let_go(p, lease.ticket)
   call('HDEL', p .. 'l:' .. worker, slot)
   call('ZADD', p .. 'free:' .. worker, time, slot)
 end
@@ -104,6 +141,7 @@ end
 local function forget_worker(p, worker)
   for slot, lease in pairs(leases_of(p, worker)) do
     close_grant(p, worker, slot, lease)
+    let_go(p, lease.ticket)
   end
   call('ZREM', p .. 'worker_exp', worker)
   call('ZREM', p .. 'avail', worker)
@@ -126,6 +164,10 @@ end
 
 local function drop_ticket(p, ticket)
   unqueue(p, ticket)
+  -- One that has become an attached lease has no record any more, and counts until the lease ends.
+  if call('EXISTS', p .. 't:' .. ticket) == 1 then
+    let_go(p, ticket)
+  end
   call('ZREM', p .. 'ticket_exp', ticket)
   call('DEL', p .. 't:' .. ticket)
 end
@@ -219,6 +261,7 @@ local function reconcile(p, time, worker, held)
       -- Not while a later grant stands: what holds the slot may be on its way out, and this word be old.
       if lease then
         close_grant(p, worker, slot, lease)
+        let_go(p, lease.ticket)
       end
       call('ZREM', p .. 'free:' .. worker, slot)
       leases[slot] = { epoch = epoch, state = 'attached', since = time, kind = '-', ticket = '-' }
@@ -322,12 +365,17 @@ local function enter(p, time, args)
   call('HSET', key, 'since', whole(time - tonumber(args[8] or 0)))
   call('ZADD', p .. 'queue', whole(seq), ticket)
   call('HINCRBY', p .. 'waiting', kind, 1)
+  if args[9] then
+    hold(p, ticket, args[9])
+  end
 end
 
 -- enqueue(ticket, adapter, ttl, kind, max_queue, prior_seq, [label, waited]): prior_seq is 0 for a newcomer,
 -- `head` for one who lost its worker, or the seq that the ticket had before Redis or its adapter was away; only
--- newcomers may find the queue full. Said again it changes nothing. Answers {full}, {granted, worker, slot,
--- epoch, target} or {queued, seq, position, length}.
+-- newcomers may find the queue full. Said again it changes nothing. `enqueue_for` is the same with two arguments
+-- more, holder and most: how many slots of the pool a holder may have or wait for, 0 for all but one; a newcomer
+-- beyond that is answered {limit, most}. It has a name of its own so that a library without it is replaced. Else
+-- the answer is {full}, {granted, worker, slot, epoch, target} or {queued, seq, position, length}.
 local function enqueue(keys, args)
   local p, ticket = keys[1], args[1]
   local time = begin(p)
@@ -337,6 +385,12 @@ local function enqueue(keys, args)
     local length = call('ZCARD', p .. 'queue')
     if args[6] == '0' and length >= tonumber(args[5]) then
       return { 'full' }
+    end
+    if args[9] and args[6] == '0' then
+      local most = most_slots(p, tonumber(args[10]))
+      if tonumber(call('HGET', p .. 'held', args[9]) or 0) >= most then
+        return { 'limit', most }
+      end
     end
     enter(p, time, args)
     waits = true
@@ -536,6 +590,7 @@ redis.register_function('antiphon_v1_worker_beat', worker_beat)
 redis.register_function('antiphon_v1_slot_free', slot_free)
 redis.register_function('antiphon_v1_worker_leave', worker_leave)
 redis.register_function('antiphon_v1_enqueue', enqueue)
+redis.register_function('antiphon_v1_enqueue_for', enqueue)
 redis.register_function('antiphon_v1_adapter_beat', adapter_beat)
 redis.register_function('antiphon_v1_leave', leave)
 redis.register_function('antiphon_v1_cancel', cancel)

@@ -12,13 +12,16 @@ from itertools import chain
 from typing import Final
 
 from ws_adapter.dispatch.base import (
+    ANY_TERMS,
     ANYTHING,
     Lease,
+    LeaseTerms,
     Need,
     PoolStatus,
     QueuePlace,
     QueueView,
     Running,
+    Share,
     Waiting,
 )
 from ws_adapter.dispatch.estimate import Outlook, Session
@@ -26,13 +29,14 @@ from ws_adapter.dispatch.leases import Signer, attach_failed
 from ws_adapter.dispatch.line import Line
 from ws_adapter.dispatch.pools import Offer, Served, choose, pool_of
 from ws_adapter.dispatch.rules import QueueRules
-from ws_adapter.dispatch.ticket import QueuedTicket, Wish
+from ws_adapter.dispatch.ticket import QueuedTicket, Wish, slot_limit
 from ws_adapter.process.clock import Clock, Timer
 from ws_adapter.process.errors import (
     AttachFailed,
     DispatchError,
     DispatcherUnavailable,
     QueueFull,
+    SlotLimit,
     WaitCancelled,
     WaitExpired,
 )
@@ -71,7 +75,7 @@ class InProcessDispatcher:
         self._returned: dict[tuple[str, int], int] = {}
         """Slots that were given back, and how many questions their workers had been asked by then."""
         self._served = Served()
-        self._sign = Signer(worker_key)
+        self._sign = Signer(worker_key, registry)
         self._epoch = round(clock.unix() * 1000)  # above what a dispatcher before this one has given
         self._deserted: Timer | None = None
         self._is_deserted = False
@@ -80,10 +84,18 @@ class InProcessDispatcher:
 
     @asynccontextmanager
     async def acquire(
-        self, kind: Kind, max_wait: float, *, need: Need = ANYTHING, label: str = "", again: bool = False
+        self,
+        kind: Kind,
+        max_wait: float,
+        *,
+        need: Need = ANYTHING,
+        label: str = "",
+        again: bool = False,
+        terms: LeaseTerms = ANY_TERMS,
+        share: Share | None = None,
     ) -> AsyncIterator[_Ticket]:
         """See `Dispatcher.acquire`."""
-        wish = Wish(kind, need, label, again, max_wait)
+        wish = Wish(kind, need, label, again, max_wait, terms, share)
         ticket = _Ticket(wish, self.clock, self.rules.update_s, lambda: self._place(ticket))
         self._enter(ticket)
         expiry = self._at(max_wait, lambda: self._expire(ticket)) if max_wait else None
@@ -159,6 +171,9 @@ class InProcessDispatcher:
         if self._is_deserted:
             raise DispatcherUnavailable("no worker is ready")
         line = self._stand(ticket)
+        if (limit := self._exceeded(ticket)) is not None:
+            self._remove(ticket)
+            raise limit
         self._pump(line)
         if len(line.waiting) > self.rules.capacity and not ticket.wish.again and ticket.lease is None:
             self._remove(ticket)
@@ -175,6 +190,20 @@ class InProcessDispatcher:
         elif name != _NOBODYS:
             _stop(ticket)
         return line
+
+    def _exceeded(self, ticket: _Ticket) -> SlotLimit | None:
+        """The error of a ticket with which its holder has too many slots of the pool; None if there are not.
+
+        Tickets that no worker can serve are counted once there is one.
+        """
+        share, line = ticket.wish.share, ticket.line
+        if share is None or line.name == _NOBODYS:
+            return None
+        most = share.most or max(1, sum(info.slots for _, info in self._workers(line.name)) - 1)
+        holders = (other for other in self._held.values() if other.line is line)
+        shares = (other.wish.share for other in chain(line.waiting, holders))
+        has = sum(1 for other in shares if other is not None and other.holder == share.holder)
+        return slot_limit(most) if has > most else None
 
     def _offers(self, wish: Wish) -> list[Offer]:
         offers = []
@@ -231,8 +260,8 @@ class InProcessDispatcher:
                 break
             _, target, worker_id, slot = max(offers, key=lambda offer: offer[0])
             self._epoch += 1
-            token = self._sign(worker_id, slot, self._epoch)
             ticket = line.next()
+            token = self._sign(target, worker_id, slot, self._epoch, ticket.wish.terms)
             _stop(ticket)
             self._held[worker_id, slot] = ticket
             ticket.grant(Lease(target, token, worker_id, slot, self._epoch, line.name))
@@ -278,6 +307,8 @@ class InProcessDispatcher:
         for ticket in list(line.waiting):
             line.remove(ticket)
             self._stand(ticket)
+            if (limit := self._exceeded(ticket)) is not None:
+                self._dismiss(ticket, limit)
 
     def _give_up(self) -> None:
         self._is_deserted = True

@@ -1,10 +1,14 @@
 """The tokens of leases, and what their refusal says about a worker."""
 
+import hashlib
+import hmac
 import logging
+import secrets
 from typing import Final
 
-from antiphon.semconv import DEFAULT_POOL, Reason, lease_mac
-from ws_adapter.dispatch.base import Lease
+from antiphon.leases import Claims, write_token
+from antiphon.semconv import Reason
+from ws_adapter.dispatch.base import Lease, LeaseTerms
 from ws_adapter.process.errors import AttachFailed
 from ws_adapter.worker.registry import Registry
 
@@ -16,16 +20,32 @@ _SUSPICIOUS: Final = frozenset({Reason.WORKER_LOST, Reason.ATTACH_TIMEOUT, Reaso
 _REFUSED_LEASE: Final = frozenset({Reason.LEASE_MISSING, Reason.LEASE_INVALID})
 
 
+_NAME_DIGITS: Final = 32
+
+
 class Signer:
-    """Makes tokens; workers without the `key` do not look at them."""
+    """Makes tokens; workers without the `key` do not check them."""
 
-    def __init__(self, key: bytes | None) -> None:
+    def __init__(self, key: bytes | None, registry: Registry) -> None:
         self._key = key
+        self._registry = registry
 
-    def __call__(self, worker_id: str, slot: int, epoch: int) -> str:
-        """The token of one lease."""
-        mac = "" if self._key is None else lease_mac(self._key, DEFAULT_POOL, worker_id, slot, epoch)
-        return f"{slot}:{epoch}:{mac}"
+    def __call__(self, target: str, worker_id: str, slot: int, epoch: int, terms: LeaseTerms) -> str:
+        """Return the token of one lease. It has no claims if the worker is of the release before."""
+        claims = None
+        if self._registry.reads_claims(target):
+            tenant = self.name(terms.tenant) if terms.tenant else secrets.token_hex(_NAME_DIGITS // 2)
+            claims = Claims(tenant, terms.max_duration_s, terms.idle_timeout_s)
+        return write_token(self._key, worker_id, slot, epoch, claims)
+
+    def name(self, caller: str) -> str:
+        """Return what stands for a caller outside the adapter: the same from every adapter with this key.
+
+        Without the key nobody can find out an address by trying them all. An adapter without one serves
+        workers of its own machine.
+        """
+        text = f"antiphon tenant\n{caller}".encode()
+        return hmac.digest(self._key or b"", text, hashlib.sha256).hex()[:_NAME_DIGITS]
 
 
 def attach_failed(registry: Registry, lease: Lease, failed: AttachFailed) -> bool:

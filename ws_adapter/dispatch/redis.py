@@ -16,13 +16,16 @@ import msgspec
 
 from antiphon.redis import DIRECTORY, disconnect
 from ws_adapter.dispatch.base import (
+    ANY_TERMS,
     ANYTHING,
     Lease,
+    LeaseTerms,
     Need,
     PoolStatus,
     QueuePlace,
     QueueView,
     Running,
+    Share,
     Waiting,
 )
 from ws_adapter.dispatch.functions import Call, Seen, Stats, call_all
@@ -30,7 +33,7 @@ from ws_adapter.dispatch.leases import Signer, attach_failed
 from ws_adapter.dispatch.pools import Offer, Served, choose
 from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.dispatch.shared_pool import SharedPool, SharedTicket, kind_of, session_of
-from ws_adapter.dispatch.ticket import Wish
+from ws_adapter.dispatch.ticket import Wish, slot_limit
 from ws_adapter.dispatch.wake_ups import WakeUps
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.errors import (
@@ -81,7 +84,7 @@ class RedisDispatcher:
         self._client = client
         self._registry = registry
         self._served = Served()
-        self._sign = Signer(worker_key)
+        self._sign = Signer(worker_key, registry)
         self._pools: dict[str, SharedPool] = {}
         self._outside: list[SharedTicket] = []
         """Tickets that stand in no pool yet, in order."""
@@ -116,12 +119,20 @@ class RedisDispatcher:
 
     @asynccontextmanager
     async def acquire(
-        self, kind: Kind, max_wait: float, *, need: Need = ANYTHING, label: str = "", again: bool = False
+        self,
+        kind: Kind,
+        max_wait: float,
+        *,
+        need: Need = ANYTHING,
+        label: str = "",
+        again: bool = False,
+        terms: LeaseTerms = ANY_TERMS,
+        share: Share | None = None,
     ) -> AsyncIterator[SharedTicket]:
         """See `Dispatcher.acquire`."""
         if self._is_deserted():
             raise DispatcherUnavailable("no worker is ready")
-        wish = Wish(kind, need, label, again, max_wait)
+        wish = Wish(kind, need, label, again, max_wait, terms, share)
         ticket = SharedTicket(wish, self.clock, self.rules.update_s, lambda: self._place(ticket))
         self._outside.append(ticket)
         self._wake.set()
@@ -357,7 +368,11 @@ class RedisDispatcher:
             *(wish.label, waited_ms),
         )
         ticket.asked = pool
-        return Call("enqueue", pool.key, arguments, partial(self._entered, pool, ticket))
+        entered = partial(self._entered, pool, ticket)
+        if wish.share is None:
+            return Call("enqueue", pool.key, arguments, entered)
+        share = (self._sign.name(wish.share.holder), wish.share.most)
+        return Call("enqueue_for", pool.key, (*arguments, *share), entered)
 
     def _entered(self, pool: SharedPool, ticket: SharedTicket, answer: list[Any]) -> None:
         if ticket not in self._outside:
@@ -366,6 +381,8 @@ class RedisDispatcher:
         match answer:
             case ["full"]:
                 ticket.fail(QueueFull(f"{self.rules.capacity} sessions wait already"))
+            case ["limit", most]:
+                ticket.fail(slot_limit(most))
             case ["granted", *lease]:
                 self._grant(pool, ticket, *lease)
             case ["queued", seq, rank, _]:
@@ -380,7 +397,8 @@ class RedisDispatcher:
         pool.began(ticket.wish.kind)
         ticket.pool = pool
         self._name_workers({target})
-        ticket.grant(Lease(target, self._sign(worker, slot, epoch), worker, slot, epoch, pool.name))
+        token = self._sign(target, worker, slot, epoch, ticket.wish.terms)
+        ticket.grant(Lease(target, token, worker, slot, epoch, pool.name))
 
     # ------------------------------------------------------------------------------------ who waits
 

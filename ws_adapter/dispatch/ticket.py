@@ -5,9 +5,9 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from ws_adapter.dispatch.base import ANYTHING, Lease, Need, QueuePlace
+from ws_adapter.dispatch.base import ANY_TERMS, ANYTHING, Lease, LeaseTerms, Need, QueuePlace, Share
 from ws_adapter.process.clock import Clock
-from ws_adapter.process.errors import DispatchError
+from ws_adapter.process.errors import DispatchError, SlotLimit
 from ws_adapter.protocol.core.kind import Kind
 
 
@@ -20,6 +20,13 @@ class Wish:
     label: str = ""
     again: bool = False
     max_wait_s: float = 0.0
+    terms: LeaseTerms = ANY_TERMS
+    share: Share | None = None
+
+
+def slot_limit(most: int) -> SlotLimit:
+    """The error of a caller that wants more than `most` slots of a pool."""
+    return SlotLimit(f"one key or address may hold or wait for at most {most} slots of a pool; end one first")
 
 
 class QueuedTicket:

@@ -43,6 +43,10 @@ class QueueFull(DispatchError):
     """As many callers wait as are allowed to."""
 
 
+class SlotLimit(DispatchError):
+    """The caller holds or awaits as many slots of the pool as one caller may."""
+
+
 class WaitExpired(DispatchError):
     """The caller waited as long as it was ready to."""
 

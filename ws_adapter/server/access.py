@@ -83,6 +83,11 @@ class Pass:
     leave: Callable[[], None]
     session: bytes = b""
     is_unknown: bool = False
+    tenant: str = ""
+    """Whose cached prompts its sessions may find: its key, else its address. Empty where that is not known:
+    behind a proxy that is not trusted, and with a client secret, since its key has many users."""
+    holder: str = ""
+    """Whom the slots of direct callers are counted for. Empty for nobody: on this machine, without a key."""
 
 
 class Access:
@@ -132,7 +137,10 @@ class Access:
                 "a proxy on this machine forwards requests, and all its visitors are limited as one: "
                 "name it with --trusted-proxies"
             )
-        return Caller(address, is_local=address.is_loopback and not is_forwarded)
+        is_known = not self._is_proxy(address)
+        if is_forwarded:
+            is_known = is_known and self._is_proxy(client_address(peer, (), ()))
+        return Caller(address, is_local=address.is_loopback and not is_forwarded, is_known=is_known)
 
     def _is_proxy(self, address: Address) -> bool:
         return any(address in network for network in self._proxies)
@@ -163,7 +171,15 @@ class Access:
                 raise Denied(Rejection.RATE, responses.too_many(error.message, error.retry_s)) from None
             if denied is not None and (dialect is None or not dialect.tells_in_band):
                 raise denied
-            return Pass(key, self.allowance(caller), leaves.pop_all().close, session, denied is not None)
+            return Pass(
+                key,
+                self.allowance(caller),
+                leaves.pop_all().close,
+                session,
+                denied is not None,
+                _tenant(key, caller, session),
+                _holder(key, caller),
+            )
 
     async def _ask_peers(self, counts: Sequence[tuple[RateLimits, str]]) -> Callable[[], None]:
         """Counts a connection among those of all adapters; returns what to call once when it has ended.
@@ -274,6 +290,20 @@ class Access:
             if name.startswith(KEY_SUBPROTOCOL):
                 return name.removeprefix(KEY_SUBPROTOCOL)
         return key_in_query(request.path) if self._in_query else ""
+
+
+def _tenant(key: Key | None, caller: Caller, session: bytes) -> str:
+    """Return `Pass.tenant`; `session` are the settings of a client secret."""
+    if key is not None:
+        return "" if session else f"key:{key.hash}"
+    return f"address:{caller.name}" if caller.is_known else ""
+
+
+def _holder(key: Key | None, caller: Caller) -> str:
+    """Return `Pass.holder`."""
+    if key is not None:
+        return f"key:{key.hash}"
+    return "" if caller.is_local else f"address:{caller.name}"
 
 
 def _password(request: Request) -> str | None:

@@ -76,6 +76,7 @@ class Handshake:
             connection.upgrade.end(denied.reason)
             raise
         connection.key = entry.key
+        connection.tenant = entry.tenant
         connection.allowance = entry.allowance
         connection.when_lost(entry.leave)
         if entry.is_unknown:

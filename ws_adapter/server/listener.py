@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import secrets
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -292,7 +293,8 @@ class PublicServer:
         )
         upgrade = connection.upgrade
         assert upgrade is not None
-        identity = Identity(session_id, selection.kind, label, upgrade.trace_id)
+        tenant = connection.tenant or f"session:{secrets.token_hex(16)}"
+        identity = Identity(session_id, selection.kind, label, upgrade.trace_id, tenant)
         session = Session(identity, connection, machine, self._services, telemetry, recording)
         self._sessions[session] = connection
         self._empty.clear()

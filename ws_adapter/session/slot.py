@@ -5,8 +5,9 @@ import logging
 from typing import Final, NamedTuple, Protocol
 
 from antiphon.semconv import Reason
-from ws_adapter.dispatch.base import ANYTHING, Lease, Need, Ticket
+from ws_adapter.dispatch.base import ANYTHING, Lease, LeaseTerms, Need, Ticket
 from ws_adapter.observability.session_telemetry import SessionTelemetry
+from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import sleep
 from ws_adapter.process.errors import (
     AttachFailed,
@@ -85,13 +86,14 @@ class Holder(Protocol):
 
 
 class Identity(NamedTuple):
-    """What a session is called, what it is, what those who look at the queue see of it, and what finds it in
-    traces and in the log."""
+    """What a session is called, what it is, what those who look at the queue see of it, what finds it in
+    traces and in the log, and the tenant whose cached prompts it may find."""
 
     session_id: str
     kind: Kind
     label: str
     trace_id: str
+    tenant: str = ""
 
 
 class SlotSource:
@@ -104,6 +106,11 @@ class SlotSource:
         self.telemetry = telemetry
         self.config_limit_s = limit_s + BACKSTOP_S if limit_s else 0.0
         self.call_limit_s = limit_s + 2 * BACKSTOP_S if limit_s else LONGEST_CALL_S
+        self.terms = LeaseTerms(
+            identity.tenant,
+            self.config_limit_s or LONGEST_CALL_S,
+            _idle_limit_s(identity.kind, services.options),
+        )
         self._attaches = 0
 
     def new_name(self) -> str:
@@ -218,7 +225,12 @@ class Slot:
             services, identity = source.services, source.identity
             max_wait_s = services.options.queue_max_wait_s
             async with services.dispatcher.acquire(
-                identity.kind, max_wait_s, need=self._need, label=identity.label, again=again
+                identity.kind,
+                max_wait_s,
+                need=self._need,
+                label=identity.label,
+                again=again,
+                terms=source.terms,
             ) as ticket:
                 lease = await self._wait(ticket)
                 self.pool, self._target = lease.pool, lease.target
@@ -311,6 +323,20 @@ class Slot:
             return False
         self._holder.displaced()
         return True
+
+
+def _idle_limit_s(kind: Kind, options: AdapterOptions) -> float:
+    """Return how long a worker lets a session be idle, 0 for any time: longer than the adapter itself does.
+
+    A full-duplex session may be idle while nobody waits for its slot, and a Realtime session between turns:
+    for them only the length counts.
+    """
+    match kind:
+        case Kind.CHAT:
+            return options.chat_idle_s + BACKSTOP_S
+        case Kind.TRANSCRIPTION:
+            return options.transcription_idle_s + BACKSTOP_S
+    return 0.0
 
 
 def _mode_of(setup: WorkerSetup) -> Mode:

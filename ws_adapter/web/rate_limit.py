@@ -173,6 +173,8 @@ class Caller:
 
     address: Address
     is_local: bool
+    is_known: bool = True
+    """Whether the address is the caller's own; else it may be that of a proxy, with anybody behind it."""
 
     @property
     def name(self) -> str:

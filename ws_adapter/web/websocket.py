@@ -121,6 +121,8 @@ class PublicConnection(HttpConnection):
         protocol.reader.read_exact = self._pieces.read_exact  # type: ignore[method-assign,assignment]
         self._whole = WholeFrames()
         self.key: Key | None = None
+        self.tenant = ""
+        """Whose cached prompts its sessions may find; empty for those of no other connection."""
         self.selection: Selection | Misdirected | None = None
         """What it is going to be, once its request was accepted."""
         self.upgrade: Upgrade | None = None

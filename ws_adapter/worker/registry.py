@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
+from antiphon.leases import CLAIMS_VERSION
 from antiphon.semconv import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.process.errors import AttachFailed
@@ -51,6 +52,8 @@ class WorkerInfo:
     """Whether its chats take tools."""
     speaks: bool = True
     hears: bool = True
+    reads_claims: bool = True
+    """Whether it takes lease tokens with claims."""
 
 
 @dataclass(frozen=True)
@@ -263,6 +266,7 @@ class Worker:
             answer.calls_tools,
             answer.output_sample_rate_hz > 0,
             answer.input_sample_rate_hz > 0,
+            answer.lease_version >= CLAIMS_VERSION,
         )
 
     def _know(self, info: WorkerInfo | None) -> None:
@@ -356,6 +360,12 @@ class Registry:
         worker = self._workers.get(target)
         info = worker.info if worker is not None else None
         return info is None or (mode in (None, *info.modes) and model in ("", info.model))
+
+    def reads_claims(self, target: str) -> bool:
+        """Whether the worker at `target` takes lease tokens with claims, as far as is known."""
+        worker = self._workers.get(target)
+        info = worker.info if worker is not None else None
+        return info is None or info.reads_claims
 
     def is_served(self, mode: Mode | None, model: str) -> bool:
         """Whether any worker that is ready serves this."""

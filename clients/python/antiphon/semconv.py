@@ -23,7 +23,7 @@ METADATA_SESSION_ID: Final = "antiphon-session-id"
 """On all three streams: the session's name, chosen by the caller, 1 to 64 visible ASCII characters."""
 
 METADATA_LEASE: Final = "antiphon-lease"
-"""On all three streams: the right to a slot, `<slot>:<epoch>:<mac>`."""
+"""On all three streams: the right to a slot, a token of `antiphon.leases`."""
 
 METADATA_WORKER_ID: Final = "antiphon-worker-id"
 """In the worker's initial metadata, sent at once: who has the session attached."""
@@ -45,9 +45,13 @@ MIN_WORKER_KEY_BYTES: Final = 16
 _LEASE_MAC_BYTES: Final = 16
 
 
-def lease_mac(key: bytes, pool: str, worker_id: str, slot: int, epoch: int) -> str:
-    """The MAC of a lease: the first 16 bytes of HMAC-SHA256, as 32 hexadecimal digits."""
-    text = f"{pool}\n{worker_id}\n{slot}\n{epoch}"
+def lease_mac(key: bytes, pool: str, worker_id: str, slot: int, epoch: int, claims: str = "") -> str:
+    """The MAC of a lease: the first 16 bytes of HMAC-SHA256, as 32 hexadecimal digits.
+
+    `claims` are those of the token as it spells them. They add a line, and nothing else that is signed has a
+    line break in it, so a MAC without claims is never that of a token with some.
+    """
+    text = f"{pool}\n{worker_id}\n{slot}\n{epoch}" + (f"\n{claims}" if claims else "")
     return hmac.digest(key, text.encode(), hashlib.sha256)[:_LEASE_MAC_BYTES].hex()
 
 
@@ -141,6 +145,8 @@ class AcquireReason(StrEnum):
     NO_WORKER = "NO_WORKER"
     """No worker is ready, or the dispatcher cannot be reached."""
     DRAINING = "DRAINING"
+    SLOT_LIMIT = "SLOT_LIMIT"
+    """The key or address holds or awaits as many slots of the pool as one caller may have."""
 
 
 ITEM_REASONS: Final = frozenset(
@@ -509,6 +515,8 @@ class QueueOutcome(StrEnum):
     """The session ended, or the client gave its place up."""
     EXPIRED = "expired"
     FULL = "full"
+    SLOT_LIMIT = "slot_limit"
+    """A direct caller has as many slots as one caller may."""
     NO_WORKER = "no_worker"
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from inference_service.api.setups import Window, WindowMode
+from inference_service.api.setups import COMMON, Tenant, Window, WindowMode
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.prefix import Prefix
 from inference_service.engine.device.rows import Rows
@@ -59,6 +59,8 @@ class Context:
     window: Window
     limit: int
     """Most tokens, where no window makes room."""
+    tenant: Tenant = COMMON
+    """Pages of the prefix cache are found by contexts of the same tenant alone."""
     length: int = 0
     """Entries in the KV slot."""
     dropped: int = 0
@@ -85,6 +87,10 @@ class Context:
     _unit_start: int = 0
     _before: tuple[int, list[int]] = (0, [])
 
+    def __post_init__(self) -> None:
+        """Takes the slot for the tenant, whose idle pages are evicted before those of others."""
+        self.decoder.cache.assign(self.slot, self.tenant.salt)
+
     @property
     def tokens(self) -> int:
         """Length of the context, tokens not yet fed included."""
@@ -110,7 +116,7 @@ class Context:
         What other contexts began with is taken over, but for the last row, whose hidden state is needed.
         """
         if self.length == 0:
-            self._prefix = Prefix(self.decoder.cache, self.slot)
+            self._prefix = Prefix(self.decoder.cache, self.slot, self.tenant.salt)
         if self._prefix is None:
             return rows
         found = self._prefix.find(rows)

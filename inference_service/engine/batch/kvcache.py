@@ -79,7 +79,23 @@ class KVCache:
         self.values = torch.zeros(shape, dtype=dtype, device=device)
         self.adopted_rows = 0
         """Entries that contexts have taken over from others so far."""
+        self.shared: set[bytes] = set()
+        """Names of pages that sessions of every tenant may find."""
         self._tables = [_Table() for _ in range(slots)]
+        self._owners = [b""] * slots
+        """The salt of the tenant that each slot was last assigned to."""
+
+    def share(self, names: Iterable[bytes]) -> None:
+        """Lets sessions of every tenant find the pages of these names. Call it before the first session."""
+        self.shared.update(names)
+
+    def assign(self, slot: int, owner: bytes) -> None:
+        """Makes the tenant of this salt the owner of what the slot takes and publishes from now on."""
+        self._owners[slot] = owner
+
+    def forget(self, owner: bytes) -> None:
+        """Evicts every idle page of a tenant that does not come back."""
+        self._wipe(self.pool.forget(owner))
 
     @property
     def device(self) -> torch.device:
@@ -135,7 +151,7 @@ class KVCache:
         first, last = (start + table.offset) // PAGE, -(-(end + table.offset) // PAGE)
         for i in range(first, min(last, len(table.pages))):
             if not self.pool.is_private(table.pages[i]):
-                self._copy(table, i)
+                self._copy(slot, i)
         while len(table.pages) < last:
             table.append(self._take(slot, table.pages[-1] + 1 if table.pages else None))
 
@@ -189,24 +205,26 @@ class KVCache:
         (sums,) = download(torch.stack([part.sum(dtype=torch.float32) for part in parts]))
         for number, name, sound in zip(numbers, names, np.isfinite(sums).reshape(-1, 2), strict=True):
             if sound.all():
-                self.pool.publish(number, name)
+                self.pool.publish(number, name, b"" if name in self.shared else self._owners[slot])
 
     # --------------------------------------------------------------------------------------------- pages
 
     def _take(self, slot: int, near: int | None) -> int:
-        page, evicted = self.pool.take(slot * slot_pages(self.capacity) if near is None else near)
+        near = slot * slot_pages(self.capacity) if near is None else near
+        page, evicted = self.pool.take(near, self._owners[slot])
         self._wipe(evicted)
         return page
 
     def _release(self, pages: Iterable[int]) -> None:
         self._wipe(self.pool.release(pages))
 
-    def _copy(self, table: _Table, index: int) -> None:
+    def _copy(self, slot: int, index: int) -> None:
         """The slot gets a copy of its page, which others may see."""
+        table = self._tables[slot]
         old = table.pages[index]
         kept = [part.clone() for part in self.rows(old * PAGE, PAGE)]
         self._release([old])  # else there might be no other
-        page, evicted = self.pool.take(old + 1)
+        page, evicted = self.pool.take(old + 1, self._owners[slot])
         self._wipe(evicted)
         for part, rows in zip(self.rows(page * PAGE, PAGE), kept, strict=True):
             part.copy_(rows)

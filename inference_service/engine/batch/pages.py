@@ -3,8 +3,10 @@
 Plain numbers and names: the rows of the pages are elsewhere.
 """
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import islice
 
 from inference_service.engine.device import paged
 
@@ -15,6 +17,8 @@ _STRETCH = b"\1" * 8
 _EVICTED, _MOST_EVICTED = 8, 32
 """One part in so many of the idle pages is evicted at a time, but no more pages than that: what is free then
 lies together."""
+STALE_S = 600.0
+"""Idle pages that nobody has found for so long are evicted first, whichever tenant they belong to."""
 
 
 def slot_pages(capacity: int) -> int:
@@ -31,17 +35,28 @@ class PagePool:
     """Pages in use are referred to by at least one context, idle ones hold a known prefix, the rest is free.
 
     Only full pages that nobody writes to any more are known by a name, which stands for their rows and all
-    rows before these. They may be referred to by several contexts, and stay known until they are evicted:
-    the least recently used first, and never one that is in use.
+    rows before these. They may be referred to by several contexts, and stay known until they are evicted.
+
+    A page that is in use is never evicted. Of idle pages, stale ones go first. Then a tenant that needs a
+    page loses its own idle pages, and those of other tenants only once it has none left, so that one tenant
+    sees as little as possible of the work of another. Within each group the least recently used page goes
+    first.
     """
 
-    def __init__(self, pages: int) -> None:
+    def __init__(self, pages: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives monotonic seconds."""
         self.pages = pages
+        self._clock = clock
         self._references = [0] * pages
         self._free = bytearray(b"\1") * pages
         self._names: dict[int, bytes] = {}
         self._known: dict[bytes, int] = {}
-        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._owners: dict[int, bytes] = {}
+        """Of named pages, the tenant that published each."""
+        self._idle: OrderedDict[int, float] = OrderedDict()
+        """Idle pages, each with the time since when."""
+        self._idle_of: dict[bytes, OrderedDict[int, None]] = {}
+        """The same pages by their owners."""
 
     @property
     def used(self) -> int:
@@ -62,14 +77,14 @@ class PagePool:
         """Whether its one context may write to it."""
         return self._references[page] == 1 and page not in self._names
 
-    def take(self, near: int) -> tuple[int, list[int]]:
-        """A page for one context, `near` itself if it is free; and pages that were evicted for that.
+    def take(self, near: int, owner: bytes = b"") -> tuple[int, list[int]]:
+        """A page for one context of `owner`, `near` itself if it is free; and pages evicted for that.
 
         Raises `MemoryError` if all are in use.
         """
         evicted: list[int] = []
         if not self._free.count(1):
-            evicted = self._evict(min(_MOST_EVICTED, max(1, len(self._idle) // _EVICTED)))
+            evicted = self._evict(owner)
         page = self._find_free(near)
         if page < 0:
             raise MemoryError(f"all {self.pages} pages of the KV cache are in use")
@@ -82,14 +97,15 @@ class PagePool:
         page = self._known.get(name)
         if page is not None:
             self._references[page] += 1
-            self._idle.pop(page, None)
+            self._wake(page)
         return page
 
-    def publish(self, page: int, name: bytes) -> None:
+    def publish(self, page: int, name: bytes, owner: bytes = b"") -> None:
         """The page may be found by that name from now on, unless another is or it has a name."""
         if name not in self._known and page not in self._names:
             self._known[name] = page
             self._names[page] = name
+            self._owners[page] = owner
 
     def release(self, pages: Iterable[int]) -> list[int]:
         """One reference less to each; those that are free now. Of idle ones the last is the newest."""
@@ -99,7 +115,8 @@ class PagePool:
             if self._references[page]:
                 continue
             if page in self._names:
-                self._idle[page] = None
+                self._idle[page] = self._clock()
+                self._idle_of.setdefault(self._owners[page], OrderedDict())[page] = None
             else:
                 self._free[page] = 1
                 freed.append(page)
@@ -115,11 +132,37 @@ class PagePool:
                     return page
         return -1
 
-    def _evict(self, most: int) -> list[int]:
-        evicted: list[int] = []
-        while self._idle and len(evicted) < most:
-            page, _ = self._idle.popitem(last=False)
-            del self._known[self._names.pop(page)]
-            self._free[page] = 1
-            evicted.append(page)
+    def forget(self, owner: bytes) -> list[int]:
+        """Evicts all idle pages of a tenant; returns them."""
+        evicted = list(self._idle_of.get(owner, ()))
+        for page in evicted:
+            self._drop(page)
         return evicted
+
+    def _evict(self, owner: bytes) -> list[int]:
+        """Makes idle pages free for `owner`; returns them."""
+        most = min(_MOST_EVICTED, max(1, len(self._idle) // _EVICTED))
+        fresh_since = self._clock() - STALE_S
+        evicted = [page for page, since in islice(self._idle.items(), most) if since <= fresh_since]
+        if not evicted:
+            evicted = list(islice(self._idle_of.get(owner, self._idle), most))
+        for page in evicted:
+            self._drop(page)
+        return evicted
+
+    def _drop(self, page: int) -> None:
+        """An idle page is free, and known no longer."""
+        self._wake(page)
+        del self._known[self._names.pop(page)]
+        del self._owners[page]
+        self._free[page] = 1
+
+    def _wake(self, page: int) -> None:
+        """The page is idle no longer, if it was."""
+        if page not in self._idle:
+            return
+        del self._idle[page]
+        pages = self._idle_of[self._owners[page]]
+        del pages[page]
+        if not pages:
+            del self._idle_of[self._owners[page]]

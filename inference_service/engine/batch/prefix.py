@@ -11,14 +11,17 @@ from inference_service.engine.device.rows import Rows
 class Prefix:
     """The rows of one slot from its first entry on, as long as none is forgotten.
 
-    A page goes by the hash of what its rows are, ids and names of media, and of all pages before: keys and
-    values depend on nothing else, and nobody has to ask the device. What was asked for by the same content in
-    another session is taken over instead of being fed. It ends where media come that have no name.
+    A page is named by the hash of its rows, which are ids and names of media, of all pages before it, and of
+    the tenant's salt. Its keys and values depend on the rows alone. The salt keeps tenants apart: a page that
+    one tenant has published is found by no other, so neither counts of cached tokens nor the time of a
+    prefill tell one tenant about the prompts of another. Pages that hold nothing but a prompt that the
+    operator shares have names without the salt. The prefix ends where media come that have no name.
     """
 
-    def __init__(self, cache: KVCache, slot: int) -> None:
+    def __init__(self, cache: KVCache, slot: int, salt: bytes) -> None:
         self._cache = cache
         self._slot = slot
+        self._salt = salt
         self._names: list[bytes] = []
         """Of the full pages, in order."""
         self._published = 0
@@ -63,8 +66,20 @@ class Prefix:
         self._published = len(self._names)
 
     def _next(self, page: bytes) -> bytes:
-        before = self._names[-1] if self._names else b""
-        return hashlib.sha256(before + page).digest()
+        name = _name(self._names[-1] if self._names else b"", page)
+        return name if name in self._cache.shared else hashlib.sha256(self._salt + name).digest()
+
+
+def shared_names(rows: Rows) -> list[bytes]:
+    """Names of the full pages of a prompt that all tenants share, for `KVCache.share`."""
+    names: list[bytes] = []
+    for page in _pages(rows):
+        names.append(_name(names[-1] if names else b"", page))
+    return names
+
+
+def _name(before: bytes, page: bytes) -> bytes:
+    return hashlib.sha256(before + page).digest()
 
 
 def _pages(rows: Rows) -> Iterator[bytes]:

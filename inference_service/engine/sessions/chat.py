@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, cast
@@ -25,6 +25,7 @@ from inference_service.engine.sessions.prompt import (
     Sight,
     Words,
     clip_rows,
+    shared_beginnings,
 )
 from inference_service.tools.grammar import Constraint, Mask
 from inference_service.tools.reader import AnswerReader, Thinking
@@ -320,12 +321,15 @@ class ChatKind(SessionKind[ChatSession]):
             session_id,
             slot,
             sink,
-            Context(self._runtime.language, slot, Window(), dialogue.limit),
+            Context(self._runtime.language, slot, Window(), dialogue.limit, setup.tenant),
             ChatPreprocessor(dialogue, setup.system_prompt),
             setup=setup,
             dialogue=dialogue,
             noise=Noise(setup.seed),
         )
+
+    def rows_of(self, system_prompt: str) -> Iterator[Rows]:
+        return shared_beginnings(self._dialogue.template, system_prompt)
 
     def start(self, session: ChatSession) -> SessionFailed | None:
         session.ready()

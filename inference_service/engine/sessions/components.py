@@ -116,10 +116,11 @@ class Senses(Protocol):
 class VoicePrompts(Protocol):
     """What the mouth needs of a voice."""
 
-    def prompt(self, reference: VoiceReference) -> Any:
+    def prompt(self, reference: VoiceReference, salt: bytes = b"") -> Any:
         """That of a session; may take long. None is the model's own voice.
 
-        Raises `UnitRefused` for a recording that cannot be used.
+        What is remembered of a recording is found again with the same `salt` alone: that of the tenant whose
+        recording it is, or none for the operator's. Raises `UnitRefused` for a recording that cannot be used.
         """
 
 

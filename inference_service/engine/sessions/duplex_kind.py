@@ -1,6 +1,6 @@
 """What makes full-duplex sessions: their input, their prompt, and what each hears and sees next."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -9,7 +9,14 @@ from torch import Tensor
 
 from antiphon.semconv import Reason
 from inference_service.api.engine import SessionFailed, Sink
-from inference_service.api.setups import Content, DuplexSetup, StandaloneText, UnitInput, WindowMode
+from inference_service.api.setups import (
+    MODELS_VOICE,
+    Content,
+    DuplexSetup,
+    StandaloneText,
+    UnitInput,
+    WindowMode,
+)
 from inference_service.engine.batch.context import Context, Memory
 from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import SPEECH, Noise
@@ -124,19 +131,30 @@ class DuplexKind(SessionKind[DuplexSession]):
     def open(self, session_id: str, slot: int, setup: DuplexSetup, sink: Sink) -> DuplexSession:
         components = self._components
         prompts = components.speech.prompts if components.speech and setup.duplex.generate_audio else None
-        voice = ReferenceVoice(components.reference(setup.voice), components.senses, prompts, self._sounds)
+        salt = setup.tenant.salt
+        voice = ReferenceVoice(
+            components.reference(setup.voice),
+            components.senses,
+            prompts,
+            self._sounds,
+            given=setup.voice,
+            salt=salt,
+        )
         text = setup.system_prompt
 
         def write(hears_voice: bool) -> Opening:
             return self._openings.get(
-                digest(text, hears_voice), lambda: components.openings.opening(text, hears_voice=hears_voice)
+                digest(salt, text, hears_voice),
+                lambda: components.openings.opening(text, hears_voice=hears_voice),
             )
 
         return DuplexSession(
             session_id,
             slot,
             sink,
-            Context(self._runtime.language, slot, setup.window, self._runtime.info.context_limit),
+            Context(
+                self._runtime.language, slot, setup.window, self._runtime.info.context_limit, setup.tenant
+            ),
             DuplexPreprocessor(components.senses, voice, write, components.interject),
             setup=setup,
             tokenizer=self._components.tokenizer,
@@ -153,13 +171,25 @@ class DuplexKind(SessionKind[DuplexSession]):
             reference_quirks=components.reference_quirks,
         )
 
+    def rows_of(self, system_prompt: str) -> Iterator[Rows]:
+        """With the operator's own voice, where the model hears one, and without any."""
+        components = self._components
+        opening = components.openings.opening(system_prompt, hears_voice=False)
+        yield Rows.of_ids([*opening.before, *opening.after])
+        pcm = components.reference(MODELS_VOICE).heard
+        if pcm is not None and components.senses is not None:
+            opening = components.openings.opening(system_prompt, hears_voice=True)
+            heard = torch.cat(self._heard_clip(list(components.senses.sounds(pcm))))
+            voice = Rows.of(heard, digest(pcm))
+            yield Rows.join([Rows.of_ids(opening.before), voice, Rows.of_ids(opening.after)])
+
     def start(self, session: DuplexSession) -> SessionFailed | None:
         runtime, components = self._runtime, self._components
         preprocessor = cast(DuplexPreprocessor, session.preprocessor)
         setup, voice, opening = session.setup, preprocessor.voice, preprocessor.opening()
         before = Rows.of_ids(opening.before)
         if voice.heard:
-            heard = self._clips.get(voice.key, lambda: torch.cat(self._heard_clip(voice.heard)))
+            heard = self._clips.get(voice.memo_key, lambda: torch.cat(self._heard_clip(voice.heard)))
             before = Rows.join([before, Rows.of(heard, voice.key)])
         room = runtime.info.context_limit
         window = setup.window

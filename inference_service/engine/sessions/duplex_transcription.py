@@ -185,7 +185,7 @@ class DuplexTranscriptionKind(SessionKind[DuplexTranscription]):
             session_id,
             slot,
             sink,
-            Context(self._runtime.language, slot, info.window, info.context_limit),
+            Context(self._runtime.language, slot, info.window, info.context_limit, setup.tenant),
             DuplexTranscriptionPreprocessor(),
             setup,
             Noise(setup.seed),

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from inference_service.api.setups import (
     Tools,
     TurnInput,
 )
+from inference_service.engine.device.rows import Rows
 from inference_service.engine.session import Preprocessor
 from inference_service.engine.sessions.components import ROWS_PER_SECOND, Measure, Senses, Sound, View
 from inference_service.engine.sessions.reference_voice import ReferenceVoice
@@ -291,6 +293,29 @@ def call_grammar(template: ChatTemplate, vocabulary: int, ends: frozenset[int]) 
     except ValueError as error:
         logger.warning("this model calls tools as it sees fit, and cannot be made to: %s", error)
         return None
+
+
+def shared_beginnings(template: ChatTemplate, system_prompt: str) -> Iterator[Rows]:
+    """Rows with which every chat begins that has this system prompt, as the template renders it.
+
+    The beginning is what the prompts of two different conversations have in common, so that it holds nothing
+    of either. A template that takes no system message, or places it elsewhere, has a short one or none.
+    """
+    system = Message("system", [system_prompt])
+    for for_speech in (False, True):
+        try:
+            first, second = (
+                template.prompt([system, Message("user", [text])], use_tts_template=for_speech)
+                for text in ("a", "1")
+            )
+        except TemplateRefused:
+            return
+        ids = [
+            [token for piece in prompt if isinstance(piece, list) for token in piece]
+            for prompt in (first, second)
+        ]
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(*ids, strict=False))
+        yield Rows.of_ids([token for token, _ in alike])
 
 
 def _told_of(tools: Tools) -> Tools:

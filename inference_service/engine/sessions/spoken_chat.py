@@ -32,6 +32,7 @@ from inference_service.engine.sessions.prompt import (
     Sight,
     Words,
     call_grammar,
+    shared_beginnings,
 )
 from inference_service.engine.sessions.reference_voice import ReferenceVoice
 from inference_service.engine.sessions.speech_groups import SpeechGroups
@@ -184,12 +185,13 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
     def open(self, session_id: str, slot: int, setup: ChatSetup, sink: Sink) -> SpokenChatSession:
         runtime, components = self._runtime, self._components
         prompts = components.speech.prompts if components.speech else None
-        voice = ReferenceVoice(components.reference(setup.voice), None, prompts)
+        reference = components.reference(setup.voice)
+        voice = ReferenceVoice(reference, None, prompts, given=setup.voice, salt=setup.tenant.salt)
         return SpokenChatSession(
             session_id,
             slot,
             sink,
-            Context(runtime.language, slot, Window(), self._dialogue.limit),
+            Context(runtime.language, slot, Window(), self._dialogue.limit, setup.tenant),
             ChatPreprocessor(self._dialogue, setup.system_prompt, voice),
             setup=setup,
             dialogue=self._dialogue,
@@ -200,6 +202,9 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
                 runtime.info.duplex_defaults.tts_temperature,
             ),
         )
+
+    def rows_of(self, system_prompt: str) -> Iterator[Rows]:
+        return shared_beginnings(self._dialogue.template, system_prompt)
 
     def start(self, session: SpokenChatSession) -> None:
         if self._components.speech is not None:

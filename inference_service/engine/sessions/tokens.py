@@ -6,7 +6,7 @@ it is let go, or carried into the next forward if it was asked to be kept.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 from antiphon.semconv import Reason
@@ -341,17 +341,22 @@ class TokensKind(SessionKind[TokensSession]):
             session_id,
             slot,
             sink,
-            Context(self._runtime.language, slot, Window(), limit),
+            Context(self._runtime.language, slot, Window(), limit, setup.tenant),
             TokensPreprocessor(
                 self._tokenizer,
                 limit,
-                lambda: self._known.get(digest(prompt), lambda: self._tokenizer.encode(prompt)),
+                lambda: self._known.get(
+                    digest(setup.tenant.salt, prompt), lambda: self._tokenizer.encode(prompt)
+                ),
             ),
             setup=setup,
             tokenizer=self._tokenizer,
             ends=self._ends,
             noise=Noise(setup.seed),
         )
+
+    def rows_of(self, system_prompt: str) -> Iterator[Rows]:
+        yield Rows.of_ids(self._tokenizer.encode(system_prompt))
 
     def start(self, session: TokensSession) -> SessionFailed | None:
         """Begins with the prompt, if there is one; the refusal of one that leaves no room."""

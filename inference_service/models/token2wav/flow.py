@@ -31,6 +31,8 @@ class VoicePrompt:
     tokens: Tensor
     mel: Tensor
     speaker: Tensor
+    salt: bytes = b""
+    """That of the tenant whose recording it is: its caches are found with the same salt alone."""
 
 
 @dataclass(frozen=True)

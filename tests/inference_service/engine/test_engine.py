@@ -29,6 +29,7 @@ from inference_service.api.setups import (
     Sampling,
     SessionSetup,
     StreamInput,
+    Tenant,
     TokensSetup,
     UnitInput,
     UnitOverrides,
@@ -573,3 +574,16 @@ def test_stop_works_on_a_dead_engine(rig: Rig) -> None:
     rig.engine.stop()
 
     assert not [thread for thread in threading.enumerate() if thread.name == "engine"]
+
+
+@pytest.mark.parametrize("is_session", [False, True])
+def test_cached_pages_of_a_session_that_is_its_own_tenant_go_with_it(rig: Rig, is_session: bool) -> None:
+    """Nobody can find them any more; those of a caller who comes again stay."""
+    tenant = Tenant(b"1" * 32, is_session=is_session)
+    client = rig.slots.open(TokensSetup(Sampling(), 1, "Be kind to everybody. " * 8, tenant=tenant))
+    client.until(Ready)
+    client.session.close()
+    client.until(Closed)
+
+    assert (rig.engine.occupancy().cached_pages == 0) is is_session
+    assert is_clean(rig.engine._runtime.language.cache)

@@ -24,9 +24,11 @@ from inference_service.api.engine import (
     SessionFailed,
 )
 from inference_service.api.setups import (
+    COMMON,
     MODELS_VOICE,
     DuplexSetup,
     Mode,
+    Tenant,
     UnitInput,
     UnitOverrides,
     VoiceReference,
@@ -81,10 +83,16 @@ class Rig:
             sink(event)
 
     def open(
-        self, voice: VoiceReference = MODELS_VOICE, *, sees: bool = False, window: Window | None = None
+        self,
+        voice: VoiceReference = MODELS_VOICE,
+        *,
+        sees: bool = False,
+        window: Window | None = None,
+        tenant: Tenant = COMMON,
     ) -> Client:
         settings = replace(self.engine.info.duplex_defaults, greedy=True, force_listen_count=0)
-        return self.slots.open(DuplexSetup("", settings, window or Window(), seed=1, sees=sees, voice=voice))
+        setup = DuplexSetup("", settings, window or Window(), seed=1, sees=sees, voice=voice, tenant=tenant)
+        return self.slots.open(setup)
 
 
 def talk(client: Client, units: int, first: int = 1) -> list[Event]:
@@ -269,6 +277,19 @@ def test_one_sample_makes_another_voice(build: table.Build, work: dict[str, int]
     assert (work["sounds"], work["listen"], work["_prompt"], work["hear"]) == (2, 2, 2, 2)
 
 
+def test_recording_of_another_tenant_makes_another_voice(build: table.Build, work: dict[str, int]) -> None:
+    """Else the time to begin would tell who has spoken with the same recording."""
+    rig, mine = Rig(build(SLOTS)), whole.voice(23)
+    for name in (b"1" * 32, b"2" * 32, b"1" * 32):
+        client = rig.open(VoiceReference(heard=mine), tenant=Tenant(name))
+        client.until(Ready)
+        client.session.close()
+        client.until(Closed)
+    rig.engine.stop()
+
+    assert (work["sounds"], work["listen"], work["_prompt"], work["hear"]) == (2, 2, 2, 2)
+
+
 def test_slots_that_do_not_fit_are_refused_with_the_sum(
     folder: Path, monkeypatch: pytest.MonkeyPatch, build: table.Build
 ) -> None:
@@ -373,7 +394,7 @@ def test_session_that_leaves_while_its_voice_is_read_gives_its_slot_back(
 ) -> None:
     reading, read = threading.Event(), threading.Event()
 
-    def slow(self: object, reference: VoiceReference) -> None:
+    def slow(self: object, reference: VoiceReference, salt: bytes) -> None:
         reading.set()
         assert read.wait(timeout=PATIENCE_S)
 

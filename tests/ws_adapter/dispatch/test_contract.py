@@ -11,11 +11,12 @@ from tests.support.redis_server import RedisServer
 from tests.support.redis_users import RedisUsers
 from tests.ws_adapter.support.house import Build, Callers, in_process, on_redis, stage, until, until_told
 from tests.ws_adapter.support.remote_house import remote
-from ws_adapter.dispatch.base import Lease, Need
+from ws_adapter.dispatch.base import Lease, Need, Share
 from ws_adapter.process.errors import (
     AttachFailed,
     DispatcherUnavailable,
     QueueFull,
+    SlotLimit,
     WaitCancelled,
     WaitExpired,
 )
@@ -478,3 +479,50 @@ async def test_without_any_worker_callers_wait_a_while_and_are_told(build: Build
         late = await callers.enter()
         assert isinstance(late.error, DispatcherUnavailable)
         assert not any(isinstance(update, Lease) for update in late.places)
+
+
+async def test_holder_gets_all_slots_of_a_pool_but_one(of_adapter: Build) -> None:
+    async with stage(of_adapter) as callers:
+        await callers.house.open("a", 3)
+        share = Share("key:one")
+        own = [await callers.enter(share=share) for _ in range(2)]
+        await until(lambda: all(caller.lease for caller in own))
+
+        refused = await callers.enter(share=share)
+        other = await callers.enter(share=Share("key:other"))
+
+        assert isinstance(refused.error, SlotLimit)
+        await until(lambda: other.lease)
+        await own[0].leave()
+        await until_told(lambda: _gets_in(callers, share))
+
+
+async def _gets_in(callers: Callers, share: Share) -> bool:
+    caller = await callers.enter(share=share)
+    await caller.leave()
+    return caller.error is None
+
+
+async def test_holder_limit_counts_those_who_wait(of_adapter: Build) -> None:
+    async with stage(of_adapter) as callers:
+        await callers.house.open("a", 2)
+        others = [await callers.enter() for _ in range(2)]
+        await until(lambda: all(caller.lease for caller in others))
+        waits = await callers.enter(share=Share("key:one"))
+        assert waits.places
+
+        refused = await callers.enter(share=Share("key:one"))
+
+        assert isinstance(refused.error, SlotLimit)
+        assert "at most 1" in str(refused.error)
+
+
+async def test_holder_limit_of_each_pool_is_its_own(of_adapter: Build) -> None:
+    async with stage(of_adapter) as callers:
+        for model in ("one", "other"):
+            await callers.house.open(model, 2, model=model)
+        share = Share("key:one")
+
+        got = [await callers.enter(need=Need(model=model), share=share) for model in ("one", "other")]
+
+        await until(lambda: all(caller.lease for caller in got))

@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from antiphon.redis import connect, disconnect
 from tests.support.redis_server import RedisServer
 from tests.ws_adapter.support.pool import SETTLE_MS, SOURCE, START_MS, TICKET_TTL, WORKER_TTL, Pool
+from ws_adapter.dispatch.functions import Call, call_all
 
 GRANT_MS = 10_000
 
@@ -610,3 +612,130 @@ def test_thousands_of_tickets_of_one_adapter_beat_in_one_call(pool: Pool) -> Non
     pool.jump_ms(2000)
 
     assert pool.beat(tickets[-1]) == [2500]
+
+
+# ---------------------------------------------------------------------------------- slots of one holder
+
+
+def test_holder_gets_all_slots_of_a_pool_but_one(pool: Pool) -> None:
+    pool.worker_beat("a", 2)
+    pool.worker_beat("b", 1)
+    for number in range(2):
+        granted(pool.enqueue(f"t{number}", holder="h"))
+
+    assert pool.enqueue("t2", holder="h") == ["limit", 2]
+    granted(pool.enqueue("t3", holder="other"))
+
+
+def test_holder_waiting_tickets_count(pool: Pool) -> None:
+    pool.worker_beat("a", 2)
+    granted(pool.enqueue("one", holder="other"))
+    granted(pool.enqueue("two"))
+
+    assert pool.enqueue("t0", holder="h")[0] == "queued"
+    assert pool.enqueue("t1", holder="h") == ["limit", 1]
+    assert pool.leave("t0") == 1
+    assert pool.enqueue("t1", holder="h")[0] == "queued"
+
+
+@pytest.mark.parametrize("slots", [1, 0])
+def test_holder_may_have_one_slot_of_a_pool_with_one_or_none(pool: Pool, slots: int) -> None:
+    if slots:
+        pool.worker_beat("a", slots)
+
+    assert pool.enqueue("t0", holder="h")[0] in ("granted", "queued")
+    assert pool.enqueue("t1", holder="h") == ["limit", 1]
+
+
+def test_holder_limit_that_was_given_counts_whatever_the_pool_has(pool: Pool) -> None:
+    pool.worker_beat("a", 5)
+    for number in range(5):
+        granted(pool.enqueue(f"t{number}", holder="h", slots=5))
+
+    assert pool.enqueue("t5", holder="h", slots=5) == ["limit", 5]
+
+
+def test_holder_attached_lease_counts_until_its_worker_says_that_the_slot_is_free(pool: Pool) -> None:
+    pool.worker_beat("a", 2)
+    worker, slot, epoch = granted(pool.enqueue("t0", holder="h"))
+    pool.worker_beat("a", 2, (slot, epoch))
+    pool.leave("t0")
+    alive(pool, 60_000, lambda: pool.worker_beat("a", 2, (slot, epoch)))
+    assert pool.enqueue("t1", holder="h") == ["limit", 1]
+
+    pool.slot_free(worker, slot, epoch)
+
+    granted(pool.enqueue("t1", holder="h"))
+
+
+def test_holder_count_goes_with_a_lease_that_nobody_used(pool: Pool) -> None:
+    pool.worker_beat("a", 2)
+    worker, slot, epoch = granted(pool.enqueue("t0", holder="h"))
+    pool.lease_return(worker, slot, epoch)
+    assert pool.enqueue("t1", holder="h") == ["limit", 1], "its slot is not free yet"
+
+    pool.slot_free(worker, slot, epoch)
+
+    granted(pool.enqueue("t1", holder="h"))
+
+
+def test_holder_count_goes_with_a_dead_worker_or_adapter(pool: Pool) -> None:
+    pool.worker_beat("a", 2)
+    granted(pool.enqueue("t0", holder="h"))
+    granted(pool.enqueue("u0", holder="other"))
+    pool.enqueue("t1", holder="waits")
+
+    pool.pass_ms(WORKER_TTL + 1000)
+
+    assert pool.keys() == set()
+
+
+def test_holder_count_is_of_tickets_however_often_they_are_said(pool: Pool) -> None:
+    """An answer may be lost, and Redis may forget a ticket that then comes again."""
+    pool.worker_beat("a", 3)
+    for _ in range(3):
+        granted(pool.enqueue("t0", holder="h"))
+
+    granted(pool.enqueue("t1", holder="h"))
+
+    assert pool.redis.hgetall(f"{pool.prefix}held") == {"h": "2"}
+
+
+def test_holder_count_goes_with_a_lease_that_a_later_one_replaced(pool: Pool) -> None:
+    pool.worker_beat("a", 2)
+    worker, slot, epoch = granted(pool.enqueue("t0", holder="h"))
+    pool.worker_beat("a", 2, (slot, epoch))
+
+    pool.worker_beat("a", 2, (slot, epoch + 7))
+    pool.slot_free(worker, slot, epoch + 7)
+
+    assert pool.redis.exists(f"{pool.prefix}held", f"{pool.prefix}holders") == 0
+
+
+def test_cancelled_ticket_of_a_holder_counts_until_its_adapter_knows(pool: Pool) -> None:
+    pool.enqueue("t0", holder="h")
+    assert pool.cancel("t0") == 1
+
+    assert pool.beat("t0") == ["cancelled"]
+
+    assert pool.enqueue("t1", holder="h")[0] == "queued"
+
+
+async def test_library_of_the_release_before_is_replaced_once_a_holder_comes(
+    redis_server: RedisServer,
+) -> None:
+    """Its functions are there: only one that it lacks has a newer library loaded."""
+    pool = Pool(redis_server)
+    added = [line for line in SOURCE.splitlines() if "enqueue_for'" in line]
+    assert len(added) == 1
+    pool.redis.function_load(SOURCE.replace(added[0], ""), replace=True)
+    answers: list[object] = []
+    arguments = ("t0", "ad", TICKET_TTL, "audio", 1000, 0, "", 0, "h", 0)
+    client = connect(redis_server.url)
+    try:
+        await call_all(client, [Call("enqueue_for", pool.prefix, arguments, answers.append)])
+    finally:
+        await disconnect(client)
+        pool.redis.close()
+
+    assert [answer[0] for answer in answers if isinstance(answer, list)] == ["queued"]

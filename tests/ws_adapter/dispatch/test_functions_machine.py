@@ -1,5 +1,6 @@
 """The functions of the shared queue against a model of them, on a clock that the test turns."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
@@ -21,6 +22,8 @@ CAPACITY = 3
 GRANT_MS = 10_000
 NAMES = ("a", "b")
 SLOTS = 2
+MOST = 2
+"""Slots that one holder may have."""
 
 
 @dataclass
@@ -75,9 +78,20 @@ class Model:
         del self.workers[name].leases[slot]
         self.workers[name].free[slot] = self.time
 
+    def held(self) -> Counter[str]:
+        """How many tickets and leases each holder has."""
+        leases = [lease[2] for worker in self.workers.values() for lease in worker.leases.values()]
+        tickets = [*leases, *(ticket for _, ticket in self.queue)]
+        return Counter(holder for ticket in tickets if (holder := holder_of(ticket)))
+
     def lease_of(self, ticket: str) -> list | None:
         leases = (lease for worker in self.workers.values() for lease in worker.leases.values())
         return next((lease for lease in leases if lease[2] == ticket and lease[1] == "granted"), None)
+
+
+def holder_of(ticket: str) -> str:
+    """The holder for whom the slots of a ticket are counted; empty for every third one."""
+    return ("", "h", "i")[int(ticket.removeprefix("t")) % 3] if ticket != "-" else ""
 
 
 class FunctionsMachine(RuleBasedStateMachine):
@@ -97,11 +111,16 @@ class FunctionsMachine(RuleBasedStateMachine):
     def enqueue(self, ahead: bool) -> None:
         model, ticket = self.model, f"t{self.count}"
         self.count += 1
-        answer = self.pool.enqueue(ticket, most=CAPACITY, prior="head" if ahead else 0)
+        holder = holder_of(ticket)
+        prior = "head" if ahead else 0
+        answer = self.pool.enqueue(ticket, most=CAPACITY, prior=prior, holder=holder, slots=MOST)
         model.begin()
         model.match()
         if not ahead and len(model.queue) >= CAPACITY:
             assert answer == ["full"]
+            return
+        if not ahead and holder and model.held()[holder] >= MOST:
+            assert answer == ["limit", MOST]
             return
         model.seq += 1
         model.queue = sorted([*model.queue, (model.seq - (10**9 if ahead else 0), ticket)])
@@ -225,6 +244,8 @@ class FunctionsMachine(RuleBasedStateMachine):
             for name, worker in model.workers.items()
         }
         assert sum(stats["waiting"].values()) == stats["length"] == len(model.queue)
+        held = self.pool.redis.hgetall(f"{self.pool.prefix}held")
+        assert {holder: int(count) for holder, count in held.items()} == model.held()
 
     @invariant()
     def promises_are_kept(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 from antiphon.semconv import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.support.scripted_engine import ScriptedEngine, running_worker
-from ws_adapter.dispatch.base import Lease
+from ws_adapter.dispatch.base import ANY_TERMS, Lease
 from ws_adapter.dispatch.leases import Signer, attach_failed
 from ws_adapter.process.errors import AttachFailed
 from ws_adapter.worker.registry import Registry
@@ -43,11 +43,12 @@ async def test_a_lease_of_the_worker_before_is_outdated_and_one_of_another_key_a
         try:
             asked = await channel.ask("GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=30.0)
             for worker_id, key in (("the-one-before", KEY), (asked.worker_id, OTHER_KEY)):
-                token = Signer(key)(worker_id, 0, 1)
+                registry = Registry([worker.address])
+                token = Signer(key, registry)(worker.address, worker_id, 0, 1, ANY_TERMS)
                 lease = Lease(worker.address, token, worker_id, 0, 1, "pool")
                 failed = await refused(channel, lease)
                 assert (failed.reason, failed.worker_id) == (Reason.LEASE_INVALID, asked.worker_id)
-                assert not attach_failed(Registry([worker.address]), lease, failed)
+                assert not attach_failed(registry, lease, failed)
         finally:
             channel.close()
 

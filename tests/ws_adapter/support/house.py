@@ -16,7 +16,7 @@ from antiphon.semconv import pool_name
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import RedisUsers
-from ws_adapter.dispatch.base import ANYTHING, Dispatcher, Lease, Need, QueuePlace
+from ws_adapter.dispatch.base import ANYTHING, Dispatcher, Lease, Need, QueuePlace, Share
 from ws_adapter.dispatch.functions import SOURCE
 from ws_adapter.dispatch.inprocess import InProcessDispatcher
 from ws_adapter.dispatch.redis import RedisDispatcher
@@ -319,6 +319,7 @@ class Callers:
         need: Need = ANYTHING,
         label: str = "",
         again: bool = False,
+        share: Share | None = None,
         dispatcher: Dispatcher | None = None,
     ) -> Caller:
         """Comes, and is there or refused when this returns."""
@@ -326,7 +327,7 @@ class Callers:
         async def hold() -> None:
             try:
                 async with (dispatcher or self.house.dispatcher).acquire(
-                    kind, max_wait, need=need, label=label, again=again
+                    kind, max_wait, need=need, label=label, again=again, share=share
                 ) as ticket:
                     async for update in ticket.updates():
                         if isinstance(update, Lease):

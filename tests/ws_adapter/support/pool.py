@@ -87,9 +87,13 @@ class Pool:
         prior: object = 0,
         label: str = "",
         waited: int = 0,
+        holder: str = "",
+        slots: int = 0,
     ) -> list[Any]:
+        """With a holder `slots` are the most that it may have."""
+        name, share = ("enqueue_for", [holder, slots]) if holder else ("enqueue", [])
         answer: list[Any] = self.call(
-            "enqueue", ticket, adapter, TICKET_TTL, kind, most, prior, label, waited
+            name, ticket, adapter, TICKET_TTL, kind, most, prior, label, waited, *share
         )
         return answer
 

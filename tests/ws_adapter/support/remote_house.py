@@ -15,7 +15,7 @@ from tests.ws_adapter.support.house import InProcessHouse, ListedRegistry, until
 from ws_adapter.direct import loan
 from ws_adapter.direct.server import DirectServer
 from ws_adapter.direct.service import KINDS, DispatchServicer
-from ws_adapter.dispatch.base import ANYTHING, Lease, Need, QueuePlace, QueueView
+from ws_adapter.dispatch.base import ANYTHING, Lease, Need, QueuePlace, QueueView, Share
 from ws_adapter.dispatch.inprocess import InProcessDispatcher
 from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.observability.metrics import Metrics
@@ -81,11 +81,19 @@ class RemoteDispatcher:
 
     @asynccontextmanager
     async def acquire(
-        self, kind: Kind, max_wait: float, *, need: Need = ANYTHING, label: str = "", again: bool = False
+        self,
+        kind: Kind,
+        max_wait: float,
+        *,
+        need: Need = ANYTHING,
+        label: str = "",
+        again: bool = False,
+        share: Share | None = None,
     ) -> AsyncIterator[RemoteTicket]:
         """See `Dispatcher.acquire`; labels and the head of the queue are for sessions of the adapter."""
         assert not again
         assert not label
+        assert share is None
         request = pb.AcquireRequest(model=need.model, kind=WORDS[kind])
         if max_wait:
             request.max_wait.FromNanoseconds(round(max_wait * 1e9))

@@ -17,7 +17,14 @@ from antiphon.semconv import AcquireReason
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
 
-_FULL: Final = frozenset({AcquireReason.QUEUE_FULL, AcquireReason.WAIT_EXPIRED, AcquireReason.RATE_LIMITED})
+_FULL: Final = frozenset(
+    {
+        AcquireReason.QUEUE_FULL,
+        AcquireReason.WAIT_EXPIRED,
+        AcquireReason.RATE_LIMITED,
+        AcquireReason.SLOT_LIMIT,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,8 @@ async def acquire(
         async with acquire("adapter:8007", "audio") as lease, Session.open(lease, config) as session: ...
 
     Leaving the block before the session is open gives the place or the lease back; after that it changes
-    nothing. Raises `QueueFull` (also where the wait took too long, or this caller comes too often),
+    nothing. Raises `QueueFull` (also where the wait took too long, or this caller comes too often or has too
+    many slots),
     `AuthError`, `ProtocolError` or `ConnectError`, with the adapter's `reason`.
     """
     async with AsyncExitStack() as owned:

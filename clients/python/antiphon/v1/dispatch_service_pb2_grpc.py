@@ -57,8 +57,8 @@ class DispatchServiceServicer(object):
 
         A key goes into the metadata `authorization`, as `Bearer KEY`, where the adapter asks for keys. Statuses carry a
         `google.rpc.ErrorInfo` as those of InferenceService do, and RetryInfo where another try may succeed:
-        UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (QUEUE_FULL, or too many attempts), DEADLINE_EXCEEDED
-        (WAIT_EXPIRED), INVALID_ARGUMENT (PAYLOAD_INVALID), UNAVAILABLE (NO_WORKER, DRAINING).
+        UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (QUEUE_FULL, SLOT_LIMIT, or too many attempts),
+        DEADLINE_EXCEEDED (WAIT_EXPIRED), INVALID_ARGUMENT (PAYLOAD_INVALID), UNAVAILABLE (NO_WORKER, DRAINING).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -75,8 +75,8 @@ class DispatchServiceStub(typing.Generic[_DispatchServiceAcquireType]):
 
     A key goes into the metadata `authorization`, as `Bearer KEY`, where the adapter asks for keys. Statuses carry a
     `google.rpc.ErrorInfo` as those of InferenceService do, and RetryInfo where another try may succeed:
-    UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (QUEUE_FULL, or too many attempts), DEADLINE_EXCEEDED
-    (WAIT_EXPIRED), INVALID_ARGUMENT (PAYLOAD_INVALID), UNAVAILABLE (NO_WORKER, DRAINING).
+    UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (QUEUE_FULL, SLOT_LIMIT, or too many attempts),
+    DEADLINE_EXCEEDED (WAIT_EXPIRED), INVALID_ARGUMENT (PAYLOAD_INVALID), UNAVAILABLE (NO_WORKER, DRAINING).
     """
 
 DispatchServiceAsyncStub: typing_extensions.TypeAlias = DispatchServiceStub[
@@ -105,8 +105,8 @@ class DispatchServiceServicer(metaclass=abc.ABCMeta):
 
         A key goes into the metadata `authorization`, as `Bearer KEY`, where the adapter asks for keys. Statuses carry a
         `google.rpc.ErrorInfo` as those of InferenceService do, and RetryInfo where another try may succeed:
-        UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (QUEUE_FULL, or too many attempts), DEADLINE_EXCEEDED
-        (WAIT_EXPIRED), INVALID_ARGUMENT (PAYLOAD_INVALID), UNAVAILABLE (NO_WORKER, DRAINING).
+        UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (QUEUE_FULL, SLOT_LIMIT, or too many attempts),
+        DEADLINE_EXCEEDED (WAIT_EXPIRED), INVALID_ARGUMENT (PAYLOAD_INVALID), UNAVAILABLE (NO_WORKER, DRAINING).
         """
 
 def add_DispatchServiceServicer_to_server(servicer: DispatchServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

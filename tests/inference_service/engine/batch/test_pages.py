@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from inference_service.engine.batch.pages import PAGE, PagePool, slot_pages
+from inference_service.engine.batch.pages import PAGE, STALE_S, PagePool, slot_pages
 
 
 def test_pages_of_a_slot_hold_its_rows_wherever_they_begin() -> None:
@@ -123,3 +123,65 @@ def test_flood_of_prefixes_evicts_only_what_nobody_uses(seed: int) -> None:
 
     for page, name in kept:
         assert pool.find(name) == page
+
+
+def fill(pool: PagePool, owner: bytes, *names: bytes) -> None:
+    """Leaves idle pages that a tenant has published."""
+    for name in names:
+        page, _ = pool.take(0, owner)
+        pool.publish(page, name, owner)
+        pool.release([page])
+
+
+def known(pool: PagePool, *names: bytes) -> list[bytes]:
+    return [name for name in names if name in pool._known]
+
+
+def test_eviction_for_a_tenant_takes_its_own_idle_pages_before_older_ones_of_others() -> None:
+    """Else whoever fills the cache sees in its own pages how much others do."""
+    pool = PagePool(4, clock=lambda: 0.0)
+    fill(pool, b"watcher", b"w1", b"w2")
+    fill(pool, b"other", b"o1", b"o2")
+
+    for number in range(20):
+        fill(pool, b"other", b"more %d" % number)
+
+    assert known(pool, b"w1", b"w2") == [b"w1", b"w2"]
+    assert pool.idle == 4
+
+
+def test_eviction_for_a_tenant_without_idle_pages_takes_the_oldest_of_others() -> None:
+    pool = PagePool(2, clock=lambda: 0.0)
+    fill(pool, b"watcher", b"w1", b"w2")
+
+    pool.take(0, b"other")
+
+    assert known(pool, b"w1", b"w2") == [b"w2"]
+
+
+def test_eviction_takes_stale_pages_first_whoever_published_them() -> None:
+    """Tenants that never come back do not fill the cache for good."""
+    now = 0.0
+    pool = PagePool(3, clock=lambda: now)
+    fill(pool, b"gone", b"g1")
+    now = STALE_S - 1
+    fill(pool, b"active", b"a1", b"a2")
+    now = STALE_S
+
+    pool.take(0, b"active")
+
+    assert known(pool, b"g1", b"a1", b"a2") == [b"a1", b"a2"]
+
+
+def test_forgotten_tenant_leaves_no_idle_page_and_others_keep_theirs() -> None:
+    pool = PagePool(4)
+    fill(pool, b"one", b"a", b"b")
+    fill(pool, b"other", b"c")
+    used, _ = pool.take(0, b"one")
+    pool.publish(used, b"d", b"one")
+
+    assert len(pool.forget(b"one")) == 2
+
+    assert known(pool, b"a", b"b", b"c", b"d") == [b"c", b"d"]
+    assert (pool.used, pool.idle, pool.free) == (1, 1, 2)
+    assert pool.forget(b"one") == pool.forget(b"nobody") == []

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference_service.api.setups import Window, WindowMode
+from inference_service.api.setups import Tenant, Window, WindowMode
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.pages import PAGE
+from inference_service.engine.batch.prefix import shared_names
 from inference_service.engine.device.rows import Rows
 from inference_service.media.memo import digest
 from tests.inference_service.engine.batch.test_packed import HIDDEN, qwen3
@@ -278,3 +279,65 @@ def test_sessions_that_come_and_go_never_run_out_of_pages(seed: int) -> None:
     for slot, context in present.items():
         feed(context, rows(CAPACITY - context.length)) if context.length < CAPACITY else None
         assert len(decoder.cache.held(slot, 0, CAPACITY)[0][0, 0]) == CAPACITY
+
+
+ONE, OTHER = Tenant(b"1" * 32), Tenant(b"2" * 32)
+
+
+def of(tenant: Tenant, decoder: PackedDecoder, slot: int) -> Context:
+    return Context(decoder, slot, NONE, CAPACITY, tenant)
+
+
+def test_prefix_of_another_tenant_is_never_found(decoder: PackedDecoder) -> None:
+    begin(of(ONE, decoder, 0), rows(PROMPT))
+
+    stranger, own = of(OTHER, decoder, 1), of(ONE, decoder, 2)
+
+    assert begin(stranger, rows(PROMPT))[0] == PROMPT
+    assert begin(own, rows(PROMPT))[0] == PROMPT - 3 * PAGE
+    assert set(decoder.cache.pages(0, PROMPT)[0]).isdisjoint(decoder.cache.pages(1, PROMPT)[0])
+
+
+@pytest.mark.parametrize("length", range(PAGE, PROMPT, PAGE))
+def test_prefix_guessed_a_page_at_a_time_is_computed_in_full(decoder: PackedDecoder, length: int) -> None:
+    begin(of(ONE, decoder, 0), rows(PROMPT))
+    guess = torch.cat([rows(PROMPT)[:length], rows(3, seed=5)])
+
+    fed, _ = begin(of(OTHER, decoder, 1), guess)
+
+    assert fed == len(guess)
+
+
+def test_prefix_that_is_shared_is_found_by_all_and_what_follows_by_its_tenant_alone(
+    decoder: PackedDecoder,
+) -> None:
+    shared = rows(2 * PAGE)
+    decoder.cache.share(shared_names(named(shared)))
+    whole = torch.cat([shared, rows(2 * PAGE, seed=1), rows(3, seed=2)])
+    begin(of(ONE, decoder, 0), whole)
+
+    stranger, own = of(OTHER, decoder, 1), of(ONE, decoder, 2)
+
+    assert begin(stranger, whole)[0] == len(whole) - 2 * PAGE
+    assert begin(own, whole)[0] == 3
+
+
+def test_prefix_with_shared_words_behind_others_is_not_shared(decoder: PackedDecoder) -> None:
+    decoder.cache.share(shared_names(named(rows(2 * PAGE))))
+    moved = torch.cat([rows(PAGE, seed=9), rows(2 * PAGE), rows(3, seed=2)])
+    begin(of(ONE, decoder, 0), moved)
+
+    assert begin(of(OTHER, decoder, 1), moved)[0] == len(moved)
+
+
+def test_pages_of_a_busy_tenant_do_not_show_in_those_of_another(decoder: PackedDecoder) -> None:
+    """Prime and probe: the watcher looks how much of its own prompts is still there."""
+    begin(of(ONE, decoder, 0), rows(PROMPT))
+    decoder.cache.clear(0)
+
+    for seed in range(1, 40):
+        begin(of(OTHER, decoder, 1), rows(PROMPT, seed=seed))
+        decoder.cache.clear(1)
+
+    assert decoder.cache.pool.free < SLOTS * PAGE, "else nothing had to be evicted"
+    assert begin(of(ONE, decoder, 0), rows(PROMPT))[0] == PROMPT - 3 * PAGE

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from inference_service.api.setups import (
     Sampling,
     SessionSetup,
     StreamInput,
+    Tenant,
     TokensSetup,
     TranscribeSetup,
     TurnInput,
@@ -287,3 +289,76 @@ def test_flood_of_prompts_takes_nothing_from_those_who_talk(stage: Stage, seed: 
     stage.runtime.clear(0)
     assert is_clean(stage.runtime.language.cache)
     assert torch.isfinite(stage.runtime.language.cache.keys).all()
+
+
+ONE, OTHER = Tenant(b"1" * 32), Tenant(b"2" * 32)
+SOUND = np.random.default_rng(1).standard_normal(40_000).astype(np.float32)
+BEGINNINGS: dict[str, tuple[SessionSetup, list[Content]]] = {
+    "duplex": (duplex(), []),
+    "chat": (ChatSetup(GREEDY, 0, PROMPT), [turn("Who are you?")]),
+    "tokens": (TokensSetup(GREEDY, 0, PROMPT), [StreamInput((5, 6, 7))]),
+    "dictation": (
+        TranscribeSetup(replace(GREEDY, max_new_tokens=10_000), 0),
+        [StreamInput(SOUND, True, True)],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BEGINNINGS)
+def test_beginning_of_a_session_of_another_tenant_is_computed_in_full(stage: Stage, kind: str) -> None:
+    setup, units = BEGINNINGS[kind]
+    first = stage.play(0, replace(setup, tenant=ONE), *units)
+
+    stolen = stage.play(1, replace(setup, tenant=OTHER), *units)
+    stage.play(2, replace(setup, tenant=ONE), *units)
+
+    assert stage.fed[1] == stage.fed[0] > stage.fed[2]
+    assert tokens(stolen) == tokens(first)
+    usages = [[event.usage for event in told if isinstance(event, Done)] for told in (first, stolen)]
+    assert usages[0] == usages[1]
+
+
+@pytest.mark.parametrize("kind", ["duplex", "chat", "tokens"])
+def test_prompt_that_the_operator_shares_is_computed_once_for_all_tenants(stage: Stage, kind: str) -> None:
+    stage.runtime.share(["Something else.", PROMPT])
+    setup, units = BEGINNINGS[kind]
+    stage.play(0, replace(setup, tenant=ONE), *units)
+
+    stage.play(1, replace(setup, tenant=OTHER), *units)
+
+    assert stage.fed[0] - stage.fed[1] >= 2 * PAGE
+
+
+def test_voice_and_prompt_of_another_tenant_are_prepared_anew(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the time to begin would tell who has used the same recording or prompt."""
+    prepared: list[str] = []
+    components = stage.runtime.components
+    sounds, opening = components.senses.sounds, components.openings.opening
+
+    def count_sounds(pcm: Any) -> Any:
+        prepared.append("voice")
+        return sounds(pcm)
+
+    def count_opening(prompt: str, *, hears_voice: bool) -> Any:
+        prepared.append("prompt")
+        return opening(prompt, hears_voice=hears_voice)
+
+    monkeypatch.setattr(components.senses, "sounds", count_sounds)
+    monkeypatch.setattr(components.openings, "opening", count_opening)
+    setup = duplex(voice=VoiceReference(heard=SOUND[:16_000]))
+    counts = []
+    for slot, tenant in enumerate((ONE, OTHER, ONE)):
+        prepared.clear()
+        session = stage.runtime.open("s", slot, replace(setup, tenant=tenant), lambda event: None)
+        session.preprocessor.begin()
+        assert stage.runtime.start(session) is None
+        tick = Tick(stage.runtime)
+        while tick.has_work([session]):
+            tick.run([session])
+        counts.append(Counter(prepared))
+
+    assert counts[1] == counts[0] == Counter(voice=1, prompt=1)
+    assert not counts[2]
+    assert stage.fed[1] == stage.fed[0] > stage.fed[2]

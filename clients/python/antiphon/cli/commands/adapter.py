@@ -145,6 +145,19 @@ def _add_access_options(command: argparse.ArgumentParser) -> None:
     )
     add("--connections-per-key", type=limit, metavar="N", help="at once, 0: any (default 0)")
     add("--opens-per-min-per-key", type=limit, metavar="N", help="0: any (default 0)")
+    add(
+        "--direct-slots-per-caller",
+        type=limit,
+        metavar="N",
+        help="of a pool, by direct calls; 0: all but one (default 0)",
+    )
+    add(
+        "--direct-session-limit-s",
+        type=seconds,
+        metavar="S",
+        help="longest session of a direct caller, 0: any (default 3600)",
+    )
+    add("--direct-idle-s", type=seconds, metavar="S", help="without a unit in one, 0: any time (default 60)")
     add("--admin-host", metavar="HOST", help="address of the administration (default 127.0.0.1)")
     add("--admin-port", **ADMIN_PORT)
     add("--tls-host", metavar="HOST", help="address to listen on for TLS (default: --host)")

@@ -75,6 +75,8 @@ def add_to(commands: Subcommands) -> None:
     add = command.add_argument_group("the sliding window of full duplex and transcription").add_argument
     add("--window-high", type=positive_int, metavar="TOKENS", help="forget old units above this context")
     add("--window-low", type=positive_int, metavar="TOKENS", help="... down to this (default: the model's)")
+    add = command.add_argument_group("the prefix cache").add_argument
+    add("--shared-prompts", type=Path, metavar="FILE", help="JSON array of prompts that all tenants share")
     group = command.add_argument_group("a queue that adapters share")
     add = group.add_argument
     add_dispatcher_options(group)

@@ -687,8 +687,8 @@ export const DispatchServiceService = {
    *
    * A key goes into the metadata `authorization`, as `Bearer KEY`, where the adapter asks for keys. Statuses carry a
    * `google.rpc.ErrorInfo` as those of InferenceService do, and RetryInfo where another try may succeed:
-   * UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (QUEUE_FULL, or too many attempts), DEADLINE_EXCEEDED
-   * (WAIT_EXPIRED), INVALID_ARGUMENT (PAYLOAD_INVALID), UNAVAILABLE (NO_WORKER, DRAINING).
+   * UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (QUEUE_FULL, SLOT_LIMIT, or too many attempts),
+   * DEADLINE_EXCEEDED (WAIT_EXPIRED), INVALID_ARGUMENT (PAYLOAD_INVALID), UNAVAILABLE (NO_WORKER, DRAINING).
    */
   acquire: {
     path: "/antiphon.v1.DispatchService/Acquire" as const,
@@ -713,8 +713,8 @@ export interface DispatchServiceServer extends UntypedServiceImplementation {
    *
    * A key goes into the metadata `authorization`, as `Bearer KEY`, where the adapter asks for keys. Statuses carry a
    * `google.rpc.ErrorInfo` as those of InferenceService do, and RetryInfo where another try may succeed:
-   * UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (QUEUE_FULL, or too many attempts), DEADLINE_EXCEEDED
-   * (WAIT_EXPIRED), INVALID_ARGUMENT (PAYLOAD_INVALID), UNAVAILABLE (NO_WORKER, DRAINING).
+   * UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (QUEUE_FULL, SLOT_LIMIT, or too many attempts),
+   * DEADLINE_EXCEEDED (WAIT_EXPIRED), INVALID_ARGUMENT (PAYLOAD_INVALID), UNAVAILABLE (NO_WORKER, DRAINING).
    */
   acquire: handleServerStreamingCall<AcquireRequest, AcquireResponse>;
 }
@@ -731,8 +731,8 @@ export interface DispatchServiceClient extends Client {
    *
    * A key goes into the metadata `authorization`, as `Bearer KEY`, where the adapter asks for keys. Statuses carry a
    * `google.rpc.ErrorInfo` as those of InferenceService do, and RetryInfo where another try may succeed:
-   * UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (QUEUE_FULL, or too many attempts), DEADLINE_EXCEEDED
-   * (WAIT_EXPIRED), INVALID_ARGUMENT (PAYLOAD_INVALID), UNAVAILABLE (NO_WORKER, DRAINING).
+   * UNAUTHENTICATED, PERMISSION_DENIED, RESOURCE_EXHAUSTED (QUEUE_FULL, SLOT_LIMIT, or too many attempts),
+   * DEADLINE_EXCEEDED (WAIT_EXPIRED), INVALID_ARGUMENT (PAYLOAD_INVALID), UNAVAILABLE (NO_WORKER, DRAINING).
    */
   acquire(request: AcquireRequest, options?: Partial<CallOptions>): ClientReadableStream<AcquireResponse>;
   acquire(

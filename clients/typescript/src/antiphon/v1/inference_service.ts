@@ -497,13 +497,16 @@ export interface SessionConfig {
   seed?:
     | bigint
     | undefined;
-  /** The session ends with SESSION_LIMIT after this time; unset means the worker's own limit. */
+  /**
+   * The session ends with SESSION_LIMIT after this time. Unset, or longer than the lease allows, means as long as the
+   * lease allows.
+   */
   maxDuration:
     | Duration
     | undefined;
   /**
-   * The session ends with IDLE_TIMEOUT after this time without a unit; unset means 60 s in TRANSCRIBE and TOKENS and
-   * no limit in the other modes.
+   * The session ends with IDLE_TIMEOUT after this time without a unit; unset means 60 s in TRANSCRIBE and TOKENS. A
+   * lease may set a shorter limit, in every mode.
    */
   idleTimeout:
     | Duration
@@ -983,6 +986,11 @@ export interface GetInfoResponse {
   callsTools: boolean;
   /** Slots that have a session, or are being cleaned after one. */
   held: HeldSlot[];
+  /**
+   * Newest encoding of the claims in a lease token that the worker reads; 0 is a worker that reads none, which takes
+   * only tokens without claims.
+   */
+  leaseVersion: number;
 }
 
 /** A slot that nobody else can have now. */
@@ -4970,6 +4978,7 @@ function createBaseGetInfoResponse(): GetInfoResponse {
     shortOfTime: false,
     callsTools: false,
     held: [],
+    leaseVersion: 0,
   };
 }
 
@@ -5029,6 +5038,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     }
     for (const v of message.held) {
       HeldSlot.encode(v!, writer.uint32(138).fork()).join();
+    }
+    if (message.leaseVersion !== 0) {
+      writer.uint32(320).uint32(message.leaseVersion);
     }
     return writer;
   },
@@ -5192,6 +5204,14 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
             message.held.push(HeldSlot.decode(reader, reader.uint32()));
             continue;
           }
+          case 40: {
+            if (tag !== 320) {
+              break;
+            }
+
+            message.leaseVersion = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -5269,6 +5289,11 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
       held: globalThis.Array.isArray(object?.held)
         ? object.held.map((e: any) => HeldSlot.fromJSON(e))
         : [],
+      leaseVersion: isSet(object.leaseVersion)
+        ? globalThis.Number(object.leaseVersion)
+        : isSet(object.lease_version)
+        ? globalThis.Number(object.lease_version)
+        : 0,
     };
   },
 
@@ -5325,6 +5350,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     if (message.held?.length) {
       obj.held = message.held.map((e) => HeldSlot.toJSON(e));
     }
+    if (message.leaseVersion !== 0) {
+      obj.leaseVersion = Math.round(message.leaseVersion);
+    }
     return obj;
   },
 
@@ -5354,6 +5382,7 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     message.shortOfTime = object.shortOfTime ?? false;
     message.callsTools = object.callsTools ?? false;
     message.held = object.held?.map((e) => HeldSlot.fromPartial(e)) || [];
+    message.leaseVersion = object.leaseVersion ?? 0;
     return message;
   },
 };

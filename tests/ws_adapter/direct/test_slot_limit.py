@@ -1,0 +1,198 @@
+"""Attacks on everybody else's slots: one caller who takes all that a pool has, and keeps them.
+
+No option is set here unless a test says so: the defaults must hold.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from antiphon import QueueFull
+from antiphon.grpc import Session, acquire
+from antiphon.grpc.status import Status
+from antiphon.semconv import pool_name
+from antiphon.v1 import dispatch_service_pb2 as pb
+from antiphon.v1 import inference_service_pb2 as session_pb
+from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
+from tests.support.patience import PATIENCE_S
+from tests.support.redis_server import RedisServer
+from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
+from tests.ws_adapter.direct.test_limits import BEHIND_A_PROXY, Holder, address, bearer, pass_time
+from tests.ws_adapter.support.house import age
+from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter
+
+SLOTS = 3
+WORKER_KEY = b"a key of 16 byte"
+LIMIT = "SLOT_LIMIT"
+Metadata = tuple[str, str]
+
+
+@asynccontextmanager
+async def house(slots: int = SLOTS, **options: Any) -> AsyncIterator[Stage]:
+    engine = ScriptedEngine(listen(), slots=slots, repeat=True, info=EVERYTHING)
+    async with (
+        running_worker(engine, slots=slots, worker_key=WORKER_KEY) as worker,
+        running_adapter(
+            worker.address,
+            clock=ManualClock(),
+            grpc_port=0,
+            worker_key=WORKER_KEY,
+            **{**BEHIND_A_PROXY, **options},
+        ) as stage,
+    ):
+        yield stage
+
+
+def strangers(by: str, folder: Path) -> tuple[Metadata, Metadata, dict[str, Any]]:
+    """Two callers, and the options of an adapter that tells them apart."""
+    if by == "address":
+        return address(1), address(2), {}
+    keys = KeyFile(folder / "keys", "one", "other")
+    return bearer(keys, "one"), bearer(keys, "other"), {"auth": "keys", "keys": keys.path}
+
+
+async def answer(call: Any) -> pb.AcquireResponse | Status:
+    """The first answer to a call, or its end."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            response: pb.AcquireResponse = await call.read()
+            return response
+    except grpc.aio.AioRpcError as error:
+        return Status.of(error.code(), error.details() or "", error.trailing_metadata())
+
+
+async def refusal(stage: Stage, *metadata: Metadata) -> str:
+    """The reason why a caller gets no slot; empty for one who may have one, and leaves again."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{stage.adapter.grpc_port}") as channel:
+        stub = DispatchServiceStub(channel)
+        told = await answer(stub.Acquire(pb.AcquireRequest(kind="audio"), metadata=metadata))
+    return told.reason if isinstance(told, Status) else ""
+
+
+async def until_let_in(stage: Stage, *metadata: Metadata) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while await refusal(stage, *metadata):
+            await pass_time(stage)
+
+
+@asynccontextmanager
+async def holding(stage: Stage, count: int, *metadata: Metadata) -> AsyncIterator[Holder]:
+    """A caller with so many sessions."""
+    holder = Holder(stage, *metadata)
+    try:
+        for _ in range(count):
+            await holder.take()
+        yield holder
+    finally:
+        await holder.end()
+
+
+@pytest.mark.parametrize("by", ["key", "address"])
+async def test_slots_of_a_pool_one_caller_leaves_one_to_others(by: str, tmp_path: Path) -> None:
+    one, other, options = strangers(by, tmp_path)
+    async with house(**options) as stage, holding(stage, SLOTS - 1, one) as holder:
+        assert await refusal(stage, one) == LIMIT
+        async with holding(stage, 1, other):
+            assert await refusal(stage, one) == LIMIT
+        await holder.end_one()
+        await until_let_in(stage, one)
+
+
+async def test_slots_of_a_pool_one_key_from_many_addresses_counts_as_one(tmp_path: Path) -> None:
+    one, other, options = strangers("key", tmp_path)
+    async with house(**options) as stage, holding(stage, SLOTS - 1, one):
+        assert [await refusal(stage, one, address(number)) for number in range(3)] == [LIMIT] * 3
+        assert await refusal(stage, other) == ""
+
+
+async def test_slots_of_a_pool_leases_without_a_session_and_tickets_count(tmp_path: Path) -> None:
+    """All calls at once, none of which attaches."""
+    one, other, options = strangers("key", tmp_path)
+    async with house(**options) as stage:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{stage.adapter.grpc_port}") as channel:
+            stub = DispatchServiceStub(channel)
+            calls = [stub.Acquire(pb.AcquireRequest(kind="audio"), metadata=[one]) for _ in range(4 * SLOTS)]
+            told = await asyncio.gather(*map(answer, calls))
+            refused = [it for it in told if isinstance(it, Status)]
+            granted = [it for it in told if not isinstance(it, Status)]
+            assert [it.granted.token != "" for it in granted] == [True] * (SLOTS - 1)
+            assert {(it.code, it.reason) for it in refused} == {(grpc.StatusCode.RESOURCE_EXHAUSTED, LIMIT)}
+            assert await refusal(stage, other) == ""
+
+
+async def test_slots_of_a_pool_with_one_slot_are_for_whoever_comes(tmp_path: Path) -> None:
+    one, _, options = strangers("key", tmp_path)
+    async with house(slots=1, **options) as stage, holding(stage, 1, one):
+        assert await refusal(stage, one) == LIMIT
+
+
+@pytest.mark.parametrize("most", [1, SLOTS])
+async def test_slots_of_a_pool_limit_is_what_the_operator_says(most: int, tmp_path: Path) -> None:
+    one, _, options = strangers("key", tmp_path)
+    async with house(direct_slots_per_caller=most, **options) as stage, holding(stage, most, one):
+        assert await refusal(stage, one) == LIMIT
+
+
+async def test_slots_of_a_pool_refusal_is_an_error_of_its_own_for_clients(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "one")
+    async with house(direct_slots_per_caller=1, auth="keys", keys=keys.path) as stage:
+        port = f"127.0.0.1:{stage.adapter.grpc_port}"
+        async with holding(stage, 1, bearer(keys, "one")):
+            with pytest.raises(QueueFull, match="at most 1 slots") as refused:
+                async with acquire(port, "audio", key=keys.secrets["one"]):
+                    pass
+    assert refused.value.reason == LIMIT
+
+
+@pytest.mark.usefixtures("patient_peers")
+async def test_slots_of_a_shared_pool_are_counted_over_adapters_and_after_the_end_of_one(
+    tmp_path: Path, redis_server: RedisServer
+) -> None:
+    one, other, options = strangers("key", tmp_path)
+    shared: dict[str, Any] = {"dispatcher": redis_server.url, "worker_key": WORKER_KEY}
+    options = {**BEHIND_A_PROXY, **options, **shared, "grpc_port": 0, "wait": False}
+    engine = ScriptedEngine(listen(), slots=SLOTS, repeat=True)
+    age(redis_server, pool_name("scripted", ["audio"]))
+    async with AsyncExitStack() as first:
+        async with running_worker(engine, slots=SLOTS, **shared), running_adapter(**options) as second:
+            gone = await first.enter_async_context(running_adapter(**options))
+            for stage in (gone, second):
+                await stage.until(ready=True, free_slots=SLOTS)
+            async with holding(gone, SLOTS - 1, one) as holder:
+                assert await refusal(second, one) == LIMIT
+                await first.aclose()
+                assert await refusal(second, one) == LIMIT, "its sessions go on, and count"
+                assert await refusal(second, other) == ""
+                await holder.end_one()
+                await until_let_in(second, one)
+
+
+MODES = {
+    "audio": session_pb.SESSION_MODE_AUDIO,
+    "chat": session_pb.SESSION_MODE_CHAT,
+    "transcribe": session_pb.SESSION_MODE_TRANSCRIBE,
+}
+
+
+@pytest.mark.parametrize("kind", MODES)
+@pytest.mark.parametrize(("asked_s", "granted_s"), [(None, (3600, 60)), (86_400, (3600, 60)), (5, (5, 5))])
+async def test_session_of_a_direct_caller_lasts_no_longer_than_its_lease_allows(
+    kind: str, asked_s: int | None, granted_s: tuple[int, int], tmp_path: Path
+) -> None:
+    """Whatever its config asks for, and whatever kind it took the slot for."""
+    async with house() as stage, AsyncExitStack() as stack:
+        config = session_pb.SessionConfig(mode=MODES[kind])
+        if asked_s is not None:
+            config.max_duration.FromSeconds(asked_s)
+            config.idle_timeout.FromSeconds(asked_s)
+        lease = await stack.enter_async_context(acquire(f"127.0.0.1:{stage.adapter.grpc_port}", "audio"))
+        session = await stack.enter_async_context(Session.open(lease, config))
+        effective = session.ready.effective
+        assert (effective.max_duration.seconds, effective.idle_timeout.seconds) == granted_s

@@ -1,0 +1,214 @@
+"""Attacks of one caller on another: prompts read out of the prefix cache, and slots held against everybody.
+
+Two keys, and two addresses, at a real adapter and a real worker with the shipped checkpoint.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from antiphon.grpc import Session
+from antiphon.grpc.outputs import Finalized, UnitDone
+from antiphon.v1 import common_pb2 as common
+from antiphon.v1 import dispatch_service_pb2 as pb
+from antiphon.v1 import inference_service_pb2 as session_pb
+from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
+from inference_service.api.engine import Deliver, Engine, OnFatal, Ticked
+from inference_service.families.loading import load_engine
+from inference_service.options import WorkerOptions
+from tests.support.patience import PATIENCE_S
+from tests.support.scripted_engine import running_worker
+from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.stage import Stage, running_adapter
+
+WORKER_KEY = b"a key of 16 byte"
+PAGE = 16
+"""Tokens of a page: the steps in which a prompt was confirmed."""
+SECRET = (
+    "The safe behind the third picture opens with nine four two seven, the guard leaves at ten past two in "
+    "the morning, and the dog is called Balthasar; whoever asks, none of this has ever been said by anybody."
+)
+MORE = (
+    "A boat lies under the second bridge since nobody can row it, the river is green and slow in those days, "
+    "and the ferryman sings of apples; what he means by them, he never told a soul who came to cross over."
+)
+GREEDY = common.SamplingParams(temperature=0, max_new_tokens=4)
+
+Identity = tuple[str, str]
+"""Call metadata that say who calls."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a caller is told about a turn, and what the engine computed for it."""
+
+    tokens: int
+    cached: int
+    computed: int
+    """Rows of the language model's forwards, instead of a time: a row that is computed takes its time."""
+
+
+@dataclass
+class Counted:
+    """The engine of a worker, and the rows it computes."""
+
+    engine: Engine | None = None
+    ticks: list[Ticked] = field(default_factory=list)
+
+    def load(self, options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
+        self.engine = engine = load_engine(options, deliver, on_fatal)
+        engine.watch(self.ticks.extend)
+        return engine
+
+    @property
+    def computed(self) -> int:
+        return sum(tick.tokens for tick in self.ticks)
+
+
+@dataclass(frozen=True)
+class House:
+    """A worker with the shipped model, an adapter in front of it, and callers who are strangers."""
+
+    stage: Stage
+    counted: Counted
+    victim: Identity
+    attacker: Identity
+    witness: Identity
+    """Somebody else, who sends what the attacker sends before there is anything to find."""
+
+    async def turn(self, identity: Identity, words: str) -> Cost:
+        """A chat of one turn in a session of its own."""
+        config = session_pb.SessionConfig(mode=session_pb.SESSION_MODE_CHAT, seed=1, sampling=GREEDY)
+        return await self._cost(identity, "chat", config, words)
+
+    async def stream(self, identity: Identity, prompt: str) -> Cost:
+        """A token stream that begins with a prompt."""
+        config = session_pb.SessionConfig(
+            mode=session_pb.SESSION_MODE_TOKENS, seed=1, sampling=GREEDY, system_prompt=prompt
+        )
+        return await self._cost(identity, "chat", config, "x")
+
+    async def _cost(
+        self, identity: Identity, kind: str, config: session_pb.SessionConfig, words: str
+    ) -> Cost:
+        before, usage = self.counted.computed, common.Usage()
+        async with leased(self.stage, identity, kind) as lease:
+            async with Session.open(lease.target, config, lease=lease.token) as session:
+                if config.mode == session_pb.SESSION_MODE_CHAT:
+                    await session.send_turn(words)
+                else:
+                    await session.send_chunk(words)
+                left = {UnitDone, Finalized}
+                async for output in session:
+                    if isinstance(output, UnitDone):
+                        assert output.error is None
+                        usage = output.usage
+                    left.discard(type(output))
+                    if not left:
+                        break
+        return Cost(usage.input_text_tokens, usage.cached_tokens, self.counted.computed - before)
+
+
+@asynccontextmanager
+async def leased(stage: Stage, identity: Identity, kind: str) -> AsyncIterator[pb.Lease]:
+    """A lease, for as long as it takes to use it."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{stage.adapter.grpc_port}") as channel:
+        stub = DispatchServiceStub(channel)
+        call: Any = stub.Acquire(pb.AcquireRequest(kind=kind), metadata=[identity])
+        async with asyncio.timeout(PATIENCE_S):
+            while not (update := await call.read()).HasField("granted"):
+                pass
+        yield update.granted
+
+
+def identities(by: str, folder: Path) -> tuple[list[Identity], dict[str, Any]]:
+    """Strangers, and the options of an adapter that tells them apart by their keys or addresses."""
+    behind_a_proxy = {"trusted_proxies": ("127.0.0.0/8",)}
+    if by == "address":
+        return [("x-forwarded-for", f"192.0.2.{number}") for number in (1, 2, 3)], behind_a_proxy
+    keys = KeyFile(folder / "keys", "victim", "attacker", "witness")
+    held = [("authorization", keys.bearer(name)["Authorization"]) for name in keys.keys]
+    return held, {"auth": "keys", "keys": keys.path, **behind_a_proxy}
+
+
+@asynccontextmanager
+async def house(by: str, folder: Path, **worker_options: Any) -> AsyncIterator[House]:
+    counted = Counted()
+    strangers, options = identities(by, folder)
+    async with (
+        running_worker(counted.load, slots=4, worker_key=WORKER_KEY, **worker_options) as worker,
+        running_adapter(worker.address, worker_key=WORKER_KEY, grpc_port=0, **options) as stage,
+    ):
+        yield House(stage, counted, *strangers)
+
+
+def guesses(text: str) -> list[str]:
+    """Longer and longer beginnings, a page of tokens at a time or less."""
+    words = text.split(" ")
+    return [" ".join(words[:count]) for count in range(4, len(words), 4)] + [text]
+
+
+@pytest.mark.parametrize("by", ["key", "address"])
+async def test_prefix_cache_guesses_of_another_caller_find_nothing(by: str, tmp_path: Path) -> None:
+    """A guesser was told how many tokens it had right, a page at a time, and its answer came sooner."""
+    async with house(by, tmp_path) as place:
+        before = [await place.turn(place.witness, guess) for guess in guesses(SECRET)]
+        first = await place.turn(place.victim, SECRET)
+
+        after = [await place.turn(place.attacker, guess) for guess in guesses(SECRET)]
+
+        assert after == before, "a guess costs what it did before anybody else had said it"
+        assert after[0].cached == first.cached == 0
+        again = await place.turn(place.victim, SECRET)
+        assert again.cached >= (first.tokens - 1) // PAGE * PAGE - PAGE > 0, "its own prompt is cached"
+        assert again.computed < first.computed
+
+
+@pytest.mark.parametrize("by", ["key", "address"])
+async def test_prefix_cache_whole_prompt_of_another_caller_is_computed_anew(by: str, tmp_path: Path) -> None:
+    async with house(by, tmp_path) as place:
+        for ask in (place.turn, place.stream):
+            first = await ask(place.victim, SECRET)
+
+            stolen = await ask(place.attacker, SECRET)
+
+            assert stolen == first
+            assert (await ask(place.attacker, SECRET)).computed < stolen.computed, "now it is its own"
+
+
+async def test_prefix_cache_shared_prompt_is_computed_once_for_all_callers(tmp_path: Path) -> None:
+    """Only the operator's prompt is shared: what a caller adds to it stays its own."""
+    prompts = tmp_path / "prompts.json"
+    prompts.write_text(json.dumps([SECRET]))
+    async with house("key", tmp_path, shared_prompts=prompts) as place:
+        first = await place.stream(place.victim, SECRET)
+        other = await place.stream(place.attacker, SECRET)
+        assert other.computed <= first.computed - 2 * PAGE
+
+        longer = f"{SECRET} {MORE}"
+        own = await place.stream(place.victim, longer)
+        guessed = await place.stream(place.attacker, longer)
+
+        assert guessed == own
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded"])
+async def test_prefix_cache_callers_behind_a_proxy_that_is_not_trusted_share_nothing(header: str) -> None:
+    """They all come from the proxy's address, so each of them is a tenant of its own."""
+    counted = Counted()
+    async with (
+        running_worker(counted.load, slots=4, worker_key=WORKER_KEY) as worker,
+        running_adapter(worker.address, worker_key=WORKER_KEY, grpc_port=0) as stage,
+    ):
+        forwarded = (header.lower(), "for=192.0.2.1")
+        place = House(stage, counted, forwarded, forwarded, forwarded)
+        first = await place.turn(place.victim, SECRET)
+
+        assert await place.turn(place.attacker, SECRET) == first

@@ -28,12 +28,16 @@ SDKS_STAMP := $(SDKS)/node_modules/.installed
 # An environment of its own: openai-agents needs an older websockets than the adapter does.
 AGENTS := .venv-agents
 AGENTS_STAMP := $(AGENTS)/.installed
+# The adapter runs with two feature releases of websockets: constraints.txt pins the newest, this is the one before.
+OTHER_WEBSOCKETS := 16.1.1
+SOCKETS := .venv-websockets
+SOCKETS_STAMP := $(SOCKETS)/.installed-$(OTHER_WEBSOCKETS)
 # Without Node the TypeScript client is left as it is.
 WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make gcc python3-dev python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents browser-modules browser screenshots protos check-protos schemas check-schemas fuzz storm failures cluster sanitize pictures train eval bench neighbours clean
+.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents browser-modules browser screenshots protos check-protos schemas check-schemas websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -143,7 +147,14 @@ check-schemas: schemas ## fail if the checked-in files of docs/protocol are not 
 pictures: install ## draw the rooms of docs/architecture.md from the imports
 	$(BIN)/python -m tests.repository.draw
 
-long: install ## the tests that `test` leaves out: further seeds and examples, whole benchmarks; minutes
+$(SOCKETS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target $(SOCKETS) websockets==$(OTHER_WEBSOCKETS)
+	@touch $@
+
+websockets: $(SOCKETS_STAMP) ## the tests of the adapter's connections with the other release of websockets
+	PYTHONPATH=$(CURDIR)/$(SOCKETS) $(PYTEST) tests/ws_adapter/web tests/ws_adapter/server $(ARGS)
+
+long: install websockets ## the tests that `test` leaves out: further seeds and examples, whole benchmarks; minutes
 	$(PYTEST) -m 'long or hypothesis' --hypothesis-profile searching $(ARGS)
 	@$(MAKE) --no-print-directory sanitize ARGS=
 	$(PYTEST) -p tests.support.without_kernels tests/inference_service/engine tests/inference_service/families
@@ -178,7 +189,7 @@ neighbours: install ## measure what neighbours notice of attacks; ARGS='--short 
 	$(BIN)/python -m benchmarks.neighbours $(ARGS)
 
 clean: ## remove .venv, build products and caches
-	rm -rf $(VENV) $(AGENTS) build dist *.egg-info clients/python/*.egg-info
+	rm -rf $(VENV) $(AGENTS) $(SOCKETS) build dist *.egg-info clients/python/*.egg-info
 	rm -rf $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist $(BROWSER)/node_modules $(SDKS)/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,7 +13,7 @@ from tempfile import NamedTemporaryFile
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from websockets.protocol import State
+from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from antiphon.telemetry.context import parse_traceparent
@@ -60,10 +60,9 @@ from ws_adapter.protocol.wire.errors import InvalidUtf8, Refusal
 from ws_adapter.protocol.wire.events import VoiceFields
 from ws_adapter.protocol.wire.limits import Limits
 from ws_adapter.server import responses
-from ws_adapter.web.http1 import HttpRequest
+from ws_adapter.web.http1 import RequestReader
 from ws_adapter.web.keys import Keys
 from ws_adapter.web.routes import select
-from ws_adapter.web.websocket import parse
 
 Target = Callable[[bytes], None]
 
@@ -306,23 +305,20 @@ def call_metadata(data: bytes) -> None:
 
 
 def http_request(data: bytes) -> None:
-    """Whatever comes is one request at most, which has an answer, and frames follow a handshake alone."""
-    protocol = ServerProtocol()
-    protocol.parser = parse(protocol)
-    next(protocol.parser)
-    half = len(data) // 2
-    protocol.receive_data(data[:half])
-    protocol.receive_data(data[half:])
-    if events := protocol.events_received():
-        request, *frames = events
-        assert isinstance(request, HttpRequest)
-        if request.fault is not None:
-            responses.unreadable(request.fault)
-        elif request.refused_body is not None:
-            responses.body_refused(request.refused_body)
-        assert request.wants_websocket or not (frames or protocol.reader.buffer)
-    protocol.receive_eof()
-    assert protocol.state is State.CLOSED
+    """Bytes are one request at most, which has an answer; the library can read an opening handshake."""
+    reader, half = RequestReader(), len(data) // 2
+    request = reader.feed(data[:half]) or reader.feed(data[half:])
+    if request is None:
+        return
+    if request.fault is not None:
+        responses.unreadable(request.fault)
+    elif request.refused_body is not None:
+        responses.body_refused(request.refused_body)
+    elif request.wants_websocket:
+        protocol = ServerProtocol()
+        protocol.receive_data(reader.split()[0])
+        (opening,) = protocol.events_received()
+        assert isinstance(opening, Request), "the library reads what is handed on to it"
 
 
 def request_target(data: bytes) -> None:

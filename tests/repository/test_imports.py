@@ -154,10 +154,11 @@ INSIDES = [
     Inside("h2", ("antiphon.http2.control",), ("h2.errors", "h2.events", "h2.exceptions")),
     Inside(
         "websockets",
-        ("ws_adapter.web.websocket", "ws_adapter.web.frames"),
+        ("ws_adapter.web.websocket",),
         (
             "websockets.asyncio.server",
             "websockets.datastructures.Headers",
+            "websockets.exceptions",
             "websockets.http11.Request",
             "websockets.http11.Response",
             "websockets.typing",

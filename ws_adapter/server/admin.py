@@ -6,10 +6,10 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
-from websockets.http11 import Request, Response
+from websockets.http11 import Response
 
 from antiphon.semconv import Rejection
-from antiphon.telemetry.port import HTML, METRICS_TYPE, PAGE_POLICY, READING, Port
+from antiphon.telemetry.port import HTML, METRICS_TYPE, OPEN_TIMEOUT_S, PAGE_POLICY, READING
 from antiphon.telemetry.providers import Telemetry
 from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.observability.status import read_status
@@ -18,7 +18,7 @@ from ws_adapter.process.errors import CannotListen
 from ws_adapter.server import responses
 from ws_adapter.server.access import Access, Denied
 from ws_adapter.web.http1 import HttpRequest
-from ws_adapter.web.websocket import HttpConnection
+from ws_adapter.web.http_exchange import HttpServer
 
 logger = logging.getLogger(__name__)
 
@@ -38,31 +38,34 @@ class Administration:
         self._access = access
         self._snapshot = snapshot
         self._telemetry = telemetry
-        self._port = Port(self._respond, HttpConnection)
+        self._server = HttpServer(self._respond, OPEN_TIMEOUT_S)
 
     async def start(self, host: str, port: int, *, reuse: bool = False) -> int:
         """Listens, with `reuse` beside others; returns the port. Raises `CannotListen`."""
         try:
-            return await self._port.start(host, port, reuse=reuse)
+            return await self._server.start(host, port, reuse=reuse)
         except OSError as error:
             raise CannotListen("--admin-port", host, port, error) from error
 
     def leave(self) -> None:
         """Leaves the port to others."""
-        self._port.leave()
+        self._server.leave()
 
     async def close(self) -> None:
         """Stops listening."""
-        await self._port.close()
+        await self._server.close()
 
-    async def _respond(self, request: Request, peer: str) -> Response:
+    async def _respond(self, request: HttpRequest, peer: str) -> Response:
         try:
-            return await self._answer(request, peer)
+            response = await self._answer(request, peer)
         except Denied as denied:
-            return denied.response
+            response = denied.response
+        except Exception:
+            logger.exception("request to the administration port failed")
+            response = responses.refused(HTTPStatus.INTERNAL_SERVER_ERROR)
+        return responses.without_body(response) if request.method == "HEAD" else response
 
-    async def _answer(self, request: Request, peer: str) -> Response:
-        assert isinstance(request, HttpRequest)
+    async def _answer(self, request: HttpRequest, peer: str) -> Response:
         if request.fault is not None:
             return responses.unreadable(request.fault)
         path = request.path.partition("?")[0]

@@ -11,6 +11,7 @@ from http import HTTPMethod, HTTPStatus
 from typing import Any, Final
 
 from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import InvalidHandshake
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
@@ -46,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 _quiet = logging.getLogger(f"{__name__}.websockets")
 _quiet.setLevel(logging.WARNING)  # sessions have their own two lines
+_quiet.addFilter(lambda record: not _is_of_a_client(record))
 
 OPEN_TIMEOUT_S: Final = 5.0
 PING_S: Final = 20.0
@@ -96,6 +98,8 @@ class PublicServer:
         self._empty = asyncio.Event()
         self._empty.set()
         self._servers: list[Server] = []
+        self._coming: set[PublicConnection] = set()
+        """Connections whose handshake is not over."""
 
     async def start(self) -> list[str]:
         """Listens; returns the addresses for clients: `http://host:port`, and with TLS `https://host:port`.
@@ -124,21 +128,24 @@ class PublicServer:
             host,
             port,
             reuse_port=self._options.reuse_port,
-            process_request=self._respond,
+            process_request=self._open,
             process_response=_finish_response,
             select_subprotocol=_select_subprotocol,
             compression=None,
             server_header=None,
             open_timeout=OPEN_TIMEOUT_S,
-            ping_interval=PING_S,
-            ping_timeout=PING_S,
+            ping_interval=None,  # the connection's own: see `keep_alive`
             close_timeout=CLOSE_TIMEOUT_S,
             max_size=min(map(self._options.message_bytes_of, Kind)),  # until it is known which it will be
             max_queue=RECEIVE_QUEUE,
             write_limit=WRITE_LIMIT,
             logger=_quiet,
             create_connection=partial(  # type: ignore[arg-type]
-                PublicConnection, arriving=self._arriving, byte_count=self._metrics.public_bytes
+                PublicConnection,
+                arriving=self._arriving,
+                byte_count=self._metrics.public_bytes,
+                answer=self._answer,
+                coming=self._coming,
             ),
             **tls,
         )
@@ -187,9 +194,7 @@ class PublicServer:
 
     def _is_anybody_coming(self) -> bool:
         """Whether somebody is in the handshake, or has no slot yet."""
-        servers = self._servers
-        in_handshake = any(len(server.handler_tasks) > len(server.all_connections) for server in servers)
-        return in_handshake or any(session.is_waiting for session in self._sessions)
+        return bool(self._coming) or any(session.is_waiting for session in self._sessions)
 
     async def close(self) -> None:
         """Ends whatever is left at once and stops listening."""
@@ -224,10 +229,25 @@ class PublicServer:
 
     # -------------------------------------------------------------------------------------- HTTP
 
-    async def _respond(self, connection: ServerConnection, request: Request) -> Response | None:
-        """An HTTP answer, or None to upgrade to a WebSocket."""
+    async def _answer(self, connection: PublicConnection, request: HttpRequest) -> Response:
+        """Answer a request that opens no WebSocket."""
+        try:
+            response = await self._respond(connection, request)
+        except Exception:
+            logger.exception("request failed")
+            response = None
+        response = response or responses.refused(HTTPStatus.INTERNAL_SERVER_ERROR)
+        _log(request, HTTPStatus(response.status_code))
+        return response
+
+    async def _open(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Return None to open a WebSocket, else an HTTP answer."""
         assert isinstance(connection, PublicConnection)
-        assert isinstance(request, HttpRequest)
+        assert connection.http_request is not None
+        return await self._respond(connection, connection.http_request)
+
+    async def _respond(self, connection: PublicConnection, request: HttpRequest) -> Response | None:
+        """An HTTP answer, or None to upgrade to a WebSocket."""
         # There is none if the client left before its connection was accepted.
         peer, *_ = connection.remote_address or (NOWHERE,)
         caller = self._access.caller(request, peer)
@@ -264,6 +284,14 @@ class PublicServer:
 
     async def _serve(self, connection: ServerConnection) -> None:
         assert isinstance(connection, PublicConnection)
+        self._coming.discard(connection)
+        pinging = asyncio.create_task(connection.keep_alive(PING_S, PING_S))
+        try:
+            await self._serve_opened(connection)
+        finally:
+            pinging.cancel()
+
+    async def _serve_opened(self, connection: PublicConnection) -> None:
         selection = connection.selection
         assert selection is not None
         if isinstance(selection, Selection):
@@ -355,18 +383,24 @@ async def _let_come_in() -> None:
 
 def _finish_response(connection: ServerConnection, request: Request, response: Response) -> Response | None:
     """What the library refuses by itself in the form of all other answers; the trace where there is one."""
+    assert isinstance(connection, PublicConnection)
+    assert connection.http_request is not None
     status = HTTPStatus(response.status_code)
-    _log(request, status)
+    _log(connection.http_request, status)
     if responses.OWN not in response.headers and status is not _UPGRADED:
         return responses.refused(status)
-    assert isinstance(connection, PublicConnection)
     if connection.upgrade is not None:
         connection.upgrade.answered(status)
         response.headers[TRACE_ID_HEADER] = connection.upgrade.trace_id
     return None
 
 
-def _log(request: Request, status: HTTPStatus) -> None:
+def _is_of_a_client(record: logging.LogRecord) -> bool:
+    """Whether `websockets` logs a handshake that did not come or was wrong, as it does before 17."""
+    return record.exc_info is not None and isinstance(record.exc_info[1], InvalidHandshake)
+
+
+def _log(request: HttpRequest, status: HTTPStatus) -> None:
     """A line for each request that was not served as it was meant."""
     if status is _UPGRADED or status < HTTPStatus.BAD_REQUEST or status is HTTPStatus.SERVICE_UNAVAILABLE:
         return

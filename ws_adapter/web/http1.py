@@ -1,5 +1,10 @@
-"""HTTP/1.1 requests of every method, with or without a body."""
+"""Read HTTP/1.1 requests of every method, with or without a body. Pure: bytes in, a request out.
 
+`websockets` reads opening handshakes only: it closes the connection on a body and on bytes that are no
+request.
+"""
+
+import re
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -7,16 +12,32 @@ from typing import Final
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
+from ws_adapter.web.routes import largest_body
+
+LONGEST_LINE: Final = 8192
+"""Bytes of a request line or a header field, with its CRLF: what `websockets` takes."""
+
+MOST_FIELDS: Final = 128
 LARGEST_BODY_BYTES: Final = 16 * 2**20
 """What is read of a body, and thrown away, so that its sender gets to read the answer."""
 
+LARGEST_HEAD: Final = 2**16
+"""Bytes of a request line and all header fields, so that a slow sender holds no more memory."""
+
 _CHUNKED: Final = "chunked"
+_VERSIONS: Final = (b"HTTP/1.1", b"HTTP/1.0")
+_TOKEN: Final = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
+_VALUE: Final = re.compile(rb"[\x09\x20-\x7e\x80-\xff]*")
+_LENGTH: Final = re.compile(r"[0-9]{1,18}")
+_TOO_LARGE: Final = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
 
 
 @dataclass
 class HttpRequest(Request):
     """A request, or what came in place of one: then `fault` is the status to answer it with."""
 
+    method: str = "GET"
+    protocol: str = "HTTP/1.1"
     fault: HTTPStatus | None = None
     content: bytes = b""
     """Its body, where the path takes one."""
@@ -37,7 +58,7 @@ class HttpRequest(Request):
             is_known = ", ".join(codings).strip().lower() == _CHUNKED
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if is_known else HTTPStatus.NOT_IMPLEMENTED
         lengths = self.headers.get_all("Content-Length")
-        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if any(int(length) for length in lengths) else None
+        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if any(length != "0" for length in lengths) else None
 
     @property
     def size(self) -> int:
@@ -51,6 +72,99 @@ class HttpRequest(Request):
         return self.fault is not None or self.refused_body is not None
 
 
-def unreadable(fault: HTTPStatus) -> HttpRequest:
-    """What stands for bytes that are no request."""
-    return HttpRequest("", Headers(), "", fault=fault)
+class RequestReader:
+    """Read one request from a stream of bytes, line by line: a fault is found as early as it shows."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._end = 0
+        """Where the last line that was read ends."""
+        self._searched = 0
+        """Up to where there is no end of another line."""
+        self._request: HttpRequest | None = None
+        """What was read of it so far."""
+        self._fields = 0
+        self._has_head = False
+
+    def feed(self, data: bytes) -> HttpRequest | None:
+        """Return the request once it has come, with its body where its path takes one."""
+        self._data += data
+        try:
+            while not self._has_head:
+                if (line := self._next_line()) is None:
+                    return None
+                self._read_line(line)
+        except _Fault as fault:
+            return HttpRequest("", Headers(), method="", fault=fault.status)
+        request = self._request
+        assert request is not None
+        if request.size <= largest_body(request.method, request.path):
+            if len(self._data) < self._end + request.size:
+                return None
+            request.content = bytes(self._data[self._end : self._end + request.size])
+        return request
+
+    def split(self) -> tuple[bytes, bytes]:
+        """Return the head as it came, and what came after it; forget both."""
+        data, self._data = bytes(self._data), bytearray()
+        return data[: self._end], data[self._end :]
+
+    def _next_line(self) -> bytes | None:
+        """Return a line without its CRLF, or None until that has come. Raise `_Fault`."""
+        data, start = self._data, self._end
+        if start == 0 and data and not _TOKEN.match(data, 0, 1):
+            raise _Fault(HTTPStatus.BAD_REQUEST)  # such as TLS, in which no line may ever end
+        end = data.find(b"\n", self._searched) + 1
+        read = end or len(data)
+        if read - start > LONGEST_LINE:
+            too_long = HTTPStatus.REQUEST_URI_TOO_LONG if start == 0 else _TOO_LARGE
+            raise _Fault(too_long)
+        if read > LARGEST_HEAD:
+            raise _Fault(_TOO_LARGE)
+        self._searched = read
+        if not end:
+            return None
+        if data[end - 2 : end] != b"\r\n":
+            raise _Fault(HTTPStatus.BAD_REQUEST)
+        self._end = end
+        return bytes(data[start : end - 2])
+
+    def _read_line(self, line: bytes) -> None:
+        """Raise `_Fault` for a line that stands in no request."""
+        if self._request is None:
+            self._request = _first_line(line)
+        elif line:
+            self._fields += 1
+            if self._fields > MOST_FIELDS:
+                raise _Fault(_TOO_LARGE)
+            _read_field(line, self._request.headers)
+        else:
+            lengths = self._request.headers.get_all("Content-Length")
+            if not all(map(_LENGTH.fullmatch, lengths)):
+                raise _Fault(HTTPStatus.BAD_REQUEST)
+            self._has_head = True
+
+
+class _Fault(Exception):
+    """These bytes are no request; `status` answers them."""
+
+    def __init__(self, status: HTTPStatus) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+def _first_line(line: bytes) -> HttpRequest:
+    method, target, version = (*line.split(b" ", 2), b"", b"")[:3]
+    if version.startswith(b"HTTP/") and version not in _VERSIONS:
+        raise _Fault(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+    if version not in _VERSIONS or not _TOKEN.fullmatch(method) or not target.isascii():
+        raise _Fault(HTTPStatus.BAD_REQUEST)
+    return HttpRequest(target.decode(), Headers(), method=method.decode(), protocol=version.decode())
+
+
+def _read_field(line: bytes, headers: Headers) -> None:
+    name, colon, value = line.partition(b":")
+    value = value.strip(b" \t")
+    if not colon or not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+        raise _Fault(HTTPStatus.BAD_REQUEST)
+    headers[name.decode()] = value.decode("latin-1")

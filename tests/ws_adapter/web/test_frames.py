@@ -1,27 +1,22 @@
-"""Messages of one frame, which pass the library's parser by."""
+"""Heads of frames, which are read before the library sees any of it."""
 
-import os
 import random
-import struct
-from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
 from websockets.frames import Frame, Opcode
 
 from tests.ws_adapter.web.test_websocket import echoing
-from ws_adapter.web import websocket
-from ws_adapter.web.frames import WholeFrames
-from ws_adapter.web.pieces import PIECE
+from ws_adapter.web.frames import FrameScanner
+from ws_adapter.web.websocket import MOST_PARTS
 
-SIZES = (0, 1, 7, 8, 125, 126, 127, 65_535, 65_536, 85_000, 2 * PIECE - 1)
+SIZES = (0, 1, 125, 126, 65_535, 65_536, 300_000)
 
 
-def frame(data: bytes, opcode: Opcode = Opcode.TEXT, *, fin: bool = True) -> bytes:
+def frame(data: bytes, opcode: Opcode = Opcode.TEXT, *, fin: bool = True, mask: bool = True) -> bytes:
     """As a client sends it."""
-    return bytes(Frame(opcode, data, fin).serialize(mask=True))
+    return bytes(Frame(opcode, data, fin).serialize(mask=mask))
 
 
 def text(size: int) -> bytes:
@@ -29,104 +24,131 @@ def text(size: int) -> bytes:
     return bytes(random.Random(size).choices(b"abcdefgh", k=size))
 
 
-def pieces(sent: list[bytes], longest: int, chance: random.Random) -> Iterator[bytes]:
-    """All that was sent, cut anywhere, and now and then between two frames."""
-    waiting = b""
-    for one in sent:
-        waiting += one
-        end = len(waiting) - chance.choice((0, 0, 1, 2, 10))
-        while end > 0:
-            size = min(end, chance.randrange(1, longest) if chance.random() < 0.9 else 300_000)
-            yield waiting[:size]
-            waiting, end = waiting[size:], end - size
-    yield waiting
+def cut(data: bytes, longest: int, chance: random.Random) -> Iterator[bytes]:
+    """The same, in parts of at most `longest` bytes."""
+    while data:
+        size = chance.randrange(1, longest + 1)
+        yield data[:size]
+        data = data[size:]
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_frame_is_what_was_sent_however_it_is_cut(size: int) -> None:
-    sent, following = frame(text(size)), frame(b"x" * 20)
-    for cut in {14, 15, len(sent) // 2, len(sent) - 1, len(sent), len(sent) + 5}:
-        if cut < 14:
+@pytest.mark.parametrize("longest", [1, 3, 20, 4_000, 2**23])
+def test_scanner_stream_cut_anywhere_finds_every_frame_and_message(longest: int) -> None:
+    chance = random.Random(longest)
+    sizes = SIZES[:4] if longest < 20 else SIZES
+    stream, heads, whole = b"", [], []
+    for size in chance.choices(sizes, k=40):
+        opcode, is_masked = chance.choice((Opcode.TEXT, Opcode.BINARY, Opcode.PING)), chance.random() < 0.9
+        if opcode is Opcode.PING:
+            size = min(size, 125)
+        fin = opcode is Opcode.PING or chance.random() < 0.7
+        stream += frame(text(size), opcode, fin=fin, mask=is_masked)
+        heads.append((int(opcode), fin, size))
+        if not fin:
+            stream += frame(b"", Opcode.PONG) + frame(b"end", Opcode.CONT)
+            heads += [(int(Opcode.PONG), True, 0), (int(Opcode.CONT), True, 3)]
+        if opcode is not Opcode.PING:
+            whole.append(opcode is Opcode.TEXT)
+
+    scanner = FrameScanner()
+    found = []
+    for part in cut(stream, longest, chance):
+        if not scanner.skip(part):
+            found += [(head.opcode, head.is_last, head.size) for head in scanner.scan(part)]
+
+    assert found == heads
+    assert scanner.whole == whole
+    assert scanner.is_between
+    assert scanner.unfinished == 0
+
+
+def test_scanner_head_is_told_before_what_is_behind_it() -> None:
+    first, second = frame(b"first"), frame(b"second", Opcode.BINARY)
+
+    heads = FrameScanner().scan(first + second)
+
+    assert next(heads).start == 0
+    assert next(heads).start == len(first)
+
+
+def test_scanner_message_in_part_is_unfinished_until_it_is_whole() -> None:
+    scanner = FrameScanner()
+    begun, rest = frame(text(300), fin=False), frame(b"", Opcode.PING) + frame(text(10), Opcode.CONT)
+
+    list(scanner.scan(frame(b"whole") + begun))
+    assert scanner.unfinished == len(begun)
+    assert not scanner.is_between
+    list(scanner.scan(rest[:-1]))
+    assert scanner.unfinished == len(begun) + len(rest) - 1
+    list(scanner.scan(rest[-1:]))
+    assert scanner.unfinished == 0
+
+
+def test_scanner_pings_between_messages_leave_nothing_unfinished() -> None:
+    scanner = FrameScanner()
+    for _ in range(100):
+        list(scanner.scan(frame(b"there?", Opcode.PING)))
+
+    assert scanner.unfinished == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_messages_cut_anywhere_arrive_as_sent(seed: int) -> None:
+    """Whole ones among fragments, long frames and pings: taken past the library's parser or by it."""
+    chance = random.Random(seed)
+    sent, messages = [], []
+    for _ in range(40):
+        message = text(chance.choice(SIZES[:6]))
+        kind = chance.choice(("whole", "whole", "fragments", "ping"))
+        if kind == "ping":
+            sent.append(frame(b"there?", Opcode.PING))
             continue
-        whole, data = WholeFrames(), sent + following
-        got, rest = whole.take(data[:cut], None)
-        if got is None and len(sent) < 14:
-            assert rest == data[:cut], "what is so short is left to the parser"
-            continue
-        while got is None:
-            assert rest == b""
-            got, rest = whole.take(data[cut:], None)
-            cut = len(data)
-        assert got == text(size)
-        assert rest == data[len(sent) : cut]
+        messages.append(message)
+        if kind == "whole":
+            sent.append(frame(message))
+        else:
+            middle = chance.randrange(len(message) + 1)
+            sent += frame(message[:middle], fin=False), frame(b"", Opcode.PING)
+            sent.append(frame(message[middle:], Opcode.CONT))
+    async with echoing(max_queue=None, max_size=None) as (address, connections):
+        async with connect(f"ws://{address}", max_size=None, compression=None) as client:
+            await client.send("here")
+            assert await client.recv() == "here"
+            (connection,) = connections
+            connection.when_text(connection.write_text)
+            for one in sent:  # each answered before the next, or the order would be that of two ways
+                for part in cut(one, (3_000, 20_000, 70_000, 300_000)[seed % 4], chance):
+                    connection.data_received(part)
+                if one[0] & 0x8F in (0x80, 0x81):
+                    assert await client.recv(decode=False) == messages.pop(0)
+    assert messages == []
 
 
-@pytest.mark.parametrize(
-    "begin",
-    [
-        frame(text(100), Opcode.BINARY),
-        frame(text(100), fin=False),
-        frame(text(100), Opcode.CONT),
-        frame(text(100), Opcode.PING),
-        frame(b"\x03\xe8" + text(100), Opcode.CLOSE),
-        frame(text(2 * PIECE)),
-        frame(text(1001)),
-        bytes(Frame(Opcode.TEXT, text(100)).serialize(mask=False)),
-        b"\xc1" + frame(text(100))[1:],
-        b"\x81\xff" + struct.pack("!Q", 2**63) + bytes(10),
-    ],
-)
-def test_all_else_is_left_to_the_parser_untouched(begin: bytes) -> None:
-    whole = WholeFrames()
-
-    assert whole.take(begin, 1000) == (None, begin)
-    assert whole.give_back() == b""
-
-
-async def test_messages_are_those_that_were_sent_however_all_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole ones among fragments, long frames and pings, cut anywhere: also where only a head has come."""
-    taken: Counter[str] = Counter()
-    take = WholeFrames.take
-
-    def counted(self: WholeFrames, *given: Any) -> Any:
-        got = take(self, *given)
-        taken["whole"] += got[0] is not None
-        return got
-
-    monkeypatch.setattr(websocket.WholeFrames, "take", counted)
-    chance = random.Random(7)
-    for seed in range(8):
-        sent, messages = [], []
-        for _ in range(40):
-            message = text(chance.choice((*SIZES[:8], 2 * PIECE + 3)))
-            kind = chance.choice(("whole", "whole", "fragments", "ping"))
-            if kind == "ping":
-                sent.append(frame(b"there?", Opcode.PING))
-                continue
-            messages.append(message)
-            if kind == "whole":
-                sent.append(frame(message))
-            else:
-                middle = chance.randrange(len(message) + 1)
-                sent += frame(message[:middle], fin=False), frame(b"", Opcode.PING)
-                sent.append(frame(message[middle:], Opcode.CONT))
-        async with echoing(max_queue=None, max_size=None) as (address, connections):
-            async with connect(f"ws://{address}", max_size=None, compression=None) as client:
-                await client.send("here")
-                assert await client.recv() == "here"
-                for piece in pieces(sent, (3, 20, 4_000, 300_000)[seed % 4], chance):
-                    connections[0].data_received(piece)
-                for message in messages:
-                    assert await client.recv(decode=False) == message
-    assert taken["whole"] > 15
-
-
-async def test_a_frame_that_goes_on_when_the_server_closes_is_read_by_the_library() -> None:
+async def test_frame_in_many_reads_is_left_to_the_library_and_arrives() -> None:
+    """Attack: a byte at a time; an object for each byte would take forty times as much memory."""
     async with echoing() as (address, connections), connect(f"ws://{address}") as client:
         await client.send("here")
         assert await client.recv() == "here"
         (connection,) = connections
-        sent = frame(os.urandom(1000).hex().encode())
+        taken: list[bytes] = []
+        connection.when_text(lambda text: bool(taken.append(text)) or True)
+
+        sent = frame(text(1000))
+        connection.data_received(sent[:14])
+        for byte in sent[14:]:
+            connection.data_received(bytes([byte]))
+
+        assert await client.recv(decode=False) == text(1000)
+        assert taken == []
+        assert len(sent) > MOST_PARTS
+
+
+async def test_frame_that_goes_on_when_the_server_closes_is_read_by_the_library() -> None:
+    async with echoing() as (address, connections), connect(f"ws://{address}") as client:
+        await client.send("here")
+        assert await client.recv() == "here"
+        (connection,) = connections
+        sent = frame(text(2000))
         connection.data_received(sent[:500])
         connection.protocol.send_close(1000)
         connection.send_data()

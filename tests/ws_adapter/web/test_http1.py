@@ -131,6 +131,7 @@ async def test_handshake_with_a_body_is_refused() -> None:
         (b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\n\r\n", 414, "uri_too_long"),
         (b"GET / HTTP/1.1\r\nA: " + b"x" * 9000 + b"\r\n\r\n", 431, "headers_too_large"),
         (b"GET / HTTP/1.1\r\n" + b"A: x\r\n" * 200 + b"\r\n", 431, "headers_too_large"),
+        (b"GET / HTTP/1.1\r\n" + (b"A: " + b"x" * 8000 + b"\r\n") * 10, 431, "headers_too_large"),
     ],
 )
 async def test_what_is_no_request_is_told_so(data: bytes, status: int, code: str) -> None:

@@ -1,10 +1,7 @@
 """Public connections below the dialects."""
 
 import asyncio
-import logging
-import sys
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -13,24 +10,17 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Response
 
 from antiphon.http2.byte_count import ByteCount
-from tests.conformance.support.client import PING, PONG, TEXT, RawClient
+from tests.conformance.support.client import PING, PONG, RawClient
 from tests.ws_adapter.support.stage import running_adapter, until
 from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.message import Arriving, Disconnected
-from ws_adapter.web.websocket import HttpConnection, PublicConnection
+from ws_adapter.web.websocket import PublicConnection
 
-FLOOD = 5_000
-
-HOOKS = {
-    *("connection_lost", "data_received", "eof_received"),
-    *("close", "keepalive", "process_event", "send_data"),
-}
-"""Methods of the library that are overridden, and that it must call."""
-
-COUNTS = "_receive_frame"
-"""Takes the place of a method of the library's protocol."""
+OVERRIDDEN = {"close", "connection_lost", "connection_made", "data_received", "eof_received"}
+"""asyncio's callbacks, and `close`, which the library documents."""
 
 
 @asynccontextmanager
@@ -51,41 +41,20 @@ async def echoing(
         except Disconnected:
             pass
 
-    create: Any = partial(PublicConnection, arriving=Arriving(0), byte_count=ByteCount())
+    async def refuse(connection: PublicConnection, request: HttpRequest) -> Response:
+        raise AssertionError("only WebSockets connect here")
+
+    create: Any = partial(
+        PublicConnection, arriving=Arriving(0), byte_count=ByteCount(), answer=refuse, coming=set()
+    )
     async with serve(echo, "127.0.0.1", 0, create_connection=create, compression=None, **options) as server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", connections
 
 
-def spy(name: str, calls: Counter[str]) -> Callable[..., Any]:
-    """The method of this name, which counts the calls that come from outside of the adapter."""
-    method = getattr(PublicConnection, name)
+def test_connection_overrides_only_documented_methods_and_callbacks_of_asyncio() -> None:
+    overridden = {name for name in vars(PublicConnection) if hasattr(ServerConnection, name)}
 
-    def called(self: PublicConnection, *args: Any) -> Any:
-        caller = sys._getframe(1).f_globals["__name__"].partition(".")[0]
-        calls[name] += caller in ("websockets", "asyncio")
-        return method(self, *args)
-
-    return called
-
-
-async def test_the_library_calls_all_that_is_overridden(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = vars(PublicConnection).keys() | vars(HttpConnection).keys()
-    overridden = {name for name in ours if hasattr(ServerConnection, name)}
-    assert {name for name in overridden if not name.startswith("__")} == HOOKS
-    calls: Counter[str] = Counter()
-    for name in (*HOOKS, COUNTS):
-        monkeypatch.setattr(PublicConnection, name, spy(name, calls))
-
-    async with echoing(ping_interval=60.0) as (address, connections):
-        async with connect(f"ws://{address}") as client:
-            await client.send("there")
-            assert await client.recv() == "there"
-            await (await client.ping())
-        await until(lambda: calls["connection_lost"])
-        assert connections[0].closed_with == 1000
-        assert isinstance(connections[0].request, HttpRequest), "read by the parser that was put in"
-
-    assert {name for name in (*HOOKS, COUNTS) if not calls[name]} == set()
+    assert {name for name in overridden if not name.startswith("__")} == OVERRIDDEN
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536, 200_000])
@@ -149,27 +118,14 @@ async def test_a_limit_set_after_the_upgrade_holds() -> None:
 
 
 async def test_a_client_that_answers_no_ping_is_cut_without_a_close() -> None:
-    async with echoing(ping_interval=0.05, ping_timeout=0.05) as (address, _):
+    async with echoing() as (address, connections):
         client = await RawClient.connect(address, "/v1/realtime?mode=audio")
+        await until(lambda: connections)
+        pinging = asyncio.create_task(connections[0].keep_alive(0.05, 0.05))
         assert (await client.read())[0] == PING
         with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
             await client.read()
-
-
-async def test_the_answers_to_a_flood_of_pings_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    writes: list[int] = []
-    async with echoing() as (address, connections):
-        client = await RawClient.connect(address, "/v1/realtime?mode=audio")
-        await client.frame(TEXT, b"here")
-        assert await client.read() == (TEXT, b"here")
-        transport = connections[0].transport
-        write = transport.write
-        monkeypatch.setattr(transport, "write", lambda data: (writes.append(len(data)), write(data)))
-        await client.flood(PING, b"x", 200)
-        assert [await client.read() for _ in range(200)] == [(PONG, b"x")] * 200
-        assert sum(writes) == 200 * 3
-        assert len(writes) < 20
-        client.vanish()
+        await pinging
 
 
 async def pong(client: RawClient) -> bytes:
@@ -177,24 +133,6 @@ async def pong(client: RawClient) -> bytes:
     while (frame := await client.read())[0] != PONG:
         pass
     return frame[1]
-
-
-async def test_a_flood_of_pings_of_a_client_that_has_gone_does_not_flood_the_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with running_adapter("127.0.0.1:1", wait=False) as stage:
-        host = stage.address.removeprefix("http://")
-        client = await RawClient.connect(host, "/v1/realtime?mode=audio")
-        with caplog.at_level(logging.WARNING, "asyncio"):
-            await client.flood(PING, b"x", FLOOD)
-            client.vanish()
-            # Once another client is served, what the first one left behind has been dealt with.
-            other = await RawClient.connect(host, "/v1/realtime?mode=audio")
-            await other.frame(PING, b"still there?")
-            assert await pong(other) == b"still there?"
-            other.vanish()
-
-    assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
 async def test_every_ping_of_a_flood_is_answered_in_order() -> None:

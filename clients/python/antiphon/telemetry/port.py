@@ -1,13 +1,10 @@
 """The port of an operator: plain HTTP for a few pages, apart from what clients use."""
 
 import asyncio
-import logging
 import socket
-from collections.abc import Awaitable, Callable
 from typing import Final
 
-from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.http11 import Request, Response
+from websockets.asyncio.server import Server
 
 READING: Final = ("GET", "HEAD")
 """The methods of a page."""
@@ -24,60 +21,8 @@ OPEN_TIMEOUT_S: Final = 5.0
 
 NOWHERE: Final = "0.0.0.0"
 
-_quiet = logging.getLogger(f"{__name__}.websockets")
-_quiet.setLevel(logging.WARNING)  # a scrape is no event
 
-
-class Port:
-    """Answers every request by `answer`, and HEAD without its body."""
-
-    def __init__(
-        self,
-        answer: Callable[[Request, str], Awaitable[Response]],
-        connection: type[ServerConnection] = ServerConnection,
-    ) -> None:
-        """`answer` gets the address of the other end, too; `connection` reads the requests."""
-        self._answer = answer
-        self._connection = connection
-        self._server: Server | None = None
-
-    async def start(self, host: str, port: int, *, reuse: bool = False) -> int:
-        """Listens, with `reuse` beside others; returns the port. Raises `OSError` if that is impossible."""
-        self._server = await serve(
-            _no_websocket,
-            host,
-            port,
-            reuse_port=reuse,
-            process_request=self._respond,
-            open_timeout=OPEN_TIMEOUT_S,
-            server_header=None,
-            create_connection=self._connection,
-            logger=_quiet,
-        )
-        bound: int = self._server.sockets[0].getsockname()[1]
-        return bound
-
-    def leave(self) -> None:
-        """Leaves the port to others; what has come in is answered."""
-        if self._server is not None:
-            stop_listening(self._server)
-
-    async def close(self) -> None:
-        """Stops listening."""
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
-
-    async def _respond(self, connection: ServerConnection, request: Request) -> Response:
-        # There is none if the client left before its connection was accepted.
-        peer, *_ = connection.remote_address or (NOWHERE,)
-        response = await self._answer(request, peer)
-        if request.method == "HEAD":
-            return Response(response.status_code, response.reason_phrase, response.headers)
-        return response
-
-
-def stop_listening(server: Server) -> None:
+def stop_listening(server: asyncio.Server | Server) -> None:
     """Has a server accept nobody any more, while all that it has accepted goes on as before.
 
     `Server.close` would turn those away whose handshake is not over.
@@ -86,7 +31,3 @@ def stop_listening(server: Server) -> None:
     for listener in server.sockets:
         loop.remove_reader(listener.fileno())
         listener.shutdown(socket.SHUT_RDWR)
-
-
-async def _no_websocket(connection: ServerConnection) -> None:
-    """Never called: every request is answered."""

@@ -1,0 +1,172 @@
+"""Answer one plain HTTP request on a connection and close it, whatever else the client sends."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from websockets.http11 import Response
+
+from antiphon.telemetry.port import NOWHERE, stop_listening
+from ws_adapter.web.http1 import LARGEST_BODY_BYTES, HttpRequest, RequestReader
+
+ANSWER_TIMEOUT_S: Final = 5.0
+"""Longest that the answer to a request may take to be made."""
+
+LINGER_S: Final = 2.0
+"""How long a connection that is about to be cut is still read, so that the client gets to read the end. A
+socket that is closed with unread input resets the connection, and the client may lose what was sent last."""
+
+Answer = Callable[[HttpRequest], Awaitable[Response]]
+
+logger = logging.getLogger(__name__)
+
+
+class HttpExchange:
+    """Answer `request` on `transport`. What the client sends meanwhile is read and thrown away.
+
+    `may_discard` tells whether so many more bytes may be thrown away; if not, the connection is cut.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        request: HttpRequest,
+        answer: Answer,
+        may_discard: Callable[[int], bool] = lambda size: True,
+    ) -> None:
+        self._transport = transport
+        self._request = request
+        self._may_discard = may_discard
+        self._discarded = 0
+        self._has_all_input = False
+        self._was_answered = False
+        self._closing: asyncio.TimerHandle | None = None
+        self._answering = asyncio.create_task(self._run(answer))
+
+    def data_received(self, data: bytes) -> None:
+        """Throw data away; cut a client that does not stop."""
+        self._discarded += len(data)
+        if self._discarded > LARGEST_BODY_BYTES or not self._may_discard(len(data)):
+            self._transport.abort()
+
+    def eof_received(self) -> bool:
+        """Keep the transport open for the answer. TLS cannot be open in one direction only."""
+        self._has_all_input = not self._was_answered and self._transport.can_write_eof()
+        return self._has_all_input
+
+    def connection_lost(self) -> None:
+        """Leave no timer behind."""
+        if self._closing is not None:
+            self._closing.cancel()
+
+    async def _run(self, answer: Answer) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                response = await answer(self._request)
+        except Exception:
+            logger.exception("request failed: connection cut without an answer")
+            self._transport.abort()
+            return
+        self._was_answered = True
+        if not self._transport.is_closing():
+            self._transport.write(response.serialize())
+            self._end()
+
+    def _end(self) -> None:
+        if self._has_all_input:
+            self._transport.close()
+        elif self._transport.can_write_eof():
+            with suppress(OSError, RuntimeError):
+                self._transport.write_eof()
+        elif self._request.goes_on:
+            self._closing = asyncio.get_running_loop().call_later(LINGER_S, self._transport.close)
+        else:
+            self._transport.close()
+
+
+class HttpConnection(asyncio.Protocol):
+    """A connection that takes one request, answers it and closes, within `timeout_s`."""
+
+    def __init__(
+        self,
+        answer: Callable[[HttpRequest, str], Awaitable[Response]],
+        timeout_s: float,
+        on_lost: Callable[["HttpConnection"], None],
+    ) -> None:
+        """`answer` gets the address of the client, too."""
+        self._answer = answer
+        self._timeout_s = timeout_s
+        self._on_lost = on_lost
+        self._reader = RequestReader()
+        self._exchange: HttpExchange | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.BaseProtocol."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._deadline = asyncio.get_running_loop().call_later(self._timeout_s, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        if self._exchange is not None:
+            self._exchange.data_received(data)
+        elif (request := self._reader.feed(data)) is not None:
+            peer, *_ = self._transport.get_extra_info("peername") or (NOWHERE,)
+            self._exchange = HttpExchange(
+                self._transport, request, lambda request: self._answer(request, peer)
+            )
+
+    def eof_received(self) -> bool:
+        """See asyncio.Protocol."""
+        return self._exchange is not None and self._exchange.eof_received()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See asyncio.BaseProtocol."""
+        self._deadline.cancel()
+        if self._exchange is not None:
+            self._exchange.connection_lost()
+        self._on_lost(self)
+
+
+class HttpServer:
+    """Listen for plain HTTP requests, one for each connection."""
+
+    def __init__(self, answer: Callable[[HttpRequest, str], Awaitable[Response]], timeout_s: float) -> None:
+        """`answer` gets the address of the client, too; a connection lasts for `timeout_s` at most."""
+        self._answer = answer
+        self._timeout_s = timeout_s
+        self._server: asyncio.Server | None = None
+        self._open: set[HttpConnection] = set()
+        self._none_open = asyncio.Event()
+
+    async def start(self, host: str, port: int, *, reuse: bool = False) -> int:
+        """Listen, with `reuse` beside others; return the port. Raise `OSError` if that is impossible."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._connect, host, port, reuse_port=reuse)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    def leave(self) -> None:
+        """Leave the port to others; requests that have come in are answered."""
+        if self._server is not None:
+            stop_listening(self._server)
+
+    async def close(self) -> None:
+        """Stop listening, and wait until every connection is closed."""
+        if self._server is not None:
+            self._server.close()
+            if self._open:
+                await self._none_open.wait()
+
+    def _connect(self) -> "HttpConnection":
+        connection = HttpConnection(self._answer, self._timeout_s, self._lost)
+        self._open.add(connection)
+        self._none_open.clear()
+        return connection
+
+    def _lost(self, connection: "HttpConnection") -> None:
+        self._open.discard(connection)
+        if not self._open:
+            self._none_open.set()

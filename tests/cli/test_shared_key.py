@@ -1,6 +1,7 @@
 """Keys that processes share: from a file or the environment, never from the command line itself."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,27 +13,32 @@ from antiphon.cli.arguments.shared_key import (
     add_worker_key_option,
 )
 
-OPTIONS = [
-    (add_worker_key_option, "--worker-key-file", "worker_key", WORKER_KEY),
-    (add_client_secret_key_option, "--client-secret-key-file", "client_secret_key", CLIENT_SECRET_KEY),
-]
+
+def parse(add: Callable[[argparse.ArgumentParser], None], *arguments: str) -> dict[str, object]:
+    parser = argparse.ArgumentParser()
+    add(parser)
+    return vars(parser.parse_args(arguments))
 
 
-@pytest.mark.parametrize(("add", "option", "name", "variable"), OPTIONS)
-def test_a_file_goes_before_the_environment(
-    add: object, option: str, name: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_worker_key_file_given_beside_environment_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def parse(*arguments: str) -> dict[str, bytes]:
-        parser = argparse.ArgumentParser()
-        add(parser)  # type: ignore[operator]
-        return vars(parser.parse_args(arguments))
-
+    add, option = add_worker_key_option, "--worker-key-file"
     (tmp_path / "key").write_bytes(b"from a file\n")
 
-    assert parse() == {}
-    assert parse(option, str(tmp_path / "key")) == {name: b"from a file"}
-    monkeypatch.setenv(variable, "from the environment")
-    assert parse() == {name: b"from the environment"}
-    assert parse(option, str(tmp_path / "key")) == {name: b"from a file"}
+    assert parse(add) == {}
+    assert parse(add, option, str(tmp_path / "key")) == {"worker_key": b"from a file"}
+    monkeypatch.setenv(WORKER_KEY, "from the environment")
+    assert parse(add) == {"worker_key": b"from the environment"}
+    assert parse(add, option, str(tmp_path / "key")) == {"worker_key": b"from a file"}
     with pytest.raises(SystemExit):
-        parse(option, str(tmp_path / "none"))
+        parse(add, option, str(tmp_path / "none"))
+
+
+def test_client_secret_key_file_is_handed_on_by_name_for_reloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    add, option = add_client_secret_key_option, "--client-secret-key-file"
+
+    assert parse(add) == {}
+    assert parse(add, option, "key") == {"client_secret_key_file": Path("key")}
+    monkeypatch.setenv(CLIENT_SECRET_KEY, "from the environment\n")
+    assert parse(add) == {"client_secret_key": b"from the environment"}

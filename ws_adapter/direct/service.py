@@ -2,7 +2,9 @@
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeAlias
 from urllib.parse import unquote
 
@@ -16,12 +18,14 @@ from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceServicer
 from ws_adapter.direct.loan import Demand, Loan, Revoked
 from ws_adapter.direct.refusals import Refused
-from ws_adapter.dispatch.base import Lease, Need, QueuePlace
+from ws_adapter.dispatch.base import MODE_OF, Lease, Need, QueuePlace
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.server.access import Access, Denied, Pass
 from ws_adapter.session.services import Services
 from ws_adapter.web.keys import Key
+from ws_adapter.web.rate_limit import BUSY_RETRY_S
+from ws_adapter.web.rights import Rights
 
 Context: TypeAlias = "grpc.aio.ServicerContext[pb.AcquireRequest, pb.AcquireResponse]"
 
@@ -50,12 +54,15 @@ class DispatchServicer(DispatchServiceServicer):
         self._rejected = rejected
         self._callers: dict[Loan, Key | None] = {}
         self._loans: set[asyncio.Task[None]] = set()
+        self._slots_of: Counter[str] = Counter()
+        """Places and leases of keys that may have only so many, by their hash."""
 
     def end_withdrawn(self) -> None:
-        """Ends the waits of keys that no longer count; a lease that was given is left to its caller."""
+        """End the waits of keys that were withdrawn or have expired; a lease that was given is left to its
+        caller."""
         for loan, key in list(self._callers.items()):
-            if self._access.is_withdrawn(key):
-                loan.refuse(Refused(AcquireReason.KEY_REFUSED, "the key was withdrawn"))
+            if (verdict := self._access.end_of(key)) is not None:
+                loan.refuse(Refused(AcquireReason.KEY_REFUSED, verdict.message))
 
     def drain(self) -> None:
         """Ends all waits."""
@@ -94,7 +101,7 @@ class DispatchServicer(DispatchServiceServicer):
         request = Request("/", headers)
         try:
             caller = self._access.caller(request, _address(context.peer()))
-            return await self._access.enter(request, caller, None)
+            return await self._access.enter(request, caller)
         except Denied as denied:
             self._rejected(denied.reason)
             raise Refused.by_access(denied) from None
@@ -104,7 +111,8 @@ class DispatchServicer(DispatchServiceServicer):
         session. Raises `Refused` for a request that makes no sense."""
         services = self._services
         try:
-            demand = _demand(request, services.options.queue_max_wait_s)
+            demand = _demand(request, services.options.queue_max_wait_s, entry.rights)
+            leave_slots = self._count_slot(entry.key)
         except Refused:
             entry.leave()
             raise
@@ -112,7 +120,26 @@ class DispatchServicer(DispatchServiceServicer):
         self._loans.add(loan.task)
         loan.task.add_done_callback(self._loans.discard)
         loan.task.add_done_callback(lambda _: entry.leave())
+        loan.task.add_done_callback(lambda _: leave_slots())
         return loan
+
+    def _count_slot(self, key: Key | None) -> Callable[[], None]:
+        """Count one more place or lease of a key; return what to call once when nothing is held any more.
+
+        Raises `Refused` beyond the `direct_slots` of the key.
+        """
+        if key is None or key.limits.direct_slots is None:
+            return lambda: None
+        if self._slots_of[key.hash] >= key.limits.direct_slots:
+            message = f"the key may have {key.limits.direct_slots} slots at once; give one back first"
+            raise Refused(AcquireReason.RATE_LIMITED, message, retry_s=BUSY_RETRY_S)
+        self._slots_of[key.hash] += 1
+        return partial(self._return_slot, key.hash)
+
+    def _return_slot(self, key_hash: str) -> None:
+        self._slots_of[key_hash] -= 1
+        if not self._slots_of[key_hash]:
+            del self._slots_of[key_hash]
 
     async def _serve(self, loan: Loan, key: Key | None, context: Context) -> None:
         self._callers[loan] = key
@@ -124,18 +151,24 @@ class DispatchServicer(DispatchServiceServicer):
             loan.give_up()
 
 
-def _demand(request: pb.AcquireRequest, longest_s: float) -> Demand:
+def _demand(request: pb.AcquireRequest, longest_s: float, rights: Rights) -> Demand:
     kind = KINDS.get(request.kind)
     if kind is None:
         expected = ", ".join(KINDS)
         raise Refused(AcquireReason.PAYLOAD_INVALID, f"kind must be one of {expected}", field="kind")
+    if not rights.allows_mode(MODE_OF[kind]):
+        message = f"the key is not for kind {request.kind}"
+        raise Refused(AcquireReason.NOT_ALLOWED, message, field="kind")
+    if not rights.allows_model(request.model):
+        raise Refused(AcquireReason.NOT_ALLOWED, "the key is not for this model", field="model")
     max_wait_s = longest_s
     if request.HasField("max_wait"):
         wait_s = request.max_wait.seconds + request.max_wait.nanos / 1e9
         if wait_s <= 0:
             raise Refused(AcquireReason.PAYLOAD_INVALID, "max_wait must be above 0", field="max_wait")
         max_wait_s = min(wait_s, longest_s or wait_s)
-    return Demand(kind, Need(model=request.model), max_wait_s, f"direct_{secrets.token_hex(6)}")
+    need = Need(model=request.model, models=rights.models)
+    return Demand(kind, need, max_wait_s, f"direct_{secrets.token_hex(6)}")
 
 
 def _draining() -> Refused:

@@ -116,7 +116,7 @@ class RedisDispatcher:
 
     @asynccontextmanager
     async def acquire(
-        self, kind: Kind, max_wait: float, *, need: Need = ANYTHING, label: str = "", again: bool = False
+        self, kind: Kind, max_wait: float, *, need: Need = ANYTHING, label: str = "", again: str | None = None
     ) -> AsyncIterator[SharedTicket]:
         """See `Dispatcher.acquire`."""
         if self._is_deserted():
@@ -350,7 +350,7 @@ class RedisDispatcher:
 
     def _enqueue(self, pool: SharedPool, ticket: SharedTicket) -> Call:
         wish = ticket.wish
-        prior = ticket.seq or ("head" if wish.again else 0)
+        prior = ticket.seq or ("head" if wish.again == pool.name else 0)
         waited_ms = round((self.clock.now() - ticket.entered_at) * 1000)
         arguments = (
             *(ticket.id, self.adapter_id, TICKET_TTL_MS, wish.kind, self.rules.capacity, prior),

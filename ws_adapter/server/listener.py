@@ -32,6 +32,7 @@ from ws_adapter.server.access import Access, Denied
 from ws_adapter.server.handshake import Handshake
 from ws_adapter.server.pages import READING, Pages
 from ws_adapter.server.protocols import MachineMaker, new_session_id
+from ws_adapter.session.catalogue import SessionCatalogue
 from ws_adapter.session.services import Services
 from ws_adapter.session.session import CLOSE_TIMEOUT_S, Session
 from ws_adapter.session.slot import Identity
@@ -89,7 +90,7 @@ class PublicServer:
         self._certificate = certificate
         self._recorder = recorder
         self._mode = Mode(options.default_realtime_mode)
-        self._machines = MachineMaker(services.registry.catalogue, services.clock)
+        self._machines = MachineMaker(services.clock)
         self._arriving = Arriving(options.max_inflight_bytes)
         self._sessions: dict[Session, PublicConnection] = {}
         self._empty = asyncio.Event()
@@ -207,10 +208,10 @@ class PublicServer:
         self._services.load.is_draining = True
 
     def end_withdrawn(self) -> None:
-        """Ends the sessions of keys that no longer count."""
+        """End the sessions of keys that were withdrawn or have expired."""
         for session, connection in list(self._sessions.items()):
-            if self._access.is_withdrawn(connection.key):
-                session.end(errors.KEY_WITHDRAWN)
+            if (verdict := self._access.end_of(connection.key)) is not None:
+                session.end(verdict)
 
     async def _until_empty(self, seconds: float) -> None:
         over = asyncio.create_task(sleep(self._services.clock, seconds))
@@ -266,8 +267,8 @@ class PublicServer:
         selection = connection.selection
         assert selection is not None
         if isinstance(selection, Selection):
-            if self._access.is_withdrawn(connection.key):
-                selection = Misdirected(selection.dialect, errors.KEY_WITHDRAWN)
+            if (verdict := self._access.end_of(connection.key)) is not None:
+                selection = Misdirected(selection.dialect, verdict)
             elif self._services.load.is_draining:
                 selection = Misdirected(selection.dialect, errors.SHUTTING_DOWN)
             elif not self._services.load.admit():
@@ -284,16 +285,18 @@ class PublicServer:
         recording = None
         if self._recorder is not None:
             recording = self._recorder.begin(label, selection.mode, self._describe(connection))
+        catalogue = SessionCatalogue(self._services.registry, selection.mode, connection.rights)
         machine = self._machines.make(
             selection,
             session_id,
             self._options.limits(selection.kind),
+            catalogue,
             recording.recording_id if recording is not None else None,
         )
         upgrade = connection.upgrade
         assert upgrade is not None
         identity = Identity(session_id, selection.kind, label, upgrade.trace_id)
-        session = Session(identity, connection, machine, self._services, telemetry, recording)
+        session = Session(identity, connection, machine, self._services, telemetry, catalogue, recording)
         self._sessions[session] = connection
         self._empty.clear()
         try:

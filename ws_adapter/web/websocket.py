@@ -43,6 +43,7 @@ from ws_adapter.web.message import (
 )
 from ws_adapter.web.pieces import Pieces
 from ws_adapter.web.rate_limit import Allowance, Bucket
+from ws_adapter.web.rights import ALL_RIGHTS
 from ws_adapter.web.routes import Misdirected, Selection, largest_body
 
 WRITE_LIMIT: Final = 32 * 1024
@@ -129,6 +130,8 @@ class PublicConnection(HttpConnection):
         """Whether it was cut because of the size of a message."""
         self._arriving = arriving
         self._byte_count = byte_count
+        self.rights = ALL_RIGHTS
+        """What its key, or its client secret, may be used for."""
         self.allowance: Allowance | None = None
         """That of its address, once its request was accepted."""
         self._small = Bucket(SMALL_BURST, SMALL_PER_S, monotonic)

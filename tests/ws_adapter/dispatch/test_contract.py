@@ -21,6 +21,7 @@ from ws_adapter.process.errors import (
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 
+POOL = pool_name("antiphon-mini", Mode)
 TEXT = {Mode.CHAT}
 EARS = {Mode.TRANSCRIPTION}
 
@@ -161,7 +162,7 @@ async def test_who_lost_its_worker_goes_to_the_head(of_adapter: Build) -> None:
         second = await callers.enter()
         told = [place.position for place in second.places]
 
-        again = await callers.enter(again=True)
+        again = await callers.enter(again=POOL)
         await first.leave()
 
         await until(lambda: again.lease)
@@ -179,7 +180,7 @@ async def test_worker_that_refused_a_session_leaves_the_next_one_its_place(of_ad
                     pass
                 raise AttachFailed(Reason.WORKER_LOST)
 
-        again = await callers.enter(again=True)
+        again = await callers.enter(again=POOL)
 
         await until(lambda: again.lease)
 
@@ -238,7 +239,7 @@ async def test_positions_never_grow_and_the_wait_ends_in_one_way(of_adapter: Bui
 
         await waiting[1].vanish()
         await until(lambda: waiting[3].places[-1].position == 3)
-        await callers.enter(again=True)
+        await callers.enter(again=POOL)
         await waiting[0].vanish()
         await until(lambda: waiting[3].places[-1].queue_length == 3)
 
@@ -257,7 +258,7 @@ async def test_full_queue_refuses_newcomers_alone_and_keeps_nothing_of_them(of_a
         waiting = [await callers.enter() for _ in range(2)]
 
         late = await callers.enter()
-        again = await callers.enter(again=True)
+        again = await callers.enter(again=POOL)
 
         assert isinstance(late.error, QueueFull)
         assert again.error is None

@@ -310,7 +310,7 @@ class Callers:
         max_wait: float = 0.0,
         need: Need = ANYTHING,
         label: str = "",
-        again: bool = False,
+        again: str | None = None,
         dispatcher: Dispatcher | None = None,
     ) -> Caller:
         """Comes, and is there or refused when this returns."""

@@ -81,7 +81,7 @@ class RemoteDispatcher:
 
     @asynccontextmanager
     async def acquire(
-        self, kind: Kind, max_wait: float, *, need: Need = ANYTHING, label: str = "", again: bool = False
+        self, kind: Kind, max_wait: float, *, need: Need = ANYTHING, label: str = "", again: str | None = None
     ) -> AsyncIterator[RemoteTicket]:
         """See `Dispatcher.acquire`; labels and the head of the queue are for sessions of the adapter."""
         assert not again

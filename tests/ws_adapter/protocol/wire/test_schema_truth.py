@@ -205,7 +205,7 @@ def texts(schema: Event, name: str) -> st.SearchStrategy[str]:
     if name.endswith("model"):
         return st.sampled_from(["", *CATALOGUE.models])
     if name.endswith(("output.voice", "voice.id")):
-        return st.sampled_from(sorted(CATALOGUE.voices))
+        return st.sampled_from(sorted(CATALOGUE.of("").voices or ()))
     if name.endswith("ref_audio_path"):
         return st.sampled_from(["", *CATALOGUE.voices])
     if "contentEncoding" in schema:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from antiphon.listening import where
 from antiphon.redis import RedisUnusable, connect
 from antiphon.semconv import SERVICE_ADAPTER
 from antiphon.telemetry.errors import TelemetryError
@@ -369,6 +370,8 @@ def _reload(readable: Mapping[str, Callable[[], None]], expiry: KeyExpiry) -> No
 def _cannot_listen(error: CannotListen) -> str:
     if error.reason.errno == errno.EADDRINUSE:
         return (
-            f"Port {error.port} is in use by another process. Choose another with {error.option}, or stop it."
+            f"Port {error.port} is in use by another process{where(error.reason)}. "
+            f"Choose another with {error.option}, or stop it."
         )
-    return f"Cannot listen on {error.host} port {error.port}: {error.reason.strerror}."
+    at = where(error.reason) or f" on {error.host}"
+    return f"Cannot listen{at} port {error.port}: {error.reason.strerror}."

@@ -14,6 +14,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from antiphon import semconv
+from antiphon.listening import bind_all
 from antiphon.semconv import Rejection
 from antiphon.telemetry.logs import SessionFields, session_log
 from antiphon.telemetry.port import NOWHERE, stop_listening
@@ -112,6 +113,19 @@ class PublicServer:
         return addresses
 
     async def _listen(self, host: str, port: int, certificate: Certificate | None) -> str:
+        """Listen on all addresses of a host; return one of them with the port. Raises `CannotListen`."""
+        try:
+            sockets = bind_all(host, port, reuse_port=self._options.reuse_port)
+            for sock in sockets:
+                # Connections inherit it.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+                self._servers.append(await self._serve_on(sock, certificate))
+        except OSError as error:
+            raise CannotListen("--tls-port" if certificate else "--port", host, port, error) from error
+        host, port = sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def _serve_on(self, sock: socket.socket, certificate: Certificate | None) -> Server:
         tls: dict[str, Any] = {}
         if certificate is not None:
             tls = {
@@ -119,11 +133,9 @@ class PublicServer:
                 "ssl_handshake_timeout": OPEN_TIMEOUT_S,
                 "ssl_shutdown_timeout": CLOSE_TIMEOUT_S,
             }
-        listening = serve(
+        return await serve(
             self._serve,
-            host,
-            port,
-            reuse_port=self._options.reuse_port,
+            sock=sock,
             process_request=self._respond,
             process_response=_finish_response,
             select_subprotocol=_select_subprotocol,
@@ -142,16 +154,6 @@ class PublicServer:
             ),
             **tls,
         )
-        try:
-            server = await listening
-        except OSError as error:
-            raise CannotListen("--tls-port" if certificate else "--port", host, port, error) from error
-        self._servers.append(server)
-        for listener in server.sockets:
-            # Connections inherit it.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        host, port = server.sockets[0].getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def drain(self) -> None:
         """Turns newcomers and waiting clients away; lets sessions go on for `drain_timeout_s`, then ends

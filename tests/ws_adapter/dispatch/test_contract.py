@@ -450,6 +450,40 @@ async def test_what_no_worker_ever_served_is_refused_by_whichever_there_is(build
         await until(lambda: caller.lease)
 
 
+async def test_ticket_that_lost_a_worker_of_one_pool_stands_last_in_another(of_adapter: Build) -> None:
+    """The attack: lose a slot where nobody waits, and be the first where others do."""
+    async with stage(of_adapter) as callers:
+        await callers.house.open("mini", 1)
+        await callers.house.open("text", 1, "words", TEXT)
+        spoken = [await callers.enter(Kind.AUDIO_DUPLEX) for _ in range(3)]
+        await until(lambda: spoken[0].lease)
+        of_words, of_mini = pool_name("words", TEXT), pool_name("antiphon-mini", Mode)
+
+        moved = await callers.enter(need=Need(model="antiphon-mini"), again=of_words)
+        lost = await callers.enter(need=Need(model="antiphon-mini"), again=of_mini)
+
+        for leaving, expected in ((spoken[0], lost), (lost, spoken[1]), (spoken[1], spoken[2])):
+            await leaving.leave()
+            await until(lambda expected=expected: expected.lease)
+        assert moved.lease is None
+
+
+async def test_caller_that_may_use_some_models_alone_gets_no_other(of_adapter: Build) -> None:
+    async with stage(of_adapter, no_worker_grace_s=0.5) as callers:
+        await callers.house.open("mini", 1)
+        await callers.house.open("text", 1, "words", TEXT)
+        words = Need(models=frozenset({"words"}))
+        first, second = await callers.enter(need=words), await callers.enter(need=words)
+        await until(lambda: first.lease)
+        assert first.lease is not None
+        assert first.lease.worker_id == "text"
+        assert second.lease is None
+
+        nothing = await callers.enter(need=Need(models=frozenset({"others"})))
+        await until(lambda: nothing.error)
+        assert isinstance(nothing.error, DispatcherUnavailable)
+
+
 async def test_ticket_whose_pool_has_gone_moves_to_one_that_can_serve_it(build: Build) -> None:
     async with stage(build, no_worker_grace_s=1e6) as callers:
         await callers.house.open("text", 1, "words", TEXT)

@@ -9,6 +9,8 @@ from typing import Final
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
 
+from antiphon.listening import bind_all
+
 READING: Final = ("GET", "HEAD")
 """The methods of a page."""
 
@@ -39,34 +41,39 @@ class Port:
         """`answer` gets the address of the other end, too; `connection` reads the requests."""
         self._answer = answer
         self._connection = connection
-        self._server: Server | None = None
+        self._servers: list[Server] = []
 
     async def start(self, host: str, port: int, *, reuse: bool = False) -> int:
-        """Listens, with `reuse` beside others; returns the port. Raises `OSError` if that is impossible."""
-        self._server = await serve(
-            _no_websocket,
-            host,
-            port,
-            reuse_port=reuse,
-            process_request=self._respond,
-            open_timeout=OPEN_TIMEOUT_S,
-            server_header=None,
-            create_connection=self._connection,
-            logger=_quiet,
-        )
-        bound: int = self._server.sockets[0].getsockname()[1]
+        """Listen on all addresses of a host, with `reuse` beside others; return the port.
+
+        Raises `OSError` if one of them cannot be had.
+        """
+        sockets = bind_all(host, port, reuse_port=reuse)
+        for sock in sockets:
+            server = await serve(
+                _no_websocket,
+                sock=sock,
+                process_request=self._respond,
+                open_timeout=OPEN_TIMEOUT_S,
+                server_header=None,
+                create_connection=self._connection,
+                logger=_quiet,
+            )
+            self._servers.append(server)
+        bound: int = sockets[0].getsockname()[1]
         return bound
 
     def leave(self) -> None:
         """Leaves the port to others; what has come in is answered."""
-        if self._server is not None:
-            stop_listening(self._server)
+        for server in self._servers:
+            stop_listening(server)
 
     async def close(self) -> None:
         """Stops listening."""
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
+        for server in self._servers:
+            server.close()
+        for server in self._servers:
+            await server.wait_closed()
 
     async def _respond(self, connection: ServerConnection, request: Request) -> Response:
         # There is none if the client left before its connection was accepted.

@@ -12,6 +12,7 @@ from antiphon.cli.arguments.shared_key import (
     add_client_secret_key_option,
     add_worker_key_option,
 )
+from tests.cli.support.process import run_cli
 
 
 def parse(add: Callable[[argparse.ArgumentParser], None], *arguments: str) -> dict[str, object]:
@@ -42,3 +43,27 @@ def test_client_secret_key_file_is_handed_on_by_name_for_reloads(monkeypatch: py
     assert parse(add, option, "key") == {"client_secret_key_file": Path("key")}
     monkeypatch.setenv(CLIENT_SECRET_KEY, "from the environment\n")
     assert parse(add) == {"client_secret_key": b"from the environment"}
+
+
+def test_adapter_whose_keys_of_client_secrets_cannot_be_used_does_not_start(tmp_path: Path) -> None:
+    file = tmp_path / "secrets.key"
+    file.write_text(f"{'k' * 32}\ntoo short\n")
+
+    done = run_cli("adapter", "--worker", "unix:none", "--port", "0", "--client-secret-key-file", file)
+
+    assert done.code == 2
+    assert done.err.splitlines()[-1] == (
+        f"Line 2 of {file} has 9 bytes: a key of client secrets must have at least 16. "
+        "Make one with: openssl rand -hex 32"
+    )
+    assert "too short" not in done.err
+
+
+def test_adapter_whose_file_of_keys_has_an_unknown_field_does_not_start(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"alice:{'0' * 64}:colour=red\n")
+
+    done = run_cli("adapter", "--worker", "unix:none", "--port", "0", "--auth", "keys", "--keys", file)
+
+    assert done.code == 2
+    assert f"Line 1 of {file}: there is no field 'colour'" in done.err

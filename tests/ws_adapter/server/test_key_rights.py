@@ -226,6 +226,26 @@ async def test_key_whose_expiry_moved_before_it_came_keeps_its_sessions(keys: Ke
             assert codes((await client.end())[0][:1]) == ["unauthorized"]
 
 
+class SetClock(ManualClock):
+    """A clock whose calendar can be set, as by an operator."""
+
+    offset_s = 0.0
+
+    def unix(self) -> float:
+        return super().unix() + self.offset_s
+
+
+async def test_key_expires_within_a_minute_after_the_wall_clock_was_set(keys: KeyFile) -> None:
+    clock = SetClock()
+    keys.add("alice", expires=date(clock.unix() + 3600))
+    async with served(keys, clock=clock) as stage:
+        async with stage.client(additional_headers=keys.bearer("alice")) as client:
+            await client.begin()
+            clock.offset_s = 3600
+            await clock.advance(60)
+            assert codes((await client.end())[0][:1]) == ["unauthorized"]
+
+
 async def test_client_secret_expires_with_its_key(keys: KeyFile) -> None:
     clock = ManualClock()
     keys.add("alice", expires=date(clock.unix() + 30))

@@ -51,9 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     given = vars(arguments)
     fields = {name: given[name] for name in _FIELDS if given.get(name) is not None}
     try:
-        secret, key = make_key(
-            arguments.name, fields, is_admin=arguments.admin, is_trusted=arguments.trusted
-        )
+        secret, key = make_key(arguments.name, fields, is_admin=arguments.admin, is_trusted=arguments.trusted)
     except ConfigurationError as error:
         raise Failure(str(error), ExitCode.USAGE) from None
     if key.has_expired(time.time()):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from antiphon.listening import where
 from antiphon.redis import RedisTls, RedisUnusable, connect, read_password, read_tls
 from antiphon.semconv import SERVICE_ADAPTER
 from antiphon.telemetry.errors import TelemetryError
@@ -39,6 +40,7 @@ from ws_adapter.server.access import Access
 from ws_adapter.server.admin import Administration
 from ws_adapter.server.default_voice import read_default_voice
 from ws_adapter.server.handshake import Handshake
+from ws_adapter.server.key_expiry import KeyExpiry
 from ws_adapter.server.listener import PublicServer
 from ws_adapter.server.pages import Pages
 from ws_adapter.session.readers import Readers
@@ -75,8 +77,8 @@ def announce(address: str) -> None:
 async def serve(options: AdapterOptions, on_ready: Callable[[str], None] = announce) -> int:
     """Runs an adapter until SIGTERM or SIGINT; a second signal ends it at once.
 
-    SIGHUP reads keys, certificates and the file of workers again; an adapter that has none of them ends by it
-    as any process does.
+    SIGHUP reads keys, those of client secrets too, certificates and the file of workers again; an adapter
+    that has none of them ends by it as any process does.
     `on_ready` is called for each address for clients, `http://host:port` first. Returns the exit code: 0
     drained, 1 fault, 2 configuration.
     """
@@ -151,6 +153,7 @@ class Adapter:
         ]
         try:
             addresses = await self._listen(parts)
+            parts.expiry.look()
             logger.info("speech is detected by %s", parts.services.detector.name)
             for address in addresses:
                 on_ready(address)
@@ -166,6 +169,7 @@ class Adapter:
             await self._drain(parts.server)
             return EXIT_DRAINED
         finally:
+            parts.expiry.stop()
             if parts.direct is not None:
                 await parts.direct.close()
             await parts.server.close()
@@ -219,6 +223,7 @@ class _Parts:
     administration: Administration
     recorder: Recorder | None
     direct: "DirectServer | None"
+    expiry: KeyExpiry
     reload: Callable[[], None]
 
 
@@ -265,9 +270,12 @@ def _assemble(
     pages = Pages(services, access, voice, {} if options.no_page else read_files())
     server = PublicServer(services, access, handshake, pages, metrics, certificate, recorder)
     direct = _direct_server(services, access, metrics, handshake, certificate)
+    expiry = KeyExpiry(access, clock, lambda: _end_withdrawn(server, direct))
     readable: dict[str, Callable[[], None]] = {}
     if options.keys is not None:
         readable["file of keys"] = access.reload
+    if options.client_secret_key_file is not None:
+        readable["keys of client secrets"] = access.reload_signing_keys
     if certificate is not None:
         readable["certificate"] = certificate.reload
     if worker_tls is not None:
@@ -285,7 +293,8 @@ def _assemble(
         Administration(access, snapshot, telemetry, drain),
         recorder,
         direct,
-        reload=lambda: _reload(readable, server, direct),
+        expiry,
+        reload=lambda: _reload(readable, expiry),
     )
 
 
@@ -379,9 +388,13 @@ def _recorder(options: AdapterOptions, clock: Clock) -> Recorder | None:
     return Recorder(options.recordings, clock, max_age_s=max_age_s, max_bytes=options.recordings_max_bytes)
 
 
-def _reload(
-    readable: Mapping[str, Callable[[], None]], server: PublicServer, direct: "DirectServer | None"
-) -> None:
+def _end_withdrawn(server: PublicServer, direct: "DirectServer | None") -> None:
+    server.end_withdrawn()
+    if direct is not None:
+        direct.servicer.end_withdrawn()
+
+
+def _reload(readable: Mapping[str, Callable[[], None]], expiry: KeyExpiry) -> None:
     for what, read in readable.items():
         try:
             read()
@@ -389,14 +402,14 @@ def _reload(
             logger.error("the %s could not be read again, nothing changes: %s", what, error)
         else:
             logger.info("the %s was read again", what)
-    server.end_withdrawn()
-    if direct is not None:
-        direct.servicer.end_withdrawn()
+    expiry.look()
 
 
 def _cannot_listen(error: CannotListen) -> str:
     if error.reason.errno == errno.EADDRINUSE:
         return (
-            f"Port {error.port} is in use by another process. Choose another with {error.option}, or stop it."
+            f"Port {error.port} is in use by another process{where(error.reason)}. "
+            f"Choose another with {error.option}, or stop it."
         )
-    return f"Cannot listen on {error.host} port {error.port}: {error.reason.strerror}."
+    at = where(error.reason) or f" on {error.host}"
+    return f"Cannot listen{at} port {error.port}: {error.reason.strerror}."

@@ -11,8 +11,8 @@ from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.process.load import LoadLimits
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire.limits import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, Limits
-from ws_adapter.web.client_secrets import SHORTEST_KEY
 from ws_adapter.web.rate_limit import Network
+from ws_adapter.web.signing_keys import SOURCE, parse_signing_keys
 from ws_adapter.worker.targets import check_target
 from ws_adapter.worker.transport.dialler import WorkerTransport
 
@@ -130,8 +130,11 @@ class AdapterOptions:
     """File of keys, see `ws_adapter.web.keys`. Read again on SIGHUP."""
 
     client_secret_key: bytes | None = field(default=None, repr=False)
-    """What client secrets are signed with; adapters with the same take each other's. None makes one for as
-    long as this adapter runs."""
+    """What client secrets are signed with, see `ws_adapter.web.signing_keys`; adapters that have a key in
+    common take each other's. None makes one for as long as this adapter runs."""
+
+    client_secret_key_file: Path | None = None
+    """A file with these keys, which counts instead. Read again on SIGHUP."""
 
     auth_query: bool = False
     """Takes a key from the query too, as `token`; it may end in the logs of proxies."""
@@ -272,11 +275,8 @@ class AdapterOptions:
                 f"The worker key must have at least {MIN_WORKER_KEY_BYTES} bytes, not "
                 f"{len(self.worker_key)}. Make one with: openssl rand -hex 32"
             )
-        if self.client_secret_key is not None and len(self.client_secret_key) < SHORTEST_KEY:
-            raise ConfigurationError(
-                f"The key of client secrets must have at least {SHORTEST_KEY} bytes, not "
-                f"{len(self.client_secret_key)}. Make one with: openssl rand -hex 32"
-            )
+        if self.client_secret_key is not None:
+            parse_signing_keys(self.client_secret_key, SOURCE)
         self._check_access()
         for name in ("queue_capacity", "max_waiting_units"):
             if getattr(self, name) < 1:
@@ -382,7 +382,7 @@ class AdapterOptions:
     @property
     def is_reloadable(self) -> bool:
         """Whether there is a file that is read again on SIGHUP."""
-        files = (self.keys, self.tls_cert, self.worker_ca, self.workers_file)
+        files = (self.keys, self.client_secret_key_file, self.tls_cert, self.worker_ca, self.workers_file)
         return any(file is not None for file in (*files, self.dispatcher_ca, self.dispatcher_cert))
 
     @property

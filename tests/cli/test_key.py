@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.support.process import run_cli, run_without
 from ws_adapter.web.keys import Keys
 
@@ -48,7 +50,7 @@ def test_serve_finds_unusable_keys_before_it_loads_a_model(tmp_path: Path) -> No
     assert done.code == 2
     assert done.err == (
         f"Line 1 of {tmp_path / 'keys'} is no key: expected name:sha256, and perhaps :admin, :trusted or "
-        ":admin,trusted. Make one with: antiphon key NAME\n"
+        ":admin,trusted and fields such as expires=2030-01-31. Make one with: antiphon key NAME\n"
     )
 
 
@@ -57,3 +59,28 @@ def test_keys_without_auth_are_an_error() -> None:
 
     assert done.code == 2
     assert "Pass --auth keys and --keys FILE, or neither." in done.err
+
+
+def test_key_with_fields_gets_a_line_with_them() -> None:
+    options = ("--expires", "2030-01-31", "--modes", "chat", "--models", "a,b", "--direct-slots", "2")
+    done = run_cli("key", "alice", *options, "--connections", "3")
+
+    assert done.code == 0
+    words = done.out.strip().split(":", 2)[2]
+    assert words == "expires=2030-01-31T00:00:00Z modes=chat models=a,b connections=3 direct_slots=2"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--expires", "2020-01-31", "expires must be in the future, not 2020-01-31."),
+        ("--expires", "tomorrow", "expires must be a date such as 2030-01-31, or 2030-01-31T18:00:00Z, not"),
+        ("--modes", "singing", "modes must be of audio, video, chat, transcription"),
+        ("--connections", "none", "connections must be a number from 1"),
+    ],
+)
+def test_key_with_a_field_that_cannot_be_is_not_made(option: str, value: str, message: str) -> None:
+    done = run_cli("key", "alice", option, value)
+
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err

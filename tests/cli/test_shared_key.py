@@ -1,41 +1,69 @@
 """Keys that processes share: from a file or the environment, never from the command line itself."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from antiphon.cli.arguments.shared_key import (
-    ADMIN_KEY,
     CLIENT_SECRET_KEY,
     WORKER_KEY,
-    add_admin_key_option,
     add_client_secret_key_option,
     add_worker_key_option,
 )
-
-OPTIONS = [
-    (add_admin_key_option, "--admin-key-file", "admin_key", ADMIN_KEY),
-    (add_worker_key_option, "--worker-key-file", "worker_key", WORKER_KEY),
-    (add_client_secret_key_option, "--client-secret-key-file", "client_secret_key", CLIENT_SECRET_KEY),
-]
+from tests.cli.support.process import run_cli
 
 
-@pytest.mark.parametrize(("add", "option", "name", "variable"), OPTIONS)
-def test_a_file_goes_before_the_environment(
-    add: object, option: str, name: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def parse(add: Callable[[argparse.ArgumentParser], None], *arguments: str) -> dict[str, object]:
+    parser = argparse.ArgumentParser()
+    add(parser)
+    return vars(parser.parse_args(arguments))
+
+
+def test_worker_key_file_given_beside_environment_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def parse(*arguments: str) -> dict[str, bytes]:
-        parser = argparse.ArgumentParser()
-        add(parser)  # type: ignore[operator]
-        return vars(parser.parse_args(arguments))
-
+    add, option = add_worker_key_option, "--worker-key-file"
     (tmp_path / "key").write_bytes(b"from a file\n")
 
-    assert parse() == {}
-    assert parse(option, str(tmp_path / "key")) == {name: b"from a file"}
-    monkeypatch.setenv(variable, "from the environment")
-    assert parse() == {name: b"from the environment"}
-    assert parse(option, str(tmp_path / "key")) == {name: b"from a file"}
+    assert parse(add) == {}
+    assert parse(add, option, str(tmp_path / "key")) == {"worker_key": b"from a file"}
+    monkeypatch.setenv(WORKER_KEY, "from the environment")
+    assert parse(add) == {"worker_key": b"from the environment"}
+    assert parse(add, option, str(tmp_path / "key")) == {"worker_key": b"from a file"}
     with pytest.raises(SystemExit):
-        parse(option, str(tmp_path / "none"))
+        parse(add, option, str(tmp_path / "none"))
+
+
+def test_client_secret_key_file_is_handed_on_by_name_for_reloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    add, option = add_client_secret_key_option, "--client-secret-key-file"
+
+    assert parse(add) == {}
+    assert parse(add, option, "key") == {"client_secret_key_file": Path("key")}
+    monkeypatch.setenv(CLIENT_SECRET_KEY, "from the environment\n")
+    assert parse(add) == {"client_secret_key": b"from the environment"}
+
+
+def test_adapter_whose_keys_of_client_secrets_cannot_be_used_does_not_start(tmp_path: Path) -> None:
+    file = tmp_path / "secrets.key"
+    file.write_text(f"{'k' * 32}\ntoo short\n")
+
+    done = run_cli("adapter", "--worker", "unix:none", "--port", "0", "--client-secret-key-file", file)
+
+    assert done.code == 2
+    assert done.err.splitlines()[-1] == (
+        f"Line 2 of {file} has 9 bytes: a key of client secrets must have at least 16. "
+        "Make one with: openssl rand -hex 32"
+    )
+    assert "too short" not in done.err
+
+
+def test_adapter_whose_file_of_keys_has_an_unknown_field_does_not_start(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"alice:{'0' * 64}:colour=red\n")
+
+    done = run_cli("adapter", "--worker", "unix:none", "--port", "0", "--auth", "keys", "--keys", file)
+
+    assert done.code == 2
+    assert f"Line 1 of {file}: there is no field 'colour'" in done.err

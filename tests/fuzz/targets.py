@@ -26,6 +26,7 @@ from inference_service.models.minicpmo.slices import slice_image
 from inference_service.rpc import requests
 from inference_service.session import metadata
 from tests.support.scripted_engine import EVERYTHING
+from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.protocol.chat.content import MAX_MEDIA_BYTES, ChatRules, read_request
 from ws_adapter.protocol.chat.fields import ChatFields
@@ -42,7 +43,7 @@ from ws_adapter.protocol.core.actions import (
     Send,
     TakeSlot,
 )
-from ws_adapter.protocol.core.config import Catalogue, Mode
+from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.machine import Machine
 from ws_adapter.protocol.core.signals import Finalized, Piece, Ready, UnitDone, UnitEnd
 from ws_adapter.protocol.core.turn import Speech
@@ -69,7 +70,7 @@ Target = Callable[[bytes], None]
 FRAME_SEPARATOR = b"\n"
 """JSON needs no line break, so one input can be a whole conversation."""
 
-_CATALOGUE = Catalogue({"antiphon-mini"}, {"amber"})
+_CATALOGUE = catalogue_of(voices={"amber"})
 _KINDS = tuple(resolve(pb.SessionConfig(mode=mode), EVERYTHING, lambda: 7).setup for mode in MODES)
 _READY = Ready(prompt_tokens=20, context_limit=8192, max_units_in_flight=2, generate_audio=True)
 
@@ -189,7 +190,7 @@ def chat_request(data: bytes) -> None:
     """The frame of `/ws/chat`, read to its last field."""
     with suppress(Refusal, InvalidUtf8):
         fields = RequestDecoder(ChatFields).decode(data)
-        request = read_request(fields, ChatRules("", speaks=True), _CATALOGUE)
+        request = read_request(fields, ChatRules("", speaks=True), _CATALOGUE.of(""))
         assert any(message.role == "user" for message in request.turn.messages)
         assert request.turn.size <= MAX_MEDIA_BYTES + len(data)
         for message in request.turn.messages:

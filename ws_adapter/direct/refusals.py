@@ -21,6 +21,7 @@ _Code = grpc.StatusCode
 
 _CODES: Final = {
     AcquireReason.KEY_REFUSED: _Code.UNAUTHENTICATED,
+    AcquireReason.NOT_ALLOWED: _Code.PERMISSION_DENIED,
     AcquireReason.RATE_LIMITED: _Code.RESOURCE_EXHAUSTED,
     AcquireReason.PAYLOAD_INVALID: _Code.INVALID_ARGUMENT,
     AcquireReason.QUEUE_FULL: _Code.RESOURCE_EXHAUSTED,

@@ -1,14 +1,17 @@
 """The gRPC port of an adapter."""
 
+import errno
+import os
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from antiphon.listening import bind_all
 from antiphon.v1.dispatch_service_pb2_grpc import add_DispatchServiceServicer_to_server
 from ws_adapter.direct.service import DispatchServicer
 from ws_adapter.options import AdapterOptions
-from ws_adapter.process.errors import ConfigurationError
+from ws_adapter.process.errors import CannotListen
 from ws_adapter.web.tls import Certificate
 
 SPARE_CALLS: Final = 256
@@ -51,21 +54,31 @@ class DirectServer:
         add_DispatchServiceServicer_to_server(servicer, self._server)
 
     async def start(self) -> int:
-        """Listens; returns the port. Raises `ConfigurationError`."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        address = f"{host}:{self._port}"
+        """Listen on all addresses of the host; return the port. Raises `CannotListen`.
+
+        Of a name gRPC takes what it gets, so each address is tried and named by itself.
+        """
+        try:
+            sockets = bind_all(self._host, self._port)
+            addresses = [sock.getsockname() for sock in sockets]
+            for sock in sockets:
+                sock.close()
+            for host, port, *_ in addresses:
+                self._listen_on(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        except OSError as error:
+            raise CannotListen("--grpc-port", self._host, self._port, error) from error
+        await self._server.start()
+        bound: int = addresses[0][1]
+        return bound
+
+    def _listen_on(self, address: str) -> None:
         try:
             if self._certificate is None:
-                port = self._server.add_insecure_port(address)
+                self._server.add_insecure_port(address)
             else:
-                port = self._server.add_secure_port(address, _credentials(self._certificate))
-        except RuntimeError:
-            raise ConfigurationError(
-                f"Cannot listen on {address}: it is in use or not allowed. "
-                "Choose another with --grpc-port, or stop what uses it."
-            ) from None
-        await self._server.start()
-        return port
+                self._server.add_secure_port(address, _credentials(self._certificate))
+        except RuntimeError:  # somebody else was faster
+            raise OSError(errno.EADDRINUSE, f"{address}: {os.strerror(errno.EADDRINUSE)}") from None
 
     async def close(self) -> None:
         """Ends all calls; leases that are in use stay so."""

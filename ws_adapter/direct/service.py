@@ -16,7 +16,7 @@ from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceServicer
 from ws_adapter.direct.loan import Demand, Loan, Revoked
 from ws_adapter.direct.refusals import Refused
-from ws_adapter.dispatch.base import Lease, LeaseTerms, Need, QueuePlace, Share
+from ws_adapter.dispatch.base import MODE_OF, Lease, LeaseTerms, Need, QueuePlace, Share
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.options import AdapterOptions
 from ws_adapter.protocol.core.kind import Kind
@@ -53,10 +53,11 @@ class DispatchServicer(DispatchServiceServicer):
         self._loans: set[asyncio.Task[None]] = set()
 
     def end_withdrawn(self) -> None:
-        """Ends the waits of keys that no longer count; a lease that was given is left to its caller."""
+        """End the waits of keys that were withdrawn or have expired; a lease that was given is left to its
+        caller."""
         for loan, key in list(self._callers.items()):
-            if self._access.is_withdrawn(key):
-                loan.refuse(Refused(AcquireReason.KEY_REFUSED, "the key was withdrawn"))
+            if (verdict := self._access.end_of(key)) is not None:
+                loan.refuse(Refused(AcquireReason.KEY_REFUSED, verdict.message))
 
     def drain(self) -> None:
         """Ends all waits."""
@@ -95,7 +96,7 @@ class DispatchServicer(DispatchServiceServicer):
         request = Request("/", headers)
         try:
             caller = self._access.caller(request, _address(context.peer()))
-            return await self._access.enter(request, caller, None)
+            return await self._access.enter(request, caller)
         except Denied as denied:
             self._rejected(denied.reason)
             raise Refused.by_access(denied) from None
@@ -130,6 +131,12 @@ def _demand(request: pb.AcquireRequest, entry: Pass, options: AdapterOptions) ->
     if kind is None:
         expected = ", ".join(KINDS)
         raise Refused(AcquireReason.PAYLOAD_INVALID, f"kind must be one of {expected}", field="kind")
+    rights = entry.rights
+    if not rights.allows_mode(MODE_OF[kind]):
+        message = f"the key is not for kind {request.kind}"
+        raise Refused(AcquireReason.NOT_ALLOWED, message, field="kind")
+    if not rights.allows_model(request.model):
+        raise Refused(AcquireReason.NOT_ALLOWED, "the key is not for this model", field="model")
     max_wait_s = longest_s = options.queue_max_wait_s
     if request.HasField("max_wait"):
         wait_s = request.max_wait.seconds + request.max_wait.nanos / 1e9
@@ -137,9 +144,16 @@ def _demand(request: pb.AcquireRequest, entry: Pass, options: AdapterOptions) ->
             raise Refused(AcquireReason.PAYLOAD_INVALID, "max_wait must be above 0", field="max_wait")
         max_wait_s = min(wait_s, longest_s or wait_s)
     terms = LeaseTerms(entry.tenant, options.direct_session_limit_s, options.direct_idle_s)
-    share = Share(entry.holder, options.direct_slots_per_caller) if entry.holder else None
-    label = f"direct_{secrets.token_hex(6)}"
-    return Demand(kind, Need(model=request.model), max_wait_s, label, terms, share)
+    need = Need(model=request.model, models=rights.models)
+    return Demand(kind, need, max_wait_s, f"direct_{secrets.token_hex(6)}", terms, _share(entry, options))
+
+
+def _share(entry: Pass, options: AdapterOptions) -> Share | None:
+    """Return how many slots a caller may hold: what its key says, else what is usual; None for any number."""
+    if not entry.holder:
+        return None
+    own = entry.key.limits.direct_slots if entry.key is not None else None
+    return Share(entry.holder, options.direct_slots_per_caller if own is None else own)
 
 
 def _draining() -> Refused:

@@ -19,10 +19,18 @@ MODE_OF: Final = {
 
 
 class Need(NamedTuple):
-    """What a session wants of its worker. Without a `mode` it is that of its kind, without a `model` any."""
+    """What a session wants of its worker. Without a `mode` it is that of its kind, without a `model` any.
+
+    `models` are those that its caller's key allows, None all.
+    """
 
     mode: Mode | None = None
     model: str = ""
+    models: frozenset[str] | None = None
+
+    def allows(self, model: str) -> bool:
+        """Whether the caller may use this model."""
+        return self.models is None or model in self.models
 
 
 ANYTHING: Final = Need()
@@ -156,15 +164,17 @@ class Dispatcher(Protocol):
         *,
         need: Need = ANYTHING,
         label: str = "",
-        again: bool = False,
+        again: str | None = None,
         terms: LeaseTerms = ANY_TERMS,
         share: Share | None = None,
     ) -> AbstractAsyncContextManager[Ticket]:
         """Enters a queue; leaving the block leaves the queue or gives the slot back, on every path.
 
         `max_wait` in seconds, 0 for ever. `need` is what its worker must serve beside the kind. `label` names
-        the session to those who look at the queue. `again`: the caller lost its worker and goes to the head
-        of the queue. `terms` are signed into the lease. With a `share` the slots of its holder are bounded.
+        the session to those who look at the queue. `again` is the pool in which the caller lost its worker:
+        in that pool it goes to the head of the queue, in any other to the end. `terms` are signed into the
+        lease. With a `share` the slots of its holder are bounded.
+
         Leave the block only when the worker has ended all three calls. Raises `QueueFull`, `SlotLimit` or
         `DispatcherUnavailable` on entering; an `AttachFailed` that leaves the block tells the dispatcher
         about the worker.

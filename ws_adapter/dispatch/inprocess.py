@@ -27,7 +27,7 @@ from ws_adapter.dispatch.base import (
 from ws_adapter.dispatch.estimate import Outlook, Session
 from ws_adapter.dispatch.leases import Signer, attach_failed
 from ws_adapter.dispatch.line import Line
-from ws_adapter.dispatch.pools import Offer, Served, choose, pool_of
+from ws_adapter.dispatch.pools import Offer, Served, choose
 from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.dispatch.ticket import QueuedTicket, Wish, slot_limit
 from ws_adapter.process.clock import Clock, Timer
@@ -90,7 +90,7 @@ class InProcessDispatcher:
         *,
         need: Need = ANYTHING,
         label: str = "",
-        again: bool = False,
+        again: str | None = None,
         terms: LeaseTerms = ANY_TERMS,
         share: Share | None = None,
     ) -> AsyncIterator[_Ticket]:
@@ -175,7 +175,8 @@ class InProcessDispatcher:
             self._remove(ticket)
             raise limit
         self._pump(line)
-        if len(line.waiting) > self.rules.capacity and not ticket.wish.again and ticket.lease is None:
+        is_new = ticket.wish.again != ticket.line.name
+        if len(line.waiting) > self.rules.capacity and is_new and ticket.lease is None:
             self._remove(ticket)
             raise QueueFull(f"{self.rules.capacity} sessions wait already")
 
@@ -219,7 +220,7 @@ class InProcessDispatcher:
     def _pools(self) -> dict[str, list[WorkerInfo]]:
         pools: dict[str, list[WorkerInfo]] = {}
         for _, info in self._registry.ready():
-            pools.setdefault(pool_of(info), []).append(info)
+            pools.setdefault(info.pool, []).append(info)
         return pools
 
     def _leave(self, ticket: _Ticket, was_used: bool) -> None:
@@ -268,7 +269,7 @@ class InProcessDispatcher:
         line.stir()
 
     def _workers(self, pool: str) -> list[tuple[str, WorkerInfo]]:
-        return [(target, info) for target, info in self._registry.ready() if pool_of(info) == pool]
+        return [(target, info) for target, info in self._registry.ready() if info.pool == pool]
 
     def _free_slots(self, target: str, info: WorkerInfo) -> list[int]:
         """Those that are nobody's: also sessions may hold one that came past this dispatcher."""

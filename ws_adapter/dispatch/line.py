@@ -28,9 +28,10 @@ class Line(Generic[T]):
         self._placed_at = 0.0
 
     def add(self, ticket: T) -> None:
-        """At the end; who lost a worker stands at the head, behind earlier ones of its like."""
-        if ticket.wish.again:
-            ahead = sum(1 for _ in takewhile(lambda waiting: waiting.wish.again, self.waiting))
+        """Add a ticket at the end; one that lost a worker of this pool goes to the head, behind earlier ones
+        that did."""
+        if ticket.wish.again == self.name:
+            ahead = sum(1 for _ in takewhile(lambda waiting: waiting.wish.again == self.name, self.waiting))
             self.waiting.insert(ahead, ticket)
         else:
             self.waiting.append(ticket)

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from antiphon.semconv import pool_name
 from ws_adapter.dispatch.base import MODE_OF, Need
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.worker.registry import WorkerInfo
@@ -24,11 +23,6 @@ def choose(offers: Iterable[Offer]) -> str | None:
     return best.pool if best is not None else None
 
 
-def pool_of(info: WorkerInfo) -> str:
-    """The pool that a worker is in."""
-    return pool_name(info.model, info.modes)
-
-
 class Served:
     """What pools have served."""
 
@@ -45,9 +39,10 @@ class Served:
         able = [pool for pool, infos in pools.items() if any(serves(info, kind, need) for info in infos)]
         if able or any(serves(info, kind, need) for info in self._seen.values()):
             return able
-        return [pool for pool, infos in pools.items() if infos]
+        return [pool for pool, infos in pools.items() if any(need.allows(info.model) for info in infos)]
 
 
 def serves(info: WorkerInfo, kind: Kind, need: Need) -> bool:
     """Whether a worker can serve such a session."""
-    return (need.mode or MODE_OF[kind]) in info.modes and need.model in ("", info.model)
+    is_model = need.model in ("", info.model) and need.allows(info.model)
+    return is_model and (need.mode or MODE_OF[kind]) in info.modes

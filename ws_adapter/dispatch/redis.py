@@ -125,7 +125,7 @@ class RedisDispatcher:
         *,
         need: Need = ANYTHING,
         label: str = "",
-        again: bool = False,
+        again: str | None = None,
         terms: LeaseTerms = ANY_TERMS,
         share: Share | None = None,
     ) -> AsyncIterator[SharedTicket]:
@@ -361,7 +361,7 @@ class RedisDispatcher:
 
     def _enqueue(self, pool: SharedPool, ticket: SharedTicket) -> Call:
         wish = ticket.wish
-        prior = ticket.seq or ("head" if wish.again else 0)
+        prior = ticket.seq or ("head" if wish.again == pool.name else 0)
         waited_ms = round((self.clock.now() - ticket.entered_at) * 1000)
         arguments = (
             *(ticket.id, self.adapter_id, TICKET_TTL_MS, wish.kind, self.rules.capacity, prior),

@@ -18,7 +18,7 @@ class Wish:
     kind: Kind
     need: Need = ANYTHING
     label: str = ""
-    again: bool = False
+    again: str | None = None
     max_wait_s: float = 0.0
     terms: LeaseTerms = ANY_TERMS
     share: Share | None = None

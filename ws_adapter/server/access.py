@@ -5,9 +5,10 @@ import logging
 import math
 from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,11 +20,23 @@ from ws_adapter.options import ANY_ORIGIN, AdapterOptions
 from ws_adapter.peers.base import Alone, Peers, Refused
 from ws_adapter.process.clock import Clock
 from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import Verdict
 from ws_adapter.server import responses
 from ws_adapter.web.client_secrets import PREFIX, ClientSecrets
 from ws_adapter.web.keys import Key, Keys
-from ws_adapter.web.rate_limit import Allowance, Allowances, Caller, RateLimits, TooMany, client_address
-from ws_adapter.web.routes import Dialect, key_in_query, offered_subprotocols
+from ws_adapter.web.rate_limit import (
+    Allowance,
+    Allowances,
+    Bounds,
+    Caller,
+    RateLimits,
+    TooMany,
+    client_address,
+)
+from ws_adapter.web.rights import ALL_RIGHTS, Rights, shown
+from ws_adapter.web.routes import Dialect, Misdirected, Selection, key_in_query, offered_subprotocols
+from ws_adapter.web.signing_keys import SOURCE, parse_signing_keys, read_signing_keys
 
 logger = logging.getLogger(__name__)
 
@@ -68,37 +81,60 @@ class Denied(Exception):
         self.reason = reason
         self.response = response
 
+    @property
+    def is_unknown_key(self) -> bool:
+        """Whether the key is missing, wrong or expired, which some dialects tell after the upgrade."""
+        return self.response.status_code == HTTPStatus.UNAUTHORIZED
+
+
+class Admission(NamedTuple):
+    """Who a request comes from: its key, what that may be used for, and the settings of a client secret."""
+
+    key: Key | None = None
+    rights: Rights = ALL_RIGHTS
+    session: bytes = b""
+    is_secret: bool = False
+    """Whether a client secret stands for the key."""
+
 
 @dataclass(frozen=True)
 class Pass:
     """Somebody may come in. `leave` is to be called once when the connection has ended; `allowance` is what
     its frames and its lines in the log are counted in.
 
-    `session` are the settings that a client secret brought along, as JSON. With `is_unknown` somebody comes
-    in only to be told that the key is missing or wrong.
+    `session` are the settings that a client secret brought along, as JSON. With `unknown` somebody comes in
+    only to be told that the key is missing, wrong or expired; it is what is counted.
     """
 
     key: Key | None
     allowance: Allowance
     leave: Callable[[], None]
+    rights: Rights = ALL_RIGHTS
     session: bytes = b""
-    is_unknown: bool = False
     tenant: str = ""
     """Whose cached prompts its sessions may find: its key, else its address. Empty where that is not known:
     behind a proxy that is not trusted, and with a client secret, since its key has many users."""
     holder: str = ""
     """Whom the slots of direct callers are counted for. Empty for nobody: on this machine, without a key."""
+    unknown: Rejection | None = None
 
 
 class Access:
     """Origins, keys and how often somebody may connect."""
 
     def __init__(self, options: AdapterOptions, clock: Clock, peers: Peers | None = None) -> None:
-        """Reads the file of keys, if there is one; `peers` are those who let clients in too. Raises
-        `ConfigurationError`."""
+        """Read the file of keys and that of client secrets' keys, if there are any; `peers` are those who let
+        clients in too. Raises `ConfigurationError`."""
         self._peers = peers or Alone()
         self._keys = Keys(options.keys) if options.keys is not None else None
-        self.client_secrets: Final = ClientSecrets(options.client_secret_key, clock)
+        self._signing_key_file = options.client_secret_key_file
+        in_environment = options.client_secret_key
+        signing_keys: tuple[bytes, ...] = ()
+        if self._signing_key_file is not None:
+            signing_keys = read_signing_keys(self._signing_key_file)
+        elif in_environment is not None:
+            signing_keys = parse_signing_keys(in_environment, SOURCE)
+        self.client_secrets: Final = ClientSecrets(signing_keys, clock)
         self._in_query = options.auth_query
         origins = options.allowed_origins
         self._takes_any_origin = origins is not None and ANY_ORIGIN in origins
@@ -108,19 +144,37 @@ class Access:
         self._allowances = Allowances(
             clock, options.frames_per_s_per_address, options.pages_per_min_per_address
         )
-        self._addresses = RateLimits(
-            clock, "address", options.opens_per_min_per_address, options.connections_per_address
-        )
-        self._holders = RateLimits(clock, "key", options.opens_per_min_per_key, options.connections_per_key)
+        self._clock = clock
+        self._addresses = RateLimits(clock, "address")
+        self._address_bounds = Bounds(options.opens_per_min_per_address, options.connections_per_address)
+        self._holders = RateLimits(clock, "key")
+        self._key_bounds = Bounds(options.opens_per_min_per_key, options.connections_per_key)
 
     def reload(self) -> None:
         """Reads the file of keys again. Raises `ConfigurationError`, and then all stays as it was."""
         if self._keys is not None:
             self._keys.reload()
 
-    def is_withdrawn(self, key: Key | None) -> bool:
-        """Whether the key somebody came in with no longer counts."""
-        return key is not None and self._keys is not None and self._keys.current(key) is None
+    def reload_signing_keys(self) -> None:
+        """Read the keys of client secrets again. Raises `ConfigurationError`, and then they stay as they
+        were."""
+        if self._signing_key_file is not None:
+            self.client_secrets.use(read_signing_keys(self._signing_key_file))
+
+    def end_of(self, key: Key | None) -> Verdict | None:
+        """Return why the key that somebody came in with no longer counts; None if it does."""
+        if key is None or self._keys is None:
+            return None
+        current = self._keys.current(key)
+        if current is None:
+            return errors.KEY_WITHDRAWN
+        return errors.KEY_EXPIRED if current.has_expired(self._clock.unix()) else None
+
+    def next_expiry(self) -> float | None:
+        """Return in how many seconds the next key expires; None if none will."""
+        now = self._clock.unix()
+        at = self._keys.next_expiry(now) if self._keys is not None else None
+        return at - now if at is not None else None
 
     def caller(self, request: Request, peer: str) -> Caller:
         """Whom a request over a connection from the address `peer` comes from.
@@ -145,51 +199,69 @@ class Access:
     def _is_proxy(self, address: Address) -> bool:
         return any(address in network for network in self._proxies)
 
-    async def enter(self, request: Request, caller: Caller, dialect: Dialect | None) -> Pass:
-        """Lets a WebSocket in, or a gRPC call, which speaks no dialect. Raises `Denied`.
+    async def enter(
+        self, request: Request, caller: Caller, found: Selection | Misdirected | None = None
+    ) -> Pass:
+        """Lets a WebSocket in, or a gRPC call, for which nothing is `found`. Raises `Denied`.
 
         What was counted on the way is given back if a later check fails, except the attempt itself. Other
         adapters are asked last, and about those with a bad key too.
         """
         self.check_origin(request, caller)
+        dialect = found.dialect if found is not None else None
         with ExitStack() as leaves:
-            key, session, denied = None, b"", None
-            counts: list[tuple[RateLimits, str]] = []
+            admitted, denied = Admission(), None
+            counts: list[tuple[RateLimits, str, Bounds]] = []
             try:
                 if not caller.is_local:
-                    leaves.callback(self._addresses.enter(caller.name))
-                    counts.append((self._addresses, caller.name))
+                    counts.append((self._addresses, caller.name, self._address_bounds))
+                    leaves.callback(self._addresses.enter(caller.name, self._address_bounds))
                 try:
-                    key, session = self._admit(request, dialect)
+                    admitted = self._admit(request, dialect)
                 except Denied as error:
                     denied = error
-                if key is not None:
-                    leaves.callback(self._holders.enter(key.hash))
-                    counts.append((self._holders, key.hash))
+                if admitted.key is not None:
+                    client, bounds = admitted.key.hash, self._bounds_of(admitted.key)
+                    counts.append((self._holders, client, bounds))
+                    leaves.callback(self._holders.enter(client, bounds))
                 leaves.callback(await self._ask_peers(counts))
             except TooMany as error:
                 raise Denied(Rejection.RATE, responses.too_many(error.message, error.retry_s)) from None
-            if denied is not None and (dialect is None or not dialect.tells_in_band):
+            if denied is not None and not (denied.is_unknown_key and dialect and dialect.tells_in_band):
                 raise denied
+            if isinstance(found, Selection):
+                _check_rights(found, admitted.rights)
             return Pass(
-                key,
+                admitted.key,
                 self.allowance(caller),
                 leaves.pop_all().close,
-                session,
-                denied is not None,
-                _tenant(key, caller, session),
-                _holder(key, caller),
+                admitted.rights,
+                admitted.session,
+                _tenant(admitted.key, caller, admitted.is_secret),
+                _holder(admitted.key, caller),
+                denied.reason if denied is not None else None,
             )
 
-    async def _ask_peers(self, counts: Sequence[tuple[RateLimits, str]]) -> Callable[[], None]:
+    def _bounds_of(self, key: Key) -> Bounds:
+        """Return the limits of a key: its own, else those of all keys."""
+        usual, own = self._key_bounds, key.limits
+        return Bounds(
+            usual.opens_per_min if own.opens_per_min is None else own.opens_per_min,
+            usual.connections if own.connections is None else own.connections,
+        )
+
+    async def _ask_peers(self, counts: Sequence[tuple[RateLimits, str, Bounds]]) -> Callable[[], None]:
         """Counts a connection among those of all adapters; returns what to call once when it has ended.
 
         Raises `TooMany`.
         """
-        limited = [(limits, client) for limits, client in counts if limits.are_any]
-        answer = await self._peers.admit([limits.demand(client) for limits, client in limited])
+        limited = [(limits, client, bounds) for limits, client, bounds in counts if bounds.are_any]
+        answer = await self._peers.admit(
+            [limits.demand(client, bounds) for limits, client, bounds in limited]
+        )
         if isinstance(answer, Refused):
-            raise limited[answer.demand][0].exceeded(answer.wait_s)
+            limits, _, bounds = limited[answer.demand]
+            raise limits.exceeded(bounds, answer.wait_s)
         return answer.leave
 
     def count_page(self, caller: Caller) -> None:
@@ -247,9 +319,12 @@ class Access:
             message = f"a key is needed: {_WHERE}"
             raise Denied(Rejection.AUTH, responses.unauthorized(message, asks=by_password))
         key = self._keys.find(secret)
-        if key is None:
+        has_expired = key is not None and key.has_expired(self._clock.unix())
+        if key is None or has_expired:
             message = "the key is not known here; ask the operator for another"
-            raise Denied(Rejection.AUTH, responses.unauthorized(message, asks=by_password))
+            reason = Rejection.EXPIRED if has_expired else Rejection.AUTH
+            raise Denied(reason, responses.unauthorized(message, asks=by_password))
+        _check_origins(request, key.rights, is_needed=False)
         if admin and not key.is_admin:
             message = "this needs the key of an admin"
             # A browser keeps a password that is not answered with 401, and never asks for another.
@@ -270,16 +345,29 @@ class Access:
         is_transcription = _typed.decode(grant.session).type == Mode.TRANSCRIPTION
         return frozenset({Mode.TRANSCRIPTION if is_transcription else Mode.CHAT})
 
-    def _admit(self, request: Request, dialect: Dialect | None) -> tuple[Key | None, bytes]:
-        """The key of a request, or that with which its client secret was made, and the settings in that."""
+    def _admit(self, request: Request, dialect: Dialect | None) -> Admission:
+        """Return who a request comes from. Raises `Denied`.
+
+        A client secret counts for the limits of the key that it was made with and ends with it. It inherits
+        no trust: it is no admin's, and its traces are not continued.
+        """
         secret = self._secret(request)
         if dialect is None or not dialect.takes_client_secrets or not secret.startswith(PREFIX):
-            return self.identify(request), b""
+            key = self.identify(request)
+            return Admission(key, key.rights) if key is not None else Admission()
         grant = self.client_secrets.read(secret)
         key = self._keys.find_half(grant.holder) if grant is not None and self._keys is not None else None
         if grant is None or (key is None and self._keys is not None):
             raise Denied(Rejection.AUTH, responses.unauthorized(_NO_SECRET))
-        return key, grant.session
+        if key is None:
+            rights = grant.rights
+        elif key.has_expired(self._clock.unix()):
+            raise Denied(Rejection.EXPIRED, responses.unauthorized(_NO_SECRET))
+        else:
+            rights = grant.rights.within(key.rights)
+            key = replace(key, is_admin=False, is_trusted=False)
+        _check_origins(request, rights, is_needed=True)
+        return Admission(key, rights, grant.session, is_secret=True)
 
     def _secret(self, request: Request) -> str:
         """What was sent as a key: in a header, as a subprotocol, in the query; the first that is there."""
@@ -292,10 +380,10 @@ class Access:
         return key_in_query(request.path) if self._in_query else ""
 
 
-def _tenant(key: Key | None, caller: Caller, session: bytes) -> str:
-    """Return `Pass.tenant`; `session` are the settings of a client secret."""
+def _tenant(key: Key | None, caller: Caller, is_secret: bool) -> str:
+    """Return `Pass.tenant`; `is_secret` says that a client secret stands for the key."""
     if key is not None:
-        return "" if session else f"key:{key.hash}"
+        return "" if is_secret else f"key:{key.hash}"
     return f"address:{caller.name}" if caller.is_known else ""
 
 
@@ -304,6 +392,29 @@ def _holder(key: Key | None, caller: Caller) -> str:
     if key is not None:
         return f"key:{key.hash}"
     return "" if caller.is_local else f"address:{caller.name}"
+
+
+def _check_origins(request: Request, rights: Rights, *, is_needed: bool) -> None:
+    """Raises `Denied` for a page of another origin than the key or the client secret is for.
+
+    With `is_needed` a request without an origin is denied too: it does not come from a browser.
+    """
+    if rights.origins is None:
+        return
+    origins = [origin.lower() for origin in request.headers.get_all("Origin")]
+    if not set(origins) <= rights.origins or (is_needed and not origins):
+        message = "the key or client secret is not for pages of this origin"
+        raise Denied(Rejection.ORIGIN, responses.not_allowed("origin_not_allowed", message))
+
+
+def _check_rights(found: Selection, rights: Rights) -> None:
+    """Raises `Denied` for a mode or a model that the key or the client secret is not for."""
+    if not rights.allows_mode(found.mode):
+        message = f"the key or client secret is for {shown(rights.modes or ())}, not for {found.mode}"
+        raise Denied(Rejection.FORBIDDEN, responses.not_allowed("mode_not_allowed", message))
+    if not rights.allows_model(found.model or ""):
+        message = f"the key or client secret is for the model {shown(rights.models or ())}"
+        raise Denied(Rejection.FORBIDDEN, responses.not_allowed("model_not_allowed", message))
 
 
 def _password(request: Request) -> str | None:

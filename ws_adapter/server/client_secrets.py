@@ -20,8 +20,11 @@ from ws_adapter.protocol.wire.errors import NO_WORKER, InvalidUtf8, Refusal, inv
 from ws_adapter.protocol.wire.faults import shown
 from ws_adapter.server import responses
 from ws_adapter.server.protocols import new_session_id
+from ws_adapter.session.catalogue import narrowed
 from ws_adapter.web.client_secrets import DEFAULT_S, LONGEST_S, SHORTEST_S, ClientSecrets, TooLong
 from ws_adapter.web.http1 import HttpRequest
+from ws_adapter.web.keys import ORIGIN, Key
+from ws_adapter.web.rights import ALL_RIGHTS, Rights
 from ws_adapter.web.routes import LARGEST_BODY, Dialect
 
 
@@ -32,11 +35,22 @@ class ExpiresAfter(Struct, frozen=True, forbid_unknown_fields=True):
     seconds: Annotated[int, Meta(ge=SHORTEST_S, le=LONGEST_S)] | None = None
 
 
+class Bind(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a secret is for and nothing else; what is absent or null is as free as the key leaves it."""
+
+    origin: Annotated[str, Meta(max_length=300)] | None = None
+    """Of the web page, such as `https://example.org`."""
+    model: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    mode: Literal["chat", "transcription"] | None = None
+    """`chat` forbids `semantic_vad` too, which is a full-duplex session."""
+
+
 class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
     """What a secret is to be; what is absent or null is as usual."""
 
     expires_after: ExpiresAfter | None = None
     session: SessionFields | None = None
+    bind: Bind | None = None
 
 
 class WantedForTranscription(Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,6 +58,15 @@ class WantedForTranscription(Struct, frozen=True, forbid_unknown_fields=True):
 
     expires_after: ExpiresAfter | None = None
     session: transcription_ga.SessionFields | None = None
+    bind: Bind | None = None
+
+
+class Forbidden(Exception):
+    """A key may not do what its holder asks for; `code` is told in HTTP."""
+
+    def __init__(self, code: str, param: str, what: str) -> None:
+        super().__init__(what)
+        self.code, self.param, self.message = code, param, f"{param}: {what}"
 
 
 class Made(Struct):
@@ -70,9 +93,16 @@ _first: Final = msgspec.json.Decoder(_First)
 
 
 def answer(
-    request: HttpRequest, key_hash: str | None, secrets: ClientSecrets, catalogue: Catalogue | None
+    request: HttpRequest,
+    key: Key | None,
+    secrets: ClientSecrets,
+    catalogue: Catalogue | None,
+    unix: float,
 ) -> Response:
-    """The secret that a request with this key asks for, or what is wrong with the request."""
+    """The secret that a request with this key asks for at this Unix time, or what is wrong with the request.
+
+    A secret is for nothing that its key is not for, and expires no later.
+    """
     if request.refused_body is not None:
         return _unread(request)
     if catalogue is None:
@@ -80,7 +110,17 @@ def answer(
     try:
         wanted = _read(request.content or b"{}")
         demand(wanted.session, "session")
-        return responses.answer(HTTPStatus.OK, _make(wanted, key_hash, secrets, catalogue))
+        allowed = key.rights if key is not None else ALL_RIGHTS
+        rights = _rights(wanted.bind or Bind(), allowed)
+        given, session = _session(wanted, catalogue, allowed, rights.within(allowed))
+        expires_at = int(unix) + _seconds(wanted)
+        if key is not None and key.expires_at is not None:
+            expires_at = min(expires_at, key.expires_at)
+        told = msgspec.json.encode(given)
+        value = secrets.make(key.hash if key is not None else None, told, expires_at, rights)
+        return responses.answer(HTTPStatus.OK, Made(value, expires_at, session))
+    except Forbidden as forbidden:
+        return _refused(HTTPStatus.FORBIDDEN, forbidden.code, forbidden.message, forbidden.param)
     except InvalidUtf8:
         return _refused(HTTPStatus.BAD_REQUEST, "invalid_json", "the body is not UTF-8", None)
     except Refusal as refusal:
@@ -99,25 +139,54 @@ def _read(body: bytes) -> Wanted | WantedForTranscription:
     return _transcription_decoder.decode(body) if is_transcription else _decoder.decode(body)
 
 
-def _make(
-    wanted: Wanted | WantedForTranscription,
-    key_hash: str | None,
-    secrets: ClientSecrets,
-    catalogue: Catalogue,
-) -> Made:
-    given: SessionFields | transcription_ga.SessionFields
-    session: SessionResource | transcription_ga.SessionResource
+def _seconds(wanted: Wanted | WantedForTranscription) -> int:
+    after = wanted.expires_after
+    return after.seconds if after is not None and after.seconds is not None else DEFAULT_S
+
+
+def _rights(bind: Bind, allowed: Rights) -> Rights:
+    """What the secret itself is bound to. Raises `Refusal`, and `Forbidden` for more than its key is for."""
+    origin = bind.origin.lower() if bind.origin is not None else None
+    if origin is not None and not ORIGIN.fullmatch(origin):
+        raise invalid("bind.origin", f"expected an origin such as https://example.org, got {shown(origin)}")
+    if origin is not None and allowed.origins is not None and origin not in allowed.origins:
+        raise Forbidden("origin_not_allowed", "bind.origin", "the key is not for pages of this origin")
+    if bind.model is not None and not allowed.allows_model(bind.model):
+        raise Forbidden("model_not_allowed", "bind.model", "the key is not for this model")
+    if bind.mode is not None and not allowed.allows_mode(Mode(bind.mode)):
+        raise Forbidden("mode_not_allowed", "bind.mode", f"the key is not for {bind.mode}")
+    return Rights(
+        frozenset({Mode(bind.mode)}) if bind.mode is not None else None,
+        frozenset({bind.model}) if bind.model is not None else None,
+        frozenset({origin}) if origin is not None else None,
+    )
+
+
+def _session(
+    wanted: Wanted | WantedForTranscription, catalogue: Catalogue, allowed: Rights, rights: Rights
+) -> tuple[
+    SessionFields | transcription_ga.SessionFields, SessionResource | transcription_ga.SessionResource
+]:
+    """What the secret says of the session, and the session as it would begin.
+
+    `allowed` is what the key is for, `rights` what the secret will be for. Raises `Refusal`, and `Forbidden`
+    for more than the key is for.
+    """
+    mode = Mode.TRANSCRIPTION if isinstance(wanted, WantedForTranscription) else Mode.CHAT
+    if not allowed.allows_mode(mode):
+        raise Forbidden("mode_not_allowed", "session.type", f"the key is not for {mode}")
+    if not rights.allows_mode(mode):
+        raise invalid("bind.mode", f"expected {mode}, which the session is, or none")
+    usable = narrowed(catalogue, mode, rights)
     if isinstance(wanted, WantedForTranscription):
         assert wanted.session is not None
-        given, session = wanted.session, _transcription(wanted.session, catalogue)
-    else:
-        given = _conversation(wanted.session or SessionFields(type="realtime"), catalogue)
-        settings = initial(given.model or "", given, catalogue)
-        session = settings.resource(new_session_id(Dialect.REALTIME_GA), 0)
-    after = wanted.expires_after
-    seconds = after.seconds if after is not None and after.seconds is not None else DEFAULT_S
-    value, expires_at = secrets.make(key_hash, msgspec.json.encode(given), seconds)
-    return Made(value, expires_at, session)
+        return wanted.session, _transcription(wanted.session, usable)
+    given = wanted.session or SessionFields(type="realtime")
+    if given.model is not None and not allowed.allows_model(given.model):
+        raise Forbidden("model_not_allowed", "session.model", "the key is not for this model")
+    given = _conversation(given, usable)
+    settings = initial(given.model or "", given, usable)
+    return given, settings.resource(new_session_id(Dialect.REALTIME_GA), 0)
 
 
 def _conversation(given: SessionFields, catalogue: Catalogue) -> SessionFields:

@@ -69,7 +69,7 @@ class Handshake:
     ) -> None:
         """Lets a WebSocket in. Raises `Denied`."""
         try:
-            entry = await self._access.enter(request, caller, found.dialect)
+            entry = await self._access.enter(request, caller, found)
         except Denied as denied:
             connection.upgrade = self._upgrade(request, found, None)
             connection.upgrade.answered(denied.response.status_code)
@@ -79,8 +79,9 @@ class Handshake:
         connection.tenant = entry.tenant
         connection.allowance = entry.allowance
         connection.when_lost(entry.leave)
-        if entry.is_unknown:
-            found = Misdirected(found.dialect, errors.KEY_UNKNOWN)
+        connection.rights = entry.rights
+        if entry.unknown is not None:
+            found = Misdirected(found.dialect, errors.KEY_UNKNOWN, entry.unknown)
         elif found.dialect.is_ga and _is_beta(request):
             found = Misdirected(found.dialect, errors.BETA)
         elif isinstance(found, Selection) and entry.session:
@@ -123,7 +124,7 @@ class Handshake:
         assert code is not None
         assert close is not None
         upgrade.end(code, is_ours=code.is_servers)
-        self.rejected(_REJECTIONS.get(refusal.verdict, Rejection.MODE))
+        self.rejected(refusal.reason or _REJECTIONS.get(refusal.verdict, Rejection.MODE))
         self._metrics.failed(code, is_servers=code.is_servers)
         event, reason = _refusal(refusal), str(code)
         if refusal.dialect.is_ga:
@@ -136,8 +137,8 @@ class Handshake:
 
 
 _REJECTIONS: Final = {
-    errors.KEY_UNKNOWN: Rejection.AUTH,
     errors.KEY_WITHDRAWN: Rejection.AUTH,
+    errors.KEY_EXPIRED: Rejection.EXPIRED,
     errors.SHUTTING_DOWN: Rejection.SHUTDOWN,
     errors.OVERLOADED: Rejection.FULL,
     errors.NO_WORKER: Rejection.FULL,

@@ -16,6 +16,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from antiphon import semconv
+from antiphon.listening import bind_all
 from antiphon.semconv import Rejection
 from antiphon.telemetry.logs import SessionFields, session_log
 from antiphon.telemetry.port import NOWHERE, stop_listening
@@ -34,6 +35,7 @@ from ws_adapter.server.access import Access, Denied
 from ws_adapter.server.handshake import Handshake
 from ws_adapter.server.pages import READING, Pages
 from ws_adapter.server.protocols import MachineMaker, new_session_id
+from ws_adapter.session.catalogue import SessionCatalogue
 from ws_adapter.session.services import Services
 from ws_adapter.session.session import CLOSE_TIMEOUT_S, Session
 from ws_adapter.session.slot import Identity
@@ -92,7 +94,7 @@ class PublicServer:
         self._certificate = certificate
         self._recorder = recorder
         self._mode = Mode(options.default_realtime_mode)
-        self._machines = MachineMaker(services.registry.catalogue, services.clock)
+        self._machines = MachineMaker(services.clock)
         self._arriving = Arriving(options.max_inflight_bytes)
         self._sessions: dict[Session, PublicConnection] = {}
         self._empty = asyncio.Event()
@@ -116,6 +118,19 @@ class PublicServer:
         return addresses
 
     async def _listen(self, host: str, port: int, certificate: Certificate | None) -> str:
+        """Listen on all addresses of a host; return one of them with the port. Raises `CannotListen`."""
+        try:
+            sockets = bind_all(host, port, reuse_port=self._options.reuse_port)
+            for sock in sockets:
+                # Connections inherit it.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+                self._servers.append(await self._serve_on(sock, certificate))
+        except OSError as error:
+            raise CannotListen("--tls-port" if certificate else "--port", host, port, error) from error
+        host, port = sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def _serve_on(self, sock: socket.socket, certificate: Certificate | None) -> Server:
         tls: dict[str, Any] = {}
         if certificate is not None:
             tls = {
@@ -123,11 +138,9 @@ class PublicServer:
                 "ssl_handshake_timeout": OPEN_TIMEOUT_S,
                 "ssl_shutdown_timeout": CLOSE_TIMEOUT_S,
             }
-        listening = serve(
+        return await serve(
             self._serve,
-            host,
-            port,
-            reuse_port=self._options.reuse_port,
+            sock=sock,
             process_request=self._open,
             process_response=_finish_response,
             select_subprotocol=_select_subprotocol,
@@ -149,16 +162,6 @@ class PublicServer:
             ),
             **tls,
         )
-        try:
-            server = await listening
-        except OSError as error:
-            raise CannotListen("--tls-port" if certificate else "--port", host, port, error) from error
-        self._servers.append(server)
-        for listener in server.sockets:
-            # Connections inherit it.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        host, port = server.sockets[0].getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def drain(self) -> None:
         """Turns newcomers and waiting clients away; lets sessions go on for `drain_timeout_s`, then ends
@@ -213,10 +216,10 @@ class PublicServer:
         self._services.load.is_draining = True
 
     def end_withdrawn(self) -> None:
-        """Ends the sessions of keys that no longer count."""
+        """End the sessions of keys that were withdrawn or have expired."""
         for session, connection in list(self._sessions.items()):
-            if self._access.is_withdrawn(connection.key):
-                session.end(errors.KEY_WITHDRAWN)
+            if (verdict := self._access.end_of(connection.key)) is not None:
+                session.end(verdict)
 
     async def _until_empty(self, seconds: float) -> None:
         over = asyncio.create_task(sleep(self._services.clock, seconds))
@@ -295,8 +298,8 @@ class PublicServer:
         selection = connection.selection
         assert selection is not None
         if isinstance(selection, Selection):
-            if self._access.is_withdrawn(connection.key):
-                selection = Misdirected(selection.dialect, errors.KEY_WITHDRAWN)
+            if (verdict := self._access.end_of(connection.key)) is not None:
+                selection = Misdirected(selection.dialect, verdict)
             elif self._services.load.is_draining:
                 selection = Misdirected(selection.dialect, errors.SHUTTING_DOWN)
             elif not self._services.load.admit():
@@ -313,17 +316,19 @@ class PublicServer:
         recording = None
         if self._recorder is not None:
             recording = self._recorder.begin(label, selection.mode, self._describe(connection))
+        catalogue = SessionCatalogue(self._services.registry, selection.mode, connection.rights)
         machine = self._machines.make(
             selection,
             session_id,
             self._options.limits(selection.kind),
+            catalogue,
             recording.recording_id if recording is not None else None,
         )
         upgrade = connection.upgrade
         assert upgrade is not None
         tenant = connection.tenant or f"session:{secrets.token_hex(16)}"
         identity = Identity(session_id, selection.kind, label, upgrade.trace_id, tenant)
-        session = Session(identity, connection, machine, self._services, telemetry, recording)
+        session = Session(identity, connection, machine, self._services, telemetry, catalogue, recording)
         self._sessions[session] = connection
         self._empty.clear()
         try:

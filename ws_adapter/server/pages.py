@@ -8,6 +8,7 @@ from websockets.http11 import Response
 from ws_adapter.server import client_secrets, responses
 from ws_adapter.server.access import Access
 from ws_adapter.server.default_voice import DefaultVoice
+from ws_adapter.session.catalogue import narrowed
 from ws_adapter.session.services import Services
 from ws_adapter.web.files import PageFile
 from ws_adapter.web.http1 import HttpRequest
@@ -42,6 +43,7 @@ class Pages:
         self._load = services.load
         self._access = access
         self._voice = voice
+        self._clock = services.clock
         self._since = services.clock.unix()
 
     async def answer(self, request: HttpRequest, caller: Caller) -> Response:
@@ -67,16 +69,15 @@ class Pages:
         if request.method in READING:
             if page is Page.FILE:
                 return responses.page_file(self._files[name], request.headers.get_all("If-None-Match"))
-            return await self._tell(page, name, is_admin=key is not None and key.is_admin)
+            return await self._tell(page, name, key)
         self._access.check_origin(request, caller)
         return responses.cancelled(name, await self._dispatcher.cancel(name))
 
     def _make_secret(self, request: HttpRequest, key: Key | None) -> Response:
-        key_hash = key.hash if key is not None else None
         secrets = self._access.client_secrets
-        return client_secrets.answer(request, key_hash, secrets, self._registry.catalogue())
+        return client_secrets.answer(request, key, secrets, self._registry.catalogue(), self._clock.unix())
 
-    async def _tell(self, page: Page, name: str, *, is_admin: bool) -> Response:
+    async def _tell(self, page: Page, name: str, key: Key | None) -> Response:
         match page:
             case Page.HEALTH:
                 return responses.health()
@@ -91,11 +92,15 @@ class Pages:
                 return await self._status()
             case Page.MODELS:
                 catalogue = self._registry.catalogue()
-                return responses.models(catalogue.models if catalogue is not None else (), self._since)
+                if catalogue is not None and key is not None:
+                    catalogue = narrowed(catalogue, None, key.rights)
+                return responses.models(catalogue, self._since)
             case Page.DEFAULT_VOICE:
                 return responses.default_voice(self._voice)
             case Page.QUEUE:
-                return responses.queue(await self._dispatcher.view(), names_tickets=is_admin)
+                return responses.queue(
+                    await self._dispatcher.view(), names_tickets=key is not None and key.is_admin
+                )
             case Page.TICKET:
                 return responses.ticket(await self._dispatcher.find(name))
         raise AssertionError(page)

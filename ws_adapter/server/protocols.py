@@ -46,17 +46,25 @@ def new_session_id(dialect: Dialect) -> str:
 
 
 class MachineMaker:
-    """Makes machines; `catalogue` tells what the workers serve, None while none is known."""
+    """Makes machines."""
 
-    def __init__(self, catalogue: Callable[[], Catalogue | None], clock: Clock) -> None:
-        self._catalogue = catalogue
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last_earlier_id = 0
 
     def make(
-        self, selection: Selection, session_id: str, limits: Limits, recording_id: str | None = None
+        self,
+        selection: Selection,
+        session_id: str,
+        limits: Limits,
+        catalogue: Callable[[], Catalogue | None],
+        recording_id: str | None = None,
     ) -> Machine:
-        """The machine of one session; `recording_id` is that of its recording, if one is made."""
+        """Make the machine of one session.
+
+        `catalogue` tells what the session may use, None while nothing is known of the workers; `recording_id`
+        is that of its recording, if one is made.
+        """
         make = MACHINES[selection.dialect, selection.mode]
         return make(
             _Wanted(
@@ -64,7 +72,7 @@ class MachineMaker:
                 session_id,
                 limits,
                 recording_id,
-                self._catalogue,
+                catalogue,
                 self._clock,
                 self._new_earlier_id,
             )

@@ -1,7 +1,7 @@
 """HTTP answers. No route takes a body."""
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any, Final
@@ -12,7 +12,9 @@ from websockets.http11 import Response
 
 from ws_adapter.dispatch.base import PoolStatus, QueueView, Running, Waiting
 from ws_adapter.options import AdapterOptions
-from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.config import Catalogue, Mode
+from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
+from ws_adapter.protocol.media.reference_voice import RATE_HZ
 from ws_adapter.server.default_voice import DefaultVoice
 from ws_adapter.web.files import POLICY, PageFile
 
@@ -77,12 +79,45 @@ def service_status(status: PoolStatus, queue: QueueView, loading: int, broken: i
     return answer(HTTPStatus.OK, body)
 
 
-def models(names: Iterable[str], since: float) -> Response:
-    """The models that are served; `since` is the Unix time at which this adapter began to."""
+def models(catalogue: Catalogue | None, since: float) -> Response:
+    """The models that are served, and what each can do, beside the fields that clients of OpenAI know.
+
+    `since` is the Unix time at which this adapter began to serve. A model of several pools has the modes of
+    all of them, and otherwise what it can do in each.
+    """
+    names = sorted(catalogue.models) if catalogue is not None else ()
     data = [
-        {"id": name, "object": "model", "created": int(since), "owned_by": OWNER} for name in sorted(names)
+        {
+            "id": name,
+            "object": "model",
+            "created": int(since),
+            "owned_by": OWNER,
+            **_abilities(catalogue, name),
+        }
+        for name in names
     ]
     return answer(HTTPStatus.OK, {"object": "list", "data": data})
+
+
+def _abilities(catalogue: Catalogue | None, model: str) -> Json:
+    if catalogue is None:
+        return {}
+    able = catalogue.of(model)
+    return {
+        "modes": modes_of(catalogue, model),
+        "voices": sorted(able.voices or ()),
+        "tools": able.calls_tools,
+        "semantic_vad": Mode.AUDIO in able.modes,
+        "input_sample_rate": RATE_HZ if able.hears else None,
+        "output_sample_rate": OUTPUT_RATE_HZ if able.speaks else None,
+    }
+
+
+def modes_of(catalogue: Catalogue, model: str) -> list[Mode]:
+    """The modes in which a model is served."""
+    return sorted(
+        {mode for pool in catalogue.pools if pool.model == model for mode in pool.capabilities.modes}
+    )
 
 
 def default_voice(voice: DefaultVoice) -> Response:
@@ -179,12 +214,16 @@ def about(
         "version": version("antiphon"),
         "needs_key": not is_open,
         "modes": sorted(catalogue.modes) if catalogue is not None else None,
-        "models": sorted(catalogue.models) if catalogue is not None and is_open else [],
+        "models": _named(catalogue) if catalogue is not None and is_open else [],
         "slots": status.slots,
         "limits_s": {"audio": options.session_limit_audio_s, "video": options.session_limit_video_s},
         "tls_port": tls_port,
     }
     return answer(HTTPStatus.OK, body)
+
+
+def _named(catalogue: Catalogue) -> list[Json]:
+    return [{"id": name, "modes": modes_of(catalogue, name)} for name in sorted(catalogue.models)]
 
 
 def page_file(file: PageFile, conditions: Sequence[str]) -> Response:
@@ -256,6 +295,11 @@ def unauthorized(message: str, *, asks: bool = False) -> Response:
 def forbidden(message: str) -> Response:
     """Whoever asks is known, and may not."""
     return problem(HTTPStatus.FORBIDDEN, "forbidden", message)
+
+
+def not_allowed(code: str, message: str) -> Response:
+    """A key or client secret is good, and not for this."""
+    return problem(HTTPStatus.FORBIDDEN, code, message)
 
 
 def too_many(message: str, retry_s: int) -> Response:

@@ -36,9 +36,11 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.machine import Machine, Place
 from ws_adapter.protocol.core.signals import Piece, Prefilled, Ready, Signal, UnitDone
+from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.discretion import where
 from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
 from ws_adapter.recording.recorder import Recording
+from ws_adapter.session.catalogue import SessionCatalogue
 from ws_adapter.session.outbox import Bounds, Outbox
 from ws_adapter.session.services import Services
 from ws_adapter.session.slot import Identity, Slot, SlotSource
@@ -69,14 +71,17 @@ class Session:
         machine: Machine,
         services: Services,
         telemetry: SessionTelemetry,
+        catalogue: SessionCatalogue,
         recording: Recording | None = None,
     ) -> None:
+        """`catalogue` is the one that `machine` asks: it is told here which pool the slot is in."""
         options, clock, load = services.options, services.clock, services.load
         self._identity = identity
         self._socket = socket
         self._machine = machine
         self._services = services
         self._telemetry = telemetry
+        self._catalogue = catalogue
         self._recording = recording
         self._clock = clock
         self._load = load
@@ -194,7 +199,10 @@ class Session:
             case Rewind() if self._streams is not None:
                 self._streams.rewind(action.unit, action.heard_samples)
             case OpenWorkerSession() if self._slot is not None:
-                self._slot.open(action.setup)
+                if self._catalogue.allows(action.setup):
+                    self._slot.open(action.setup)
+                else:
+                    self.end(errors.NOT_ALLOWED)
             case Become():
                 self._machine = action.machine
             case Detect():
@@ -403,12 +411,14 @@ class Session:
         return self._slot.streams if self._slot is not None else None
 
     def _take_slot(self, model: str) -> None:
+        need = Need(model=model, models=self._catalogue.models)
         self._slots = [slot for slot in self._slots if not slot.is_over]
-        self._slot = Slot(self._source, self, Need(model=model), self._slots[-1] if self._slots else None)
+        self._slot = Slot(self._source, self, need, self._slots[-1] if self._slots else None)
         self._slots.append(self._slot)
 
     def _leave_slot(self) -> None:
         slot, self._slot = self._slot, None
+        self._catalogue.pool = None
         if self._sending is not None:
             self._sending.cancel()
         if slot is not None:
@@ -421,15 +431,17 @@ class Session:
     def attached(self, worker: str) -> None:
         """See `Holder`."""
         self._worker = worker
+        self._catalogue.pool = self._slot.pool if self._slot is not None else None
         self._perform(self._machine.granted(self._clock.now()))
 
     def displaced(self) -> None:
         """See `Holder`."""
+        self._catalogue.pool = None
         self._machine.displaced()
 
     def refused(self, verdict: Verdict) -> None:
         """See `Holder`."""
-        self._slot = None
+        self._slot = self._catalogue.pool = None
         self._perform(self._machine.refused(verdict))
 
     def said(self, signal: Signal) -> None:

@@ -16,12 +16,13 @@ from ws_adapter.process.errors import (
     WaitCancelled,
     WaitExpired,
 )
-from ws_adapter.protocol.core.config import ChatSetup, Mode, TranscriptionSetup, WorkerSetup
+from ws_adapter.protocol.core.config import WorkerSetup
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import Failed, GoingAway, Signal
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CORRECTABLE, DEFECTS, VERDICTS, Verdict
+from ws_adapter.session.catalogue import mode_of
 from ws_adapter.session.services import Services
 from ws_adapter.worker.session_streams import SessionStreams
 
@@ -170,12 +171,16 @@ class Slot:
             self._task.cancel()
 
     def open(self, setup: WorkerSetup) -> None:
-        """Configures the session at the worker, or at another one if only that serves it."""
+        """Configure the session at the worker, or at another one if only that serves it.
+
+        The session then waits at the end of that pool's queue, since a slot of one pool is no place in
+        another's.
+        """
         source, registry = self._source, self._source.services.registry
         if self.streams is None:
             return
-        need = Need(_mode_of(setup), setup.model)
-        if registry.serves(self._target, *need) or not registry.is_served(*need):
+        need = Need(mode_of(setup), setup.model, self._need.models)
+        if registry.serves(self._target, need.mode, need.model) or not registry.is_served(*need):
             self.streams.open(setup, source.config_limit_s)
             return
         self._need, self._lost, self._moves = need, Reason.MODE_UNSUPPORTED, True
@@ -200,17 +205,18 @@ class Slot:
     async def _hold_slots(self) -> Verdict | None:
         """Holds slots until one is given up, or there is a reason to look for no other."""
         lost = 0
-        again = False
+        again: str | None = None
         while True:
             try:
                 await self._hold_one(again)
                 return None
             except AttachFailed as failed:
                 reason = failed.reason
-            again = True
             if self._moves:
-                self._moves = False
+                # Another model was asked for than a worker of this pool has: nothing was lost.
+                self._moves, again = False, None
                 continue
+            again = self.pool
             if reason is Reason.NO_FREE_SLOT and self._waits:
                 continue
             if reason in _ELSEWHERE and lost < NEW_LEASES:
@@ -218,7 +224,7 @@ class Slot:
             elif reason not in CORRECTABLE:
                 return VERDICTS[reason] if reason is not Reason.WORKER_LOST else errors.CONNECT_FAILED
 
-    async def _hold_one(self, again: bool) -> None:
+    async def _hold_one(self, again: str | None) -> None:
         """One slot, from the queue until it is clean again. Raises `AttachFailed` to ask for another."""
         source, telemetry = self._source, self._telemetry
         with telemetry:
@@ -337,12 +343,3 @@ def _idle_limit_s(kind: Kind, options: AdapterOptions) -> float:
         case Kind.TRANSCRIPTION:
             return options.transcription_idle_s + BACKSTOP_S
     return 0.0
-
-
-def _mode_of(setup: WorkerSetup) -> Mode:
-    match setup:
-        case ChatSetup():
-            return Mode.CHAT
-        case TranscriptionSetup():
-            return Mode.TRANSCRIPTION
-    return setup.mode

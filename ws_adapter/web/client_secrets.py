@@ -1,9 +1,10 @@
 """Client secrets: what a server that has a key asks for, so that a browser can come in without one.
 
-A secret holds all that it stands for, and a signature: nothing is kept, and every adapter that has the same
+A secret holds all that it stands for, and a signature: nothing is stored, and every adapter that has its
 signing key takes it. It is `ek_`, then base64url of the HMAC-SHA256 of what follows: a version, when it
-expires, the first half of the hash of the key that it was made with, and the settings of the session,
-compressed. Who has a secret can read them, as in the first event of a session.
+expires, the first half of the hash of the key that it was made with, and, as compressed JSON, what it is
+bound to and the settings of the session. The holder of a secret can read them, as in the first event of a
+session.
 """
 
 import base64
@@ -13,9 +14,15 @@ import hmac
 import secrets
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+from msgspec import Struct
+
 from ws_adapter.process.clock import Clock
+from ws_adapter.protocol.core.config import Mode
+from ws_adapter.web.rights import ALL_RIGHTS, Rights
 
 PREFIX: Final = "ek_"
 
@@ -24,13 +31,10 @@ LONGEST_S: Final = 7200
 DEFAULT_S: Final = 600
 """How long a secret opens sessions."""
 
-SHORTEST_KEY: Final = 16
-"""Bytes of a signing key."""
-
 LONGEST_SECRET: Final = 6144
 """Characters: it has to stand in one line of a request beside other things, which has at most 8192."""
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _HEAD: Final = struct.Struct("!BI16s")
 _SIGNATURE_BYTES: Final = 32
 _NOBODY: Final = bytes(16)
@@ -46,29 +50,50 @@ class Grant(NamedTuple):
     holder: bytes
     """The first half of the hash of a key; zeros where no key was needed."""
 
+    rights: Rights
+    """What it is bound to."""
+
     session: bytes
+
+
+class _Told(Struct, omit_defaults=True):
+    """What follows the head of a secret."""
+
+    session: msgspec.Raw
+    modes: frozenset[Mode] | None = None
+    models: frozenset[str] | None = None
+    origins: frozenset[str] | None = None
+
+
+_decoder: Final = msgspec.json.Decoder(_Told)
 
 
 class ClientSecrets:
     """Makes and reads them."""
 
-    def __init__(self, key: bytes | None, clock: Clock) -> None:
-        """Adapters take each other's secrets if they have the same `key`; None makes one of its own."""
-        self._key = hashlib.sha256(b"client secrets\0" + (key or secrets.token_bytes(32))).digest()
+    def __init__(self, keys: Sequence[bytes], clock: Clock) -> None:
+        """The first of `keys` signs, and secrets signed with any of them are taken; without one a key is made
+        that nobody else has."""
         self._clock = clock
+        self.use(keys or (secrets.token_bytes(32),))
 
-    def make(self, key_hash: str | None, session: bytes, seconds: int) -> tuple[str, int]:
-        """A secret, and the Unix time in seconds at which it expires. Raises `TooLong`.
+    def use(self, keys: Sequence[bytes]) -> None:
+        """Sign with the first of these keys from now on, and verify with all of them."""
+        self._keys = [hashlib.sha256(b"client secrets\0" + key).digest() for key in keys]
 
-        `key_hash` is that of the key it is asked for with, None where none is needed.
+    def make(self, key_hash: str | None, session: bytes, expires_at: int, rights: Rights = ALL_RIGHTS) -> str:
+        """Make a secret that holds until this Unix time in seconds. Raises `TooLong`.
+
+        `key_hash` is that of the key it is asked for with, None where none is needed; `rights` are what it is
+        bound to.
         """
-        expires_at = int(self._clock.unix()) + seconds
         holder = bytes.fromhex(key_hash)[: len(_NOBODY)] if key_hash is not None else _NOBODY
-        told = _HEAD.pack(_VERSION, expires_at, holder) + zlib.compress(session)
-        value = PREFIX + base64.urlsafe_b64encode(self._sign(told) + told).rstrip(b"=").decode()
+        body = msgspec.json.encode(_Told(msgspec.Raw(session), rights.modes, rights.models, rights.origins))
+        told = _HEAD.pack(_VERSION, expires_at, holder) + zlib.compress(body)
+        value = PREFIX + base64.urlsafe_b64encode(_sign(self._keys[0], told) + told).rstrip(b"=").decode()
         if len(value) > LONGEST_SECRET:
             raise TooLong
-        return value, expires_at
+        return value
 
     def read(self, value: str) -> Grant | None:
         """What a secret stands for; None if it was not made here, or has expired."""
@@ -80,12 +105,14 @@ class ClientSecrets:
         except binascii.Error:
             return None
         signature, told = data[:_SIGNATURE_BYTES], data[_SIGNATURE_BYTES:]
-        if not hmac.compare_digest(signature, self._sign(told)):
+        if not any([hmac.compare_digest(signature, _sign(key, told)) for key in self._keys]):
             return None
         version, expires_at, holder = _HEAD.unpack_from(told)
         if version != _VERSION or self._clock.unix() >= expires_at:
             return None
-        return Grant(holder, zlib.decompress(told[_HEAD.size :]))
+        body = _decoder.decode(zlib.decompress(told[_HEAD.size :]))
+        return Grant(holder, Rights(body.modes, body.models, body.origins), bytes(body.session))
 
-    def _sign(self, told: bytes) -> bytes:
-        return hmac.digest(self._key, told, "sha256")
+
+def _sign(key: bytes, told: bytes) -> bytes:
+    return hmac.digest(key, told, "sha256")

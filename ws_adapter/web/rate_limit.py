@@ -77,39 +77,47 @@ class TooMany(Exception):
         self.retry_s = retry_s
 
 
-class RateLimits:
-    """Counts one sort of clients. Limits of 0 are none."""
+class Bounds(NamedTuple):
+    """Limits of one client; 0 is none."""
 
-    def __init__(self, clock: Clock, sort: str, opens_per_min: int, connections: int) -> None:
+    opens_per_min: int
+    connections: int
+
+    @property
+    def are_any(self) -> bool:
+        """Whether the client is ever refused."""
+        return self.opens_per_min > 0 or self.connections > 0
+
+
+class RateLimits:
+    """Counts one sort of clients."""
+
+    def __init__(self, clock: Clock, sort: str) -> None:
         """`sort` names what is counted, for the messages."""
-        self.are_any: Final = opens_per_min > 0 or connections > 0
-        """Whether anybody is ever refused."""
         self._clock = clock
         self._sort = sort
-        self._opens_per_min = opens_per_min
-        self._most = connections
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self._buckets: OrderedDict[tuple[str, int], Bucket] = OrderedDict()
         self._open: Counter[str] = Counter()
 
-    def enter(self, client: str) -> Callable[[], None]:
+    def enter(self, client: str, bounds: Bounds) -> Callable[[], None]:
         """Counts a new connection; returns what to call once when it has ended. Raises `TooMany`."""
-        if self._most and self._open[client] >= self._most:
-            raise self.exceeded(None)
-        if self._opens_per_min:
-            self._take_token(client)
+        if bounds.connections and self._open[client] >= bounds.connections:
+            raise self.exceeded(bounds, None)
+        if bounds.opens_per_min:
+            self._take_token(client, bounds)
         self._open[client] += 1
         return lambda: self._leave(client)
 
-    def demand(self, client: str) -> Demand:
+    def demand(self, client: str, bounds: Bounds) -> Demand:
         """A new connection as adapters ask each other about it."""
-        return Demand(f"{self._sort}:{client}", self._most, self._opens_per_min)
+        return Demand(f"{self._sort}:{client}", bounds.connections, bounds.opens_per_min)
 
-    def exceeded(self, wait_s: float | None) -> TooMany:
+    def exceeded(self, bounds: Bounds, wait_s: float | None) -> TooMany:
         """What a client is told that may try again after `wait_s`; None: that has too many connections."""
         if wait_s is None:
-            message = f"the most connections of one {self._sort} at once is {self._most}; close one first"
-            return TooMany(message, BUSY_RETRY_S)
-        message = f"the most attempts of one {self._sort} within a minute is {self._opens_per_min}"
+            message = f"the most connections of one {self._sort} at once is {bounds.connections}"
+            return TooMany(f"{message}; close one first", BUSY_RETRY_S)
+        message = f"the most attempts of one {self._sort} within a minute is {bounds.opens_per_min}"
         return TooMany(f"{message}; try again later", math.ceil(wait_s))
 
     def _leave(self, client: str) -> None:
@@ -117,16 +125,17 @@ class RateLimits:
         if not self._open[client]:
             del self._open[client]
 
-    def _take_token(self, client: str) -> None:
-        bucket = self._buckets.get(client)
+    def _take_token(self, client: str, bounds: Bounds) -> None:
+        per_min = bounds.opens_per_min
+        key = client, per_min  # another limit, after a reload, is another bucket
+        bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = Bucket(self._opens_per_min, self._opens_per_min / 60, self._clock.now)
-            self._buckets[client] = bucket
-        self._buckets.move_to_end(client)
+            bucket = self._buckets[key] = Bucket(per_min, per_min / 60, self._clock.now)
+        self._buckets.move_to_end(key)
         if len(self._buckets) > REMEMBERED:
             self._buckets.popitem(last=False)
         if not bucket.take():
-            raise self.exceeded(bucket.wait_s)
+            raise self.exceeded(bounds, bucket.wait_s)
 
 
 class Allowance(NamedTuple):

@@ -7,6 +7,7 @@ from enum import Enum, StrEnum
 from typing import Final
 from urllib.parse import parse_qs, unquote
 
+from antiphon.semconv import Rejection
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire.discretion import outline
@@ -158,11 +159,13 @@ class Selection:
 class Misdirected:
     """A WebSocket that is not served, to be told after the upgrade: browsers cannot read HTTP refusals.
 
-    `dialect` is the one in whose words to tell it.
+    `dialect` is the one in whose words to tell it, `reason` what is counted where that does not follow from
+    the verdict.
     """
 
     dialect: Dialect
     verdict: Verdict
+    reason: Rejection | None = None
 
 
 def select(

@@ -54,6 +54,7 @@ from ws_adapter.web.message import (
     Message,
 )
 from ws_adapter.web.rate_limit import Allowance, Bucket
+from ws_adapter.web.rights import ALL_RIGHTS
 from ws_adapter.web.routes import Misdirected, Selection
 
 _TEXT_MESSAGE: Final = 0x81
@@ -104,6 +105,8 @@ class PublicConnection(ServerConnection):
         """Its trace, once its request was looked at."""
         self.was_too_large = False
         """Whether it was cut because of the size of a message."""
+        self.rights = ALL_RIGHTS
+        """What its key, or its client secret, may be used for."""
         self.allowance: Allowance | None = None
         """That of its address, once its request was accepted."""
         self._answer = answer

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Final
 
 from antiphon.leases import CLAIMS_VERSION
-from antiphon.semconv import Reason
+from antiphon.semconv import Reason, pool_name
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.process.errors import AttachFailed
-from ws_adapter.protocol.core.config import Catalogue, Mode
+from ws_adapter.protocol.core.config import Capabilities, Catalogue, Mode, Pool
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
 from ws_adapter.protocol.media.reference_voice import RATE_HZ
@@ -54,6 +54,11 @@ class WorkerInfo:
     hears: bool = True
     reads_claims: bool = True
     """Whether it takes lease tokens with claims."""
+
+    @property
+    def pool(self) -> str:
+        """The pool that it is in."""
+        return pool_name(self.model, self.modes)
 
 
 @dataclass(frozen=True)
@@ -367,9 +372,13 @@ class Registry:
         info = worker.info if worker is not None else None
         return info is None or info.reads_claims
 
-    def is_served(self, mode: Mode | None, model: str) -> bool:
-        """Whether any worker that is ready serves this."""
-        return any(self.serves(target, mode, model) for target, _ in self.ready())
+    def is_served(self, mode: Mode | None, model: str, models: Set[str] | None = None) -> bool:
+        """Whether any worker that is ready serves this, of those with one of `models`, None for any."""
+        return any(
+            self.serves(target, mode, model)
+            for target, info in self.ready()
+            if models is None or info.model in models
+        )
 
     def conditions(self) -> Counter[Condition]:
         """How many of the workers that are named are in each condition."""
@@ -426,14 +435,22 @@ class Registry:
 
     def catalogue(self) -> Catalogue | None:
         """What the ready workers serve; None while there is none."""
-        infos = [info for _, info in self.ready()]
-        if not infos:
-            return None
-        return Catalogue(
-            frozenset(info.model for info in infos),
-            frozenset().union(*(info.voices for info in infos)),
-            frozenset().union(*(info.modes for info in infos)),
-            any(info.calls_tools for info in infos),
-            frozenset(info.model for info in infos if not info.speaks),
-            frozenset(info.model for info in infos if not info.hears),
-        )
+        pools: dict[str, list[WorkerInfo]] = {}
+        for _, info in self.ready():
+            pools.setdefault(info.pool, []).append(info)
+        return Catalogue(tuple(_pool(name, infos) for name, infos in pools.items())) if pools else None
+
+
+def _pool(name: str, infos: Sequence[WorkerInfo]) -> Pool:
+    """A pool with what each of its workers can do, since a session may get any of them."""
+    return Pool(
+        name,
+        infos[0].model,
+        Capabilities(
+            infos[0].voices.intersection(*(info.voices for info in infos)),
+            infos[0].modes,
+            all(info.calls_tools for info in infos),
+            all(info.speaks for info in infos),
+            all(info.hears for info in infos),
+        ),
+    )

@@ -126,8 +126,9 @@ class Client:
 
         Raises `ConnectError`, `QueueFull` or `AuthError`, and `ProtocolError` if nobody transcribes there.
         """
-        name = model if model is not None else (await self.models())[0]
-        session = await TranscriptionSession.open(self._transcription_url, self._api_key, name)
+        if model is None:
+            model = (await served_models(self._models_url, self._api_key, "transcription"))[0]
+        session = await TranscriptionSession.open(self._transcription_url, self._api_key, model)
         async with self._holding(session):
             yield session
 

@@ -133,7 +133,9 @@ class AcquireReason(StrEnum):
     mean the same there."""
 
     KEY_REFUSED = "KEY_REFUSED"
-    """The key is missing, not known or was withdrawn."""
+    """The key is missing, not known, withdrawn or expired."""
+    NOT_ALLOWED = "NOT_ALLOWED"
+    """The key is not for this kind of session or this model."""
     RATE_LIMITED = "RATE_LIMITED"
     """Too many calls, or too many at once; RetryInfo says when."""
     PAYLOAD_INVALID = "PAYLOAD_INVALID"
@@ -537,6 +539,10 @@ class Rejection(StrEnum):
 
     ORIGIN = "origin"
     AUTH = "auth"
+    EXPIRED = "expired"
+    """The key has expired."""
+    FORBIDDEN = "forbidden"
+    """The key, or the client secret, is not for this mode or model."""
     RATE = "rate"
     SIZE = "size"
     """A message was too large."""

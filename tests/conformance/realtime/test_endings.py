@@ -30,7 +30,7 @@ from tests.support.scripted_engine import (
     speak,
 )
 from tests.ws_adapter.support.conversation import Conversation, ready_signal
-from ws_adapter.protocol.core.config import Catalogue
+from tests.ws_adapter.support.pools import catalogue as catalogue_of
 
 
 def lost(words: Words, created: Event) -> list[Event]:
@@ -365,7 +365,7 @@ def test_reason_in_public(
     words: Words, reason: Reason, code: str | None, closed: str | None, close: int
 ) -> None:
     """7.1, each reason that ends a session: public code, reason of `session.closed`, close code."""
-    talk = Conversation(catalogue=Catalogue(models=set(), voices=set()))
+    talk = Conversation(catalogue=catalogue_of(()))
     talk.connect()
     talk.client(words.init())
     (created,) = talk.worker(ready_signal())

@@ -23,6 +23,7 @@ from ws_adapter.process.errors import (
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 
+POOL = pool_name("antiphon-mini", Mode)
 TEXT = {Mode.CHAT}
 EARS = {Mode.TRANSCRIPTION}
 
@@ -166,7 +167,7 @@ async def test_who_lost_its_worker_goes_to_the_head(of_adapter: Build) -> None:
         second = await callers.enter()
         told = [place.position for place in second.places]
 
-        again = await callers.enter(again=True)
+        again = await callers.enter(again=POOL)
         await first.leave()
 
         await until(lambda: again.lease)
@@ -184,7 +185,7 @@ async def test_worker_that_refused_a_session_leaves_the_next_one_its_place(of_ad
                     pass
                 raise AttachFailed(Reason.WORKER_LOST)
 
-        again = await callers.enter(again=True)
+        again = await callers.enter(again=POOL)
 
         await until(lambda: again.lease)
 
@@ -243,7 +244,7 @@ async def test_positions_never_grow_and_the_wait_ends_in_one_way(of_adapter: Bui
 
         await waiting[1].vanish()
         await until(lambda: waiting[3].places[-1].position == 3)
-        await callers.enter(again=True)
+        await callers.enter(again=POOL)
         await waiting[0].vanish()
         await until(lambda: waiting[3].places[-1].queue_length == 3)
 
@@ -262,7 +263,7 @@ async def test_full_queue_refuses_newcomers_alone_and_keeps_nothing_of_them(of_a
         waiting = [await callers.enter() for _ in range(2)]
 
         late = await callers.enter()
-        again = await callers.enter(again=True)
+        again = await callers.enter(again=POOL)
 
         assert isinstance(late.error, QueueFull)
         assert again.error is None
@@ -452,6 +453,40 @@ async def test_what_no_worker_ever_served_is_refused_by_whichever_there_is(build
         caller = await callers.enter(Kind.AUDIO_DUPLEX)
 
         await until(lambda: caller.lease)
+
+
+async def test_ticket_that_lost_a_worker_of_one_pool_stands_last_in_another(of_adapter: Build) -> None:
+    """The attack: lose a slot where nobody waits, and be the first where others do."""
+    async with stage(of_adapter) as callers:
+        await callers.house.open("mini", 1)
+        await callers.house.open("text", 1, "words", TEXT)
+        spoken = [await callers.enter(Kind.AUDIO_DUPLEX) for _ in range(3)]
+        await until(lambda: spoken[0].lease)
+        of_words, of_mini = pool_name("words", TEXT), pool_name("antiphon-mini", Mode)
+
+        moved = await callers.enter(need=Need(model="antiphon-mini"), again=of_words)
+        lost = await callers.enter(need=Need(model="antiphon-mini"), again=of_mini)
+
+        for leaving, expected in ((spoken[0], lost), (lost, spoken[1]), (spoken[1], spoken[2])):
+            await leaving.leave()
+            await until(lambda expected=expected: expected.lease)
+        assert moved.lease is None
+
+
+async def test_caller_that_may_use_some_models_alone_gets_no_other(of_adapter: Build) -> None:
+    async with stage(of_adapter, no_worker_grace_s=0.5) as callers:
+        await callers.house.open("mini", 1)
+        await callers.house.open("text", 1, "words", TEXT)
+        words = Need(models=frozenset({"words"}))
+        first, second = await callers.enter(need=words), await callers.enter(need=words)
+        await until(lambda: first.lease)
+        assert first.lease is not None
+        assert first.lease.worker_id == "text"
+        assert second.lease is None
+
+        nothing = await callers.enter(need=Need(models=frozenset({"others"})))
+        await until(lambda: nothing.error)
+        assert isinstance(nothing.error, DispatcherUnavailable)
 
 
 async def test_ticket_whose_pool_has_gone_moves_to_one_that_can_serve_it(build: Build) -> None:

@@ -74,7 +74,7 @@ class Queue:
     async def enter(
         self,
         max_wait: float = 0.0,
-        again: bool = False,
+        again: str | None = None,
         kind: Kind = Kind.AUDIO_DUPLEX,
         label: str = "",
     ) -> Caller:
@@ -84,7 +84,7 @@ class Queue:
         await settle()
         return caller
 
-    async def _hold(self, caller: Caller, max_wait: float, again: bool, kind: Kind, label: str) -> None:
+    async def _hold(self, caller: Caller, max_wait: float, again: str | None, kind: Kind, label: str) -> None:
         try:
             async with self.dispatcher.acquire(kind, max_wait, label=label, again=again) as ticket:
                 async for update in ticket.updates():
@@ -284,7 +284,7 @@ async def test_caller_who_lost_its_worker_goes_to_the_head() -> None:
         first = await stage.enter()
         await stage.enter()
 
-        again = await stage.enter(again=True)
+        again = await stage.enter(again=POOL)
         await stage.leave(first)
 
         assert again.lease is not None
@@ -481,7 +481,7 @@ async def test_position_never_grows() -> None:
         await stage.enter()
         second, third = await stage.enter(), await stage.enter()
 
-        again = await stage.enter(again=True)
+        again = await stage.enter(again=POOL)
         for _ in range(3):
             await stage.clock.advance(3)
             await settle()
@@ -497,7 +497,7 @@ async def test_callers_who_lost_their_workers_keep_their_order() -> None:
     async with queue() as stage:
         first = await stage.enter()
         await stage.enter()
-        lost = [await stage.enter(again=True) for _ in range(2)]
+        lost = [await stage.enter(again=POOL) for _ in range(2)]
 
         await stage.leave(first)
         await stage.leave(lost[0])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.support.long import examples
-from tests.ws_adapter.dispatch.test_inprocess import Caller, KnownRegistry, Queue, settle
+from tests.ws_adapter.dispatch.test_inprocess import POOL, Caller, KnownRegistry, Queue, settle
 from ws_adapter.dispatch.base import QueueView
 from ws_adapter.process.errors import QueueFull, WaitCancelled
 from ws_adapter.protocol.core.kind import Kind
@@ -52,7 +52,7 @@ class DispatchMachine(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(Kind), again=st.booleans())
     def enter(self, kind: Kind, again: bool) -> None:
-        caller = self.run(self.queue.enter(kind=kind, again=again))
+        caller = self.run(self.queue.enter(kind=kind, again=POOL if again else None))
         if not again and len(self.waiting) >= CAPACITY:
             assert isinstance(caller.error, QueueFull)
             return

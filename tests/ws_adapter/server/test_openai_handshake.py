@@ -24,9 +24,10 @@ from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.spans import Traced, everything
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter
 from ws_adapter.options import AdapterOptions
+from ws_adapter.protocol.core.config import Mode
 from ws_adapter.server.access import Access, Denied
 from ws_adapter.web.rate_limit import Caller
-from ws_adapter.web.routes import Dialect
+from ws_adapter.web.routes import Dialect, Selection
 
 PATH = "/v1/realtime?model=scripted"
 
@@ -167,14 +168,14 @@ async def test_those_who_stay_with_a_bad_key_count_among_the_connections_of_thei
     caller = Caller(ip_address("203.0.113.5"), is_local=False)
     wrong = Request(PATH, Headers({"Authorization": "Bearer wrong"}))
 
-    entry = await access.enter(wrong, caller, Dialect.REALTIME_GA)
+    entry = await access.enter(wrong, caller, Selection(Dialect.REALTIME_GA, Mode.CHAT))
 
-    assert entry.is_unknown
+    assert entry.unknown is Rejection.AUTH
     with pytest.raises(Denied) as refusal:
-        await access.enter(wrong, caller, Dialect.REALTIME_GA)
+        await access.enter(wrong, caller, Selection(Dialect.REALTIME_GA, Mode.CHAT))
     assert refusal.value.reason is Rejection.RATE
     entry.leave()
-    await access.enter(wrong, caller, Dialect.REALTIME_GA)
+    await access.enter(wrong, caller, Selection(Dialect.REALTIME_GA, Mode.CHAT))
 
 
 async def test_keys_and_secrets_are_never_logged(keys: KeyFile, caplog: pytest.LogCaptureFixture) -> None:

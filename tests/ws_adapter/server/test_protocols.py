@@ -34,11 +34,11 @@ def selections() -> Iterator[Selection]:
 
 
 async def test_whatever_is_selected_has_one_entry_in_the_table() -> None:
-    maker = MachineMaker(lambda: None, LoopClock())
+    maker = MachineMaker(LoopClock())
     found = set()
     for selection in selections():
         found.add((selection.dialect, selection.mode))
-        machine = maker.make(selection, new_session_id(selection.dialect), Limits())
+        machine = maker.make(selection, new_session_id(selection.dialect), Limits(), lambda: None)
         assert not machine.is_over
 
     assert found == set(MACHINES)

@@ -11,6 +11,7 @@ from msgspec import structs
 from antiphon.semconv import Reason
 from tests.support.schemas import Observer
 from tests.ws_adapter.support import tokens as counted
+from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
@@ -33,7 +34,7 @@ from ws_adapter.protocol.wire.limits import Limits
 
 Event = dict[str, Any]
 
-CATALOGUE = Catalogue(models={"antiphon-mini"}, voices={"amber"})
+CATALOGUE = catalogue_of(voices={"amber"})
 
 
 def pcm(seconds: float = 1.0, level: float = 0.1) -> str:

@@ -318,7 +318,7 @@ class Callers:
         max_wait: float = 0.0,
         need: Need = ANYTHING,
         label: str = "",
-        again: bool = False,
+        again: str | None = None,
         share: Share | None = None,
         dispatcher: Dispatcher | None = None,
     ) -> Caller:

@@ -1,6 +1,7 @@
 """A file of keys that a test can change."""
 
 import base64
+from dataclasses import replace
 from pathlib import Path
 
 from ws_adapter.web.keys import Key, make_key
@@ -16,10 +17,17 @@ class KeyFile:
         for name in names:
             self.add(name)
 
-    def add(self, name: str) -> None:
+    def add(self, name: str, **fields: str) -> None:
         self.secrets[name], self.keys[name] = make_key(
-            name, is_admin=name == "admin", is_trusted=name == "trusted"
+            name, fields, is_admin=name == "admin", is_trusted=name == "trusted"
         )
+        self._write()
+
+    def change(self, name: str, **fields: str) -> None:
+        """Gives a key other fields, and the secret that it has."""
+        secret, before = self.secrets[name], self.keys[name]
+        self.add(name, **fields)
+        self.secrets[name], self.keys[name] = secret, replace(self.keys[name], hash=before.hash)
         self._write()
 
     def remove(self, name: str) -> None:

@@ -10,6 +10,7 @@ from antiphon.semconv import Reason
 from tests.support.schemas import Event, Observer
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import SPEECH, ready_signal
+from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
@@ -43,7 +44,7 @@ from ws_adapter.protocol.realtime_ga.machine import RealtimeGa
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.limits import Limits
 
-CATALOGUE = Catalogue(models={"antiphon-mini"}, voices={"amber"}, calls_tools=True)
+CATALOGUE = catalogue_of(voices={"amber"}, calls_tools=True)
 AUDIO = "response.output_audio.delta"
 MANUAL: Event = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
 SEMANTIC: Event = {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}

@@ -87,7 +87,7 @@ class RemoteDispatcher:
         *,
         need: Need = ANYTHING,
         label: str = "",
-        again: bool = False,
+        again: str | None = None,
         share: Share | None = None,
     ) -> AsyncIterator[RemoteTicket]:
         """See `Dispatcher.acquire`; labels and the head of the queue are for sessions of the adapter."""

@@ -8,6 +8,7 @@ from tests.support.schemas import Event, Observer
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import ready_signal
 from tests.ws_adapter.support.hearing import Hearing
+from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
@@ -28,7 +29,7 @@ from ws_adapter.protocol.transcription_ga.machine import Undecided
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.limits import Limits
 
-CATALOGUE = Catalogue(models={"antiphon-mini"}, voices=set())
+CATALOGUE = catalogue_of()
 WORDS = "conversation.item.input_audio_transcription"
 
 

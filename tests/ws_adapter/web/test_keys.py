@@ -85,6 +85,24 @@ def test_what_a_key_may_do_stands_behind_its_hash(tmp_path: Path, marks: list[st
         (f"alice:{HASH}\nalice:{'1' * 64}", "Line 2 of .* repeats a name or a hash"),
         (f"alice:{HASH}\nbob:{HASH}", "Line 2 of .* repeats a name or a hash"),
         ("# nobody\n", "There is no key in .* antiphon key NAME"),
+        (
+            f"# x\nalice:{HASH}:colour=red",
+            "Line 2 of .*: there is no field 'colour'; expected expires",
+        ),
+        (f"alice:{HASH}:admin colour", "Line 1 of .* is no key"),
+        (f"alice:{HASH}:modes=chat admin", "Line 1 of .* is no key"),
+        (f"alice:{HASH}:connections=2 connections=3", "Line 1 of .*: 'connections' stands there twice"),
+        (f"alice:{HASH}:expires=31.1.2030", "Line 1 of .*: expires must be a date such as 2030-01-31"),
+        (f"alice:{HASH}:expires=2030-02-30", "Line 1 of .*: expires must be .*, not '2030-02-30'"),
+        (f"alice:{HASH}:expires=2030-01-31T18:00:00+01:00", "Line 1 of .*: expires must be"),
+        (f"alice:{HASH}:modes=chat,singing", "Line 1 of .*: modes must be of audio, video, chat, transcr"),
+        (f"alice:{HASH}:modes=", "Line 1 of .*: modes must be"),
+        (f"alice:{HASH}:models=a,,b", "Line 1 of .*: models must be names of models"),
+        (f"alice:{HASH}:origins=example.org", "Line 1 of .*: origins must be origins such as https://"),
+        (f"alice:{HASH}:origins=https://example.org/", "Line 1 of .*: origins must be"),
+        (f"alice:{HASH}:connections=0", "Line 1 of .*: connections must be a number from 1 to 1000000"),
+        (f"alice:{HASH}:opens_per_min=-1", "Line 1 of .*: opens_per_min must be"),
+        (f"alice:{HASH}:direct_slots=1e3", "Line 1 of .*: direct_slots must be"),
     ],
 )
 def test_bad_file(tmp_path: Path, text: str, message: str) -> None:
@@ -93,6 +111,37 @@ def test_bad_file(tmp_path: Path, text: str, message: str) -> None:
 
     with pytest.raises(ConfigurationError, match=message):
         Keys(path)
+
+
+def test_line_with_every_field_is_read_as_it_was_written(tmp_path: Path) -> None:
+    fields = {
+        "expires": "2030-01-31",
+        "modes": "chat,audio",
+        "models": "antiphon-mini,openbmb/MiniCPM-o-4_5",
+        "origins": "https://Example.org,http://localhost:3000",
+        "connections": "20",
+        "opens_per_min": "60",
+        "direct_slots": "2",
+    }
+    secret, key = make_key("alice", fields, is_admin=True)
+    (tmp_path / "keys").write_text(f"{key.line}\n")
+
+    assert Keys(tmp_path / "keys").find(secret) == key
+    assert key.line == (
+        f"alice:{key.hash}:admin expires=2030-01-31T00:00:00Z modes=audio,chat "
+        "models=antiphon-mini,openbmb/MiniCPM-o-4_5 origins=http://localhost:3000,https://example.org "
+        "connections=20 opens_per_min=60 direct_slots=2"
+    )
+
+
+def test_expired_key_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    """An adapter that is started again on the day after has to start."""
+    (tmp_path / "keys").write_text(f"alice:{HASH}:expires=2020-01-31T18:00:00Z\n")
+
+    (key,) = Keys(tmp_path / "keys")._keys
+
+    assert not key.has_expired(1_580_493_599)
+    assert key.has_expired(1_580_493_600)
 
 
 def test_error_does_not_show_a_key_that_stands_where_its_hash_should(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.support.patience import PATIENCE_S
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter
 from ws_adapter.web import rate_limit
-from ws_adapter.web.rate_limit import RateLimits, TooMany, client_address
+from ws_adapter.web.rate_limit import Bounds, RateLimits, TooMany, client_address
 
 BEHIND_PROXY = {"wait": False, "trusted_proxies": ("127.0.0.0/8",)}
 """On loopback nobody is limited, so these tests come as from elsewhere."""
@@ -29,77 +29,83 @@ def coming_from(address: str) -> dict[str, str]:
 
 def test_burst_then_one_at_a_time() -> None:
     clock = ManualClock()
-    counter = RateLimits(clock, "address", opens_per_min=3, connections=0)
+    counter = RateLimits(clock, "address")
+    bounds = Bounds(3, 0)
     for _ in range(3):
-        counter.enter("a")()
+        counter.enter("a", bounds)()
 
     with pytest.raises(TooMany) as refusal:
-        counter.enter("a")
+        counter.enter("a", bounds)
     assert refusal.value.retry_s == 20
     assert "within a minute is 3" in refusal.value.message
-    counter.enter("b")()
+    counter.enter("b", bounds)()
 
 
 async def test_tokens_come_back_evenly() -> None:
     clock = ManualClock()
-    counter = RateLimits(clock, "address", opens_per_min=3, connections=0)
+    counter = RateLimits(clock, "address")
+    bounds = Bounds(3, 0)
     for _ in range(3):
-        counter.enter("a")()
+        counter.enter("a", bounds)()
     await clock.advance(19)
     with pytest.raises(TooMany) as refusal:
-        counter.enter("a")
+        counter.enter("a", bounds)
     assert refusal.value.retry_s == 1
     await clock.advance(1)
-    counter.enter("a")()
+    counter.enter("a", bounds)()
     with pytest.raises(TooMany):
-        counter.enter("a")
+        counter.enter("a", bounds)
     await clock.advance(3600)
     for _ in range(3):
-        counter.enter("a")()
+        counter.enter("a", bounds)()
     with pytest.raises(TooMany):
-        counter.enter("a")
+        counter.enter("a", bounds)
 
 
 def test_connections_at_once() -> None:
-    counter = RateLimits(ManualClock(), "key", opens_per_min=0, connections=2)
-    leave, _ = counter.enter("a"), counter.enter("a")
+    counter = RateLimits(ManualClock(), "key")
+    bounds = Bounds(0, 2)
+    leave, _ = counter.enter("a", bounds), counter.enter("a", bounds)
 
     with pytest.raises(TooMany, match="the most connections of one key at once is 2"):
-        counter.enter("a")
-    counter.enter("b")
+        counter.enter("a", bounds)
+    counter.enter("b", bounds)
     leave()
-    counter.enter("a")
+    counter.enter("a", bounds)
 
 
 def test_no_limits() -> None:
-    counter = RateLimits(ManualClock(), "address", opens_per_min=0, connections=0)
+    counter = RateLimits(ManualClock(), "address")
+    bounds = Bounds(0, 0)
     for _ in range(1000):
-        counter.enter("a")
+        counter.enter("a", bounds)
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limit, "REMEMBERED", 10)
-    counter = RateLimits(ManualClock(), "address", opens_per_min=1, connections=1)
+    counter = RateLimits(ManualClock(), "address")
+    bounds = Bounds(1, 1)
     for number in range(1000):
-        counter.enter(f"client {number}")()
+        counter.enter(f"client {number}", bounds)()
 
     assert len(counter._buckets) == 10
     assert len(counter._open) == 0
     with pytest.raises(TooMany):
-        counter.enter("client 999")
+        counter.enter("client 999", bounds)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60))
 def test_never_more_than_allowed_at_once(steps: list[tuple[str, bool]]) -> None:
-    counter = RateLimits(ManualClock(), "address", opens_per_min=0, connections=2)
+    counter = RateLimits(ManualClock(), "address")
+    bounds = Bounds(0, 2)
     leaving: dict[str, list[object]] = {"a": [], "b": [], "c": []}
     for client, comes in steps:
         if comes:
             if len(leaving[client]) < 2:
-                leaving[client].append(counter.enter(client))
+                leaving[client].append(counter.enter(client, bounds))
             else:
                 with pytest.raises(TooMany):
-                    counter.enter(client)
+                    counter.enter(client, bounds)
         elif leaving[client]:
             leaving[client].pop()()  # type: ignore[operator]
     assert dict(counter._open) == {name: len(held) for name, held in leaving.items() if held}

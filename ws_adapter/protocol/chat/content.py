@@ -21,7 +21,7 @@ from ws_adapter.protocol.chat.fields import (
     TextPart,
 )
 from ws_adapter.protocol.chat.tools import check_result, read_calls, read_choice, read_tools
-from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.config import Capabilities
 from ws_adapter.protocol.core.signals import Ready
 from ws_adapter.protocol.core.turn import Call, Generation, Message, Part, Picture, Speech, Turn
 from ws_adapter.protocol.media.images import read_frame
@@ -83,15 +83,14 @@ class ChatRules:
     """The session has said that nothing is to be spoken."""
 
 
-def read_request(fields: ChatFields, rules: ChatRules, catalogue: Catalogue | None) -> Request:
+def read_request(fields: ChatFields, rules: ChatRules, capabilities: Capabilities) -> Request:
     """Checks a request whole; raises `Refusal`, and then nothing of it holds.
 
-    Without a catalogue, while no worker is known, the worker is left to judge what it can do.
+    `capabilities` are those of the model that is going to answer.
     """
-    reader = _Reader(rules.root, calls_tools=catalogue is None or catalogue.calls_tools)
+    reader = _Reader(rules.root, calls_tools=capabilities.calls_tools)
     messages = reader.messages(fields.messages)
     tools = read_tools(fields.tools, f"{rules.root}tools", calls_tools=reader.calls_tools)
-    voices = catalogue.voices if catalogue is not None else None
     tts, image = fields.tts or SpeechFields(), fields.image or ImageFields()
     enabled = rules.speaks if tts.enabled is None else tts.enabled
     asked = [
@@ -116,7 +115,7 @@ def read_request(fields: ChatFields, rules: ChatRules, catalogue: Catalogue | No
             parallel_tool_calls=fields.parallel_tool_calls is not False,
         ),
         streaming=fields.streaming is not False,
-        voice=reader.voice(tts, voices),
+        voice=reader.voice(tts, capabilities.voices),
         asks_for_speech=asked[0] if asked else "",
         unsupported=tuple(_meaningless(tts)),
         clipped_samples=reader.clipped_samples,

@@ -86,6 +86,11 @@ class RealtimeChat(Deaf):
         self._errors = errors_window()
 
     @property
+    def _model(self) -> str:
+        """The model that the session has asked for, empty for any."""
+        return self._settings.setup.model if self._settings is not None else ""
+
+    @property
     def is_over(self) -> bool:
         """See `Machine.is_over`."""
         return self.state in (State.CLOSING, State.CLOSED)
@@ -113,7 +118,7 @@ class RealtimeChat(Deaf):
 
     def opened(self, now: float) -> list[Action]:
         """See `Machine.opened`."""
-        return self._slot.want()
+        return self._slot.want(self._model)
 
     # ---------------------------------------------------------------------------------- the slot
 
@@ -205,7 +210,7 @@ class RealtimeChat(Deaf):
         self._idle_at = self._slot.unused_at = None
         if self._slot.hold is Hold.NONE:
             self._has_waited = False
-            return self._slot.want()
+            return self._slot.want(self._model)
         return self._slot.run(self._turns[0]) if self._slot.hold is Hold.READY else []
 
     def _failed(self, reason: Reason, now: float) -> list[Action]:
@@ -260,7 +265,7 @@ class RealtimeChat(Deaf):
         if self._idle_at is not None:
             self._idle_at = now + self._limits.chat_idle_s
         rules = self._settings.rules if self._settings is not None else BEFORE_SETTINGS
-        read = partial(hear, frame, rules, self._catalogue(), drops_input=drops_input)
+        read = partial(hear, frame, rules, self._model, self._catalogue(), drops_input=drops_input)
         take = partial(self._heard, drops_input)
         if len(frame) > LARGE_FRAME:
             return self._reading.apart(len(frame), read, take)

@@ -7,7 +7,14 @@ from msgspec import Struct
 
 from ws_adapter.protocol.chat.content import ChatRules, Request, read_request
 from ws_adapter.protocol.chat.realtime_chat_events import TurnAppend
-from ws_adapter.protocol.core.config import Catalogue, ChatSetup, check_model, listed, read_config
+from ws_adapter.protocol.core.config import (
+    Catalogue,
+    ChatSetup,
+    capabilities_of,
+    check_model,
+    listed,
+    read_config,
+)
 from ws_adapter.protocol.duplex.realtime import init_voice
 from ws_adapter.protocol.duplex.realtime_events import SessionClose, SessionInit
 from ws_adapter.protocol.wire.codec import EventDecoder
@@ -50,11 +57,12 @@ class Heard:
 
 
 def hear(
-    frame: bytes, rules: ChatRules, catalogue: Catalogue | None, *, drops_input: bool
+    frame: bytes, rules: ChatRules, model: str, catalogue: Catalogue | None, *, drops_input: bool
 ) -> Heard | Refusal | Verdict:
     """Reads a text frame to its last field. What is no event is refused, or ends the session.
 
-    Whether the event may come now is left open. With `drops_input` the media in it are not decoded.
+    `rules` and `model` are those of the session. Whether the event may come now is left open. With
+    `drops_input` the media in it are not decoded.
     """
     try:
         event = _DECODER.decode(frame)
@@ -72,7 +80,7 @@ def hear(
         if drops_input:
             message = "the server is too busy for this input; send it again later"
             raise Refusal(ErrorCode.SERVICE_UNAVAILABLE, message)
-        return Heard(event, read_request(event.input, rules, catalogue))
+        return Heard(event, read_request(event.input, rules, capabilities_of(model, catalogue)))
     except Refusal as refusal:
         return Heard(event, refusal)
 

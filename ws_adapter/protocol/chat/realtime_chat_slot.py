@@ -23,10 +23,10 @@ class ChatSlot:
         """When the slot is given back if no turn comes."""
         self._has_turns_voice = False
 
-    def want(self) -> list[Action]:
-        """The session needs one."""
+    def want(self, model: str) -> list[Action]:
+        """Wait for a slot of a worker with this model, empty for any."""
         self.hold = Hold.WANTED
-        return [TakeSlot()]
+        return [TakeSlot(model)]
 
     def open(self, setup: ChatSetup, turns_voice: Voice | None) -> list[Action]:
         """The slot is there: its worker gets the settings, and the next turn's voice if that has one."""

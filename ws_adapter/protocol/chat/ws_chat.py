@@ -18,7 +18,7 @@ from ws_adapter.protocol.core.actions import (
     Send,
     TakeSlot,
 )
-from ws_adapter.protocol.core.config import Catalogue, ChatSetup
+from ws_adapter.protocol.core.config import Catalogue, ChatSetup, capabilities_of
 from ws_adapter.protocol.core.machine import Deaf, Place
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
@@ -150,7 +150,7 @@ class Chat(Deaf):
         self._request = request
         self._reply = Reply(now, streaming=request.streaming)
         self.state = State.QUEUED
-        return [TakeSlot()]
+        return [TakeSlot("")]  # the protocol has no field for a model
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
         """See `Machine.congested`. What is being said cannot be held up."""
@@ -299,6 +299,6 @@ class Chat(Deaf):
 def _read(frame: bytes, catalogue: Catalogue | None) -> Request | Refusal | InvalidUtf8:
     """The request, or what is wrong with it."""
     try:
-        return read_request(_DECODER.decode(frame), _RULES, catalogue)
+        return read_request(_DECODER.decode(frame), _RULES, capabilities_of("", catalogue))
     except (Refusal, InvalidUtf8) as fault:
         return fault

@@ -31,10 +31,12 @@ class Send(Struct, frozen=True):
 class TakeSlot(Struct, frozen=True):
     """Wait for a slot. Not while there is one, or while one is waited for.
 
-    `model` is the one that will be asked for, empty while any will do.
+    `model` is the one that the session will ask its worker for. It is empty where the client names none, or
+    has not yet: then the session waits in any pool, and a model of another pool sends it to the end of that
+    pool's queue.
     """
 
-    model: str = ""
+    model: str
 
 
 class LeaveSlot(Struct, frozen=True):

@@ -1,6 +1,6 @@
 """Settings of a session: the `config` object, and what an initialising event comes to."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -99,18 +99,81 @@ WorkerSetup: TypeAlias = SessionSetup | ChatSetup | TranscriptionSetup
 
 
 @dataclass(frozen=True)
-class Catalogue:
-    """What the workers serve: names of models, ids of registered voices, and kinds of sessions."""
+class Capabilities:
+    """What the workers of a pool can do; the defaults are those of a pool of which nothing is known."""
 
-    models: Set[str]
-    voices: Set[str]
+    voices: Set[str] | None = None
+    """Ids of registered voices; None where they are not known and the worker has to judge."""
     modes: Set[Mode] = frozenset(Mode)
-    calls_tools: bool = False
-    """Whether the chats of any worker take tools."""
-    voiceless: Set[str] = frozenset()
-    """Models that only write."""
-    deaf: Set[str] = frozenset()
-    """Models that hear nothing."""
+    calls_tools: bool = True
+    """Whether chats take tools."""
+    speaks: bool = True
+    hears: bool = True
+
+
+UNKNOWN: Final = Capabilities()
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One pool: interchangeable workers of one model. `name` is that of `antiphon.semconv.pool_name`."""
+
+    name: str
+    model: str
+    capabilities: Capabilities
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The pools that a session may use. `slot` is the one that its slot is in, None without a slot."""
+
+    pools: tuple[Pool, ...]
+    slot: Pool | None = None
+
+    @property
+    def models(self) -> Set[str]:
+        """Names of the models."""
+        return {pool.model for pool in self.pools}
+
+    @property
+    def modes(self) -> Set[Mode]:
+        """Kinds of sessions that at least one pool serves."""
+        return frozenset[Mode]().union(*(pool.capabilities.modes for pool in self.pools))
+
+    def of(self, model: str) -> Capabilities:
+        """Return what a session with this model can ask for; an empty `model` is any.
+
+        The pool of its slot decides. Before there is one, a model can do what all of its pools can; a session
+        that names no model is refused only what no pool can do.
+        """
+        if self.slot is not None and model in ("", self.slot.model):
+            return self.slot.capabilities
+        able = [pool.capabilities for pool in self.pools if model in ("", pool.model)]
+        if len(able) <= 1:
+            return able[0] if able else Capabilities(frozenset(), frozenset(), calls_tools=False)
+        return _common(able) if model else _combined(able)
+
+
+def _common(able: Sequence[Capabilities]) -> Capabilities:
+    voices = [each.voices for each in able if each.voices is not None]
+    return Capabilities(
+        frozenset(voices[0]).intersection(*voices) if voices else None,
+        frozenset(able[0].modes).intersection(*(each.modes for each in able)),
+        all(each.calls_tools for each in able),
+        all(each.speaks for each in able),
+        all(each.hears for each in able),
+    )
+
+
+def _combined(able: Sequence[Capabilities]) -> Capabilities:
+    voices = [each.voices for each in able if each.voices is not None]
+    return Capabilities(
+        frozenset[str]().union(*voices) if len(voices) == len(able) else None,
+        frozenset[Mode]().union(*(each.modes for each in able)),
+        any(each.calls_tools for each in able),
+        any(each.speaks for each in able),
+        any(each.hears for each in able),
+    )
 
 
 def read_config(given: dict[str, Any], path: str) -> ConfigFields:
@@ -138,6 +201,11 @@ def listed(paths: Iterable[str]) -> tuple[str, ...]:
 def first_text(*texts: str | None) -> str:
     """The first text that is given, even if it is empty; without any the default prompt."""
     return next((text for text in texts if text is not None), DEFAULT_PROMPT)
+
+
+def capabilities_of(model: str, catalogue: Catalogue | None) -> Capabilities:
+    """Return what a session with this model can ask for; without a catalogue the worker has to judge."""
+    return catalogue.of(model) if catalogue is not None else UNKNOWN
 
 
 def check_model(model: str | None, catalogue: Catalogue | None, path: str) -> str:

@@ -7,6 +7,7 @@ from ws_adapter.protocol.core.answer import Answer, Outcome
 from ws_adapter.protocol.core.config import (
     Catalogue,
     SessionSetup,
+    capabilities_of,
     duplex_settings,
     listed,
     read_config,
@@ -93,7 +94,7 @@ class Earlier(RealtimePath):
         name = "voice_config" if session.voice_config is not None else "config"
         given = session.voice_config if session.voice_config is not None else session.config or {}
         config = read_config(given, f"session.{name}")
-        voices = catalogue.voices if catalogue is not None else None
+        voices = capabilities_of("", catalogue).voices
         return SessionSetup(
             mode=self._mode,
             system_prompt=session.instructions,

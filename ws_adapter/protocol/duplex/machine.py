@@ -121,7 +121,7 @@ class DuplexMachine(Deaf):
 
     def opened(self, now: float) -> list[Action]:
         """See `Machine.opened`."""
-        return [TakeSlot()]
+        return [TakeSlot("")]  # clients name their model once they have a slot
 
     def queued(self, place: Place) -> list[Action]:
         """No slot is free; called again while that lasts. Nothing is said once the session had a slot."""

@@ -10,6 +10,7 @@ from ws_adapter.protocol.core.config import (
     Catalogue,
     Mode,
     SessionSetup,
+    capabilities_of,
     check_model,
     duplex_settings,
     first_text,
@@ -232,7 +233,7 @@ def init_voice(payload: InitPayload, catalogue: Catalogue | None) -> Voice:
         ("payload.defaults", payload.defaults),
         ("payload", payload),
     )
-    return read_voice(places, catalogue.voices if catalogue is not None else None)
+    return read_voice(places, capabilities_of(payload.model or "", catalogue).voices)
 
 
 class _Frames:

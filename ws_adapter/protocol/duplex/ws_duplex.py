@@ -10,6 +10,7 @@ from ws_adapter.protocol.core.config import (
     Catalogue,
     Mode,
     SessionSetup,
+    capabilities_of,
     duplex_settings,
     first_text,
     listed,
@@ -141,7 +142,7 @@ class Duplex:
             mode=self._mode,
             system_prompt=first_text(event.system_prompt, event.prefix_system_prompt, event.instructions),
             duplex=duplex_settings(config),
-            voice=read_voice((("", event),), catalogue.voices if catalogue is not None else None),
+            voice=read_voice((("", event),), capabilities_of("", catalogue).voices),
             max_slice_nums=event.max_slice_nums or config.max_slice_nums,
             unsupported=listed(unknown_keys(given, "config")),
         )

@@ -320,7 +320,7 @@ class Live:
         self._settings = read_settings(event.session, self._catalogue())
         self.state, self._start_id = State.QUEUED, event.event_id
         self._deadlines.set_up()
-        return [TakeSlot()]
+        return [TakeSlot(self._settings.setup.model)]
 
     def _update(self, event: SessionUpdate) -> list[Action]:
         assert self._resource is not None

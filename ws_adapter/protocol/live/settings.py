@@ -1,10 +1,17 @@
 """What a `session.start` asks for, checked whole."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
-from ws_adapter.protocol.core.config import DEFAULT_PROMPT, Catalogue, DuplexConfig, Mode, SessionSetup
+from ws_adapter.protocol.core.config import (
+    DEFAULT_PROMPT,
+    Catalogue,
+    DuplexConfig,
+    Mode,
+    SessionSetup,
+    capabilities_of,
+)
 from ws_adapter.protocol.live.events import (
     AssistantMessage,
     AudioConfig,
@@ -85,7 +92,7 @@ def read_settings(session: SessionConfig | None, catalogue: Catalogue | None) ->
     model = _model(session.model, catalogue)
     _refuse_unserved(session)
     audio = session.audio or AudioConfig()
-    voice, replaced = _voice(audio, catalogue)
+    voice, replaced = _voice(audio, capabilities_of(model, catalogue).voices)
     setup = SessionSetup(
         mode=Mode.AUDIO, system_prompt=_prompt(session), duplex=DuplexConfig(), voice=voice, model=model
     )
@@ -141,7 +148,7 @@ def _format(audio: AudioConfig) -> Format:
     return Format("audio/pcma", given.rate)
 
 
-def _voice(audio: AudioConfig, catalogue: Catalogue | None) -> tuple[Voice, str]:
+def _voice(audio: AudioConfig, registered: Set[str] | None) -> tuple[Voice, str]:
     """The voice, and the name of one that is not to be had."""
     given = audio.output.voice if audio.output is not None else None
     name, param = given, "session.audio.output.voice"
@@ -151,7 +158,6 @@ def _voice(audio: AudioConfig, catalogue: Catalogue | None) -> tuple[Voice, str]
             raise missing(param, "the id of a voice")
     if not isinstance(name, str) or not name:
         return NO_VOICE, ""
-    registered = catalogue.voices if catalogue is not None else None
     if registered is not None and name in registered:
         return Voice(voice_id=name), ""
     if name in BUILT_IN_VOICES and not isinstance(given, VoiceId):

@@ -28,10 +28,10 @@ _BYTES_PER_S: Final = 4 * OUTPUT_RATE_HZ
 
 
 class Answers:
-    """See above. `wait_s`: how long one may wait for a slot."""
+    """See above. `model` is the one that answers; `wait_s`: how long one may wait for a slot."""
 
-    def __init__(self, teller: Teller, wait_s: float) -> None:
-        self.slot = WorkerSlot()
+    def __init__(self, teller: Teller, model: str, wait_s: float) -> None:
+        self.slot = WorkerSlot(model)
         self.active: Response | None = None
         """The one that joins the conversation."""
         self.is_congested = False

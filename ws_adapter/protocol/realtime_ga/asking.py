@@ -63,7 +63,7 @@ def ask(
         raise invalid("response.prompt", "expected null: no prompts are stored here")
     output = (given.audio.output if given.audio is not None else None) or ResponseOutputFields()
     path = "response.audio.output.voice"
-    check_voice(output.voice, catalogue, path)
+    check_voice(output.voice, settings.model, catalogue, path)
     voice = name_of(output.voice) or settings.voice_name
     is_beside = given.conversation == "none"
     if has_spoken and voice != settings.voice_name and not is_beside:

@@ -95,7 +95,7 @@ class RealtimeGa:
         self._unix = unix
         self._given = given
         self._teller = Teller(new_token)
-        self._answers = Answers(self._teller, limits.realtime_wait_s)
+        self._answers = Answers(self._teller, model, limits.realtime_wait_s)
         self._commands = Commands(self._teller, self._answers)
         self._dialogue: Dialogue | None = None
         self._reading = Reading()

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, Struct
 
-from ws_adapter.protocol.core.config import DEFAULT_PROMPT, Catalogue, ChatSetup, Mode
+from ws_adapter.protocol.core.config import DEFAULT_PROMPT, Catalogue, ChatSetup, Mode, capabilities_of
 from ws_adapter.protocol.live.settings import BUILT_IN_VOICES
 from ws_adapter.protocol.live.sound import PCM_24K, Format
 from ws_adapter.protocol.media.reference_voice import NO_VOICE, Voice
@@ -93,12 +93,8 @@ class Abilities:
         """What is known of it; where nothing is, it speaks and hears."""
         if catalogue is None:
             return cls()
-        return cls(
-            model not in catalogue.voiceless,
-            model not in catalogue.deaf,
-            catalogue.calls_tools,
-            Mode.AUDIO in catalogue.modes,
-        )
+        known = catalogue.of(model)
+        return cls(known.speaks, known.hears, known.calls_tools, Mode.AUDIO in known.modes)
 
 
 class Settings:
@@ -187,7 +183,7 @@ class Settings:
             raise invalid("session.audio.output.speed", f"expected 1, got {self.output.speed:g}")
         if isinstance(self.turn_detection, SemanticVad):
             self._check_native(self.turn_detection)
-        check_voice(self.output.voice, catalogue, "session.audio.output.voice")
+        check_voice(self.output.voice, self.model, catalogue, "session.audio.output.voice")
         tools = read_tools(self.fields.tools or (), "session.tools", calls_tools=self.abilities.calls_tools)
         if new.tool_choice is not None:
             read_choice(new.tool_choice, tools, "session.tool_choice")
@@ -277,12 +273,14 @@ def name_of(voice: str | VoiceId | None) -> str:
     return (voice.id if isinstance(voice, VoiceId) else voice) or ""
 
 
-def check_voice(voice: str | VoiceId | None, catalogue: Catalogue | None, param: str) -> None:
-    """Raises `Refusal` for a voice that nobody has. Without a catalogue the worker is left to judge."""
+def check_voice(voice: str | VoiceId | None, model: str, catalogue: Catalogue | None, param: str) -> None:
+    """Raise `Refusal` for a voice that the model does not have; where its voices are not known the worker
+    has to judge."""
     name = name_of(voice)
-    if not name or name in BUILT_IN_VOICES or catalogue is None or name in catalogue.voices:
+    voices = capabilities_of(model, catalogue).voices
+    if not name or name in BUILT_IN_VOICES or voices is None or name in voices:
         return
-    served = " or ".join(sorted(catalogue.voices)) or "one of OpenAI's names"
+    served = " or ".join(sorted(voices)) or "one of OpenAI's names"
     raise invalid(param, f"expected {served}, got {shown(name)}")
 
 

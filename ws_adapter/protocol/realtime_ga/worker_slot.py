@@ -36,7 +36,9 @@ class Hold(Enum):
 class WorkerSlot:
     """Its methods return what brings it there."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: str) -> None:
+        """`model` is the one that every worker is asked for."""
+        self._model = model
         self.hold = Hold.NONE
         self.ready: Ready | None = None
         self.setup: WorkerSetup | None = None
@@ -50,7 +52,7 @@ class WorkerSlot:
     def want(self, by: float) -> list[Action]:
         """The session needs one, at the latest then."""
         self.hold, self.due_at = Hold.WANTED, by
-        return [TakeSlot()]
+        return [TakeSlot(self._model)]
 
     def granted(self, now: float) -> None:
         """A worker waits."""

@@ -197,6 +197,18 @@ KEY_WITHDRAWN: Final = Verdict(
     None,
     CloseCode.UNAUTHORIZED,
 )
+KEY_EXPIRED: Final = Verdict(
+    ErrorCode.UNAUTHORIZED,
+    "the key of this session has expired; connect again with another",
+    None,
+    CloseCode.UNAUTHORIZED,
+)
+NOT_ALLOWED: Final = Verdict(
+    ErrorCode.UNAUTHORIZED,
+    "the key of this session does not allow this model or mode; connect again with another",
+    None,
+    CloseCode.UNAUTHORIZED,
+)
 KEY_UNKNOWN: Final = Verdict(
     ErrorCode.UNAUTHORIZED,
     "the key is missing, unknown here or expired; send another as Authorization: Bearer KEY",

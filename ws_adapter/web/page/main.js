@@ -12,11 +12,12 @@ import { TranscriptionView } from "./transcription_view.js";
 import { button, copy, element, find } from "./view.js";
 
 /**
+ * @typedef {{id: string, modes: string[]}} Model
  * @typedef {Object} About what the server says of itself without a key
  * @property {string} version
  * @property {boolean} needs_key
  * @property {string[] | null} modes
- * @property {string[]} models
+ * @property {Model[]} models
  * @property {{audio: number, video: number}} limits_s
  * @property {number | null} tls_port
  */
@@ -38,17 +39,18 @@ let about = {
 };
 let key = ""; // in memory alone
 
-/** The names of the models, where a key is needed only with it. @param {string} tried */
+/** The models, where a key is needed only with it. @param {string} tried */
 async function askForModels(tried) {
   const answer = await fetch("/v1/models", { headers: tried ? { Authorization: `Bearer ${tried}` } : {} });
   if (!answer.ok) return null;
   const { data } = await answer.json();
-  return /** @type {string[]} */ (data.map((/** @type {{id: string}} */ model) => model.id));
+  return /** @type {Model[]} */ (data);
 }
 
-async function model() {
+/** The first model that serves a mode, empty if none is known. @param {string} mode */
+async function model(mode) {
   if (!about.models.length) about.models = (await askForModels(key)) ?? [];
-  return about.models[0] ?? "";
+  return about.models.find(({ modes }) => modes.includes(mode))?.id ?? "";
 }
 
 const log = new EventLog();
@@ -58,11 +60,12 @@ const chat = new ChatView(log, known);
 const transcription = new TranscriptionView(log, known);
 
 function render() {
-  const names = about.models.join(", ");
+  const ids = about.models.map(({ id }) => id);
+  const names = ids.join(", ");
   element("server").textContent = [names, about.version && t("open_source", { version: about.version })]
     .filter(Boolean)
     .join(" · ");
-  const isOurs = !about.models.length || about.models.includes(OUR_MODEL);
+  const isOurs = !ids.length || ids.includes(OUR_MODEL);
   element("about-knows").textContent = isOurs ? t("about_mini") : t("about_other", { model: names });
   element("about-hears").textContent = isOurs ? t("about_hears") : "";
   for (const [name, modes] of Object.entries(NEEDS)) {

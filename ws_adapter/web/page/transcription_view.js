@@ -12,7 +12,7 @@ import { button, copy, element, find } from "./view.js";
 const MOST_EARLY = 10;
 
 export class TranscriptionView {
-  /** @param {import("./event_log.js").EventLog} log @param {{key: () => string, about: () => import("./main.js").About, model: () => Promise<string>}} known */
+  /** @param {import("./event_log.js").EventLog} log @param {{key: () => string, about: () => import("./main.js").About, model: (mode: string) => Promise<string>}} known */
   constructor(log, known) {
     this.log = log;
     this.known = known;
@@ -97,7 +97,7 @@ export class TranscriptionView {
     const options = {
       base: location.origin,
       key: this.known.key(),
-      model: await this.known.model(),
+      model: await this.known.model("transcription"),
       onRaw: (/** @type {"up" | "down"} */ direction, /** @type {any} */ event) => this.log.add(direction, event),
     };
     const session = new TranscriptionSession(options, (event) => {

@@ -5,17 +5,19 @@ from antiphon.errors import ConnectError
 from antiphon.protocol.fields import Fields
 
 
-async def served_models(url: str, api_key: str | None) -> tuple[str, ...]:
-    """Names of the models that are ready to serve; `url` is that of the page, over HTTP.
+async def served_models(url: str, api_key: str | None, mode: str = "") -> tuple[str, ...]:
+    """Names of the models that are ready to serve `mode`, any if it is empty; `url` is that of the page, over
+    HTTP. A server that does not tell modes is taken to serve all of them.
 
     Raises `ConnectError`, `AuthError`, or `ProtocolError` if the answer is none.
     """
-    return _names(await fetch(url, api_key))
+    return _names(await fetch(url, api_key), mode)
 
 
-def _names(body: bytes) -> tuple[str, ...]:
+def _names(body: bytes, mode: str) -> tuple[str, ...]:
     listed = Fields.of(body.decode(errors="replace")).values.get("data")
     models = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    models = [entry for entry in models if not mode or mode in (entry.get("modes") or [mode])]
     names = tuple(name for name in (Fields(model).text("id") for model in models) if name)
     if not names:
         raise ConnectError(

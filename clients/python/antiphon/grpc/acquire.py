@@ -129,7 +129,7 @@ def _place(place: pb.QueuePlace) -> Place:
 
 def _error(status: Status, name: str) -> AntiphonError:
     match status.code:
-        case grpc.StatusCode.UNAUTHENTICATED:
+        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
             return AuthError(status.message, reason=status.reason)
         case grpc.StatusCode.INVALID_ARGUMENT:
             return ProtocolError(status.message, reason=status.reason, param=status.field)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +9,11 @@ import pytest
 from antiphon.semconv import MAX_CALL_BYTES, MAX_SCHEMA_BYTES, MAX_TOOLS
 from tests.ws_adapter.support.chat_conversation import USER, ChatJar, Jar, RealtimeChatJar, append, request
 from tests.ws_adapter.support.conversation import CATALOGUE, Event
+from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from ws_adapter.protocol.core.signals import CallDelta, Finish, Piece, UnitEnd
 from ws_adapter.protocol.core.turn import Call, Message, Named, Tool, Turn
 
-ABLE = replace(CATALOGUE, calls_tools=True)
+ABLE = catalogue_of(voices={"amber"}, calls_tools=True)
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {
     "type": "function",

@@ -1,15 +1,13 @@
 """Turns that the model takes by itself (`semantic_vad`): responses are its spoken turns."""
 
-from dataclasses import replace
-
 import pytest
 
 from antiphon.semconv import Reason
 from tests.support.schemas import Event
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import SPEECH, ready_signal
+from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from tests.ws_adapter.support.realtime_ga_conversation import (
-    CATALOGUE,
     SEMANTIC,
     NativeConversation,
     RealtimeGaConversation,
@@ -244,7 +242,7 @@ def test_conversation_that_has_begun_does_not_become_one() -> None:
 
 
 def test_model_that_cannot_hear_while_it_speaks_is_not_asked_to() -> None:
-    session = RealtimeGaConversation(catalogue=replace(CATALOGUE, modes=frozenset({Mode.CHAT})))
+    session = RealtimeGaConversation(catalogue=catalogue_of(modes=frozenset({Mode.CHAT})))
     session.grant()
 
     (error,) = session.client(update(**SEMANTIC))

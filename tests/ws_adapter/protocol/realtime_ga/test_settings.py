@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.support.schemas import Event
+from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from tests.ws_adapter.support.realtime_ga_conversation import (
-    CATALOGUE,
     MANUAL,
     WEATHER,
     RealtimeGaConversation,
@@ -15,7 +15,6 @@ from tests.ws_adapter.support.realtime_ga_conversation import (
     told,
     update,
 )
-from ws_adapter.protocol.core.config import Catalogue
 
 VAD: Event = {
     "type": "server_vad",
@@ -256,7 +255,7 @@ def test_the_input_format_stays_once_audio_has_come() -> None:
 
 
 def test_a_model_without_a_voice_writes() -> None:
-    catalogue = Catalogue({"antiphon-mini"}, frozenset(), voiceless={"antiphon-mini"}, deaf={"antiphon-mini"})
+    catalogue = catalogue_of(speaks=False, hears=False)
     session = RealtimeGaConversation(catalogue=catalogue)
     told_session = session.begin(output_modalities=["audio"])
     assert told_session["output_modalities"] == ["text"]
@@ -272,7 +271,7 @@ def test_a_model_without_a_voice_writes() -> None:
 
 
 def test_tools_are_for_models_that_call_them() -> None:
-    session = RealtimeGaConversation(catalogue=Catalogue(CATALOGUE.models, CATALOGUE.voices))
+    session = RealtimeGaConversation(catalogue=catalogue_of(voices={"amber"}))
     session.begin()
 
     (answer,) = session.client(update(tools=[WEATHER]))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from tests.ws_adapter.support.transcription_conversation import (
     COMMIT,
     CREATED_EVENT,
@@ -14,11 +15,10 @@ from tests.ws_adapter.support.transcription_conversation import (
     delta,
     done,
 )
-from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.signals import Piece, UnitEnd
 from ws_adapter.protocol.transcription.utterance import MOST_AHEAD
 
-TWO_MODELS = Catalogue(models={"antiphon-mini", "other"}, voices=set())
+TWO_MODELS = catalogue_of({"antiphon-mini", "other"})
 OTHER = {"type": "session.update", "model": "other"}
 
 

@@ -205,9 +205,9 @@ def texts(schema: Event, name: str) -> st.SearchStrategy[str]:
     if name.endswith("model"):
         return st.sampled_from(["", *CATALOGUE.models])
     if name.endswith(("output.voice", "voice.id")):
-        return st.sampled_from(sorted(CATALOGUE.voices))
+        return st.sampled_from(sorted(CATALOGUE.of("").voices or ()))
     if name.endswith("ref_audio_path"):
-        return st.sampled_from(["", *CATALOGUE.voices])
+        return st.sampled_from(["", *(CATALOGUE.of("").voices or ())])
     if "contentEncoding" in schema:
         is_picture = "WebP" in schema.get("description", "") or re.search(r"frame|image|^\.data", name)
         value = VOICE if "ref_audio" in name else PICTURE if is_picture else AUDIO

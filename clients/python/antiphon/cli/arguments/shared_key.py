@@ -22,10 +22,17 @@ def add_worker_key_option(options: Options) -> None:
 
 
 def add_client_secret_key_option(options: Options) -> None:
-    """That of client secrets, for commands that sign and check them."""
-    _add(
-        options, "client_secret_key", CLIENT_SECRET_KEY, "key of client secrets, for adapters that share them"
+    """Add the option for the keys of client secrets: of a file the name, since it is read again on SIGHUP."""
+    options.add_argument(
+        "--client-secret-key-file",
+        type=Path,
+        default=argparse.SUPPRESS,
+        metavar="FILE",
+        help=f"keys of client secrets, for adapters that share them (or {CLIENT_SECRET_KEY})",
     )
+    in_environment = os.environ.get(CLIENT_SECRET_KEY)
+    if in_environment is not None:
+        options.set_defaults(client_secret_key=in_environment.encode().strip())
 
 
 def add_admin_key_option(options: Options) -> None:

@@ -2,9 +2,22 @@
 
 import argparse
 import sys
+import time
+from typing import Final
 
 from antiphon.cli.arguments.parser import Subcommands, add_command, examples
 from antiphon.cli.output.failure import ExitCode, Failure, require_extra
+
+_FIELDS: Final = {
+    "expires": ("WHEN", "2030-01-31, or 2030-01-31T18:00:00Z (default: never)"),
+    "modes": ("A,B", "audio, video, chat or transcription (default: all)"),
+    "models": ("A,B", "names as in /v1/models (default: all)"),
+    "origins": ("A,B", "web pages that may use it, such as https://example.org (default: all)"),
+    "connections": ("N", "most at once (default: that of the adapter)"),
+    "opens_per_min": ("N", "attempts to connect (default: that of the adapter)"),
+    "direct_slots": ("N", "most slots of direct callers at once (default: that of the adapter)"),
+}
+"""Fields of a line in a file of keys."""
 
 
 def add_to(commands: Subcommands) -> None:
@@ -13,7 +26,10 @@ def add_to(commands: Subcommands) -> None:
         commands,
         "key",
         "make a key for clients, and its line for the file of keys",
-        examples("antiphon key alice >> keys", "antiphon key operator --admin >> keys"),
+        examples(
+            "antiphon key operator --admin >> keys",
+            "antiphon key page --modes chat --expires 2030-01-31 >> keys",
+        ),
         run,
         "NAME",
     )
@@ -22,6 +38,8 @@ def add_to(commands: Subcommands) -> None:
     command.add_argument(
         "--trusted", action="store_true", default=False, help="continues its own traces, by traceparent"
     )
+    for name, (metavar, help) in _FIELDS.items():
+        command.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=help)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -30,10 +48,14 @@ def run(arguments: argparse.Namespace) -> int:
     from ws_adapter.process.errors import ConfigurationError
     from ws_adapter.web.keys import make_key
 
+    given = vars(arguments)
+    fields = {name: given[name] for name in _FIELDS if given.get(name) is not None}
     try:
-        secret, key = make_key(arguments.name, is_admin=arguments.admin, is_trusted=arguments.trusted)
+        secret, key = make_key(arguments.name, fields, is_admin=arguments.admin, is_trusted=arguments.trusted)
     except ConfigurationError as error:
         raise Failure(str(error), ExitCode.USAGE) from None
+    if key.has_expired(time.time()):
+        raise Failure(f"expires must be in the future, not {fields['expires']}.", ExitCode.USAGE)
     print(key.line)
     print(f"The key of {key.name}, which is not shown again: {secret}", file=sys.stderr)
     return ExitCode.OK

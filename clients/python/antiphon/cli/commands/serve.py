@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 import webbrowser
 from collections.abc import Sequence
@@ -44,6 +43,7 @@ from antiphon.cli.processes.redis_server import find_redis
 from antiphon.cli.processes.stack import Stack
 from antiphon.connection.endpoint import CHAT, LIVE, REALTIME, TRANSCRIPTION, endpoint
 from antiphon.grpc import get_info
+from antiphon.listening import bind_all
 from antiphon.redis import RedisUnusable, parse
 from antiphon.v1 import inference_service_pb2 as pb
 
@@ -309,11 +309,9 @@ def _check_dispatcher(arguments: argparse.Namespace) -> None:
 
 
 def _check_free(host: str, port: int, option: str = "--port") -> None:
-    """Raises `Failure` if the adapter could not listen there."""
+    """Raises `Failure` if the adapter could not listen on one of the addresses."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+        for sock in bind_all(host, port):
+            sock.close()
     except OSError as error:
         raise bind_failure(error, host, port, option) from None

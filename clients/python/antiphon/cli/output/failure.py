@@ -7,6 +7,7 @@ from typing import Final
 
 from antiphon.connection import refusals
 from antiphon.errors import AntiphonError, AudioError, AuthError, ConnectError, QueueFull
+from antiphon.listening import where
 
 
 class ExitCode(IntEnum):
@@ -75,11 +76,15 @@ def bind_failure(error: OSError, host: str, port: int, option: str) -> Failure:
     """Why a server cannot listen at an address, and what to do; `option` names the port."""
     match error.errno:
         case errno.EADDRINUSE:
-            text = f"Port {port} is in use by another process. Choose another with {option}, or stop it."
+            text = (
+                f"Port {port} is in use by another process{where(error)}. "
+                f"Choose another with {option}, or stop it."
+            )
         case errno.EACCES:
             text = f"Port {port} is reserved for the administrator. Choose one above 1023 with {option}."
         case _:
-            text = f"Cannot listen on {host}: {error.strerror}. Name an address of this machine with --host."
+            at = where(error) or f" on {host}"
+            text = f"Cannot listen{at}: {error.strerror}. Name an address of this machine with --host."
     return Failure(text, ExitCode.USAGE)
 
 

@@ -1,0 +1,44 @@
+"""Sockets of a server: on all addresses of its host, or on none."""
+
+import socket
+from contextlib import ExitStack
+
+
+class CannotBind(OSError):
+    """One address of a host cannot be listened on; `where` names it if the host has another name."""
+
+    def __init__(self, reason: OSError, host: str, address: str) -> None:
+        super().__init__(reason.errno, reason.strerror)
+        self.where = "" if address == host else f" on {address}, one of the addresses of {host}"
+
+
+def where(error: OSError) -> str:
+    """Return which address of a host an error is about, to be put into a sentence; empty if that is clear."""
+    return error.where if isinstance(error, CannotBind) else ""
+
+
+def bind_all(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
+    """Bind one port on every address that `host` means; a port of 0 takes a free one, the same on all.
+
+    A name such as `localhost` may mean several addresses. If one of them were left out, clients would reach
+    another server or none, depending on the address that they try first. Raises `OSError`, of an address
+    `CannotBind`, and then nothing is bound.
+    """
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    with ExitStack() as bound:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            try:
+                sock = bound.enter_context(socket.socket(family, kind, protocol))
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if reuse_port:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                if family == socket.AF_INET6:
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                sock.bind((address[0], sockets[0].getsockname()[1] if sockets else port, *address[2:]))
+            except OSError as error:
+                raise CannotBind(error, host, str(address[0])) from error
+            sock.setblocking(False)
+            sockets.append(sock)
+        bound.pop_all()
+    return sockets

@@ -1,0 +1,26 @@
+"""Which of a server's models the SDK takes where its caller names none."""
+
+import json
+
+import pytest
+
+from antiphon.connection.models import _names
+from antiphon.errors import ConnectError
+
+
+def listed(**modes: list[str] | None) -> bytes:
+    data = [{"id": name, **({} if told is None else {"modes": told})} for name, told in modes.items()]
+    return json.dumps({"object": "list", "data": data}).encode()
+
+
+def test_models_for_a_mode_are_those_that_serve_it() -> None:
+    body = listed(chats=["chat"], ears=["transcription"])
+
+    assert _names(body, "") == ("chats", "ears")
+    assert _names(body, "transcription") == ("ears",)
+    with pytest.raises(ConnectError):
+        _names(body, "audio")
+
+
+def test_models_of_a_server_that_tells_no_modes_serve_all() -> None:
+    assert _names(listed(mini=None), "transcription") == ("mini",)

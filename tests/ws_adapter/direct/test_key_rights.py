@@ -1,0 +1,114 @@
+"""What a key is for, and how many slots it may have, holds for direct callers too."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from antiphon.v1 import dispatch_service_pb2 as pb
+from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
+from tests.support.patience import PATIENCE_S
+from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.ws_adapter.direct.test_acquire import Call, channel_to
+from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyFile:
+    return KeyFile(tmp_path / "keys", "bob")
+
+
+@asynccontextmanager
+async def house(keys: KeyFile, **options: Any) -> AsyncIterator[Stage]:
+    async with running_worker(ScriptedEngine(listen(), slots=3), slots=3) as worker:
+        given: dict[str, Any] = {"grpc_port": 0, "auth": "keys", "keys": keys.path, **options}
+        async with running_adapter(worker.address, **given) as stage:
+            yield stage
+
+
+def bearer(keys: KeyFile, name: str, address: int = 1) -> tuple[tuple[str, str], ...]:
+    return (
+        ("authorization", keys.bearer(name)["Authorization"]),
+        ("x-forwarded-for", f"192.0.2.{address}"),
+    )
+
+
+async def refusal(stage: Stage, metadata: Any, **request: Any) -> tuple[grpc.StatusCode, bytes]:
+    """Code and details of what a call is refused with."""
+    async with channel_to(stage) as channel:
+        call = DispatchServiceStub(channel).Acquire(
+            pb.AcquireRequest(**request), metadata=metadata, timeout=PATIENCE_S
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await call.read()
+        trailers = dict(error.value.trailing_metadata() or ())
+        return error.value.code(), bytes(trailers["grpc-status-details-bin"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "request_fields", "field"),
+    [({"modes": "chat"}, {"kind": "audio"}, b"kind"), ({"models": "x"}, {"model": "scripted"}, b"model")],
+)
+async def test_call_for_what_its_key_is_not_for_is_denied(
+    keys: KeyFile, fields: dict[str, str], request_fields: dict[str, str], field: bytes
+) -> None:
+    keys.add("alice", **fields)
+    async with house(keys) as stage:
+        request = {"kind": "audio", **request_fields}
+        code, details = await refusal(stage, bearer(keys, "alice"), **request)
+        assert code is grpc.StatusCode.PERMISSION_DENIED
+        assert b"NOT_ALLOWED" in details
+        assert field in details
+        async with channel_to(stage) as channel:
+            granted = await Call(channel, bearer(keys, "bob"), **request).next()
+            assert granted is not None
+            assert granted.HasField("granted")
+
+
+async def test_key_with_a_limit_of_slots_gets_no_more_from_two_addresses(keys: KeyFile) -> None:
+    """The attack: hold every slot with one key, from several addresses."""
+    keys.add("alice", direct_slots="2")
+    async with house(keys, trusted_proxies=("127.0.0.0/8",)) as stage:
+        async with channel_to(stage) as channel:
+            held = [Call(channel, bearer(keys, "alice", number), kind="audio") for number in (1, 2)]
+            for call in held:
+                granted = await call.next()
+                assert granted is not None
+                assert granted.HasField("granted")
+
+            code, details = await refusal(stage, bearer(keys, "alice", 3), kind="audio")
+
+            assert (code, b"SLOT_LIMIT" in details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
+            other = await Call(channel, bearer(keys, "bob"), kind="audio").next()
+            assert other is not None
+            assert other.HasField("granted")
+        await stage.until(free_slots=3)
+        async with channel_to(stage) as channel:
+            again = await Call(channel, bearer(keys, "alice"), kind="audio").next()
+            assert again is not None
+            assert again.HasField("granted")
+
+
+async def test_wait_ends_when_its_key_expires(keys: KeyFile) -> None:
+    clock = ManualClock()
+    expires = datetime.fromtimestamp(clock.unix() + 5, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    keys.add("alice", expires=expires)
+    async with house(keys, clock=clock) as stage, channel_to(stage) as channel:
+        held = [Call(channel, bearer(keys, "bob"), kind="audio") for _ in range(3)]
+        for other in held:
+            assert await other.next() is not None
+        call = DispatchServiceStub(channel).Acquire(
+            pb.AcquireRequest(kind="audio"), metadata=bearer(keys, "alice"), timeout=PATIENCE_S
+        )
+        assert (await call.read()).HasField("queued")
+        await clock.advance(6)
+        with suppress(grpc.aio.AioRpcError):
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert "expired" in await call.details()

@@ -1,0 +1,245 @@
+"""Two models behind one adapter: a session can do what the pool of its model can, and queues there."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inference_service.api.setups import Mode
+from tests.support.scripted_engine import INFO, ScriptedEngine, listen, running_worker, write
+from tests.ws_adapter.support.conversation import INIT, Event
+from tests.ws_adapter.support.stage import Stage, running_adapter
+
+WRITER = replace(
+    INFO,
+    name="writer",
+    modes=frozenset({Mode.CHAT, Mode.TRANSCRIBE}),
+    voice_ids=frozenset({"amber"}),
+    calls_tools=True,
+)
+SPEAKER = replace(
+    INFO, name="speaker", modes=frozenset({Mode.AUDIO, Mode.CHAT}), voice_ids=frozenset({"birch"})
+)
+TOOL = {"type": "function", "name": "look_up", "description": "", "parameters": {"type": "object"}}
+CHAT_TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+
+
+@asynccontextmanager
+async def served(*infos: Any, slots: int = 2, **options: Any) -> AsyncIterator[Stage]:
+    """One worker for each model."""
+    one, other = infos or (WRITER, SPEAKER)
+    plays = {WRITER.name: write("Seven.")}
+    engines = [
+        ScriptedEngine(plays.get(info.name, listen()), slots=slots, info=info, repeat=True)
+        for info in (one, other)
+    ]
+    async with running_worker(engines[0], slots=slots) as first:
+        async with running_worker(engines[1], slots=slots) as second:
+            async with running_adapter(first.address, second.address, **options) as stage:
+                await stage.until(free_slots=2 * slots)
+                yield stage
+                await stage.until(free_slots=2 * slots)
+
+
+def client(stage: Stage, path: str) -> Any:
+    return stage.client(stage.address.replace("http", "ws") + path)
+
+
+def changed(**session: Any) -> Event:
+    return {"type": "session.update", "session": {"type": "realtime", **session}}
+
+
+def voice(name: str) -> Event:
+    return {"audio": {"output": {"voice": name}}}
+
+
+SEMANTIC = {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}
+
+
+# -------------------------------------------------------------------------------------------- capabilities
+
+
+@pytest.mark.parametrize(
+    ("model", "session", "param"),
+    [
+        ("writer", {"tools": [TOOL]}, None),
+        ("writer", voice("amber"), None),
+        ("writer", voice("birch"), "session.audio.output.voice"),
+        ("writer", SEMANTIC, "session.audio.input.turn_detection.type"),
+        ("speaker", {"tools": [TOOL]}, "session.tools"),
+        ("speaker", voice("birch"), None),
+        ("speaker", voice("amber"), "session.audio.output.voice"),
+        ("speaker", SEMANTIC, None),
+    ],
+)
+async def test_realtime_session_can_do_what_the_pool_of_its_model_can(
+    model: str, session: Event, param: str | None
+) -> None:
+    """The attack on the union: ask one model for what only the other can do."""
+    async with served() as stage, client(stage, f"/v1/realtime?model={model}") as talk:
+        await talk.expect("session.created", "conversation.created")
+        await talk.send(changed(**session))
+        if param is None:
+            await talk.expect("session.updated")
+        else:
+            assert (await talk.expect("error"))["error"]["param"] == param
+
+
+async def test_response_can_ask_for_what_the_pool_of_the_model_can() -> None:
+    async with served() as stage:
+        for model, wrong in (("speaker", {"tools": [TOOL]}), ("writer", voice("birch"))):
+            async with client(stage, f"/v1/realtime?model={model}") as talk:
+                await talk.expect("session.created", "conversation.created")
+                await talk.send({"type": "response.create", "response": wrong})
+                assert (await talk.expect("error"))["error"]["param"].startswith("response.")
+
+
+@pytest.mark.parametrize(
+    ("model", "session", "param"),
+    [("speaker", {"tools": [TOOL]}, "session.tools"), ("writer", SEMANTIC, "session.audio.input")],
+)
+async def test_client_secret_is_made_for_what_the_pool_of_its_model_can(
+    model: str, session: Event, param: str
+) -> None:
+    async with served() as stage:
+        body = {"session": {"type": "realtime", "model": model, **session}}
+        status, _, told = await stage.request(
+            "/v1/realtime/client_secrets", "POST", body=repr(body).replace("'", '"').encode()
+        )
+        assert status == 400
+        assert told["error"]["param"].startswith(param)
+
+
+async def test_live_session_gets_models_and_voices_of_pools_that_hear_and_speak() -> None:
+    async with served() as stage:
+        for session, code in (
+            ({"model": "writer"}, "model_not_found"),
+            ({"model": "speaker", **voice("amber")}, "invalid_value"),
+            ({"model": "speaker", **voice("birch")}, None),
+        ):
+            async with client(stage, "/v1/live/sessions") as talk:
+                await talk.send({"type": "session.start", "session": session})
+                if code is None:
+                    started = await talk.expect("session.started")
+                    assert started["session"]["audio"]["output"]["voice"] == "birch"
+                else:
+                    assert (await talk.expect("error"))["error"]["code"] == code
+
+
+@pytest.mark.parametrize("path", ["/v1/realtime?mode=audio", "/ws/duplex/adx_1"])
+async def test_duplex_session_gets_voices_of_its_pool(path: str) -> None:
+    names = {"/v1/realtime?mode=audio": ("session.queue_done", INIT["type"], "session.created")}
+    granted, opener, created = names.get(path, ("queue_done", "prepare", "prepared"))
+    async with served() as stage, client(stage, path) as talk:
+        await talk.expect(granted)
+        for name, answer in (("amber", "error"), ("birch", created)):
+            given: Event = {"ref_audio_path": name}
+            if opener == INIT["type"]:
+                given = {"payload": {"voice": given}}
+            await talk.send({"type": opener, **given})
+            await talk.expect(answer)
+
+
+async def test_chat_turn_gets_tools_of_the_pool_of_its_model() -> None:
+    turn = {"messages": [{"role": "user", "content": "Hello."}], "tools": [CHAT_TOOL]}
+    async with served() as stage:
+        for model, answer in (("speaker", "error"), ("writer", "response.output.delta")):
+            async with client(stage, "/v1/realtime?mode=chat") as talk:
+                await talk.begin({"model": model})
+                await talk.send({"type": "input.append", "input": turn})
+                await talk.expect(answer)
+
+
+async def test_transcription_gets_models_that_transcribe() -> None:
+    async with served() as stage, client(stage, "/v1/transcription") as talk:
+        await talk.expect("session.created")
+        await talk.send({"type": "session.update", "model": "speaker"})
+        assert (await talk.expect("error"))["code"] == "model_not_found"
+
+
+async def test_realtime_model_that_has_no_chats_is_refused_at_once() -> None:
+    ears = replace(INFO, name="ears", modes=frozenset({Mode.TRANSCRIBE}))
+    async with served(ears, SPEAKER) as stage, client(stage, "/v1/realtime?model=ears") as talk:
+        assert (await talk.expect("error"))["error"]["code"] == "invalid_model"
+
+
+async def test_each_model_is_listed_with_what_it_can_do() -> None:
+    async with served() as stage:
+        told = {model["id"]: model for model in (await stage.request("/v1/models"))[2]["data"]}
+        assert told["writer"]["modes"] == ["chat", "transcription"]
+        assert (told["writer"]["voices"], told["speaker"]["voices"]) == (["amber"], ["birch"])
+        assert (told["writer"]["tools"], told["speaker"]["tools"]) == (True, False)
+        assert (told["writer"]["semantic_vad"], told["speaker"]["semantic_vad"]) == (False, True)
+        about = (await stage.request("/page/about.json"))[2]
+        assert about["models"] == [
+            {"id": "speaker", "modes": ["audio", "chat"]},
+            {"id": "writer", "modes": ["chat", "transcription"]},
+        ]
+
+
+async def test_pool_can_do_what_each_of_its_workers_can() -> None:
+    """A session may get any of them."""
+    poorer = replace(SPEAKER, voice_ids=frozenset())
+    async with served(SPEAKER, poorer) as stage:
+        (told,) = (await stage.request("/v1/models"))[2]["data"]
+        assert told["voices"] == []
+        async with client(stage, "/v1/realtime?model=speaker") as talk:
+            await talk.expect("session.created", "conversation.created")
+            await talk.send(changed(**voice("birch")))
+            await talk.expect("error")
+
+
+# -------------------------------------------------------------------------------------------------- queues
+
+SEEING = replace(INFO, name="seeing", modes=frozenset({Mode.AUDIO, Mode.VIDEO}), sees=True)
+
+
+async def test_session_that_moves_to_another_pool_stands_behind_those_who_wait_there() -> None:
+    """The attack: take a slot of an idle pool, then name the model of the busy one, and be served first."""
+    async with served(SPEAKER, SEEING, slots=1) as stage:
+        video, audio = "/v1/realtime?mode=video", "/v1/realtime?mode=audio"
+        async with client(stage, video) as holder, client(stage, video) as waiting:
+            await holder.begin({"model": "seeing"})
+            await waiting.expect("session.queued")
+            async with client(stage, audio) as mover:
+                await mover.expect("session.queue_done")
+                await mover.send({**INIT, "payload": {"model": "seeing"}})
+                await stage.until_queue(2)
+                queue = (await stage.request("/api/queue"))[2]["items"]
+                assert [item["request_type"] for item in queue] == ["omni_duplex", "audio_duplex"]
+
+                await holder.send({"type": "session.close", "reason": "user_stop"})
+                await waiting.begin({"model": "seeing"})
+                await waiting.send({"type": "session.close", "reason": "user_stop"})
+                await mover.expect_until("session.created")
+
+
+async def test_realtime_session_waits_in_the_pool_of_the_model_of_its_url() -> None:
+    """It took a slot of any pool that chats, and moved to the head of the right queue."""
+    chats = replace(INFO, name="chats", modes=frozenset({Mode.CHAT}))
+    async with served(chats, SPEAKER, slots=1) as stage:
+        async with client(stage, "/v1/realtime?model=speaker") as holder:
+            await holder.expect("session.created")
+            async with client(stage, "/v1/realtime?model=speaker"):
+                await stage.until_queue(1)
+                assert (await stage.request("/readyz"))[2]["free_slots"] == 1
+                async with client(stage, "/v1/realtime?model=chats") as other:
+                    await other.expect("session.created")
+
+
+async def test_session_that_gives_its_slot_back_queues_behind_those_who_wait() -> None:
+    """The attack: ask for a turn right after the last one, and never let go of the slot."""
+    turn = {"type": "input.append", "input": {"messages": [{"role": "user", "content": "Hello."}]}}
+    async with served(WRITER, SPEAKER, slots=1) as stage:
+        chat = "/v1/realtime?mode=chat"
+        async with client(stage, "/v1/realtime?model=speaker") as other:
+            await other.expect("session.created")  # so that chats have one slot in all
+            async with client(stage, chat) as greedy, client(stage, chat) as waiting:
+                await greedy.begin({"model": "writer"})
+                await waiting.expect("session.queued")
+                await greedy.send(turn, turn, turn)
+                await waiting.expect_until("session.queue_done")
+                await waiting.send({**INIT, "payload": {"model": "writer"}})
+                await waiting.expect("session.created")

@@ -1,0 +1,79 @@
+"""The pools that one session may use."""
+
+from dataclasses import replace
+from typing import Final
+
+from ws_adapter.protocol.core.config import (
+    Capabilities,
+    Catalogue,
+    ChatSetup,
+    Mode,
+    Pool,
+    TranscriptionSetup,
+    WorkerSetup,
+)
+from ws_adapter.web.rights import Rights
+from ws_adapter.worker.registry import Registry
+
+_DUPLEX: Final = frozenset({Mode.AUDIO, Mode.VIDEO})
+
+
+class SessionCatalogue:
+    """The catalogue of one session: the pools of its mode, within the rights of its key."""
+
+    def __init__(self, registry: Registry, mode: Mode, rights: Rights) -> None:
+        self.pool: str | None = None
+        """The pool that its slot is in; None without a slot."""
+        self._registry = registry
+        self._mode = mode
+        self._rights = rights
+
+    @property
+    def models(self) -> frozenset[str] | None:
+        """The models that its key allows; None allows all."""
+        return self._rights.models
+
+    def __call__(self) -> Catalogue | None:
+        """Return what is known now; None while nothing is, and the worker has to judge."""
+        known = self._registry.catalogue()
+        if known is not None:
+            return narrowed(known, self._mode, self._rights, self.pool)
+        if self._rights.models is None:
+            return None
+        return Catalogue(tuple(Pool("", model, Capabilities()) for model in sorted(self._rights.models)))
+
+    def allows(self, setup: WorkerSetup) -> bool:
+        """Whether its key allows what a worker is about to be asked for."""
+        return self._rights.allows_mode(mode_of(setup)) and self._rights.allows_model(setup.model)
+
+
+def narrowed(known: Catalogue, mode: Mode | None, rights: Rights, slot: str | None = None) -> Catalogue:
+    """Return the pools that these rights allow and that serve `mode`, None for any; `slot` is a pool's name.
+
+    Workers that hear and speak say themselves whether they see, so both duplex modes stand for each other
+    where one of them is not served.
+    """
+    pools = [_within(pool, rights) for pool in known.pools if rights.allows_model(pool.model)]
+    if mode is not None:
+        able = [pool for pool in pools if mode in pool.capabilities.modes]
+        if not able and mode in _DUPLEX:
+            able = [pool for pool in pools if _DUPLEX & pool.capabilities.modes]
+        pools = able
+    return Catalogue(tuple(pools), next((pool for pool in pools if pool.name == slot), None))
+
+
+def _within(pool: Pool, rights: Rights) -> Pool:
+    if rights.modes is None:
+        return pool
+    able = pool.capabilities
+    return replace(pool, capabilities=replace(able, modes=rights.modes.intersection(able.modes)))
+
+
+def mode_of(setup: WorkerSetup) -> Mode:
+    """The mode that a worker is asked for."""
+    match setup:
+        case ChatSetup():
+            return Mode.CHAT
+        case TranscriptionSetup():
+            return Mode.TRANSCRIPTION
+    return setup.mode

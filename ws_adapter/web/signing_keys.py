@@ -1,0 +1,55 @@
+"""Keys that client secrets are signed with: the first signs, all of them verify.
+
+A file or variable has one key on each line; empty lines and lines that begin with `#` are skipped. To rotate,
+put the new key behind the old ones at every adapter, then first, then remove the old ones once what they
+signed has expired.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from ws_adapter.process.errors import ConfigurationError
+
+SHORTEST_KEY: Final = 16
+"""Bytes of a key."""
+
+MOST_KEYS: Final = 8
+"""Each of them may be tried for every secret."""
+
+SOURCE: Final = "ANTIPHON_CLIENT_SECRET_KEY"
+"""The variable that may hold them."""
+
+_HOW: Final = "Make one with: openssl rand -hex 32"
+
+
+def parse_signing_keys(data: bytes, where: str) -> tuple[bytes, ...]:
+    """Return the keys of these lines, the one that signs first. Raises `ConfigurationError`.
+
+    `where` names the source of the lines for messages, which never show a key.
+    """
+    keys: list[bytes] = []
+    for number, line in enumerate(map(bytes.strip, data.split(b"\n")), 1):
+        if not line or line.startswith(b"#"):
+            continue
+        if len(line) < SHORTEST_KEY:
+            raise ConfigurationError(
+                f"Line {number} of {where} has {len(line)} bytes: a key of client secrets must have at least "
+                f"{SHORTEST_KEY}. {_HOW}"
+            )
+        if line in keys:
+            raise ConfigurationError(f"Line {number} of {where} repeats a key. Remove one of them.")
+        keys.append(line)
+    if not keys:
+        raise ConfigurationError(f"There is no key of client secrets in {where}. {_HOW}")
+    if len(keys) > MOST_KEYS:
+        raise ConfigurationError(f"There are {len(keys)} keys in {where}; at most {MOST_KEYS} are taken.")
+    return tuple(keys)
+
+
+def read_signing_keys(path: Path) -> tuple[bytes, ...]:
+    """Return the keys in a file. Raises `ConfigurationError`."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"Cannot read the keys in {path}: {error.strerror}.") from None
+    return parse_signing_keys(data, str(path))

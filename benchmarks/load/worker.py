@@ -1,70 +1,55 @@
-"""A gRPC worker without a model: answers every unit at once, always in the same way. For load, not for truth.
+"""A gRPC worker without a model: it answers every unit at once with fixed messages. For load tests only.
 
-Its server is that of `antiphon worker`, so what reaches an adapter comes as it does from one.
+Its server is a bare `grpc.aio` one, so that a measurement of the adapter contains nothing of `antiphon worker`.
 
-`python -m benchmarks.load.worker [--listens] [--obeys] [--slots N]`; prints `ready on <address>`.
+`python -m benchmarks.load.worker [--listens] [--listen-share N] [--obeys] [--slots N]`; prints `ready on <address>`.
 """
 
 import argparse
 import asyncio
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
+import grpc.aio
 from google.protobuf.message import Message
 
-from antiphon.http2.messages import Message as Data
 from antiphon.semconv import METADATA_WORKER_ID
 from antiphon.v1 import inference_service_pb2 as pb
 from benchmarks.load import payload
-from inference_service.transport.call import Call, Nobody
-from inference_service.transport.server import WorkerServer
-from inference_service.transport.tls import Certificate
-from inference_service.transport.unary import Unary
+from benchmarks.load.grpc_server import server
 
 WORKER_ID: Final = "bench"
-_SERVICE: Final = "/antiphon.v1.InferenceService/"
-
-
-class Stream(Nobody):
-    """One of the three calls of a session: a request is answered as it comes, by `answer` or not at all."""
-
-    def __init__(self, call: Call, answer: Callable[[Data], Message | None]) -> None:
-        self._call = call
-        self._answer = answer
-        call.take(self, (METADATA_WORKER_ID, WORKER_ID))
-        call.resume()
-
-    def message_received(self, data: Data) -> None:
-        """See `Handler`."""
-        if (answer := self._answer(data)) is not None:
-            self._call.write(answer.SerializeToString())
-
-    def half_closed(self) -> None:
-        """See `Handler`."""
-        self._call.end(grpc.StatusCode.OK)
+_SERVICE: Final = "antiphon.v1.InferenceService"
 
 
 class Answering:
-    """Speaks a second in every unit, or with `listens` never; with `obeys` not in one that is to listen."""
+    """The answers. Units speak for a second each, except those that `_speaks_in` excludes."""
 
-    def __init__(self, slots: int, listens: bool, obeys: bool) -> None:
+    def __init__(self, slots: int, listens: bool, obeys: bool, listening_of_five: int) -> None:
+        """`listens`: no unit speaks; `obeys`: units with `force_listen` do not; `listening_of_five`: of five
+        consecutive units of a session so many do not."""
         self._slots = slots
-        self._speaks = not listens
+        self._listening_of_five = 5 if listens else listening_of_five
         self._obeys = obeys
-        self.methods = {
-            f"{_SERVICE}GetInfo": self._get_info,
-            f"{_SERVICE}Prefill": lambda call: Stream(call, self._prefill),
-            f"{_SERVICE}Generate": lambda call: Stream(call, self._generate),
-            f"{_SERVICE}Finalize": lambda call: Stream(call, self._finalize),
-        }
 
-    def _get_info(self, call: Call) -> None:
-        """A worker that is ready."""
-        info = pb.GetInfoResponse(
+    def methods(self) -> "grpc.GenericRpcHandler":
+        """The service."""
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "GetInfo": grpc.unary_unary_rpc_method_handler(
+                self._get_info, pb.GetInfoRequest.FromString, pb.GetInfoResponse.SerializeToString
+            ),
+            "Prefill": _stream(pb.PrefillRequest, self._prefill),
+            "Generate": _stream(pb.GenerateRequest, self._generate),
+            "Finalize": _stream(pb.FinalizeRequest, self._finalize),
+        }
+        return grpc.method_handlers_generic_handler(_SERVICE, handlers)
+
+    async def _get_info(self, request: pb.GetInfoRequest, context: object) -> pb.GetInfoResponse:
+        return pb.GetInfoResponse(
             worker_id=WORKER_ID,
             model="bench",
             modes=[pb.SESSION_MODE_AUDIO, pb.SESSION_MODE_VIDEO],
@@ -74,28 +59,39 @@ class Answering:
             output_sample_rate_hz=24_000,
             state=pb.WORKER_STATE_READY,
         )
-        Unary(call, pb.GetInfoRequest.FromString, lambda _: info)
 
-    def _prefill(self, data: Data) -> Message:
-        """Takes the config, then the input of units."""
-        request = pb.PrefillRequest.FromString(data)
+    def _prefill(self, request: pb.PrefillRequest) -> pb.PrefillResponse:
         if request.unit:
             return payload.prefilled(request.unit)
         ready = pb.SessionReady(worker_id=WORKER_ID, model="bench", max_units_in_flight=2)
         return pb.PrefillResponse(ready=ready)
 
-    def _generate(self, data: Data) -> Message | None:
-        """Runs units."""
-        request = pb.GenerateRequest.FromString(data)
+    def _generate(self, request: pb.GenerateRequest) -> pb.GenerateResponse | None:
         if not request.HasField("run"):
             return None
-        return payload.generated(
-            request.unit, self._speaks and not (self._obeys and request.run.force_listen)
-        )
+        return payload.generated(request.unit, self._speaks_in(request))
 
-    def _finalize(self, data: Data) -> Message:
-        """Closes units."""
-        return payload.finalized(pb.FinalizeRequest.FromString(data).unit)
+    def _speaks_in(self, request: pb.GenerateRequest) -> bool:
+        if self._obeys and request.run.force_listen:
+            return False
+        return request.unit % 5 >= self._listening_of_five
+
+    def _finalize(self, request: pb.FinalizeRequest) -> pb.FinalizeResponse:
+        return payload.finalized(request.unit)
+
+
+def _stream(
+    request: type[Message], answer: Callable[[Any], Message | None]
+) -> "grpc.RpcMethodHandler[Any, Any]":
+    """One of the three calls of a session: each request is answered by `answer`, which may return None."""
+
+    async def handle(requests: AsyncIterator[Any], context: Any) -> None:
+        await context.send_initial_metadata(((METADATA_WORKER_ID, WORKER_ID),))
+        async for message in requests:
+            if (answered := answer(message)) is not None:
+                await context.write(answered.SerializeToString())
+
+    return grpc.stream_stream_rpc_method_handler(handle, request.FromString, None)
 
 
 async def main() -> None:
@@ -105,26 +101,29 @@ async def main() -> None:
     parser.add_argument("--listen", metavar="HOST:PORT", help="instead of a Unix socket")
     parser.add_argument("--tls", metavar="DIR", type=Path, help="with cert.pem and key.pem")
     parser.add_argument("--listens", action="store_true")
+    parser.add_argument("--listening-of-five", metavar="N", type=int, default=0)
     parser.add_argument("--obeys", action="store_true")
     arguments = parser.parse_args()
-    answering = Answering(arguments.slots, arguments.listens, arguments.obeys)
-    tls: Path | None = arguments.tls
-    certificate = Certificate(tls / "cert.pem", tls / "key.pem") if tls is not None else None
+    answering = Answering(
+        arguments.slots, arguments.listens, arguments.obeys, arguments.listening_of_five
+    )
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     with tempfile.TemporaryDirectory() as folder:
-        server = WorkerServer(
-            answering.methods,
-            arguments.listen or f"unix:{folder}/worker.sock",  # as `antiphon serve` does it
-            slots=arguments.slots,
-            is_keyed=False,
-            insecure_grpc=False,
-            certificate=certificate,
-        )
-        print(f"ready on {await server.start()}", flush=True)
-        server.set_serving(True)
+        serving = server(arguments.slots)
+        serving.add_generic_rpc_handlers((answering.methods(),))
+        address = arguments.listen or f"unix:{folder}/worker.sock"  # as `antiphon serve` does it
+        if arguments.tls is not None:
+            pair = (arguments.tls / "key.pem").read_bytes(), (arguments.tls / "cert.pem").read_bytes()
+            port = serving.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        else:
+            port = serving.add_insecure_port(address)
+        await serving.start()
+        if arguments.listen:
+            address = f"{arguments.listen.rpartition(':')[0]}:{port}"
+        print(f"ready on {address}", flush=True)
         await stopped.wait()
-        await server.stop(0.0)
+        await serving.stop(None)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import trustme
 
-from benchmarks.adapter.overload import UNBOUNDED, Outcome, overloaded
+from benchmarks.adapter.cost import UNBOUNDED
+from benchmarks.adapter.overload import Outcome, overloaded
 from benchmarks.adapter.report import Report
 from benchmarks.load.crowd import Crowd, Tally
 from benchmarks.load.processes import Process, adapter, running

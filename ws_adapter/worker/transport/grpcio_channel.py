@@ -1,7 +1,6 @@
 """gRPC as grpcio speaks it, in threads of its own."""
 
 import asyncio
-import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,10 +29,6 @@ from ws_adapter.worker.transport.channel import (
 from ws_adapter.worker.transport.grpcio_call import GrpcioCall, Streams, error_of, lost
 from ws_adapter.worker.transport.target import Target
 from ws_adapter.worker.transport.tls import WorkerTls
-
-# gRPC reads this when its first channel is made. With the poller that grpcio 1.80 uses by default, every
-# message crosses three threads instead of two, which costs the adapter 10 to 30 % of its processor time.
-os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_poller_for_python")
 
 Unary: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
 Streaming: TypeAlias = "grpc.aio.StreamStreamMultiCallable[bytes, bytes]"

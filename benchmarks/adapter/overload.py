@@ -7,6 +7,7 @@ Then half of the admitted load speaks.
 """
 
 import time
+from dataclasses import dataclass
 
 from benchmarks.adapter.report import Goal, Report
 from benchmarks.load.crowd import Crowd, Tally
@@ -21,9 +22,22 @@ RECOVERY_S = 5.0
 Row = tuple[str, int, float, float, float, float, float, float]
 
 
-async def admitted(worker: str) -> int:
-    """How many speaking sessions the adapter lets in."""
-    with adapter(worker) as process:
+@dataclass(frozen=True)
+class Outcome:
+    """What an adapter did under load."""
+
+    admitted: int
+    rows: list[Row]
+    capacity: float
+    """Units a second."""
+    kept: float
+    """Goodput at twice the admitted load, as a share of the capacity."""
+    recovery_s: float
+
+
+async def admitted(worker: str, *options: str) -> int:
+    """Return how many speaking sessions an adapter with these options admits."""
+    with adapter(worker, *options) as process:
         crowd = Crowd(process.port)
         crowd.begin()
         while not crowd.refused and len(crowd) < MOST:
@@ -63,39 +77,45 @@ def _is_well(tally: Tally) -> bool:
     return served >= RECOVERED * (tally.good + tally.dropped + tally.late) and served >= 0.9 * tally.sent
 
 
-async def measure(is_short: bool) -> Report:
-    """The table of goal A4."""
+async def overloaded(worker: str, is_short: bool, *options: str) -> Outcome:
+    """Run the whole benchmark on an adapter with these options."""
     seconds = 3.0 if is_short else 8.0
     shares = (1.0, 1.5, 2.5) if is_short else (0.5, 1.0, 1.25, 1.5, 1.75, 2.25, 2.5, 3.0)
     rows: list[Row] = []
-    with running("benchmarks.load.worker") as worker:
-        most = await admitted(worker.address)
-        with adapter(worker.address, *UNBOUNDED) as process:
-            crowd = Crowd(process.port)
-            await crowd.fill(round(max(*shares, 2.0) * most))
-            crowd.begin()
-            capacity = 0.0
-            for share in sorted((*shares, 2.0)):
-                what = "twice the admitted load" if share == 2.0 else f"sweep, {share:g} of it"
-                row, good = await load(crowd, process, what, round(share * most), seconds)
-                rows.append(row)
-                capacity = max(capacity, good)
-                if share == 2.0:
-                    goodput = good
-            _, again = await load(crowd, process, "", 2 * most, seconds)
-            recovery = await recovery_s(crowd, most // 2)
-            row, _ = await load(crowd, process, "afterwards, half of it", most // 2, seconds)
+    most = await admitted(worker, *options)
+    with adapter(worker, *UNBOUNDED, *options) as process:
+        crowd = Crowd(process.port)
+        await crowd.fill(round(max(*shares, 2.0) * most))
+        crowd.begin()
+        capacity = 0.0
+        for share in sorted((*shares, 2.0)):
+            what = "twice the admitted load" if share == 2.0 else f"sweep, {share:g} of it"
+            row, good = await load(crowd, process, what, round(share * most), seconds)
             rows.append(row)
-            await crowd.leave()
-    kept = min(goodput, again) / capacity
+            capacity = max(capacity, good)
+            if share == 2.0:
+                goodput = good
+        _, again = await load(crowd, process, "", 2 * most, seconds)
+        recovery = await recovery_s(crowd, most // 2)
+        row, _ = await load(crowd, process, "afterwards, half of it", most // 2, seconds)
+        rows.append(row)
+        await crowd.leave()
+    return Outcome(most, rows, capacity, min(goodput, again) / capacity, recovery)
+
+
+async def measure(is_short: bool) -> Report:
+    """The table of goal A4."""
+    with running("benchmarks.load.worker") as worker:
+        found = await overloaded(worker.address, is_short)
     return Report(
         "overload",
-        f"Load on one core; admitted with the default options: {most} sessions of 1 unit/s",
+        f"Load on one core; admitted with the default options: {found.admitted} sessions of 1 unit/s",
         ("load", "sessions", "sent/s", "goodput/s", "dropped/s", "p50 ms", "p99 ms", "cores"),
-        rows,
+        found.rows,
         (
-            Goal("A4 goodput at twice the admitted load", kept, 0.9, at_most=False),
-            Goal("A4 recovery, seconds", recovery, RECOVERY_S),
+            Goal("A4 goodput at twice the admitted load", found.kept, 0.95, at_most=False),
+            Goal("A4 recovery, seconds", found.recovery_s, RECOVERY_S),
         ),
-        f"goodput: answered by the model within 4 s; capacity {capacity:.0f}/s; recovery in {recovery:.1f} s",
+        f"goodput: answered by the model within 4 s; capacity {found.capacity:.0f}/s; "
+        f"recovery in {found.recovery_s:.1f} s",
     )

@@ -1,23 +1,109 @@
-"""CPU of the adapter per unit, by who speaks gRPC with its worker and over what."""
+"""Compare the adapter's gRPC clients over a Unix socket, TCP and TLS, in one run.
+
+Every way has an adapter of its own on the tested core, in front of a bare `grpc.aio` worker. All of them hold
+their sessions from the start; one after another speaks in real time while the others idle, several rounds.
+Sessions listen in three of five units. Memory is that of the sessions before anybody speaks. Overload is
+measured at last, as in `overload`, over a Unix socket.
+"""
 
 import asyncio
 import statistics
+import sys
 import tempfile
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import trustme
 
-from benchmarks.adapter.cost import UNBOUNDED, Chain, Window, sockets
+from benchmarks.adapter.cost import UNBOUNDED
+from benchmarks.adapter.overload import Outcome, overloaded
 from benchmarks.adapter.report import Report
-from benchmarks.load.processes import adapter, running
+from benchmarks.load.crowd import Crowd, Tally
+from benchmarks.load.processes import Process, adapter, running
 
 _LOOPBACK: Final = "127.0.0.1:0"
+_CLIENTS: Final = ("native", "grpcio")
+_WORKER: Final = ("benchmarks.load.worker", "--listening-of-five", "3")
+_FIRST: Final = 50
+"""Sessions open before memory is counted: pools and caches have their size by then."""
+
+_SETTLES_S: Final = 1.0
+
+
+@dataclass
+class _Way:
+    """One adapter under test, and what was measured of it."""
+
+    client: str
+    over: str
+    process: Process
+    crowd: Crowd
+    idle_kib: float = 0.0
+    us: dict[int, list[float]] = field(default_factory=dict)
+    """CPU-microseconds per unit of each round, by sessions."""
+    tallies: dict[int, list[Tally]] = field(default_factory=dict)
+
+    async def open(self, sessions: int) -> None:
+        """Open all sessions and measure their memory."""
+        await self.crowd.fill(_FIRST)
+        await asyncio.sleep(_SETTLES_S)
+        before = self.process.resident_bytes()
+        await self.crowd.fill(sessions)
+        await asyncio.sleep(_SETTLES_S)
+        self.idle_kib = (self.process.resident_bytes() - before) / (sessions - _FIRST) / 1024
+        self.crowd.begin()
+
+    async def speak(self, sessions: int, seconds: float) -> None:
+        """Measure one round with so many sessions that speak."""
+        self.crowd.active = sessions
+        await self.crowd.measure(_SETTLES_S)
+        cpu = self.process.cpu_s()
+        tally = await self.crowd.measure(seconds)
+        cpu = self.process.cpu_s() - cpu
+        self.crowd.active = 0
+        answered = tally.good + tally.late + tally.dropped
+        self.us.setdefault(sessions, []).append(cpu / max(1, answered) * 1e6)
+        self.tallies.setdefault(sessions, []).append(tally)
+        await asyncio.sleep(0.2)
+
+    def row(self, sessions: int, cheapest: float, outcome: Outcome | None) -> tuple[Any, ...]:
+        """One line of the table."""
+        us = statistics.median(self.us[sessions])
+        tallies = self.tallies[sessions]
+        return (
+            f"{self.client}, {self.over}",
+            sessions,
+            us,
+            f"{min(self.us[sessions]):.0f} to {max(self.us[sessions]):.0f}",
+            us / cheapest,
+            statistics.median(tally.percentile(0.5) for tally in tallies),
+            statistics.median(tally.percentile(0.99) for tally in tallies),
+            sum(tally.late + tally.dropped for tally in tallies) / max(1, sum(t.sent for t in tallies)),
+            self.idle_kib,
+            outcome.kept if outcome else "",
+            outcome.recovery_s if outcome else "",
+        )
+
+
+_COLUMNS: Final = (
+    "way to the worker",
+    "sessions",
+    "CPU-us per unit",
+    "spread",
+    "over native",
+    "p50 ms",
+    "p99 ms",
+    "late or dropped",
+    "KiB per idle session",
+    "goodput in overload",
+    "recovery s",
+)
 
 
 def _issue(folder: Path) -> None:
-    """A certificate of loopback, and who signed it."""
+    """Write a certificate of loopback, and that of its authority."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     authority.cert_pem.write_to_path(folder / "ca.pem")
@@ -25,36 +111,55 @@ def _issue(folder: Path) -> None:
     issued.private_key_pem.write_to_path(folder / "key.pem")
 
 
+def _say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
+
+
+def _start(stack: ExitStack, folder: Path) -> list[_Way]:
+    workers = {
+        "a Unix socket": stack.enter_context(running(*_WORKER)),
+        "TCP": stack.enter_context(running(*_WORKER, "--listen", _LOOPBACK)),
+        "TLS": stack.enter_context(running(*_WORKER, "--listen", _LOOPBACK, "--tls", str(folder))),
+    }
+    ways = []
+    for over, worker in workers.items():
+        for client in _CLIENTS:
+            options = ("--worker-ca", str(folder / "ca.pem")) if over == "TLS" else ()
+            process = stack.enter_context(
+                adapter(worker.address, *UNBOUNDED, "--worker-transport", client, *options)
+            )
+            ways.append(_Way(client, over, process, Crowd(process.port)))
+    return ways
+
+
 async def measure(is_short: bool) -> Report:
-    """The table; the cheapest way is the measure of the others."""
-    rounds, seconds = (3, 2.0) if is_short else (5, 4.0)
-    found: dict[str, list[float]] = {}
+    """Return the table."""
+    loads, rounds, seconds = ((250, 1000), 2, 2.0) if is_short else ((250, 500, 1000), 3, 5.0)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         await asyncio.to_thread(_issue, folder)
-        worker = "benchmarks.load.worker"
-        ways = {
-            "a Unix socket": stack.enter_context(running(worker)),
-            "TCP": stack.enter_context(running(worker, "--listen", _LOOPBACK)),
-            "TLS": stack.enter_context(running(worker, "--listen", _LOOPBACK, "--tls", str(folder))),
-        }
-        windows: dict[str, Window] = {}
-        for transport in ("native", "grpcio"):
-            for over, process in ways.items():
-                options = ("--worker-ca", str(folder / "ca.pem")) if over == "TLS" else ()
-                way = ("--worker-transport", transport, *options)
-                under_test = stack.enter_context(adapter(process.address, *UNBOUNDED, *way))
-                chain = Chain()
-                await chain.connect(under_test.port, has_sessions=True)
-                windows[f"{transport}, {over}"] = sockets(under_test, chain)
-        for _ in range(rounds):
-            for name, window in windows.items():
-                found.setdefault(name, []).append((await window(seconds))[0])
-    cost = {name: statistics.median(values) for name, values in found.items()}
-    first = next(iter(cost.values()))
-    rows = [
-        (name, us, f"{min(found[name]):.0f} to {max(found[name]):.0f}", us / first)
-        for name, us in cost.items()
-    ]
-    columns = ("way to the worker", "CPU-us per unit", "spread", "of the first")
-    return Report("transports", "CPU of the adapter per unit by its way to the worker", columns, rows)
+        ways = _start(stack, folder)
+        for way in ways:
+            await way.open(max(loads))
+            _say(f"{way.client}, {way.over}: {way.idle_kib:.0f} KiB per idle session")
+        for sessions in loads * rounds:
+            for way in ways:
+                await way.speak(sessions, seconds)
+                _say(f"{way.client}, {way.over}: {way.us[sessions][-1]:.0f} us with {sessions} sessions")
+        for way in ways:
+            await way.crowd.leave()
+    outcomes = {}
+    with running("benchmarks.load.worker") as worker:
+        for client in _CLIENTS:
+            outcomes[client] = await overloaded(worker.address, is_short, "--worker-transport", client)
+            _say(f"{client}: {outcomes[client].kept:.2f} of the goodput kept in overload")
+    rows = []
+    for first, second in zip(ways[::2], ways[1::2], strict=True):
+        for sessions in loads:
+            measured = statistics.median(first.us[sessions])
+            for way in (first, second):
+                is_first_row = sessions == loads[0] and way.over == ways[0].over
+                rows.append(way.row(sessions, measured, outcomes[way.client] if is_first_row else None))
+    return Report(
+        "transports", "Whole adapter by its gRPC client and its way to the worker", _COLUMNS, rows
+    )

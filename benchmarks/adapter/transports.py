@@ -160,6 +160,4 @@ async def measure(is_short: bool) -> Report:
             for way in (first, second):
                 is_first_row = sessions == loads[0] and way.over == ways[0].over
                 rows.append(way.row(sessions, measured, outcomes[way.client] if is_first_row else None))
-    return Report(
-        "transports", "Whole adapter by its gRPC client and its way to the worker", _COLUMNS, rows
-    )
+    return Report("transports", "Whole adapter by its gRPC client and its way to the worker", _COLUMNS, rows)

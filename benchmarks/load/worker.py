@@ -2,7 +2,8 @@
 
 Its server is that of `antiphon worker`, so what reaches an adapter comes as it does from one.
 
-`python -m benchmarks.load.worker [--listens] [--obeys] [--slots N]`; prints `ready on <address>`.
+`python -m benchmarks.load.worker [--listens | --listening-of-five N] [--obeys] [--slots N]`; prints
+`ready on <address>`.
 """
 
 import argparse
@@ -10,13 +11,14 @@ import asyncio
 import signal
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 from google.protobuf.message import Message
 
-from antiphon.semconv import METADATA_WORKER_ID
+from antiphon.semconv import METADATA_SESSION_ID, METADATA_WORKER_ID
 from antiphon.v1 import inference_service_pb2 as pb
 from benchmarks.load import payload
 from inference_service.rpc.call import Call, Context
@@ -27,9 +29,9 @@ WORKER_ID: Final = "bench"
 
 
 class Stream:
-    """One of the three calls of a session: each request is answered by `answer`, or not at all."""
+    """One of the three calls of a session: `answer` writes to each request what it has to."""
 
-    def __init__(self, call: Call, answer: Callable[[bytes], Message | None]) -> None:
+    def __init__(self, call: Call, answer: Callable[[bytes], None]) -> None:
         self._call = call
         self._answer = answer
         call.take(self, (METADATA_WORKER_ID, WORKER_ID))
@@ -37,8 +39,7 @@ class Stream:
 
     def message_received(self, data: bytes) -> None:
         """See `Handler.message_received`."""
-        if (answer := self._answer(data)) is not None:
-            self._call.write(answer.SerializeToString())
+        self._answer(data)
 
     def half_closed(self) -> None:
         """See `Handler.half_closed`."""
@@ -51,23 +52,64 @@ class Stream:
         """See `Handler.drained`."""
 
 
-class Answering:
-    """Speaks a second in every unit, or with `listens` never; with `obeys` not in one that is to listen."""
+class Session:
+    """The three calls of one session. Answers units at once, automatic ones in one message on Generate.
 
-    def __init__(self, slots: int, listens: bool, obeys: bool) -> None:
-        self._slots = slots
-        self._speaks = not listens
+    Units speak for a second each, except so many of five, and with `obeys` those with `force_listen`.
+    """
+
+    def __init__(self, listening_of_five: int, obeys: bool) -> None:
+        self.calls: dict[str, Call] = {}
+        self.answers = {"Prefill": self._prefill, "Generate": self._generate, "Finalize": self._finalize}
+        self._listening_of_five = listening_of_five
         self._obeys = obeys
+        self._is_automatic = False
+
+    def _prefill(self, data: bytes) -> None:
+        request = pb.PrefillRequest.FromString(data)
+        if not request.unit:
+            self._is_automatic = request.config.automatic_units
+            ready = pb.SessionReady(worker_id=WORKER_ID, model="bench", max_units_in_flight=2)
+            ready.effective.automatic_units = self._is_automatic
+            self._write("Prefill", pb.PrefillResponse(ready=ready))
+        elif self._is_automatic:
+            answer = payload.generated(request.unit, self._says(request.unit, request.run))
+            answer.prefilled.CopyFrom(payload.prefilled(request.unit).prefilled)
+            answer.finalized.CopyFrom(payload.finalized(request.unit))
+            self._write("Generate", answer)
+        else:
+            self._write("Prefill", payload.prefilled(request.unit))
+
+    def _generate(self, data: bytes) -> None:
+        request = pb.GenerateRequest.FromString(data)
+        if request.HasField("run"):
+            says = self._says(request.unit, request.run)
+            self._write("Generate", payload.generated(request.unit, says))
+
+    def _finalize(self, data: bytes) -> None:
+        self._write("Finalize", payload.finalized(pb.FinalizeRequest.FromString(data).unit))
+
+    def _says(self, unit: int, run: pb.GenerateUnit) -> bool:
+        return unit % 5 >= self._listening_of_five and not (self._obeys and run.force_listen)
+
+    def _write(self, stream: str, answer: Message) -> None:
+        self.calls[stream].write(answer.SerializeToString())
+
+
+class Answering:
+    """The answers of all sessions."""
+
+    def __init__(self, slots: int, listening_of_five: int, obeys: bool) -> None:
+        self._slots = slots
+        self._listening_of_five = listening_of_five
+        self._obeys = obeys
+        self._sessions: dict[str, Session] = {}
 
     def methods(self) -> grpc.GenericRpcHandler:
         """Return what answers the service's calls."""
         handlers: dict[str, Any] = {
-            name: _stream_handler(answer)
-            for name, answer in (
-                ("Prefill", self._prefill),
-                ("Generate", self._generate),
-                ("Finalize", self._finalize),
-            )
+            name: grpc.stream_stream_rpc_method_handler(partial(self._serve, name))
+            for name in ("Prefill", "Generate", "Finalize")
         }
         handlers["GetInfo"] = grpc.unary_unary_rpc_method_handler(
             self._get_info,
@@ -89,35 +131,16 @@ class Answering:
             state=pb.WORKER_STATE_READY,
         )
 
-    def _prefill(self, data: bytes) -> Message:
-        """Takes the config, then the input of units."""
-        request = pb.PrefillRequest.FromString(data)
-        if request.unit:
-            return payload.prefilled(request.unit)
-        ready = pb.SessionReady(worker_id=WORKER_ID, model="bench", max_units_in_flight=2)
-        return pb.PrefillResponse(ready=ready)
-
-    def _generate(self, data: bytes) -> Message | None:
-        """Runs units."""
-        request = pb.GenerateRequest.FromString(data)
-        if not request.HasField("run"):
-            return None
-        return payload.generated(
-            request.unit, self._speaks and not (self._obeys and request.run.force_listen)
-        )
-
-    def _finalize(self, data: bytes) -> Message:
-        """Closes units."""
-        return payload.finalized(pb.FinalizeRequest.FromString(data).unit)
-
-
-def _stream_handler(answer: Callable[[bytes], Message | None]) -> Any:
-    async def serve(requests: object, context: Context) -> None:
+    async def _serve(self, stream: str, requests: object, context: Context) -> None:
         call = Call(context)
-        Stream(call, answer)
-        await call.serve()
-
-    return grpc.stream_stream_rpc_method_handler(serve)
+        name = str(dict(call.metadata)[METADATA_SESSION_ID])
+        session = self._sessions.setdefault(name, Session(self._listening_of_five, self._obeys))
+        session.calls[stream] = call
+        Stream(call, session.answers[stream])
+        try:
+            await call.serve()
+        finally:
+            self._sessions.pop(name, None)
 
 
 async def main() -> None:
@@ -127,9 +150,11 @@ async def main() -> None:
     parser.add_argument("--listen", metavar="HOST:PORT", help="instead of a Unix socket")
     parser.add_argument("--tls", metavar="DIR", type=Path, help="with cert.pem and key.pem")
     parser.add_argument("--listens", action="store_true")
+    parser.add_argument("--listening-of-five", metavar="N", type=int, default=0)
     parser.add_argument("--obeys", action="store_true")
     arguments = parser.parse_args()
-    answering = Answering(arguments.slots, arguments.listens, arguments.obeys)
+    listening = 5 if arguments.listens else arguments.listening_of_five
+    answering = Answering(arguments.slots, listening, arguments.obeys)
     tls: Path | None = arguments.tls
     certificate = Certificate(tls / "cert.pem", tls / "key.pem") if tls is not None else None
     stopped = asyncio.Event()

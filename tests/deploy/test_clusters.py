@@ -71,7 +71,8 @@ def test_process_starts_with_options_that_exist_and_secure_every_connection(
         assert None not in (options.worker_ca, options.worker_cert, options.worker_cert_key)
         assert options.worker_name == "antiphon-worker"
         assert options.auth == "keys"
-        assert options.client_secret_key == KEY.encode()
+        assert options.client_secret_key_file is not None
+        assert options.client_secret_key_file.read_text().strip() == KEY
         assert options.trusted_proxies == ("10.4.7.2",)
     else:
         assert None not in (options.tls_cert, options.tls_key, options.tls_client_ca)

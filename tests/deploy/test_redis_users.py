@@ -26,7 +26,18 @@ PEERS = ROOT / "ws_adapter/peers/functions.lua"
 
 OF_WORKER = ["worker_beat", "slot_free", "worker_leave", "announce"]
 OF_ADAPTER = [
-    *("enqueue", "adapter_beat", "leave", "cancel", "lease_return", "stats", "waiting", "find", "pools")
+    *(
+        "enqueue",
+        "enqueue_for",
+        "adapter_beat",
+        "leave",
+        "cancel",
+        "lease_return",
+        "stats",
+        "waiting",
+        "find",
+        "pools",
+    )
 ]
 OF_PEERS = ["meet", "leave", "list"]
 

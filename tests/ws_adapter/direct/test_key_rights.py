@@ -98,7 +98,7 @@ async def test_wait_ends_when_its_key_expires(keys: KeyFile) -> None:
     clock = ManualClock()
     expires = datetime.fromtimestamp(clock.unix() + 5, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     keys.add("alice", expires=expires)
-    async with house(keys, clock=clock) as stage, channel_to(stage) as channel:
+    async with house(keys, clock=clock, direct_slots_per_caller=3) as stage, channel_to(stage) as channel:
         held = [Call(channel, bearer(keys, "bob"), kind="audio") for _ in range(3)]
         for other in held:
             assert await other.next() is not None

@@ -50,11 +50,6 @@ def add_to(commands: Subcommands) -> None:
     add_worker_key_option(command)
     add("--insecure-grpc", action="store_true", help="with a key: allow plain TCP beyond loopback")
     add(
-        "--grpc-compression",
-        choices=("gzip",),
-        help="read and write compressed messages (for loopback, or callers with certificates)",
-    )
-    add(
         "--context-limit", type=positive_int, metavar="TOKENS", help="most per session (default: the model's)"
     )
     add(
@@ -72,6 +67,8 @@ def add_to(commands: Subcommands) -> None:
     add("--tls-cert", type=Path, metavar="FILE", help="PEM: speak TLS, and nothing else")
     add("--tls-key", type=Path, metavar="FILE", help="PEM: the key of the certificate")
     add("--tls-client-ca", type=Path, metavar="FILE", help="PEM: take only callers whom it signed")
+    add = command.add_argument_group("gRPC").add_argument
+    add("--grpc-compression", choices=("gzip",), help="compressed messages, of callers with certificates")
     add = command.add_argument_group("the sliding window of full duplex and transcription").add_argument
     add("--window-high", type=positive_int, metavar="TOKENS", help="forget old units above this context")
     add("--window-low", type=positive_int, metavar="TOKENS", help="... down to this (default: the model's)")

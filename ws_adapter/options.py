@@ -14,7 +14,6 @@ from ws_adapter.protocol.wire.limits import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, L
 from ws_adapter.web.client_secrets import SHORTEST_KEY
 from ws_adapter.web.rate_limit import Network
 from ws_adapter.worker.targets import check_target
-from ws_adapter.worker.transport.dialler import WorkerTransport
 
 _MIB = 2**20
 
@@ -59,10 +58,6 @@ class AdapterOptions:
 
     worker_cert_key: Path | None = None
     """PEM key of it, without a password."""
-
-    worker_transport: WorkerTransport = "auto"
-    """Who speaks gRPC with the workers: `native` is a client of our own, `grpcio` that of the gRPC project,
-    which costs more, `auto` is native."""
 
     host: str = "127.0.0.1"
     """Address to listen on; beyond loopback only with keys or `allow_anonymous`."""
@@ -414,7 +409,6 @@ class AdapterOptions:
 
 _CHOICES = (
     ("auth", _Auth),
-    ("worker_transport", WorkerTransport),
     ("default_realtime_mode", _DefaultMode),
     ("live_interrupt", _Interrupt),
 )

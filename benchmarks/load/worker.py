@@ -1,8 +1,9 @@
 """A gRPC worker without a model: it answers every unit at once with fixed messages. For load tests only.
 
-Its server is a bare `grpc.aio` one, so that a measurement of the adapter contains nothing of `antiphon worker`.
+Its server is a bare `grpc.aio` one: a measurement of the adapter contains nothing of `antiphon worker`.
 
-`python -m benchmarks.load.worker [--listens] [--listen-share N] [--obeys] [--slots N]`; prints `ready on <address>`.
+`python -m benchmarks.load.worker [--listens | --listening-of-five N] [--obeys] [--slots N]`; prints
+`ready on <address>`.
 """
 
 import argparse
@@ -104,9 +105,7 @@ async def main() -> None:
     parser.add_argument("--listening-of-five", metavar="N", type=int, default=0)
     parser.add_argument("--obeys", action="store_true")
     arguments = parser.parse_args()
-    answering = Answering(
-        arguments.slots, arguments.listens, arguments.obeys, arguments.listening_of_five
-    )
+    answering = Answering(arguments.slots, arguments.listens, arguments.obeys, arguments.listening_of_five)
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     with tempfile.TemporaryDirectory() as folder:

@@ -150,7 +150,6 @@ class Inside:
 
 
 INSIDES = [
-    Inside("h2", ("antiphon.http2.control",), ("h2.errors", "h2.events", "h2.exceptions")),
     Inside(
         "websockets",
         ("ws_adapter.web.websocket", "ws_adapter.web.frames"),

@@ -24,8 +24,8 @@ from websockets.protocol import Event, Protocol, State
 from websockets.server import ServerProtocol
 from websockets.streams import StreamReader
 
-from antiphon.http2.byte_count import ByteCount
 from ws_adapter.observability.tracing import Upgrade
+from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.protocol.wire.limits import EVENTS_WINDOW_S

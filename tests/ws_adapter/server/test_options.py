@@ -179,7 +179,6 @@ def test_tls_listens_where_it_is_told_and_needs_permission_too() -> None:
             {"worker_cert": Path("c"), "worker_cert_key": Path("k")},
             "worker_cert means nothing without TLS to the workers. Pass --worker-ca too.",
         ),
-        ({"worker_transport": "carrier"}, "worker_transport must be auto or native or grpcio, not carrier."),
         ({"allowed_origins": ()}, "allowed_origins names no origin."),
         ({"allowed_origins": ("example.org",)}, "allowed_origins must be like https://example.org"),
         ({"allowed_origins": ("https://example.org/",)}, "without a path, not https://example.org/."),

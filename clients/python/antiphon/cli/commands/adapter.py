@@ -101,12 +101,6 @@ def _add_worker_options(command: argparse.ArgumentParser) -> None:
     add("--worker-ca", type=Path, metavar="FILE", help="PEM: speak TLS with workers whom it signed")
     add("--worker-cert", type=Path, metavar="FILE", help="PEM: shown to workers that want one")
     add("--worker-cert-key", type=Path, metavar="FILE", help="PEM: the key of that certificate")
-    add(
-        "--worker-transport",
-        choices=("auto", "native", "grpcio"),
-        metavar="HOW",
-        help="auto, native or grpcio (default auto)",
-    )
 
 
 def _add_access_options(command: argparse.ArgumentParser) -> None:

@@ -254,7 +254,7 @@ def _assemble(
             options.worker_ca, options.worker_cert, options.worker_cert_key, options.worker_name
         )
     named = options.workers if options.workers_file is None else read_targets(options.workers_file)
-    registry = Registry(named, dial=dialler(options.worker_transport, worker_tls, metrics.worker_bytes))
+    registry = Registry(named, dial=dialler(worker_tls, metrics.worker_bytes))
     rules = QueueRules(
         capacity=options.queue_capacity,
         update_s=options.queue_update_s,

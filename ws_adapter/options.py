@@ -14,7 +14,6 @@ from ws_adapter.protocol.wire.limits import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, L
 from ws_adapter.web.rate_limit import Network
 from ws_adapter.web.signing_keys import SOURCE, parse_signing_keys
 from ws_adapter.worker.targets import check_target
-from ws_adapter.worker.transport.dialler import WorkerTransport
 
 _MIB = 2**20
 
@@ -73,10 +72,6 @@ class AdapterOptions:
     worker_name: str | None = None
     """Name that the certificate of every worker must have; None is the host that the worker is dialled at.
     For workers with addresses that change, such as pods, and one certificate for all."""
-
-    worker_transport: WorkerTransport = "auto"
-    """Who speaks gRPC with the workers: `native` is a client of our own, `grpcio` that of the gRPC project,
-    which costs more, `auto` is native."""
 
     host: str = "127.0.0.1"
     """Address to listen on; beyond loopback only with keys or `allow_anonymous`."""
@@ -458,7 +453,6 @@ _SHORTEST_PREFIX = {4: 24, 6: 64}
 _OF_DISPATCHER = ("dispatcher_ca", "dispatcher_cert", "dispatcher_cert_key", "dispatcher_password_file")
 _CHOICES = (
     ("auth", _Auth),
-    ("worker_transport", WorkerTransport),
     ("default_realtime_mode", _DefaultMode),
     ("live_interrupt", _Interrupt),
 )

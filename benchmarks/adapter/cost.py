@@ -173,7 +173,7 @@ async def measure(is_short: bool, against: Path | None = None) -> Report:
         ("process", "CPU-us per unit", "spread", "units/s", "of the adapter"),
         rows,
         (
-            Goal("A1 adapter over its floors", own / floor, 0.95),
-            Goal("A2 relay over the adapter", rewriting / own, 2.1, at_most=False),
+            Goal("A1 adapter over its floors", own / floor, 1.3),
+            Goal("A2 relay over the adapter", rewriting / own, 1.5, at_most=False),
         ),
     )

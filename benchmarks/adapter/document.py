@@ -21,7 +21,7 @@ too. Absolute times depend on the machine and on who else uses it; ratios are ta
 
 One unit is one second of a conversation: 85 KB of JSON in, 64 KB to the worker, 96 KB from the worker, 128
 KB of JSON out. The adapter runs as `antiphon adapter`, on a core of its own. The worker behind it is a
-program of the benchmark, with the server of `antiphon worker`, that answers at once and always in the same
+program of the benchmark, a bare `grpc.aio` server, that answers at once and always in the same
 way; it shares the other core with the clients.
 
 ## What a unit costs
@@ -45,14 +45,11 @@ installed, else by loudness; on Live only while there is an answer. Alone its wi
 {speech}
 
 What limits it. Counted by `strace`, bare `grpc.aio` streams make 23 system calls a unit and switch threads
-about ten times; the whole adapter, which speaks gRPC on its one thread, makes 4 and
-does not switch. A bare program with the same three streams, framed as in
-`ws_adapter/worker/transport/http2.py`, took 0.5 to 0.6 of `grpc.aio`. With the WebSocket echo and the codec
-that is about two thirds of the adapter; the last third is the protocol, about 220 calls of Python functions
-a unit ([walked through](unit.md#which-modules-it-passes)): checks, clocks, bounds, the order of answers. The
-relay has none of that, and its time goes into `json`, which is C. The adapter also keeps the memory of one
-unit for the next (`ws_adapter/process/allocator.py`), which neither the floors nor the relay do: that is
-how the whole stays below the sum of its floors. `uvloop` changed it by less than the noise.
+about ten times. Beside gRPC, the WebSocket and the codec stands the protocol, about 220 calls of Python
+functions a unit ([walked through](unit.md#which-modules-it-passes)): checks, clocks, bounds, the order of
+answers. The relay has none of that, and its time goes into `json`, which is C. The adapter also keeps the
+memory of one unit for the next (`ws_adapter/process/allocator.py`); the floors and the relay do not.
+`uvloop` changed it by less than the noise.
 
 `python -m benchmarks.adapter cost --against DIR` takes the adapter of another tree in turn with this one:
 the two then have the same machine at the same time. A unit became cheaper by these: what is
@@ -63,9 +60,23 @@ holds and when it ends are kept as they change.
 
 ## The way to the worker
 
-`grpcio` is the adapter's other transport, `--worker-transport` chooses.
-
 {transports}
+
+The adapter had a second gRPC client, written over `h2`, until 2026-11-23. Both were compared in front of
+a bare `grpc.aio` worker, by CPU-microseconds of the whole adapter for a unit (2 x Intel Xeon, shared with
+other work, short runs, medians):
+
+| load | connection | over `h2` | `grpc.aio` | ratio |
+|---|---|---:|---:|---:|
+| 48 sessions, as fast as it goes | a Unix socket | 394 | 672 | 1.71 |
+| | TCP | 355 | 651 | 1.83 |
+| | TLS | 516 | 742 | 1.44 |
+| 250 sessions in real time | a Unix socket | 723 | 1379 | 1.91 |
+| 1,000 sessions in real time | a Unix socket | 458 | 797 | 1.74 |
+
+An idle session took 57 KiB and 119 KiB. The median latency with 1,000 sessions was 2.9 ms and 4.8 ms. The
+rule was to keep the second client only if it were at least 1.5 times cheaper and more stable under overload.
+It was not 1.5 times cheaper with TLS, and these runs were too noisy to compare stability under overload.
 
 ## The codec
 
@@ -84,8 +95,9 @@ those answered without it. The goal is a share of the capacity.
 
 {overload}
 
-The adapter has one thread. With `grpc.aio`, whose threads wake the event loop with one byte for each event,
-output stopped under load while input was still read: the socket between them was full.
+The adapter has one event loop. The threads of `grpc.aio` wake it with one byte for each event, and the loop
+reads one byte a turn. Where turns take long the socket between them fills up, and output waits while input is
+still read. Admission and dropping of stale units keep the turns short.
 
 ## Memory of an idle session
 

@@ -1,9 +1,8 @@
-"""Compare the adapter's gRPC clients over a Unix socket, TCP and TLS, in one run.
+"""Compare the adapter's connections to its worker: a Unix socket, TCP and TLS, in one run.
 
-Every way has an adapter of its own on the tested core, in front of a bare `grpc.aio` worker. All of them hold
-their sessions from the start; one after another speaks in real time while the others idle, several rounds.
-Sessions listen in three of five units. Memory is that of the sessions before anybody speaks. Overload is
-measured at last, as in `overload`, over a Unix socket.
+Every kind has an adapter of its own on the tested core, in front of a bare `grpc.aio` worker. All of them
+hold their sessions from the start; one after another speaks in real time while the others idle, several
+rounds. Sessions listen in three of five units. Memory is that of the sessions before anybody speaks.
 """
 
 import asyncio
@@ -18,13 +17,11 @@ from typing import Any, Final
 import trustme
 
 from benchmarks.adapter.cost import UNBOUNDED
-from benchmarks.adapter.overload import Outcome, overloaded
 from benchmarks.adapter.report import Report
 from benchmarks.load.crowd import Crowd, Tally
 from benchmarks.load.processes import Process, adapter, running
 
 _LOOPBACK: Final = "127.0.0.1:0"
-_CLIENTS: Final = ("native", "grpcio")
 _WORKER: Final = ("benchmarks.load.worker", "--listening-of-five", "3")
 _FIRST: Final = 50
 """Sessions open before memory is counted: pools and caches have their size by then."""
@@ -36,7 +33,6 @@ _SETTLES_S: Final = 1.0
 class _Way:
     """One adapter under test, and what was measured of it."""
 
-    client: str
     over: str
     process: Process
     crowd: Crowd
@@ -68,22 +64,20 @@ class _Way:
         self.tallies.setdefault(sessions, []).append(tally)
         await asyncio.sleep(0.2)
 
-    def row(self, sessions: int, cheapest: float, outcome: Outcome | None) -> tuple[Any, ...]:
+    def row(self, sessions: int, first_us: float) -> tuple[Any, ...]:
         """One line of the table."""
         us = statistics.median(self.us[sessions])
         tallies = self.tallies[sessions]
         return (
-            f"{self.client}, {self.over}",
+            self.over,
             sessions,
             us,
             f"{min(self.us[sessions]):.0f} to {max(self.us[sessions]):.0f}",
-            us / cheapest,
+            us / first_us,
             statistics.median(tally.percentile(0.5) for tally in tallies),
             statistics.median(tally.percentile(0.99) for tally in tallies),
             sum(tally.late + tally.dropped for tally in tallies) / max(1, sum(t.sent for t in tallies)),
             self.idle_kib,
-            outcome.kept if outcome else "",
-            outcome.recovery_s if outcome else "",
         )
 
 
@@ -92,13 +86,11 @@ _COLUMNS: Final = (
     "sessions",
     "CPU-us per unit",
     "spread",
-    "over native",
+    "over the first",
     "p50 ms",
     "p99 ms",
     "late or dropped",
     "KiB per idle session",
-    "goodput in overload",
-    "recovery s",
 )
 
 
@@ -123,12 +115,9 @@ def _start(stack: ExitStack, folder: Path) -> list[_Way]:
     }
     ways = []
     for over, worker in workers.items():
-        for client in _CLIENTS:
-            options = ("--worker-ca", str(folder / "ca.pem")) if over == "TLS" else ()
-            process = stack.enter_context(
-                adapter(worker.address, *UNBOUNDED, "--worker-transport", client, *options)
-            )
-            ways.append(_Way(client, over, process, Crowd(process.port)))
+        options = ("--worker-ca", str(folder / "ca.pem")) if over == "TLS" else ()
+        process = stack.enter_context(adapter(worker.address, *UNBOUNDED, *options))
+        ways.append(_Way(over, process, Crowd(process.port)))
     return ways
 
 
@@ -141,23 +130,15 @@ async def measure(is_short: bool) -> Report:
         ways = _start(stack, folder)
         for way in ways:
             await way.open(max(loads))
-            _say(f"{way.client}, {way.over}: {way.idle_kib:.0f} KiB per idle session")
+            _say(f"{way.over}: {way.idle_kib:.0f} KiB per idle session")
         for sessions in loads * rounds:
             for way in ways:
                 await way.speak(sessions, seconds)
-                _say(f"{way.client}, {way.over}: {way.us[sessions][-1]:.0f} us with {sessions} sessions")
+                _say(f"{way.over}: {way.us[sessions][-1]:.0f} us with {sessions} sessions")
         for way in ways:
             await way.crowd.leave()
-    outcomes = {}
-    with running("benchmarks.load.worker") as worker:
-        for client in _CLIENTS:
-            outcomes[client] = await overloaded(worker.address, is_short, "--worker-transport", client)
-            _say(f"{client}: {outcomes[client].kept:.2f} of the goodput kept in overload")
     rows = []
-    for first, second in zip(ways[::2], ways[1::2], strict=True):
-        for sessions in loads:
-            measured = statistics.median(first.us[sessions])
-            for way in (first, second):
-                is_first_row = sessions == loads[0] and way.over == ways[0].over
-                rows.append(way.row(sessions, measured, outcomes[way.client] if is_first_row else None))
-    return Report("transports", "Whole adapter by its gRPC client and its way to the worker", _COLUMNS, rows)
+    for sessions in loads:
+        first_us = statistics.median(ways[0].us[sessions])
+        rows += [way.row(sessions, first_us) for way in ways]
+    return Report("transports", "Whole adapter by its connection to the worker", _COLUMNS, rows)

@@ -25,8 +25,8 @@ from benchmarks.walk.document import Leg
 from benchmarks.walk.way import Call, Span, caused, parted, read, way
 
 QUESTION: Final = Path(__file__).parents[2] / "tests/recordings/joke.wav"
-ANSWERS: Final = "antiphon.http2.connection"
-"""Where the adapter reads what a worker answers."""
+ANSWERS: Final = "ws_adapter.worker.transport.call"
+"""Where a unit leaves the adapter for its worker, and where the answers arrive."""
 
 QUIET: Final = ("--log-level", "warning")
 QUIET_BEFORE: Final = 2

@@ -67,7 +67,7 @@ def test_modules_stand_in_the_order_in_which_units_reach_them() -> None:
 
 
 def test_each_kind_of_unit_has_a_way_through_both_processes() -> None:
-    answers = "antiphon.http2.connection"
+    answers = "ws_adapter.worker.transport.call"
     adapter = [
         call(10.1, "in"),
         call(10.2, answers),
@@ -160,7 +160,7 @@ def test_way_of_a_unit_leads_through_the_real_processes() -> None:
         assert inwards.way.modules[0] == "ws_adapter.web.websocket"
         assert "ws_adapter.protocol.duplex.machine" in inwards.way.modules
         assert "inference_service.engine.tick" in worker.way.modules
-        assert outwards.way.modules[0] == "antiphon.http2.connection"
+        assert outwards.way.modules[0] == "ws_adapter.worker.transport.call"
         assert "ws_adapter.session.outbox" in outwards.way.modules
         assert not {"antiphon.telemetry.lag", "ws_adapter.process.load"} & {*outwards.way.modules}
     assert "inference_service.engine.batch.speech" in found[Kind.SPEAKS][1].way.modules

@@ -22,14 +22,13 @@ def secure_worker(authority: Authority) -> Iterator[str]:
         yield server.address
 
 
-async def test_a_conversation_over_tls_is_the_same_with_each_transport(
+async def test_conversation_over_tls_gets_the_same_answer_as_without(
     secure_worker: str, authority: Authority, adapter: str, recordings: list[Recording]
 ) -> None:
     plain = await answer(adapter.replace("http", "ws"), recordings[0], 1)
     assert plain[1] > 0
     certificate, key = authority.issue("adapter.test", called="adapter")
     shows = ("--worker-cert", str(certificate), "--worker-cert-key", str(key))
-    options = ("--worker-ca", str(authority.ca), *shows, "--worker-transport")
-    for transport in ("native", "grpcio"):
-        with running_adapter(secure_worker, *options, transport) as server:
-            assert await answer(server.address.replace("http", "ws"), recordings[0], 1) == plain
+    options = ("--worker-ca", str(authority.ca), *shows)
+    with running_adapter(secure_worker, *options) as server:
+        assert await answer(server.address.replace("http", "ws"), recordings[0], 1) == plain

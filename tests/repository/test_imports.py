@@ -108,11 +108,10 @@ def meeting_points(tree: SourceTree, shared: str, *services: str) -> set[str]:
     return {module for module in set.intersection(*used) if module and is_within(module, shared)}
 
 
-def test_services_meet_only_in_messages_names_telemetry_and_transport(tree: SourceTree) -> None:
+def test_services_meet_only_in_what_they_share(tree: SourceTree) -> None:
     met = meeting_points(tree, "antiphon", "ws_adapter", "inference_service")
 
     shared = (
-        "antiphon.http2",
         "antiphon.leases",
         "antiphon.network",
         "antiphon.redis",
@@ -151,7 +150,6 @@ class Inside:
 
 
 INSIDES = [
-    Inside("h2", ("antiphon.http2.control",), ("h2.errors", "h2.events", "h2.exceptions")),
     Inside(
         "websockets",
         ("ws_adapter.web.websocket",),

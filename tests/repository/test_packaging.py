@@ -43,12 +43,12 @@ def test_base_install_stays_light(module: str) -> None:
 
 
 def test_no_module_of_the_sdk_needs_an_extra_to_load() -> None:
-    """`antiphon.telemetry` and `antiphon.http2` are the services' own, with extras of their own."""
+    """`antiphon.telemetry` is the services' own, with an extra of its own."""
     walk = (
         "import importlib, pkgutil, antiphon\n"
         "for found in pkgutil.walk_packages(antiphon.__path__, 'antiphon.'):\n"
         "    if found.name.endswith('.__main__'): continue\n"
-        "    if {'telemetry', 'http2'} & {*found.name.split('.')}: continue\n"
+        "    if 'telemetry' in found.name.split('.'): continue\n"
         "    importlib.import_module(found.name)"
     )
 
@@ -66,12 +66,12 @@ def requirements(*groups: str) -> dict[str, str]:
     return {m[1]: m[2] for m in split if m and m[1] != PROJECT["name"]}
 
 
-@pytest.mark.parametrize("library", ["h2", "websockets"])
+@pytest.mark.parametrize("library", ["websockets"])
 def test_libraries_that_are_changed_inside_have_an_upper_bound(library: str) -> None:
-    assert re.fullmatch(r">=[\d.]+,<\d+", requirements("adapter", "http2")[library])
+    assert re.fullmatch(r">=[\d.]+,<\d+", requirements("adapter")[library])
 
 
-RUNTIME = ("http2", "adapter", "worker", "telemetry", "minicpmo", "train", "redis", "vad", "image")
+RUNTIME = ("adapter", "worker", "telemetry", "minicpmo", "train", "redis", "vad", "image")
 """The extras that users install; `dev` and `fuzz` follow constraints.txt alone."""
 
 

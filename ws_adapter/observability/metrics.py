@@ -14,7 +14,6 @@ from typing import Any, Final
 from opentelemetry.metrics import Meter
 
 from antiphon import semconv
-from antiphon.http2.byte_count import ByteCount
 from antiphon.semconv import (
     Direction,
     DropReason,
@@ -28,6 +27,7 @@ from antiphon.semconv import (
 )
 from antiphon.telemetry.instruments import Histogram, Samples, observed_counter, observed_gauge
 from ws_adapter.observability.leases import Leases
+from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.transcription import events
 from ws_adapter.protocol.wire import errors

@@ -25,7 +25,7 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.wire.errors import BACKEND_ERROR, ErrorCode
 from ws_adapter.protocol.wire.events import Fault
-from ws_adapter.worker.transport.channel import Metadata
+from ws_adapter.worker.transport.rpc import Metadata
 
 logger = logging.getLogger(__name__)
 

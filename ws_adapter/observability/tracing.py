@@ -30,7 +30,7 @@ from opentelemetry.util.types import AttributeValue
 from antiphon import semconv
 from antiphon.telemetry.context import format_traceparent
 from antiphon.telemetry.providers import Telemetry
-from ws_adapter.worker.transport.channel import Metadata
+from ws_adapter.worker.transport.rpc import Metadata
 
 GROUP_S: Final = 30.0
 """Units of this long a time are one trace, if no turn ends before."""

@@ -35,8 +35,8 @@ from websockets.frames import apply_mask  # type: ignore[attr-defined]
 from websockets.http11 import Response
 from websockets.protocol import State
 
-from antiphon.http2.byte_count import ByteCount
 from ws_adapter.observability.tracing import Upgrade
+from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.protocol.wire.limits import EVENTS_WINDOW_S

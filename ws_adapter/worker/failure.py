@@ -6,7 +6,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from antiphon.semconv import ERROR_DOMAIN, Reason
-from ws_adapter.worker.transport.channel import RpcError
+from ws_adapter.worker.transport.rpc import RpcError
 
 _WITHOUT_DETAILS: Final = {
     # gRPC itself refuses a message that is too large.

@@ -20,8 +20,9 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
 from ws_adapter.protocol.media.reference_voice import RATE_HZ
 from ws_adapter.worker.convert import MODES
-from ws_adapter.worker.transport.channel import Channel, RpcError
+from ws_adapter.worker.transport.channel import Channel
 from ws_adapter.worker.transport.dialler import Dial, dialler
+from ws_adapter.worker.transport.rpc import RpcError
 
 logger = logging.getLogger(__name__)
 

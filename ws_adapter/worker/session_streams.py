@@ -23,7 +23,9 @@ from ws_adapter.protocol.core.config import WorkerSetup
 from ws_adapter.protocol.core.signals import GoingAway, Piece, Rewound, Signal, UnitDone
 from ws_adapter.worker import convert as messages
 from ws_adapter.worker.failure import reason_of, worker_of
-from ws_adapter.worker.transport.channel import Call, Channel, Metadata, Received, RpcError
+from ws_adapter.worker.transport.call import Call
+from ws_adapter.worker.transport.channel import Channel
+from ws_adapter.worker.transport.rpc import Metadata, Received, RpcError
 
 logger = logging.getLogger(__name__)
 
@@ -308,7 +310,7 @@ class SessionStream(Generic[Request, Response]):
         self._is_attached = False
         self._is_cancelled = False
         self._refusal: RpcError | None = None
-        self._make: Callable[[], Call] = lambda: channel.call(
+        self._make: Callable[[], Call[Response]] = lambda: channel.call(
             method, response, on_message, self._ended, timeout_s=deadline_s, metadata=metadata
         )
         self._call = self._make()

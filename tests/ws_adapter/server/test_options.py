@@ -189,7 +189,6 @@ def test_tls_listens_where_it_is_told_and_needs_permission_too() -> None:
             {"workers": (), "dispatcher": "rediss://h", "dispatcher_cert": Path("c")},
             "Pass --dispatcher-cert and --dispatcher-cert-key.",
         ),
-        ({"worker_transport": "carrier"}, "worker_transport must be auto or native or grpcio, not carrier."),
         ({"allowed_origins": ()}, "allowed_origins names no origin."),
         ({"allowed_origins": ("example.org",)}, "allowed_origins must be like https://example.org"),
         ({"allowed_origins": ("https://example.org/",)}, "without a path, not https://example.org/."),

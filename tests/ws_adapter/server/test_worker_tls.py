@@ -1,4 +1,4 @@
-"""An adapter whose workers speak TLS, and one that reaches them through grpcio."""
+"""An adapter that reaches its workers over TLS and over a Unix socket."""
 
 import signal
 from pathlib import Path
@@ -29,21 +29,20 @@ def of_adapter(authority: Authority) -> dict[str, Any]:
     return {"worker_ca": authority.ca, "worker_cert": certificate, "worker_cert_key": key}
 
 
-@pytest.mark.parametrize("transport", ["auto", "native", "grpcio"])
-async def test_a_session_over_tls_with_each_transport(authority: Authority, transport: str) -> None:
+async def test_session_over_tls_is_served(authority: Authority) -> None:
     engine = ScriptedEngine(listen())
     async with running_worker(engine, **of_worker(authority)) as worker:
-        options = {"worker_transport": transport, **of_adapter(authority)}
-        async with running_adapter(worker.address, **options) as stage, stage.client() as client:
+        adapter = running_adapter(worker.address, **of_adapter(authority))
+        async with adapter as stage, stage.client() as client:
             await client.begin()
             await client.send({"type": "session.close", "reason": "user_stop"})
             assert (await client.end())[1] == 1000
     assert engine.session.is_closed
 
 
-async def test_a_session_over_a_unix_socket_with_grpcio(tmp_path: Path) -> None:
+async def test_session_over_a_unix_socket_is_served(tmp_path: Path) -> None:
     async with running_worker(ScriptedEngine(listen()), listen=f"unix:{tmp_path}/worker") as worker:
-        async with running_adapter(worker.address, worker_transport="grpcio") as stage:
+        async with running_adapter(worker.address) as stage:
             async with stage.client() as client:
                 await client.begin()
                 await client.send({"type": "session.close", "reason": "user_stop"})

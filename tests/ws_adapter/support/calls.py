@@ -13,8 +13,9 @@ import trustme
 
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.ws_adapter.support.stage import until
-from ws_adapter.worker.transport.channel import Channel, RpcError
-from ws_adapter.worker.transport.dialler import Dial, WorkerTransport, dialler
+from ws_adapter.worker.transport.channel import Channel
+from ws_adapter.worker.transport.dialler import Dial, dialler
+from ws_adapter.worker.transport.rpc import RpcError
 from ws_adapter.worker.transport.tls import WorkerTls
 
 Handle = Callable[[AsyncIterator[bytes], Any], Awaitable[None]]
@@ -100,17 +101,16 @@ async def start_server(
 
 
 class Way:
-    """How a worker is reached: by which transport, and over `tcp`, `unix` or `tls`."""
+    """How a worker is reached: over `tcp`, `unix` or `tls`."""
 
-    def __init__(self, transport: WorkerTransport, over: str, folder: Path) -> None:
-        self.transport = transport
+    def __init__(self, over: str, folder: Path) -> None:
         self.over = over
         self.folder = folder
         self.target = ""
         self.credentials: grpc.ServerCredentials | None = None
 
     def dial(self, tls: WorkerTls | None = None) -> Dial:
-        return dialler(self.transport, tls)
+        return dialler(tls)
 
     @asynccontextmanager
     async def served(

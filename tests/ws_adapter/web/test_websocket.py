@@ -12,9 +12,9 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Response
 
-from antiphon.http2.byte_count import ByteCount
 from tests.conformance.support.client import PING, PONG, RawClient
 from tests.ws_adapter.support.stage import running_adapter, until
+from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.message import Arriving, Disconnected
 from ws_adapter.web.websocket import PublicConnection

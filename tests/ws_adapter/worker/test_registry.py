@@ -17,7 +17,7 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.signals import Ready
 from ws_adapter.worker import registry as registry_module
 from ws_adapter.worker.registry import COMPARISONS, Pace, Registry
-from ws_adapter.worker.transport.channel import RpcError
+from ws_adapter.worker.transport.rpc import RpcError
 
 
 async def test_registry_notices_workers_that_come_and_go() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -56,7 +55,7 @@ from ws_adapter.worker import session_streams
 from ws_adapter.worker.failure import reason_of
 from ws_adapter.worker.session_streams import SessionStreams
 from ws_adapter.worker.transport.channel import Channel
-from ws_adapter.worker.transport.dialler import Dial, dialler
+from ws_adapter.worker.transport.dialler import dialler
 
 SETUP = SessionSetup(Mode.AUDIO, "Answer.", DuplexConfig(), Voice())
 SECOND = bytes(64_000)
@@ -86,13 +85,7 @@ class Listener:
         self.heard.append(Failed(reason))
 
 
-dial: Dial = dialler()
-
-
-@pytest.fixture(autouse=True, params=["native", "grpcio"])
-def _transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions are the same over each transport."""
-    monkeypatch.setattr(sys.modules[__name__], "dial", dialler(request.param))
+dial = dialler()
 
 
 def dialled(address: str) -> Channel:

@@ -1,1 +1,1 @@
-"""gRPC as a client: calls to a worker, by a client of our own or by grpcio."""
+"""gRPC as a client: channels, calls and TLS to workers, over grpc.aio."""

@@ -1,117 +1,106 @@
-"""What is asked of a connection to a worker, whoever speaks gRPC on it; see `dialler` for who does."""
+"""A connection to one worker over `grpc.aio`."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence, Sized
-from typing import Final, Protocol, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeAlias
 
-from google.protobuf.message import Message
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2
 
-from antiphon.v1 import inference_service_pb2 as pb
+from antiphon.semconv import CLIENT_OPTIONS
+from ws_adapter.process.byte_count import ByteCount
+from ws_adapter.worker.transport.call import REFUSED_PAUSE_S, Call, Streams
+from ws_adapter.worker.transport.rpc import (
+    Metadata,
+    Response,
+    RpcError,
+    connection_closed,
+    error_of,
+    path_of,
+)
+from ws_adapter.worker.transport.target import Target
+from ws_adapter.worker.transport.tls import WorkerTls, explain
 
 CONNECT_TIMEOUT_S: Final = 5.0
 """How long a connection may take, from the first packet to the worker's first settings."""
 
 NEXT_ADDRESS_S: Final = 0.25
-"""After how long the next address of a name is tried beside one that does not answer: RFC 8305, section 8."""
+"""When the next address of a name is tried beside one that does not answer: RFC 8305, section 8."""
 
-FULL_S: Final = 0.02
-"""How long no call is made after one was refused: a worker may count those that have just ended."""
+_FAILED: Final = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
 
-_SERVICE: Final = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
-
-Metadata: TypeAlias = Sequence[tuple[str, str]]
-Received: TypeAlias = dict[bytes, bytes]
-"""Metadata as it comes."""
-
-Response = TypeVar("Response", bound=Message)
+Unary: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
+Streaming: TypeAlias = "grpc.aio.StreamStreamMultiCallable[bytes, bytes]"
 
 
-def path_of(method: str) -> str:
-    """What a call asks for."""
-    return f"/{_SERVICE}/{method}"
+class Channel:
+    """Calls to one worker over one connection, made for the first call and again after it is lost.
 
-
-class RpcError(Exception):
-    """How a call ended. `code` is one of `google.rpc.Code`, `details` a serialised `google.rpc.Status`.
-
-    After `was_refused` the worker has not looked at the call, which may be made again.
+    After a failed connection the next call uses a new channel of grpcio's: it resolves the name again, waits
+    for no back-off and uses the current certificates. A connection that the worker drains carries its last
+    calls beside the next one.
     """
 
-    def __init__(self, code: int, message: str, details: bytes = b"", *, was_refused: bool = False) -> None:
-        super().__init__(f"{code_pb2.Code.Name(code)}: {message}")
-        self.code = code
-        self.details = details
-        self.was_refused = was_refused
+    def __init__(
+        self,
+        target: str,
+        on_lost: Callable[[], None] = lambda: None,
+        byte_count: ByteCount | None = None,
+        tls: WorkerTls | None = None,
+    ) -> None:
+        """`on_lost` is called when a connection breaks. `byte_count` counts messages with their prefix.
 
-
-async def answered(attempt: Callable[[bool], Awaitable[Response]], timeout_s: float) -> Response:
-    """What `attempt` returns; made again, and told so, while the worker refuses it unseen.
-
-    Raises `RpcError`.
-    """
-    again = False
-    try:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                try:
-                    return await attempt(again)
-                except RpcError as error:
-                    if not error.was_refused:
-                        raise
-                again = True
-    except TimeoutError:
-        raise RpcError(code_pb2.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None
-
-
-class Call(Protocol):
-    """One call, a stream of messages each way.
-
-    What comes, is handed on at once: whoever listens bounds what is kept. What goes, waits here while the
-    worker does not read.
-    """
-
-    @property
-    def waiting(self) -> Sized:
-        """What was written and has not left yet, in whole or in part."""
-
-    async def start(self, *, again: bool = False) -> None:
-        """Sends the request's headers once the worker takes one more call; `again` after it refused one.
-
-        Raises `RpcError`.
+        `tls` is used unless `target` is a Unix socket.
         """
-
-    async def initial_metadata(self) -> Received:
-        """What the worker sends before any message. Raises `RpcError` if the call ends without it."""
-
-    def write(self, message: Message) -> None:
-        """Sends `message` behind those written before; never waits. After the end it does nothing."""
-
-    def write_serialized(self, *parts: bytes) -> None:
-        """The same with a message that is serialised already."""
-
-    def half_close(self) -> None:
-        """Nothing more will be written."""
-
-    def cancel(self) -> None:
-        """Ends the call from this side; its end is told a little later."""
-
-
-class Channel(Protocol):
-    """Calls to one worker over one connection, made when there is a call and again after it is lost.
-
-    The target's name is resolved for each connection, and all of its addresses are tried. A connection that
-    the worker is leaving carries its last calls beside the next one.
-    """
-
-    @property
-    def target(self) -> str:
-        """Where the worker is."""
+        self.target = target
+        self._tls = None if Target.parse(target).path else tls
+        self._on_lost = on_lost
+        self._byte_count = byte_count or ByteCount()
+        self._line: _Line | None = None
+        self._credentials: grpc.ChannelCredentials | None = None
+        """The credentials of `_line`."""
+        self._left: set[_Line] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     async def ask(
         self, method: str, request: Message, answer: type[Response], *, timeout_s: float
     ) -> Response:
-        """A call with one message each way. Raises `RpcError`."""
+        """Make a unary call, again while the worker refuses it unprocessed. Raises `RpcError`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._until_taken(lambda: self._ask(method, request, answer, timeout_s))
+        except TimeoutError:
+            raise RpcError(code_pb2.DEADLINE_EXCEEDED, f"no answer within {timeout_s:g} s") from None
+
+    async def _until_taken(self, attempt: Callable[[], Awaitable[Response]]) -> Response:
+        while True:
+            try:
+                return await attempt()
+            except RpcError as error:
+                if not error.was_refused:
+                    raise
+            await asyncio.sleep(REFUSED_PAUSE_S)
+
+    async def _ask(self, method: str, request: Message, answer: type[Response], timeout_s: float) -> Response:
+        data = request.SerializeToString()
+        try:
+            asking: Unary = self._ready().inner.unary_unary(path_of(method))
+            return answer.FromString(await asking(data, timeout=timeout_s))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise connection_closed() from None  # `hang_up` cancelled the call, not this task
+        except grpc.aio.AioRpcError as error:
+            text = explain(error.details() or "", self._tls)
+            raise error_of(error.code(), text, error.trailing_metadata()) from None
+        except DecodeError:
+            raise RpcError(code_pb2.INTERNAL, "a message cannot be parsed") from None
 
     def call(
         self,
@@ -122,18 +111,124 @@ class Channel(Protocol):
         *,
         timeout_s: float,
         metadata: Metadata = (),
-    ) -> Call:
-        """A call that can be started, and lasts `timeout_s` at most.
+    ) -> Call[Response]:
+        """Return a call that can be started and lasts `timeout_s` at most.
 
-        `on_message` is called for each answer, and once the call has begun, `on_end` once: None for OK. A
-        call whose answer cannot be handled, as `on_message` raises, is logged and cancelled.
+        `on_message` is called for each answer and, once the call has begun, `on_end` once: None for OK. If
+        `on_message` raises, the error is logged and the call is cancelled.
         """
+        begin = partial(self._begin, method, metadata, timeout_s)
+        return Call(begin, response, on_message, on_end, self._byte_count, timeout_s)
+
+    def _begin(
+        self, method: str, metadata: Metadata, timeout_s: float, call: Call[Any]
+    ) -> tuple[Streams, Callable[[], None]]:
+        line = self._ready()
+        streaming: Streaming = line.inner.stream_stream(path_of(method))
+        line.calls.add(call)
+        return streaming(metadata=tuple(metadata), timeout=timeout_s), partial(self._ended, line, call)
+
+    def _ended(self, line: "_Line", call: Call[Any]) -> None:
+        line.calls.discard(call)
+        if line in self._left and not line.calls:
+            self._close(line)
 
     def hang_up(self) -> None:
-        """Ends every connection with all its calls; the next call makes another."""
+        """End every connection with all its calls; the next call makes another."""
+        was_ready = self._line is not None and self._line.state is grpc.ChannelConnectivity.READY
+        self._leave()
+        for line in list(self._left):
+            for call in list(line.calls):
+                call.disconnect()
+            self._close(line)
+        if was_ready and not self._is_closed:
+            self._on_lost()
 
     def close(self) -> None:
-        """Ends every connection with all its calls, and there is no further one."""
+        """End every connection with all its calls and refuse further ones."""
+        self._is_closed = True
+        self.hang_up()
 
     async def wait_closed(self) -> None:
-        """Waits until what `close` has begun is over."""
+        """Wait until the connections that `close` ends are closed."""
+        await asyncio.gather(*self._closing)
+
+    def _ready(self) -> "_Line":
+        """Return a line whose next call connects, if it is not connected. Raises `RpcError`."""
+        if self._is_closed:
+            raise RpcError(code_pb2.UNAVAILABLE, "the channel is closed")
+        if self._line is not None:
+            state = self._line.state
+            is_outdated = self._tls is not None and self._credentials is not self._tls.credentials
+            if state in _FAILED or (is_outdated and state is not grpc.ChannelConnectivity.READY):
+                self._leave()
+        if self._line is None:
+            inner = self._make()
+            self._line = _Line(inner, asyncio.create_task(self._watch(inner)))
+        return self._line
+
+    def _make(self) -> grpc.aio.Channel:
+        if self._tls is None:
+            return grpc.aio.insecure_channel(self.target, options=_options())
+        self._credentials = self._tls.credentials
+        named = [("grpc.ssl_target_name_override", self._tls.name)] if self._tls.name is not None else []
+        return grpc.aio.secure_channel(self.target, self._credentials, options=[*_options(), *named])
+
+    async def _watch(self, inner: grpc.aio.Channel) -> None:
+        state = inner.get_state()
+        while True:
+            await inner.wait_for_state_change(state)
+            was_ready = state is grpc.ChannelConnectivity.READY
+            state = inner.get_state()
+            if was_ready:
+                self._on_lost()
+
+    def _leave(self) -> None:
+        """Make no further call over the present line; its calls may end."""
+        line, self._line = self._line, None
+        if line is not None:
+            line.watching.cancel()
+            self._left.add(line)
+            if not line.calls:
+                self._close(line)
+
+    def _close(self, line: "_Line") -> None:
+        if line in self._left:
+            self._left.remove(line)
+            closing = asyncio.create_task(line.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+
+@dataclass(eq=False)
+class _Line:
+    """A channel of grpcio's, the task that watches its state, and its calls."""
+
+    inner: grpc.aio.Channel
+    watching: "asyncio.Task[None]"
+    calls: set[Call[Any]] = field(default_factory=set)
+
+    @property
+    def state(self) -> grpc.ChannelConnectivity:
+        return self.inner.get_state()
+
+    async def close(self) -> None:
+        await asyncio.gather(self.watching, return_exceptions=True)
+        await self.inner.close()
+
+
+def _options() -> list[tuple[str, int]]:
+    connect = round(CONNECT_TIMEOUT_S * 1000)
+    return [
+        *CLIENT_OPTIONS,
+        ("grpc.max_send_message_length", -1),
+        ("grpc.enable_http_proxy", 0),
+        # Each channel has a connection and a DNS answer of its own, as old as the channel.
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.client_idle_timeout_ms", 2**31 - 1),
+        ("grpc.dns_min_time_between_resolutions_ms", 1000),
+        ("grpc.min_reconnect_backoff_ms", connect),
+        ("grpc.initial_reconnect_backoff_ms", connect),
+        ("grpc.happy_eyeballs_connection_attempt_delay_ms", round(NEXT_ADDRESS_S * 1000)),
+        ("grpc.service_config_disable_resolution", 1),
+    ]

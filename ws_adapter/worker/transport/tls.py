@@ -1,56 +1,70 @@
-"""TLS to workers: whom the adapter trusts and what it shows, read from files that may be replaced."""
+"""TLS to workers: the trusted authority and the adapter's certificate, from files that can be reloaded."""
 
-import ssl
 from pathlib import Path
 from typing import Final
 
-from antiphon.http2.grpc import ALPN
+import grpc
+
 from antiphon.tls import TlsError, client_context
 from ws_adapter.process.errors import ConfigurationError
 
-_MEANINGS: Final = {
-    "WRONG_VERSION_NUMBER": "it does not speak TLS",
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it wants a certificate, pass --worker-cert and --worker-cert-key",
-}
-"""What an error of OpenSSL's means here, where its own words do not say it."""
+_NOT_CONNECTED: Final = "failed to connect to all addresses"
+_VERIFY_FAILED: Final = "CERTIFICATE_VERIFY_FAILED: "
 
 
 class WorkerTls:
-    """One authority for all workers, and the adapter's own certificate for those that ask for one."""
+    """One authority for all workers, and the adapter's own certificate for workers that ask for one."""
 
     def __init__(
         self, ca: Path, certificate: Path | None = None, key: Path | None = None, name: str | None = None
     ) -> None:
-        """Reads the files: PEM, the key without a password. Raises `ConfigurationError`."""
+        """Read the files: PEM, the key without a password. Raises `ConfigurationError`."""
         self._ca, self._certificate, self._key = ca, certificate, key
         self.name = name
         """Name that every worker's certificate must have; None is the host that is dialled."""
         self.reload()
 
-    def reload(self) -> None:
-        """Reads them again; connections that stand keep what they have.
+    @property
+    def shows_certificate(self) -> bool:
+        """Whether the adapter has a certificate of its own."""
+        return self._certificate is not None
 
-        Raises `ConfigurationError`, and then the old ones stay.
+    def reload(self) -> None:
+        """Read the files again; connections that stand keep their certificates.
+
+        Raises `ConfigurationError`, and then the old credentials stay.
         """
         try:
-            context = client_context(self._ca, self._certificate, self._key)
+            client_context(self._ca, self._certificate, self._key)  # grpcio reports no unusable file
         except TlsError as error:
             raise ConfigurationError(str(error)) from None
-        context.set_alpn_protocols([ALPN])
-        self.context = context
+        self.credentials = grpc.ssl_channel_credentials(
+            self._ca.read_bytes(),
+            self._key.read_bytes() if self._key is not None else None,
+            self._certificate.read_bytes() if self._certificate is not None else None,
+        )
         """For the next connection."""
-        self.ca = self._ca.read_bytes()
-        self.certificate = self._certificate.read_bytes() if self._certificate is not None else None
-        self.key = self._key.read_bytes() if self._key is not None else None
 
 
-def explain(error: Exception) -> str:
-    """Why no connection came about, or why it ended, in words."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError) and error.reason:
-        meaning = _MEANINGS.get(error.reason, error.reason.lower().replace("_", " "))
-        return f"TLS failed: {meaning}"
-    if isinstance(error, ConnectionResetError):
-        return "it cut the connection"
-    return str(error) or type(error).__name__
+def explain(text: str, tls: WorkerTls | None) -> str:
+    """Say in plain words why grpcio could not connect; other texts are returned as they are."""
+    if not text.startswith(_NOT_CONNECTED):
+        return text
+    return f"the worker cannot be reached: {_cause(text, tls)}"
+
+
+def _cause(text: str, tls: WorkerTls | None) -> str:
+    if "Hostname Verification Check failed" in text:
+        return "its certificate is not accepted: it is not valid for this name"
+    if _VERIFY_FAILED in text:
+        why = text.rpartition(_VERIFY_FAILED)[2].removesuffix(": OK")
+        return f"its certificate is not accepted: {why}"
+    if "WRONG_VERSION_NUMBER" in text:
+        return "TLS failed: it does not speak TLS"
+    if not text.endswith("Socket closed"):
+        return text.rpartition("last error: ")[2]
+    if tls is None:
+        return "it closed the connection; if it wants TLS, pass --worker-ca"
+    if not tls.shows_certificate:
+        return "it closed the connection; if it wants a certificate, pass --worker-cert and --worker-cert-key"
+    return "it closed the connection; it may not trust the authority that signed --worker-cert"

@@ -1,4 +1,4 @@
-"""The rules of a channel to a worker, for each transport, against gRPC's own server."""
+"""The rules of a channel to a worker, against `grpc.aio`'s server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,29 +17,23 @@ from antiphon.v1 import inference_service_pb2 as pb
 from tests.ws_adapter.support.calls import Caller, Way, echo, message, start_server
 from tests.ws_adapter.support.stage import until
 from ws_adapter.worker.failure import reason_of
-from ws_adapter.worker.transport import grpcio_channel, native_call
-from ws_adapter.worker.transport.channel import Channel, RpcError
-
-TRANSPORTS = ("native", "grpcio")
+from ws_adapter.worker.transport import channel as transport
+from ws_adapter.worker.transport.channel import Channel
+from ws_adapter.worker.transport.rpc import RpcError
 
 PREFIX = 5
 FRAME = 2**14
 
 
-@pytest.fixture(params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 @pytest.fixture
-def way(transport: Any, tmp_path: Path) -> Way:
+def way(tmp_path: Path) -> Way:
     """Plain TCP: where TLS or a Unix socket could make a difference, the test asks for `any_way`."""
-    return Way(transport, "tcp", tmp_path)
+    return Way("tcp", tmp_path)
 
 
 @pytest.fixture(params=["tcp", "unix", "tls"])
-def any_way(request: pytest.FixtureRequest, transport: Any, tmp_path: Path) -> Way:
-    return Way(transport, request.param, tmp_path)
+def any_way(request: pytest.FixtureRequest, tmp_path: Path) -> Way:
+    return Way(request.param, tmp_path)
 
 
 async def hang(requests: AsyncIterator[bytes], context: Any) -> None:
@@ -253,8 +247,9 @@ async def test_a_call_that_finds_no_room_has_the_same_deadline(way: Way) -> None
 
 
 async def test_a_message_that_is_too_large(any_way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (native_call, grpcio_channel):
-        monkeypatch.setattr(module, "MAX_MESSAGE_BYTES", 300_000)
+    name = "grpc.max_receive_message_length"
+    options = tuple(option for option in transport.CLIENT_OPTIONS if option[0] != name)
+    monkeypatch.setattr(transport, "CLIENT_OPTIONS", (*options, (name, 300_000)))
     async with any_way.served(echo) as (channel, _):
         caller = await Caller(channel).start()
         caller.call.write(message(1, 290_000))
@@ -389,3 +384,16 @@ async def test_names_and_addresses_of_version_6(way: Way, host: str) -> None:
     channel.close()
     await channel.wait_closed()
     await server.stop(None)
+
+
+async def test_channel_1000_calls_opened_at_once_are_all_served(any_way: Way) -> None:
+    async with any_way.served(echo, ("grpc.max_concurrent_streams", 4_000)) as (channel, _):
+        callers = [Caller(channel) for _ in range(1_000)]
+        await asyncio.gather(*(caller.start() for caller in callers))
+        for number, caller in enumerate(callers):
+            caller.call.write(message(number, 10))
+            caller.call.half_close()
+        await until(lambda: all(caller.ends for caller in callers), 60.0)
+
+        assert all(caller.ends == [None] for caller in callers)
+        assert [caller.heard[0].unit for caller in callers] == list(range(1_000))

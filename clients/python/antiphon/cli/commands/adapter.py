@@ -106,12 +106,6 @@ def _add_worker_options(command: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="name in the certificate of every worker (default: the host it is dialled at)",
     )
-    add(
-        "--worker-transport",
-        choices=("auto", "native", "grpcio"),
-        metavar="HOW",
-        help="auto, native or grpcio (default auto)",
-    )
 
 
 def _add_access_options(command: argparse.ArgumentParser) -> None:

@@ -1,29 +1,31 @@
-"""What grpcio does by itself, as the transport of our own does it: names and their addresses."""
+"""Names of workers and their addresses."""
 
 import asyncio
 import struct
 
+import pytest
+
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.ws_adapter.support.calls import echo, message, start_server
 from tests.ws_adapter.support.stage import until
-from ws_adapter.worker.transport.channel import RpcError
-from ws_adapter.worker.transport.grpcio_channel import GrpcioChannel
+from ws_adapter.worker.transport.channel import Channel
+from ws_adapter.worker.transport.rpc import RpcError
 
 QUESTION = message(7, 3)
 
 
-async def ask(channel: GrpcioChannel) -> pb.PrefillRequest:
+async def ask(channel: Channel) -> pb.PrefillRequest:
     return await channel.ask("Any", QUESTION, pb.PrefillRequest, timeout_s=30.0)
 
 
-async def end(channel: GrpcioChannel) -> None:
+async def end(channel: Channel) -> None:
     channel.close()
     await channel.wait_closed()
 
 
-async def test_every_address_is_tried() -> None:
+async def test_channel_first_address_is_dead_uses_the_next() -> None:
     server, port = await start_server(echo, "127.0.0.1:0")
-    channel = GrpcioChannel(f"ipv4:127.0.0.2:{port},127.0.0.1:{port}")
+    channel = Channel(f"ipv4:127.0.0.2:{port},127.0.0.1:{port}")
     assert await ask(channel) == QUESTION
     await end(channel)
     await server.stop(None)
@@ -52,14 +54,14 @@ class NameServer(asyncio.DatagramProtocol):
         self._transport.sendto(head + question + answer, sender)
 
 
-async def test_a_name_is_resolved_again_for_each_connection() -> None:
+async def test_channel_after_a_lost_connection_resolves_the_name_again() -> None:
     names = NameServer()
     listening, _ = await asyncio.get_running_loop().create_datagram_endpoint(lambda: names, ("127.0.0.1", 0))
     resolver = listening.get_extra_info("sockname")[1]
     first, port = await start_server(echo, "127.0.0.1:0")
     lost: list[None] = []
-    channel = GrpcioChannel(f"worker.test:{port}", lambda: lost.append(None))
-    channel._target = f"dns://127.0.0.1:{resolver}/worker.test:{port}"
+    channel = Channel(f"worker.test:{port}", lambda: lost.append(None))
+    channel.target = f"dns://127.0.0.1:{resolver}/worker.test:{port}"
     assert await ask(channel) == QUESTION
     await first.stop(None)
     await until(lambda: lost)
@@ -71,7 +73,7 @@ async def test_a_name_is_resolved_again_for_each_connection() -> None:
     listening.close()
 
 
-async def answered_at_last(channel: GrpcioChannel) -> None:
+async def answered_at_last(channel: Channel) -> None:
     """The first attempt may have begun with the old address."""
     async with asyncio.timeout(30):
         while True:
@@ -80,3 +82,10 @@ async def answered_at_last(channel: GrpcioChannel) -> None:
                 return
             except RpcError:
                 continue
+
+
+async def test_channel_unknown_name_is_unavailable() -> None:
+    channel = Channel("nobody.invalid:1")
+    with pytest.raises(RpcError, match=r"UNAVAILABLE: .*nobody\.invalid"):
+        await ask(channel)
+    await end(channel)

@@ -1,9 +1,9 @@
-"""A call that grpcio makes."""
+"""A bidirectional stream to a worker over `grpc.aio`."""
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any, Final, Generic, TypeAlias
 
 import grpc
@@ -11,48 +11,36 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2
 
-from antiphon.http2.byte_count import ByteCount
-from ws_adapter.worker.transport.channel import FULL_S, Call, Received, Response, RpcError
+from ws_adapter.process.byte_count import ByteCount
+from ws_adapter.worker.transport.rpc import Received, Response, RpcError, connection_closed, error_of
 
 logger = logging.getLogger(__name__)
 
-_DETAILS: Final = "grpc-status-details-bin"
-
-_REFUSED: Final = "RST_STREAM with error code 7"
-"""How grpcio tells of a REFUSED_STREAM, in the text of the status."""
+REFUSED_PAUSE_S: Final = 0.02
+"""How long to wait before a refused call is made again: a worker may still count calls that just ended."""
 
 _PREFIX_BYTES: Final = 5
-"""Of each message on the wire."""
+"""Bytes that gRPC puts before each message."""
 
 Streams: TypeAlias = "grpc.aio.StreamStreamCall[bytes, bytes]"
 
 
-def error_of(code: grpc.StatusCode, text: str | None, trailers: Any) -> RpcError:
-    """A status of grpcio's, which is not OK, as ours."""
-    number = code.value[0]
-    details = next((value for key, value in trailers or () if key == _DETAILS), b"")
-    was_refused = code is grpc.StatusCode.UNAVAILABLE and _REFUSED in (text or "")
-    return RpcError(number, text or "", details, was_refused=was_refused)
+class Call(Generic[Response]):
+    """One call. Messages from the worker are handed on at once; the caller bounds what it keeps of them.
 
-
-def lost() -> RpcError:
-    """What ends the calls of a connection that is ended from this side."""
-    return RpcError(code_pb2.UNAVAILABLE, "the connection to the worker was closed")
-
-
-class GrpcioCall(Call, Generic[Response]):
-    """See `ws_adapter.worker.transport.channel.Call`."""
+    Messages to the worker wait here while the worker does not read.
+    """
 
     def __init__(
         self,
-        begin: Callable[["GrpcioCall[Any]"], tuple[Streams, Callable[[], None]]],
+        begin: Callable[["Call[Any]"], tuple[Streams, Callable[[], None]]],
         response: type[Response],
         on_message: Callable[[Response], None],
         on_end: Callable[[RpcError | None], None],
         byte_count: ByteCount,
         timeout_s: float,
     ) -> None:
-        """`begin` makes the streams, and what is to be called at their end."""
+        """`begin` makes the streams and returns them with a function to call at their end."""
         self._begin = begin
         self._parse = response.FromString
         self._on_message = on_message
@@ -66,20 +54,23 @@ class GrpcioCall(Call, Generic[Response]):
         self._is_ending = False
         self._is_over = False
         self._over: Callable[[], None] = lambda: None
-        self._given_up = self._loop.create_future()
+        self._abandoned = self._loop.create_future()
         self._has_begun = False
         self._reading: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
 
     @property
-    def waiting(self) -> deque[bytes]:
-        """See `Call`."""
+    def waiting(self) -> Sized:
+        """Messages that were written and have not left yet, in whole or in part."""
         return self._waiting
 
     async def start(self, *, again: bool = False) -> None:
-        """See `Call`."""
+        """Send the request headers once the worker accepts another call; `again` after it refused one.
+
+        Raises `RpcError`.
+        """
         if again:
-            await asyncio.sleep(FULL_S)
+            await asyncio.sleep(REFUSED_PAUSE_S)
         if not self._is_over:
             self._call, self._over = self._begin(self)
             try:
@@ -96,10 +87,10 @@ class GrpcioCall(Call, Generic[Response]):
         self._write_on()
 
     async def _sent(self, call: Streams) -> None:
-        """Waits until the headers have left, or the call is given up. Raises `RpcError`."""
+        """Wait until the headers have left or the call is abandoned. Raises `RpcError`."""
         sending = asyncio.ensure_future(call.wait_for_connection())
         try:
-            await asyncio.wait({sending, self._given_up}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sending, self._abandoned}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done() and not self._is_over:
                 await sending
         except grpc.aio.AioRpcError as error:
@@ -110,41 +101,41 @@ class GrpcioCall(Call, Generic[Response]):
             await asyncio.gather(sending, return_exceptions=True)
 
     def _not_begun(self, error: grpc.aio.AioRpcError) -> RpcError | None:
-        """None if it was the worker that ended the call, which is told as its end."""
+        """Return None if the worker ended the call, which the reader reports as its end."""
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             text = f"it could not begin within {self._timeout_s:g} s"
             return RpcError(code_pb2.DEADLINE_EXCEEDED, text)
-        told = error_of(error.code(), error.details(), error.trailing_metadata())
-        return told if told.code == code_pb2.UNAVAILABLE and not told.was_refused else None
+        found = error_of(error.code(), error.details(), error.trailing_metadata())
+        return found if found.code == code_pb2.UNAVAILABLE and not found.was_refused else None
 
     async def initial_metadata(self) -> Received:
-        """See `Call`."""
+        """Return what the worker sends before any message. Raises `RpcError` if the call ends without it."""
         return await self._metadata
 
     def write(self, message: Message) -> None:
-        """See `Call`."""
+        """Send `message` behind those written before, without waiting. After the end it does nothing."""
         if self._has_begun and not self._is_over:
             self.write_serialized(message.SerializeToString())
 
     def write_serialized(self, *parts: bytes) -> None:
-        """See `Call`."""
+        """Send a message that is serialised already, in parts."""
         if self._has_begun and not self._is_over and not self._is_ending:
             self._waiting.append(b"".join(parts))
             self._write_on()
 
     def half_close(self) -> None:
-        """See `Call`."""
+        """Tell the worker that no further message will be written."""
         if self._has_begun and not self._is_over:
             self._is_ending = True
             self._write_on()
 
     def cancel(self) -> None:
-        """See `Call`."""
+        """End the call from this side; `on_end` is called a little later."""
         self._abandon(RpcError(code_pb2.CANCELLED, "cancelled by the adapter"))
 
-    def lose(self) -> None:
-        """The connection is ended from this side."""
-        self._abandon(lost())
+    def disconnect(self) -> None:
+        """End the call because the adapter closes its connection."""
+        self._abandon(connection_closed())
 
     def _write_on(self) -> None:
         is_idle = self._writing is None or self._writing.done()
@@ -152,7 +143,7 @@ class GrpcioCall(Call, Generic[Response]):
             self._writing = asyncio.create_task(self._write(self._call))
 
     async def _write(self, call: Streams) -> None:
-        """One at a time: grpcio takes no second message while the first one waits for the worker."""
+        """Write what waits, one message at a time: grpcio takes no second one before the first has left."""
         try:
             while self._waiting:
                 data = self._waiting[0]
@@ -162,7 +153,7 @@ class GrpcioCall(Call, Generic[Response]):
             if self._is_ending:
                 await call.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            pass  # it is over, which the reader tells
+            pass  # the call is over, which the reader reports
         except asyncio.CancelledError:
             if not call.cancelled():
                 raise
@@ -173,7 +164,7 @@ class GrpcioCall(Call, Generic[Response]):
             self._metadata.set_result(metadata)
         error: RpcError | None = None
         try:
-            while isinstance(data := await call.read(), bytes):  # and not the mark of the end
+            while isinstance(data := await call.read(), bytes):  # and not EOF
                 if not self._metadata.done():
                     self._metadata.set_result(metadata)
                 self._byte_count.received += len(data) + _PREFIX_BYTES
@@ -201,16 +192,16 @@ class GrpcioCall(Call, Generic[Response]):
             self._is_over = True
             if self._call is not None:
                 self._call.cancel()
-            if not self._given_up.done():
-                self._given_up.set_result(None)
-            self._loop.call_soon(self._tell_end, error)
+            if not self._abandoned.done():
+                self._abandoned.set_result(None)
+            self._loop.call_soon(self._report_end, error)
 
     def _finish(self, error: RpcError | None) -> None:
         if not self._is_over:
             self._is_over = True
-            self._tell_end(error)
+            self._report_end(error)
 
-    def _tell_end(self, error: RpcError | None) -> None:
+    def _report_end(self, error: RpcError | None) -> None:
         self._waiting.clear()
         self._over()
         for task in (self._reading, self._writing):
@@ -218,7 +209,7 @@ class GrpcioCall(Call, Generic[Response]):
                 task.cancel()
         if not self._metadata.done():
             self._metadata.set_exception(error or RpcError(code_pb2.UNKNOWN, "ended before it began"))
-            self._metadata.exception()  # whether anybody waits for it or not
+            self._metadata.exception()  # mark it as retrieved, whether or not anybody awaits it
         if not self._has_begun:
             return
         try:

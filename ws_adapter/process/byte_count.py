@@ -1,11 +1,11 @@
-"""What crosses a network, in bytes."""
+"""Bytes that cross a network."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class ByteCount:
-    """Counted as it is read and written."""
+    """Bytes received and sent, counted as they are read and written."""
 
     received: int = 0
     sent: int = 0

@@ -7,7 +7,6 @@ an import. So this one stands outside it, and loads it only once it listens.
 import os
 import signal
 import sys
-from importlib.metadata import version
 from types import FrameType
 from typing import NoReturn
 
@@ -20,7 +19,6 @@ def main() -> NoReturn:
     listens = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if listens:
         signal.signal(signal.SIGINT, _interrupted)
-    _choose_grpc_poller()
     from antiphon.cli.main import leave
     from antiphon.cli.main import main as run
 
@@ -31,17 +29,6 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         _interrupted()
     leave(code)
-
-
-def _choose_grpc_poller() -> None:
-    """Have gRPC poll in the thread that serves Python, where its release has the choice.
-
-    By default grpcio 1.80 to 1.82 poll in a thread more, through which every message passes. gRPC reads the
-    variable when it is imported. Releases that do not know the name would log an error.
-    """
-    major, minor, *_ = version("grpcio").split(".")
-    if (1, 80) <= (int(major), int(minor)) <= (1, 82):
-        os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_poller_for_python")
 
 
 def _interrupted(_signal: int = signal.SIGINT, _frame: FrameType | None = None) -> NoReturn:

@@ -8,6 +8,7 @@ import sys
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version
 from typing import Final, NoReturn
 
 import antiphon
@@ -26,6 +27,7 @@ _COMMANDS: Final = (*_TALKING, *_SERVING)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; `argv` is that of the process if left out."""
+    _choose_grpc_poller()
     program = parser(
         "Serves full-duplex speech models, and talks to them.",
         examples("antiphon serve", "antiphon talk question.wav --out answer.wav"),
@@ -51,6 +53,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if str(failure):
             print(Style(sys.stderr)(str(failure), "red"), file=sys.stderr)
         return failure.code
+
+
+def _choose_grpc_poller() -> None:
+    """Have gRPC poll in the thread that serves Python, where its release has the choice.
+
+    By default grpcio 1.80 to 1.82 poll in a thread more, through which every message passes. gRPC reads the
+    variable when it is imported. Releases that do not know the name would log an error.
+    """
+    major, minor, *_ = version("grpcio").split(".")
+    if (1, 80) <= (int(major), int(minor)) <= (1, 82):
+        os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_poller_for_python")
 
 
 def _wanted(argv: Sequence[str]) -> Sequence[str]:

@@ -27,7 +27,7 @@ _COMMANDS: Final = (*_TALKING, *_SERVING)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; `argv` is that of the process if left out."""
-    _choose_grpc_poller()
+    _configure_grpc()
     program = parser(
         "Serves full-duplex speech models, and talks to them.",
         examples("antiphon serve", "antiphon talk question.wav --out answer.wav"),
@@ -55,12 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return failure.code
 
 
-def _choose_grpc_poller() -> None:
-    """Have gRPC poll in the thread that serves Python, where its release has the choice.
+def _configure_grpc() -> None:
+    """Set what gRPC reads from the environment when it is imported, unless the user has.
 
-    By default grpcio 1.80 to 1.82 poll in a thread more, through which every message passes. gRPC reads the
-    variable when it is imported. Releases that do not know the name would log an error.
+    It logs errors only: lines of its own between those of the log say nothing that an exception does not.
+    By default grpcio 1.80 to 1.82 poll in a thread more, through which every message passes; releases that
+    do not know the name of that experiment would log an error.
     """
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     major, minor, *_ = version("grpcio").split(".")
     if (1, 80) <= (int(major), int(minor)) <= (1, 82):
         os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_poller_for_python")

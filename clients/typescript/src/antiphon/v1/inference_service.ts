@@ -467,6 +467,12 @@ export interface PrefillRequest {
     | undefined;
   /** W3C trace context of this unit; empty means that of the call. */
   traceparent: string;
+  /** With `automatic_units`: how to run this unit; unset means the defaults. Refused in other sessions. */
+  run:
+    | GenerateUnit
+    | undefined;
+  /** With `automatic_units`: as `keep_last_token` of FinalizeRequest. Refused in other sessions. */
+  keepLastToken: boolean;
 }
 
 /** What holds for a whole session. Nothing of it outlives the session. */
@@ -513,6 +519,14 @@ export interface SessionConfig {
     | undefined;
   /** Language of speech to expect, as a BCP 47 tag such as `en`; empty lets the model find out. */
   language: string;
+  /**
+   * True: every unit is generated and finalised as soon as its input is in the context. Generate then takes only
+   * `cancel` and `rewind`, Finalize takes nothing, and all answers to a unit come on Generate, those that are ready at
+   * the same time in one message: one request and one to three answers instead of three and three or more. All three
+   * streams are opened as ever. Applies only where `effective` of SessionReady repeats it: a worker that does not know
+   * this field ignores it. Default false.
+   */
+  automaticUnits: boolean;
 }
 
 /** Input of one unit in AUDIO and VIDEO. */
@@ -801,7 +815,10 @@ export interface RewindUnits {
   heardSamples?: bigint | undefined;
 }
 
-/** A piece of what a unit says. Any fields together; `done` is in the unit's last message. */
+/**
+ * A piece of what a unit says. Any fields together; `done` is in the unit's last message, which only `finalized` may
+ * follow.
+ */
 export interface GenerateResponse {
   /** The unit that this belongs to; 0 with `go_away`. */
   unit: bigint;
@@ -836,7 +853,18 @@ export interface GenerateResponse {
     | TextDelta
     | undefined;
   /** The answer to `rewind`; `unit` is the one named there, and nothing else is in this message. */
-  rewound: UnitsRewound | undefined;
+  rewound:
+    | UnitsRewound
+    | undefined;
+  /**
+   * With `automatic_units`: the unit's input is in the context. In the unit's first message; missing if the input was
+   * refused, which `done` then says.
+   */
+  prefilled:
+    | Prefilled
+    | undefined;
+  /** With `automatic_units`: the unit is closed. In the unit's last message, with `done` or after it. */
+  finalized: FinalizeResponse | undefined;
 }
 
 /**
@@ -1002,7 +1030,7 @@ export interface HeldSlot {
 }
 
 function createBasePrefillRequest(): PrefillRequest {
-  return { unit: 0n, payload: undefined, traceparent: "" };
+  return { unit: 0n, payload: undefined, traceparent: "", run: undefined, keepLastToken: false };
 }
 
 export const PrefillRequest: MessageFns<PrefillRequest> = {
@@ -1029,6 +1057,12 @@ export const PrefillRequest: MessageFns<PrefillRequest> = {
     }
     if (message.traceparent !== "") {
       writer.uint32(50).string(message.traceparent);
+    }
+    if (message.run !== undefined) {
+      GenerateUnit.encode(message.run, writer.uint32(58).fork()).join();
+    }
+    if (message.keepLastToken !== false) {
+      writer.uint32(64).bool(message.keepLastToken);
     }
     return writer;
   },
@@ -1094,6 +1128,22 @@ export const PrefillRequest: MessageFns<PrefillRequest> = {
             message.traceparent = reader.string();
             continue;
           }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.run = GenerateUnit.decode(reader, reader.uint32());
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.keepLastToken = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1119,6 +1169,12 @@ export const PrefillRequest: MessageFns<PrefillRequest> = {
         ? { $case: "stream", value: StreamInput.fromJSON(object.stream) }
         : undefined,
       traceparent: isSet(object.traceparent) ? globalThis.String(object.traceparent) : "",
+      run: isSet(object.run) ? GenerateUnit.fromJSON(object.run) : undefined,
+      keepLastToken: isSet(object.keepLastToken)
+        ? globalThis.Boolean(object.keepLastToken)
+        : isSet(object.keep_last_token)
+        ? globalThis.Boolean(object.keep_last_token)
+        : false,
     };
   },
 
@@ -1138,6 +1194,12 @@ export const PrefillRequest: MessageFns<PrefillRequest> = {
     }
     if (message.traceparent !== "") {
       obj.traceparent = message.traceparent;
+    }
+    if (message.run !== undefined) {
+      obj.run = GenerateUnit.toJSON(message.run);
+    }
+    if (message.keepLastToken !== false) {
+      obj.keepLastToken = message.keepLastToken;
     }
     return obj;
   },
@@ -1175,6 +1237,8 @@ export const PrefillRequest: MessageFns<PrefillRequest> = {
       }
     }
     message.traceparent = object.traceparent ?? "";
+    message.run = (object.run !== undefined && object.run !== null) ? GenerateUnit.fromPartial(object.run) : undefined;
+    message.keepLastToken = object.keepLastToken ?? false;
     return message;
   },
 };
@@ -1192,6 +1256,7 @@ function createBaseSessionConfig(): SessionConfig {
     maxDuration: undefined,
     idleTimeout: undefined,
     language: "",
+    automaticUnits: false,
   };
 }
 
@@ -1232,6 +1297,9 @@ export const SessionConfig: MessageFns<SessionConfig> = {
     }
     if (message.language !== "") {
       writer.uint32(90).string(message.language);
+    }
+    if (message.automaticUnits !== false) {
+      writer.uint32(96).bool(message.automaticUnits);
     }
     return writer;
   },
@@ -1337,6 +1405,14 @@ export const SessionConfig: MessageFns<SessionConfig> = {
             message.language = reader.string();
             continue;
           }
+          case 12: {
+            if (tag !== 96) {
+              break;
+            }
+
+            message.automaticUnits = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1374,6 +1450,11 @@ export const SessionConfig: MessageFns<SessionConfig> = {
         ? Duration.fromJSON(object.idle_timeout)
         : undefined,
       language: isSet(object.language) ? globalThis.String(object.language) : "",
+      automaticUnits: isSet(object.automaticUnits)
+        ? globalThis.Boolean(object.automaticUnits)
+        : isSet(object.automatic_units)
+        ? globalThis.Boolean(object.automatic_units)
+        : false,
     };
   },
 
@@ -1412,6 +1493,9 @@ export const SessionConfig: MessageFns<SessionConfig> = {
     if (message.language !== "") {
       obj.language = message.language;
     }
+    if (message.automaticUnits !== false) {
+      obj.automaticUnits = message.automaticUnits;
+    }
     return obj;
   },
 
@@ -1441,6 +1525,7 @@ export const SessionConfig: MessageFns<SessionConfig> = {
       ? Duration.fromPartial(object.idleTimeout)
       : undefined;
     message.language = object.language ?? "";
+    message.automaticUnits = object.automaticUnits ?? false;
     return message;
   },
 };
@@ -3836,6 +3921,8 @@ function createBaseGenerateResponse(): GenerateResponse {
     toolCall: undefined,
     thinking: undefined,
     rewound: undefined,
+    prefilled: undefined,
+    finalized: undefined,
   };
 }
 
@@ -3867,6 +3954,12 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
     }
     if (message.rewound !== undefined) {
       UnitsRewound.encode(message.rewound, writer.uint32(66).fork()).join();
+    }
+    if (message.prefilled !== undefined) {
+      Prefilled.encode(message.prefilled, writer.uint32(74).fork()).join();
+    }
+    if (message.finalized !== undefined) {
+      FinalizeResponse.encode(message.finalized, writer.uint32(82).fork()).join();
     }
     return writer;
   },
@@ -3948,6 +4041,22 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
             message.rewound = UnitsRewound.decode(reader, reader.uint32());
             continue;
           }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.prefilled = Prefilled.decode(reader, reader.uint32());
+            continue;
+          }
+          case 10: {
+            if (tag !== 82) {
+              break;
+            }
+
+            message.finalized = FinalizeResponse.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3978,6 +4087,8 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
         : undefined,
       thinking: isSet(object.thinking) ? TextDelta.fromJSON(object.thinking) : undefined,
       rewound: isSet(object.rewound) ? UnitsRewound.fromJSON(object.rewound) : undefined,
+      prefilled: isSet(object.prefilled) ? Prefilled.fromJSON(object.prefilled) : undefined,
+      finalized: isSet(object.finalized) ? FinalizeResponse.fromJSON(object.finalized) : undefined,
     };
   },
 
@@ -4007,6 +4118,12 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
     if (message.rewound !== undefined) {
       obj.rewound = UnitsRewound.toJSON(message.rewound);
     }
+    if (message.prefilled !== undefined) {
+      obj.prefilled = Prefilled.toJSON(message.prefilled);
+    }
+    if (message.finalized !== undefined) {
+      obj.finalized = FinalizeResponse.toJSON(message.finalized);
+    }
     return obj;
   },
 
@@ -4032,6 +4149,12 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
       : undefined;
     message.rewound = (object.rewound !== undefined && object.rewound !== null)
       ? UnitsRewound.fromPartial(object.rewound)
+      : undefined;
+    message.prefilled = (object.prefilled !== undefined && object.prefilled !== null)
+      ? Prefilled.fromPartial(object.prefilled)
+      : undefined;
+    message.finalized = (object.finalized !== undefined && object.finalized !== null)
+      ? FinalizeResponse.fromPartial(object.finalized)
       : undefined;
     return message;
   },

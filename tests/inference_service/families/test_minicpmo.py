@@ -42,13 +42,14 @@ from inference_service.engine.batch.speech import SpeechJob, SpeechState
 from inference_service.engine.engine import LiveEngine
 from inference_service.engine.sessions.speech_groups import SpeechGroups
 from inference_service.errors import ConfigurationError
-from inference_service.families import footprint, minicpmo, minicpmo_voice, table
+from inference_service.families import footprint, loading, minicpmo, minicpmo_voice, table
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.families.warmup import warm_up
+from inference_service.kernels import selection
 from inference_service.models.errors import CheckpointError
 from inference_service.models.token2wav.config import LOOK_AHEAD
 from inference_service.models.token2wav.model import Token2Wav
-from inference_service.options import SpeechOptions
+from inference_service.options import SpeechOptions, WorkerOptions
 from tests.inference_service.engine.support.left import is_clean
 from tests.inference_service.engine.support.reference import picture, second
 from tests.inference_service.engine.test_engine import Client, Slots, speech_of
@@ -163,6 +164,29 @@ def test_conversation_in_bfloat16_is_heard_and_spoken(folder: Path) -> None:
     rig = Rig(table.load(folder, CPU, 512, "bfloat16")(SLOTS))
     events = talk(rig.open(), 4)
     rig.engine.stop()
+
+    assert all(event.failure is None for event in events if isinstance(event, Done))
+    spoken = [event.audio for event in events if isinstance(event, Piece) and event.audio is not None]
+    assert sum(map(len, spoken)) > 24_000
+    assert all(np.isfinite(audio).all() for audio in spoken)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_worker_in_half_precision_warms_up_then_sees_and_speaks(folder: Path, dtype: str) -> None:
+    options = WorkerOptions(
+        model=str(folder), slots=SLOTS, context_limit=512, dtype=dtype, kernels=selection.selected()
+    )
+    engine = loading.load_engine(options, Rig._deliver, print)
+    settings = replace(engine.info.duplex_defaults, greedy=True, force_listen_count=0)
+    assert isinstance(engine, LiveEngine)
+    client = Slots(engine).open(DuplexSetup("", settings, Window(), seed=1, sees=True))
+    events: list[Event] = []
+    for number in range(1, 4):
+        client.session.prefill(number, UnitInput(second(number), (picture("b"),)))
+        client.session.generate(number, False, UnitOverrides())
+        client.session.finalize(number)
+        events += client.until(Finalized, number)
+    engine.stop()
 
     assert all(event.failure is None for event in events if isinstance(event, Done))
     spoken = [event.audio for event in events if isinstance(event, Piece) and event.audio is not None]

@@ -15,7 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 def usable_device(name: str) -> torch.device:
-    """The device of that name, with its number. Raises `ConfigurationError` if this machine or build of torch has none."""
+    """The device of that name, a CUDA device with its number.
+
+    Raises `ConfigurationError` if this machine or build of torch has none.
+    """
     try:
         device = torch.device(name)
         if device.type == "cuda" and device.index is None:
@@ -54,7 +57,7 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
         )
     logger.info("loading the model", extra={"model": options.model, "kernels": selection.state()})
     build = table.load(find(options.model), device, options.context_limit, options.dtype, options.speech)
-    warm_up(build(1))
+    build.try_out(1, warm_up)
     slots = options.slots or usual_slots(build)
     runtime = build(slots)
     runtime.share(prompts)

@@ -144,8 +144,11 @@ def footprint(
     }
     kernels = kernel_bytes(_SHAPES, dtype, device)
     tokens = token_bytes(config.language, dtype, slot_rows(entries), device)
+    separate = device.type == "cuda"
     if voice is None:
-        return Footprint(own.weights, own.session, {"kernels": kernels}, working, together=tokens)
+        return Footprint(
+            own.weights, own.session, {"kernels": kernels}, working, together=tokens, separate=separate
+        )
     speech = forward_bytes(config.speech.backbone, dtype, SPEECH_CAPACITY, SPEECH_CAPACITY, device)
     return Footprint(
         own.weights | {"vocoder": voice.weights},
@@ -154,6 +157,7 @@ def footprint(
         working | {"speech": speech},
         {"vocoder": voice.step},
         tokens,
+        separate,
     )
 
 

@@ -23,12 +23,8 @@ class Contexts:
 
     table: Tensor
     """Their pages in order, int32 [n, pages]; behind the last one of a context may be any."""
-    begins: Tensor
-    """Rows of the first page before the first entry, int32 [n]."""
     ends: Tensor
-    """Rows from the beginning of the first page to the end of the last entry, int32 [n]."""
-    is_aligned: bool = False
-    """Whether all of `begins` are 0."""
+    """Entries of each context, int32 [n]; the first one begins its first page."""
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, Contexts, float | None, int | None], Tensor]
@@ -44,10 +40,10 @@ def gathered(
     within = torch.arange(PAGE, device=keys.device)
     cells = (contexts.table[:, :, None] * PAGE + within).flatten()
     at = torch.arange(contexts.table.shape[1] * PAGE, device=keys.device)
-    begins, ends = contexts.begins[:, None], contexts.ends[:, None]
-    seen = (at >= begins) & (at < ends)
+    ends = contexts.ends[:, None]
+    seen = at < ends
     if window is not None:
-        seen &= at >= ends - window
+        seen = seen & (at >= ends - window)
     shown, said = (
         slab.index_select(1, cells).view(kv, n, -1, head).transpose(0, 1) for slab in (keys, values)
     )
@@ -60,10 +56,7 @@ def gathered(
 def varlen(
     queries: Tensor, keys: Tensor, values: Tensor, contexts: Contexts, scale: float | None, window: int | None
 ) -> Tensor:
-    """Reads keys and values where they lie, by torch's flash attention; contexts must be aligned.
-
-    *Not run on CUDA.*
-    """
+    """Read keys and values where they lie, by torch's flash attention. *Not run on CUDA.*"""
     from torch.nn.attention.varlen import varlen_attn
 
     # Not told by the types of an older torch.
@@ -109,9 +102,8 @@ class Way:
         scale: float | None,
         window: int | None,
     ) -> Tensor:
-        """As `Attend`; contexts that are not aligned are gathered."""
-        attend = self._attend if contexts.is_aligned else gathered
-        return attend(queries, keys, values, contexts, scale, window)
+        """As `Attend`."""
+        return self._attend(queries, keys, values, contexts, scale, window)
 
 
 def way_on(device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int) -> Way:
@@ -132,7 +124,7 @@ def _why_not(attend: Attend, device: torch.device, dtype: torch.dtype, heads: in
     keys, values = torch.randn(2, kv, 4 * PAGE, head, device=device, dtype=dtype)
     table = torch.tensor([[2, 0], [1, 3]], dtype=torch.int32, device=device)
     ends = torch.tensor([PAGE + 3, 5], dtype=torch.int32, device=device)
-    contexts = Contexts(table, torch.zeros_like(ends), ends, is_aligned=True)
+    contexts = Contexts(table, ends)
     try:
         found = attend(queries, keys, values, contexts, None, None)
     except Exception as error:  # whatever its kernels refuse

@@ -163,8 +163,7 @@ def pages(seed: int) -> tuple[Tensor, Tensor, Tensor, Contexts]:
     keys, values = torch.randn(2, 2, 12 * PAGE, 8, generator=generator)
     table = torch.randperm(12, generator=generator).view(4, 3).to(torch.int32)
     ends = torch.tensor([1, PAGE, 2 * PAGE + 3, 3 * PAGE], dtype=torch.int32)
-    begins = torch.tensor([0, 5, 0, PAGE - 1], dtype=torch.int32)
-    return queries, keys, values, Contexts(table, begins, ends)
+    return queries, keys, values, Contexts(table, ends)
 
 
 @pytest.mark.parametrize("window", [None, 1, 9])
@@ -174,20 +173,46 @@ def test_every_way_that_runs_here_is_attention_over_a_contexts_own_entries(
     way: str, device: str, scale: float | None, window: int | None
 ) -> None:
     queries, keys, values, contexts = pages(0)
-    if way == "varlen":
-        contexts = Contexts(contexts.table, torch.zeros_like(contexts.begins), contexts.ends)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     given = [it.to(device, dtype) for it in (queries, keys, values)]
-    there = Contexts(*(it.to(device) for it in (contexts.table, contexts.begins, contexts.ends)))
+    there = Contexts(contexts.table.to(device), contexts.ends.to(device))
     seen = {"gathered": gathered, "varlen": varlen}[way](*given, there, scale, window).float().cpu()
     for row in range(4):
         own = (contexts.table[row].long()[:, None] * PAGE + torch.arange(PAGE)).flatten()
         end = int(contexts.ends[row])
-        begin = max(int(contexts.begins[row]), end - window if window else 0)
+        begin = max(0, end - window) if window else 0
         k, v = (slab[:, own[begin:end]].repeat_interleave(2, 0) for slab in (keys, values))
         alone = nn.functional.scaled_dot_product_attention(queries[row][:, None], k, v, scale=scale)
         tolerance = 2e-5 if device == "cpu" else 0.03
         torch.testing.assert_close(seen[row], alone[:, 0], atol=tolerance, rtol=tolerance)
+
+
+@torch.inference_mode()
+def test_window_that_slides_needs_no_shape_beyond_those_captured_at_start() -> None:
+    """A shape that is not captured at start would be captured in service, which stops every session."""
+    decoder = pair(qwen3)[1]
+    window = Window(WindowMode.BASIC, high_tokens=90, low_tokens=50)
+    context = Context(decoder, 0, window, 150)
+    decoder.capture()
+    captured = set(decoder._steps)
+    fed = context.begin(Rows.of_ids([7] * 21))
+    decoder.forward([context.segment(fed)])
+    context.advance(len(fed))
+    context.end_prompt()
+    slides = 0
+    for _ in range(60):
+        for ids in ([*context.carry(), 3], [4]):
+            decoder.forward([context.segment(Rows.of_ids(ids))])
+            context.advance(len(ids))
+        context.end_unit([1])
+        if context.must_slide:
+            carried = context.carry()
+            decoder.forward([context.segment(Rows.of_ids(carried))])
+            context.advance(len(carried))
+            slides += context.slide() > 0
+
+    assert slides > 1
+    assert set(decoder._steps) == captured
 
 
 def test_way_is_told_with_the_reason() -> None:

@@ -56,7 +56,11 @@ def gathered(
 def varlen(
     queries: Tensor, keys: Tensor, values: Tensor, contexts: Contexts, scale: float | None, window: int | None
 ) -> Tensor:
-    """Read keys and values where they lie, by torch's flash attention. *Not run on CUDA.*"""
+    """Read keys and values where they lie, by torch's flash attention.
+
+    It never splits a context between blocks: how it would depends on the longest context of the call, and the
+    sums of a row would vary with its neighbours. *Not run on CUDA.*
+    """
     from torch.nn.attention.varlen import varlen_attn
 
     # Not told by the types of an older torch.
@@ -73,6 +77,7 @@ def varlen(
         enable_gqa=True,
         seqused_k=contexts.ends,
         block_table=contexts.table,
+        num_splits=1,
     )
 
 
@@ -82,7 +87,9 @@ def has_block_tables() -> bool:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return False
-    return {"block_table", "seqused_k", "enable_gqa"} <= set(inspect.signature(varlen_attn).parameters)
+    return {"block_table", "seqused_k", "enable_gqa", "num_splits"} <= set(
+        inspect.signature(varlen_attn).parameters
+    )
 
 
 @dataclass(frozen=True)

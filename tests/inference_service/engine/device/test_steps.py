@@ -13,7 +13,7 @@ from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.pages import PAGE
 from inference_service.engine.device.graph import SIZES, Graph, size_for
-from inference_service.engine.device.paged import Contexts, gathered, has_block_tables, varlen, way_on
+from inference_service.engine.device.paged import Contexts, Way, gathered, has_block_tables, varlen, way_on
 from inference_service.engine.device.rows import Rows
 from tests.inference_service.engine.batch.test_packed import HIDDEN, llama, mistral, qwen3
 from tests.support.long import seeds
@@ -193,6 +193,7 @@ def test_window_that_slides_needs_no_shape_beyond_those_captured_at_start() -> N
     decoder = pair(qwen3)[1]
     window = Window(WindowMode.BASIC, high_tokens=90, low_tokens=50)
     context = Context(decoder, 0, window, 150)
+    decoder.way = Way("varlen", "", gathered)  # the way of a GPU, computed as on the CPU
     decoder.capture()
     captured = set(decoder._steps)
     fed = context.begin(Rows.of_ids([7] * 21))
@@ -213,6 +214,21 @@ def test_window_that_slides_needs_no_shape_beyond_those_captured_at_start() -> N
 
     assert slides > 1
     assert set(decoder._steps) == captured
+
+
+def test_varlen_attention_never_splits_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How it splits them depends on the longest context of the call, so the same row would vary."""
+    queries, keys, values, contexts = pages(0)
+    asked: list[dict[str, object]] = []
+
+    def attend(queries: Tensor, *others: object, **named: object) -> Tensor:
+        asked.append(named)
+        return queries
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", attend)
+    varlen(queries, keys, values, contexts, None, None)
+
+    assert asked[0]["num_splits"] == 1
 
 
 def test_way_is_told_with_the_reason() -> None:

@@ -1,9 +1,10 @@
 """The duplex model: ear, eye, language model, speech head and vocoder in one module, without sessions."""
 
-import torch
+import numpy as np
 from torch import Tensor, nn
 from transformers import Qwen3ForCausalLM
 
+from inference_service.engine.device.transfer import upload
 from inference_service.models.audio_encoder import AudioEncoder
 from inference_service.models.config import ModelConfig
 from inference_service.models.speech_head import SpeechHead
@@ -31,4 +32,8 @@ class DuplexModel(nn.Module):
 
     def see(self, pictures: list[Tensor]) -> list[Tensor]:
         """Embeddings [queries, hidden] of each picture, uint8 [side, side, 3]; one slice per picture."""
-        return list(self.resampler(self.vpm(torch.stack(pictures)))) if pictures else []
+        if not pictures:
+            return []
+        device = self.vpm.post_layernorm.weight.device
+        (pixels,) = upload(device, np.stack([picture.numpy() for picture in pictures]))
+        return list(self.resampler(self.vpm(pixels)))

@@ -161,6 +161,9 @@ class MiniMouth:
     def initial_state(self, voice: None, seed: int) -> VocoderState:
         return self._vocoder.initial_state(seed)
 
+    def prepare(self, voice: None) -> Iterator[None]:
+        return iter(())
+
     def say(self, chunks: list[SpeechCodes]) -> list[Arrival]:
         said = self._vocoder.decode([list(chunk.codes) for chunk in chunks], [c.state for c in chunks])
         return list(map(Arrival, said))

@@ -4,8 +4,10 @@ import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
+import torch.nn.attention
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -120,9 +122,28 @@ def way_on(device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: 
         why = "it is a CPU"
     elif has_block_tables():
         why = _why_not(varlen, device, dtype, heads, kv, head)
+        if why and _activate_flash_attention_3():
+            why = _why_not(varlen, device, dtype, heads, kv, head)
+            if why:
+                torch.nn.attention.restore_flash_attention_impl()
         if not why:
             return Way("varlen", "", varlen)
     return Way("gathered", why, gathered)
+
+
+def _activate_flash_attention_3() -> bool:
+    """Have torch use FlashAttention 3 where it is installed: its pages may have 16 rows, those of 2 need 256.
+
+    *Not run on CUDA.*
+    """
+    if find_spec("flash_attn_interface") is None:
+        return False
+    try:
+        torch.nn.attention.activate_flash_attention_impl("FA3")
+    except Exception as error:  # whatever its import or its registration refuses
+        logger.warning("FlashAttention 3 is installed but cannot be used", extra={"reason": str(error)[:200]})
+        return False
+    return True
 
 
 def _why_not(attend: Attend, device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int) -> str:

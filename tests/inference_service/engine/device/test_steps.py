@@ -12,6 +12,7 @@ from inference_service.api.setups import Window, WindowMode
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.pages import PAGE
+from inference_service.engine.device import paged
 from inference_service.engine.device.graph import SIZES, Graph, size_for
 from inference_service.engine.device.paged import Contexts, Way, gathered, has_block_tables, varlen, way_on
 from inference_service.engine.device.rows import Rows
@@ -229,6 +230,29 @@ def test_varlen_attention_never_splits_contexts(monkeypatch: pytest.MonkeyPatch)
     varlen(queries, keys, values, contexts, None, None)
 
     assert asked[0]["num_splits"] == 1
+
+
+@pytest.mark.parametrize(
+    ("installed", "helps", "name", "calls"),
+    [
+        (True, True, "varlen", ["FA3"]),
+        (True, False, "gathered", ["FA3", "restored"]),
+        (False, True, "gathered", []),
+    ],
+)
+def test_flash_attention_3_is_activated_where_pages_of_16_rows_need_it(
+    monkeypatch: pytest.MonkeyPatch, installed: bool, helps: bool, name: str, calls: list[str]
+) -> None:
+    """On stand-ins: FlashAttention 2 refuses pages of 16 rows, and nothing runs on a GPU here."""
+    asked: list[str] = []
+    monkeypatch.setattr(paged, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr("torch.nn.attention.activate_flash_attention_impl", asked.append)
+    monkeypatch.setattr("torch.nn.attention.restore_flash_attention_impl", lambda: asked.append("restored"))
+    monkeypatch.setattr(paged, "has_block_tables", lambda: True)
+    monkeypatch.setattr(paged, "_why_not", lambda *given: "" if helps and asked else "needs pages of 256")
+
+    assert way_on(torch.device("cuda:0"), torch.bfloat16, 4, 2, 8).name == name
+    assert asked == calls
 
 
 def test_way_is_told_with_the_reason() -> None:

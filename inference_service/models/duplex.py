@@ -1,10 +1,9 @@
 """The duplex model: ear, eye, language model, speech head and vocoder in one module, without sessions."""
 
-import numpy as np
+import torch
 from torch import Tensor, nn
 from transformers import Qwen3ForCausalLM
 
-from inference_service.engine.device.transfer import upload
 from inference_service.models.audio_encoder import AudioEncoder
 from inference_service.models.config import ModelConfig
 from inference_service.models.speech_head import SpeechHead
@@ -32,8 +31,4 @@ class DuplexModel(nn.Module):
 
     def see(self, pictures: list[Tensor]) -> list[Tensor]:
         """Embeddings [queries, hidden] of each picture, uint8 [side, side, 3]; one slice per picture."""
-        if not pictures:
-            return []
-        device = self.vpm.post_layernorm.weight.device
-        (pixels,) = upload(device, np.stack([picture.numpy() for picture in pictures]))
-        return list(self.resampler(self.vpm(pixels)))
+        return list(self.resampler(self.vpm(torch.stack(pictures)))) if pictures else []

@@ -26,6 +26,7 @@ from inference_service.api.engine import (
 )
 from inference_service.api.setups import Content, SessionSetup, UnitOverrides
 from inference_service.engine.batch.memory import held_bytes
+from inference_service.engine.device.graph import make_current
 from inference_service.engine.guard import DeviceLost
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import QueuedUnit, Session, Stage
@@ -214,6 +215,7 @@ class LiveEngine:
 
     @torch.inference_mode()
     def _run(self) -> None:
+        make_current(self._runtime.device)
         while not self._stopped:
             try:
                 self._loop_once()

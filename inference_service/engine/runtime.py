@@ -76,6 +76,10 @@ class Runtime:
                 for rows in kind.rows_of(prompt):
                     self.language.cache.share(shared_names(rows))
 
+    def prepare(self, session: Session[Any]) -> Iterator[None]:
+        """Do what takes long of a session's opening, in portions; see `SessionKind.prepare`."""
+        return session.kind.prepare(session)
+
     def start(self, session: Session[Any]) -> SessionFailed | None:
         """Begins the session's context; the refusal if its settings do not fit this model."""
         return session.kind.start(session)

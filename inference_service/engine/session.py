@@ -3,7 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar
@@ -282,6 +282,8 @@ class Session(ABC, Generic[Prepared]):
     """What has made it."""
     stage: Stage = Stage.PROMPT
     opened: float = field(default_factory=time.monotonic)
+    preparing: Iterator[None] | None = None
+    """What is done of it in portions before it starts, in stage OPENING."""
     queue: UnitQueue[Prepared] = field(default_factory=UnitQueue)
     to_feed: Rows | None = None
     """What waits for a forward."""
@@ -447,13 +449,13 @@ class Session(ABC, Generic[Prepared]):
 
     def fail(self, failure: SessionFailed) -> None:
         """The session has come to its end, and takes part in nothing any more."""
-        self.to_feed = self.last_hidden = None
+        self.to_feed = self.last_hidden = self.preparing = None
         self.stage = Stage.FAILED
         self.events.append(failure)
 
     def leave(self) -> None:
         """Gives back what the session holds on the device beside its slot."""
-        self.to_feed = self.last_hidden = None
+        self.to_feed = self.last_hidden = self.preparing = None
         self.seen = []
 
 
@@ -470,6 +472,10 @@ class SessionKind(ABC, Generic[S]):
     def rows_of(self, system_prompt: str) -> Iterable[Rows]:
         """Every beginning of a context that this system prompt alone decides; none for kinds without one."""
         return ()
+
+    def prepare(self, session: S) -> Iterator[None]:
+        """Do what `start` needs and what takes long, in portions; nothing for most kinds."""
+        return iter(())
 
     @abstractmethod
     def start(self, session: S) -> SessionFailed | None:

@@ -17,6 +17,8 @@ from inference_service.engine.session import Session, Stage
 Sessions = Collection[Session[Any]]
 _OPENING_S = 0.005
 """A tick in which opening sessions has taken so long opens no further one."""
+_PREPARED = object()
+"""Instead of a portion: there is none left."""
 _UNDER_WAY = (Stage.PREFILL, Stage.HEARD, Stage.DECODE, Stage.SPEAK)
 _SPEAKING_ROWS = 16
 """What a step of speech counts as, in rows of the language model."""
@@ -129,19 +131,34 @@ class Tick:
                 guard.attempt(session, session.context.end_rebuild)
 
     def _open(self, sessions: Sessions) -> None:
-        """New sessions, the oldest first, while it takes no time: a prompt may hold 30 s of sound."""
+        """Open sessions, the oldest first, in portions of their voices.
+
+        While units wait, a tick does one portion of one session: a GPU is asked for work without waiting for
+        it, so the clock alone bounds nothing. Else it goes on for a few milliseconds.
+        """
         opening = [session for session in sessions if session.stage is Stage.OPENING]
         if not opening or not self._allowance:
             return
         since = self._clock()
         for session in sorted(opening, key=lambda session: session.opened):
-            session.stage = Stage.PROMPT
-            refusal = self.guard.attempt(session, self._runtime.start, session)
-            if refusal is not None:
-                session.fail(refusal)
-            if self._clock() - since > _OPENING_S:
+            while session.stage is Stage.OPENING:
+                self.guard.attempt(session, self._open_further, session)
+                if self._urgent or self._clock() - since > _OPENING_S:
+                    break
+            if self._urgent or self._clock() - since > _OPENING_S:
                 break
         self._charge(since, 1, 1)
+
+    def _open_further(self, session: Session[Any]) -> None:
+        """Do the next portion of a session's opening; start it if there is none."""
+        if session.preparing is None:
+            session.preparing = self._runtime.prepare(session)
+        if next(session.preparing, _PREPARED) is not _PREPARED:
+            return
+        session.preparing, session.stage = None, Stage.PROMPT
+        refusal = self._runtime.start(session)
+        if refusal is not None:
+            session.fail(refusal)
 
     def _rewind(self, sessions: Sessions) -> None:
         """Takes back what is to be; what must be fed again for it is fed with everybody's rows."""

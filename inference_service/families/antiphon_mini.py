@@ -76,7 +76,7 @@ def components(model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig) ->
                 [i for i in range(size) if not tokenizer.is_text(i) and i != special.im_end]
             ),
         ),
-        eye=model if config.vision else None,
+        eye=MiniEye(model) if config.vision else None,
         slice_tokens=config.vision.queries if config.vision else 0,
         turn_bound=config.turn_bound,
         speech=SpeechComponents(model.tts, MiniMouth(model.vocoder), SPEECH_CAPACITY),
@@ -137,6 +137,17 @@ class MiniSenses:
             yield Sound(torch.from_numpy(stream.feed(piece)), len(piece) / SAMPLE_RATE, begins=at == 0)
 
 
+class MiniEye:
+    """The vision encoder; a batch of pictures goes up in one copy."""
+
+    def __init__(self, model: DuplexModel) -> None:
+        self._model = model
+
+    def see(self, slices: list[Tensor]) -> list[Tensor]:
+        device = self._model.llm.lm_head.weight.device
+        return self._model.see(upload(device, *(picture.numpy() for picture in slices))) if slices else []
+
+
 class MiniEar:
     """The audio encoder; clips go through it as streams do."""
 
@@ -160,6 +171,9 @@ class MiniMouth:
 
     def initial_state(self, voice: None, seed: int) -> VocoderState:
         return self._vocoder.initial_state(seed)
+
+    def prepare(self, voice: None) -> Iterator[None]:
+        return iter(())
 
     def say(self, chunks: list[SpeechCodes]) -> list[Arrival]:
         said = self._vocoder.decode([list(chunk.codes) for chunk in chunks], [c.state for c in chunks])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 
 from inference_service.engine.batch.memory import free_bytes
+from inference_service.engine.runtime import Runtime
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.families.footprint import Footprint
 from inference_service.families.table import Build
@@ -46,8 +47,10 @@ def slots_that_fit(footprint: Footprint | None, device: torch.device, free: int 
 def _in_time(build: Build, most: int, measure: Measure) -> int:
     """As many conversations as this machine may answer in time, at most `most`."""
     crowd = min(CROWD, most)
-    runtime = build(crowd)
-    if not isinstance(runtime, DuplexRuntime):
-        return most  # nothing that it does has a deadline
-    cost_s = measure(runtime, crowd)
+
+    def cost(runtime: Runtime) -> float:
+        # A model without units does nothing that has a deadline.
+        return measure(runtime, crowd) if isinstance(runtime, DuplexRuntime) else 0.0
+
+    cost_s = build.try_out(crowd, cost)
     return most if cost_s <= 0 else min(most, max(FEWEST, int(_GAIN / cost_s)))

@@ -146,4 +146,5 @@ def causal_footprint(
         {"kernels": kernel_bytes(DECODER_SHAPES, dtype, device)},
         working={"forward": forward_bytes(config, dtype, rows, context_limit, device)},
         together=token_bytes(config, dtype, slot_rows(context_limit), device),
+        separate=device.type == "cuda",
     )

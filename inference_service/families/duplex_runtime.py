@@ -80,7 +80,8 @@ class DuplexRuntime(Runtime):
     def speak(self, sessions: Sequence[Session[Any]]) -> None:
         """One step of the speech head for all who speak, and the mouth for those who have finished.
 
-        A sound that is not here yet is waited for in the next tick, and the device goes on meanwhile.
+        At most `VOICES_AT_ONCE` sounds are begun in a tick; those put off longest come first. A sound that is
+        not here yet is waited for in the next tick, and the device goes on meanwhile.
         """
         speaking = []
         for session in cast(Sequence[SpeakingSession], sessions):
@@ -103,11 +104,14 @@ class DuplexRuntime(Runtime):
         finished = [(session, job) for session, job in speaking if job.finished]
         awaited = {id(job) for _, job in finished if job.sound is not None}
         unsaid = [(session, job) for session, job in finished if job.sound is None]
-        for begin in range(0, len(unsaid), VOICES_AT_ONCE):
-            self._say(unsaid[begin : begin + VOICES_AT_ONCE])
+        # One group a tick, so that a crowd that ends its units together makes no tick long.
+        unsaid.sort(key=lambda each: each[1].put_off, reverse=True)
+        for _, job in unsaid[VOICES_AT_ONCE:]:
+            job.put_off += 1
+        if unsaid:
+            self._say(unsaid[:VOICES_AT_ONCE])
         for session, job in finished:
-            assert job.sound is not None
-            if job.sound.is_here or id(job) in awaited:
+            if job.sound is not None and (job.sound.is_here or id(job) in awaited):
                 with blame(session):
                     session.spoken(job.sound.take(), job.spoken_at)
 

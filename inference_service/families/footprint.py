@@ -33,10 +33,16 @@ class Footprint:
     together: dict[str, int] = field(default_factory=dict)
     """... of a step that may have all sessions in it: for each of them."""
 
+    separate: bool = False
+    """Whether steps of `voices` and `together` keep memory apart from the others, as streams and captured
+    graphs do on CUDA; else all steps share that of the largest."""
+
     def step(self, slots: int) -> int:
-        """The step that takes most."""
+        """Bytes of the largest step, or of all that keep memory apart."""
         each = {kind: size * min(slots, VOICES_AT_ONCE) for kind, size in self.voices.items()}
         each |= {kind: size * slots for kind, size in self.together.items()}
+        if self.separate:
+            return max(self.working.values(), default=0) + sum(each.values())
         return max((self.working | each).values(), default=0)
 
     def states(self, slots: int) -> int:
@@ -63,7 +69,8 @@ class Footprint:
         if free is None or self.states(slots) <= free:
             return
         kinds = ", ".join(f"{kind} {gib(size)}" for kind, size in self.session.items())
-        common = self.shared | {"largest step of a tick": self.step(slots)}
+        steps = "steps of a tick" if self.separate else "largest step of a tick"
+        common = self.shared | {steps: self.step(slots)}
         shared = "".join(f" and {gib(size)} for the {kind}" for kind, size in common.items())
         fits = self.slots_within(free)
         remedy = f"Pass --slots {fits} or less" if fits else "Pass a smaller --context-limit"

@@ -15,9 +15,14 @@ logger = logging.getLogger(__name__)
 
 
 def usable_device(name: str) -> torch.device:
-    """The device of that name. Raises `ConfigurationError` if this machine or build of torch has none."""
+    """The device of that name, a CUDA device with its number.
+
+    Raises `ConfigurationError` if this machine or build of torch has none.
+    """
     try:
         device = torch.device(name)
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
         torch.empty(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:  # the latter is what a build without CUDA says
         reason = str(error).splitlines()[0].partition(". ")[0]
@@ -38,11 +43,13 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     device = usable_device(options.device)
     prompts = read_shared_prompts(options.shared_prompts) if options.shared_prompts is not None else []
     # Seconds of imports, for which a device that is not there should not be told late.
+    from inference_service.engine.device.graph import make_current
     from inference_service.engine.engine import LiveEngine
     from inference_service.families import table
     from inference_service.families.capacity import usual_slots
     from inference_service.families.warmup import warm_up
 
+    make_current(device)
     if device.type == "cpu" and selection.state() == "missing":
         logger.warning(
             "the kernels for the CPU are missing, so steps take about twice as long: install gcc and "
@@ -50,7 +57,7 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
         )
     logger.info("loading the model", extra={"model": options.model, "kernels": selection.state()})
     build = table.load(find(options.model), device, options.context_limit, options.dtype, options.speech)
-    warm_up(build(1))
+    build.try_out(1, warm_up)
     slots = options.slots or usual_slots(build)
     runtime = build(slots)
     runtime.share(prompts)

@@ -9,6 +9,7 @@ from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import DuplexSettings, Mode, TextPurpose, Window, WindowMode
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.engine.batch.pages import slot_rows
+from inference_service.engine.device.transfer import upload
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions.components import (
     ChatRules,
@@ -144,8 +145,11 @@ def footprint(
     }
     kernels = kernel_bytes(_SHAPES, dtype, device)
     tokens = token_bytes(config.language, dtype, slot_rows(entries), device)
+    separate = device.type == "cuda"
     if voice is None:
-        return Footprint(own.weights, own.session, {"kernels": kernels}, working, together=tokens)
+        return Footprint(
+            own.weights, own.session, {"kernels": kernels}, working, together=tokens, separate=separate
+        )
     speech = forward_bytes(config.speech.backbone, dtype, SPEECH_CAPACITY, SPEECH_CAPACITY, device)
     return Footprint(
         own.weights | {"vocoder": voice.weights},
@@ -154,6 +158,7 @@ def footprint(
         working | {"speech": speech},
         {"vocoder": voice.step},
         tokens,
+        separate,
     )
 
 
@@ -211,7 +216,8 @@ class MiniCPMOEar:
         return self._ear.encode(heard, states)
 
     def listen(self, sound: Sound, state: None) -> tuple[Tensor, None]:
-        return self._ear.encode_clips([[sound.features]])[0], None
+        device = self._ear.encoder.conv1.weight.device
+        return self._ear.encode_clips([upload(device, sound.features.numpy())])[0], None
 
 
 def interject_as_system(tokenizer: Tokenizer) -> Interject:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -30,7 +30,7 @@ from inference_service.models.token2wav.config import (
     Token2WavConfig,
 )
 from inference_service.models.token2wav.features import resampled
-from inference_service.models.token2wav.flow import VoicePrompt
+from inference_service.models.token2wav.flow import VoicePrompt, drained, next_portion
 from inference_service.models.token2wav.model import DEFAULT_STEPS, Token2Wav
 from inference_service.models.token2wav.sizes import stream_bytes, voice_bytes, weight_bytes
 from inference_service.models.token2wav.stream import StreamCodes, StreamState, VoiceCache
@@ -158,22 +158,34 @@ class Token2WavMouth:
         """Voices that there is memory for beside the model's own."""
 
     def initial_state(self, voice: VoicePrompt | None, seed: int) -> StreamState:
+        return self._model.initial_state(drained(self._cache(voice)))
+
+    def prepare(self, voice: VoicePrompt | None) -> Iterator[None]:
+        yield from self._cache(voice)
+
+    def _cache(self, voice: VoicePrompt | None) -> Generator[None, None, VoiceCache]:
+        """Return the cache of a voice, which is heard in portions unless it was before."""
         if voice is None or voice is self._default:
-            self._own = self._own or self._hear(self._default)
-            return self._model.initial_state(self._own)
+            self._own = self._own or (yield from self._hear(self._default))
+            return self._own
         parts = (voice.tokens, voice.mel, voice.speaker)
         key = hashlib.sha256(voice.salt + b"".join(it.numpy().tobytes() for it in parts)).digest()
-        heard = self._heard.get(key)
-        if heard is None:
+        if key not in self._heard:
             while self._last and len(self._heard) >= self.room:
                 self._last.popitem(last=False)
-            heard = self._heard[key] = self._hear(voice)
-        self._last[key] = heard
+        heard = self._heard.get(key) or (yield from self._hear(voice))
+        self._heard[key] = self._last[key] = heard
         self._last.move_to_end(key)
-        return self._model.initial_state(heard)
+        return heard
 
-    def _hear(self, voice: VoicePrompt) -> VoiceCache:
-        return self._side.call(lambda: self._model.hear(voice))
+    def _hear(self, voice: VoicePrompt) -> Generator[None, None, VoiceCache]:
+        """Hear a voice on the side stream, which keeps the memory of each portion."""
+        portions = self._model.hearing(voice)
+        while True:
+            cache = self._side.call(lambda: next_portion(portions))
+            if cache is not None:
+                return cache
+            yield
 
     def say(self, chunks: list[SpeechCodes]) -> list[Arrival]:
         jobs = [StreamCodes(chunk.state, list(chunk.codes), ends_turn=chunk.is_last) for chunk in chunks]

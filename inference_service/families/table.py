@@ -1,8 +1,10 @@
 """The families of models that there is a runtime for, and how a folder's is told."""
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -23,6 +25,8 @@ from inference_service.models.config import ModelConfig, parse_config
 from inference_service.models.minicpmo.config import MODEL_TYPE
 from inference_service.options import USUAL_SPEECH, SpeechOptions
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Build:
@@ -38,6 +42,17 @@ class Build:
         if self.footprint is not None:
             self.footprint.require(slots, self.device)
         return self.make(slots)
+
+    def try_out(self, slots: int, use: Callable[[Runtime], T]) -> T:
+        """Return what `use` makes of a runtime with so many slots, whose memory is free afterwards.
+
+        A runtime and its kinds of session refer to each other, as do a graph and its step, so that only the
+        garbage collector frees them.
+        """
+        try:
+            return use(self(slots))
+        finally:
+            gc.collect()
 
 
 def load(

@@ -126,7 +126,8 @@ def _speak(runtime: DuplexRuntime, sessions: Sequence[DuplexSession]) -> None:
     """One full second of speech of each, whatever the model would have said."""
     if runtime.speaker is None or runtime.components.speech is None:
         return
-    hidden = torch.zeros(2, runtime.language.backbone.config.hidden_size, device=runtime.device)
+    keys = runtime.language.cache.keys
+    hidden = keys.new_zeros(2, runtime.language.backbone.config.hidden_size)
     voices = [session.speech for session in sessions]
     jobs = [
         SpeechJob(

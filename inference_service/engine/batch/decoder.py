@@ -67,7 +67,9 @@ class PackedDecoder:
         steps = parameter.device.type != "cpu" if in_steps is None else in_steps
         is_common = not steps and not self._conditions and Layers.fit(backbone)
         self._layers = Layers(backbone) if is_common else None
-        self.cache = KVCache(config, slots, capacity, parameter.dtype, parameter.device, spare=int(steps))
+        self.cache = KVCache(
+            config, slots, capacity, parameter.dtype, parameter.device, spare=int(steps), aligned=steps
+        )
         kv, head = self.cache.keys.shape[1], self.cache.keys.shape[3]
         self.way = way_on(parameter.device, parameter.dtype, kv * self._groups, kv, head) if steps else None
         """How rows that come alone attend; None where they do not attend together."""
@@ -148,33 +150,31 @@ class PackedDecoder:
             packed.rows = rows
             if self.way is None or not alone:
                 return packed
-            numbers, table, at_alone, at_packed = others
-            contexts = Contexts(table, numbers[0], numbers[1], is_aligned)
-            step = StepLayout(self.cache, rows, contexts, self.way)
+            ends, table, at_alone, at_packed = others
+            step = StepLayout(self.cache, rows, Contexts(table, ends), self.way)
             parts: list[tuple[Tensor, PackedLayout | StepLayout]] = [(at_alone, step)]
             return MixedLayout(self.cache, rows, [*parts, (at_packed, packed)] if len(at_packed) else parts)
 
         if not alone:
             return [cells], make
-        table, numbers, is_aligned = self._contexts(alone, len(alone))
+        table, ends = self._contexts(alone, len(alone))
         is_alone = np.repeat([n == 1 for n in counts], counts)
-        return [cells, numbers, table, np.flatnonzero(is_alone), np.flatnonzero(~is_alone)], make
+        return [cells, ends, table, np.flatnonzero(is_alone), np.flatnonzero(~is_alone)], make
 
-    def _contexts(self, alone: list[Segment], size: int) -> tuple[Array, Array, bool]:
-        """Of single rows: pages [size, n], begins and ends [2, size], and whether all begins are 0.
+    def _contexts(self, alone: list[Segment], size: int) -> tuple[Array, Array]:
+        """Return the pages [size, n] and ends [size] of the contexts of single rows.
 
         What fills them up sees one row of the spare page.
         """
-        pages, offsets = zip(*(self.cache.pages(it.slot, it.start + 1) for it in alone), strict=True)
+        pages = [self.cache.pages(it.slot, it.start + 1)[0] for it in alone]
         most = slot_pages(self.cache.capacity)
         width = min(size_for(max(map(len, pages)), _WIDTHS) or most, most)
         table = np.full((size, width), self.cache.pool.pages, np.int32)
-        numbers = np.zeros((2, size), np.int32)
-        numbers[1] = 1
-        for row, (segment, own, offset) in enumerate(zip(alone, pages, offsets, strict=True)):
+        ends = np.ones(size, np.int32)
+        for row, (segment, own) in enumerate(zip(alone, pages, strict=True)):
             table[row, : len(own)] = own
-            numbers[:, row] = offset, offset + segment.start + 1
-        return table, numbers, self._reads_in_place and not any(offsets)
+            ends[row] = segment.start + 1
+        return table, ends
 
     def _step(
         self, segments: list[Segment], rows: Rows, way: Way, others: Sequence[Array]
@@ -183,19 +183,19 @@ class PackedDecoder:
         count = len(segments)
         size = size_for(count)
         assert size is not None
-        table, numbers, is_aligned = self._contexts(segments, size)
+        table, ends = self._contexts(segments, size)
         spare = self.cache.pool.pages * PAGE
         places = np.zeros((3, size), np.int64)
         places[2] = spare + np.arange(size) % PAGE
         places[0, :count] = rows.ids if rows.made is None else 0
         places[1, :count] = [segment.position for segment in segments]
         places[2, :count] = [self.cache.cells(it.slot, it.start, it.start + 1)[0] for it in segments]
-        shape = Shape(size, table.shape[1], rows.made is not None, is_aligned)
+        shape = Shape(size, table.shape[1], rows.made is not None)
         step = self._step_of(shape, way)
-        places_there, numbers_there, table_there, *there = upload(
-            self.cache.device, places, numbers, table, *others
+        places_there, ends_there, table_there, *there = upload(
+            self.cache.device, places, ends, table, *others
         )
-        return step(places_there, numbers_there, table_there, rows.made)[:count], there
+        return step(places_there, ends_there, table_there, rows.made)[:count], there
 
     def _step_of(self, shape: "Shape", way: Way) -> "Step":
         step = self._steps.get(shape)
@@ -212,17 +212,12 @@ class PackedDecoder:
         widths = sorted({min(width, most) for width in _WIDTHS})
         for size in [it for it in SIZES if it < 2 * self.cache.slots]:
             for width in widths:
-                shape = Shape(size, width, self._embeddings is None, self._reads_in_place)
-                numbers = torch.zeros(2, size, dtype=torch.int32, device=keys.device)
-                numbers[1] = 1
+                shape = Shape(size, width, self._embeddings is None)
+                ends = torch.ones(size, dtype=torch.int32, device=keys.device)
                 places = torch.zeros(3, size, dtype=torch.int64, device=keys.device)
                 places[2] = spare * PAGE
                 table = torch.full((size, width), spare, dtype=torch.int32, device=keys.device)
-                self._step_of(shape, self.way)(places, numbers, table, None)
-
-    @property
-    def _reads_in_place(self) -> bool:
-        return self.way is not None and self.way.name != "gathered"
+                self._step_of(shape, self.way)(places, ends, table, None)
 
     def backbone_over(self, embeds: Tensor, positions: Tensor, layout: Layout) -> Tensor:
         """Final-norm hidden states [n, hidden] of embeddings [n, hidden] at positions [n]."""
@@ -272,12 +267,11 @@ class PackedDecoder:
 
 
 class Shape(NamedTuple):
-    """Of a step: rows, pages of a context, whether its rows are made, and whether contexts are aligned."""
+    """Of a step: rows, pages of a context, and whether its rows are made."""
 
     rows: int
     pages: int
     is_made: bool
-    is_aligned: bool
 
 
 class Step:
@@ -288,19 +282,19 @@ class Step:
         make = partial(torch.zeros, device=keys.device)
         self._decoder, self._shape, self._way = decoder, shape, way
         self._places = make(3, shape.rows, dtype=torch.int64)
-        self._numbers = make(2, shape.rows, dtype=torch.int32)
+        self._ends = make(shape.rows, dtype=torch.int32)
         self._table = make(shape.rows, shape.pages, dtype=torch.int32)
         self._made = make(shape.rows, decoder.backbone.config.hidden_size, dtype=keys.dtype)
         self._graph = Graph(keys.device, self._compute, pool)
 
-    def __call__(self, places: Tensor, numbers: Tensor, table: Tensor, made: Tensor | None) -> Tensor:
+    def __call__(self, places: Tensor, ends: Tensor, table: Tensor, made: Tensor | None) -> Tensor:
         """Hidden states [rows, hidden].
 
-        Of each row `places` has id, position and cell, int64 [3, rows], `numbers` where its context begins
-        and ends, int32 [2, rows]; `table` are pages, int32 [rows, pages], and `made` embeddings [n, hidden].
+        Of each row `places` has id, position and cell, int64 [3, rows], `ends` the entries of its
+        context, int32 [rows]; `table` are pages, int32 [rows, pages], and `made` embeddings [n, hidden].
         """
         self._places.copy_(places)
-        self._numbers.copy_(numbers)
+        self._ends.copy_(ends)
         self._table.copy_(table)
         if made is not None:
             self._made[: len(made)].copy_(made)
@@ -308,8 +302,7 @@ class Step:
 
     def _compute(self) -> Tensor:
         ids, positions, cells = self._places.unbind()
-        begins, ends = self._numbers.unbind()
-        contexts = Contexts(self._table, begins, ends, self._shape.is_aligned)
+        contexts = Contexts(self._table, self._ends)
         layout = StepLayout(self._decoder.cache, cells, contexts, self._way)
         embeds = self._made if self._shape.is_made else self._decoder.embed_ids(ids)
         return self._decoder.backbone_over(embeds, positions, layout)

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from inference_service.engine.batch.pages import PAGE, PagePool, slot_pages
-from inference_service.engine.device.transfer import download
+from inference_service.engine.device.transfer import download, upload
 
 Run = tuple[int, int]
 """First and number of rows of the cache that lie side by side."""
@@ -68,10 +68,15 @@ class KVCache:
         device: torch.device,
         *,
         spare: int = 0,
+        aligned: bool = False,
     ) -> None:
-        """`spare` pages, behind all others, are nobody's: rows that fill up a step write there."""
+        """`spare` pages, behind all others, are nobody's: rows that fill up a step write there.
+
+        In an `aligned` cache entry 0 of a slot is always the first row of a page, so that `drop` may copy.
+        """
         head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.slots = slots
+        self._aligned = aligned
         self.capacity = capacity
         self.pool = PagePool(slots * slot_pages(capacity))
         shape = (config.num_hidden_layers, config.num_key_value_heads, (self.pool.pages + spare) * PAGE, head)
@@ -149,9 +154,7 @@ class KVCache:
             raise IndexError(f"a slot has {self.capacity} entries, not {end}")
         table = self._tables[slot]
         first, last = (start + table.offset) // PAGE, -(-(end + table.offset) // PAGE)
-        for i in range(first, min(last, len(table.pages))):
-            if not self.pool.is_private(table.pages[i]):
-                self._copy(slot, i)
+        self._own(slot, first, min(last, len(table.pages)))
         while len(table.pages) < last:
             table.append(self._take(slot, table.pages[-1] + 1 if table.pages else None))
 
@@ -167,7 +170,7 @@ class KVCache:
     def drop(self, slot: int, count: int) -> None:
         """Forgets the first `count` entries, so that the next one is entry 0; of -n, makes room for n before.
 
-        Whole pages are given back and nothing is moved.
+        Whole pages are given back; nothing is moved but in an aligned cache.
         """
         table = self._tables[slot]
         pages, table.offset = divmod(table.offset + count, PAGE)
@@ -176,6 +179,23 @@ class KVCache:
             table.replace(table.pages[pages:])
         for _ in range(-pages):
             table.replace([self._take(slot, max(0, table.pages[0] - 1)), *table.pages])
+        if self._aligned and table.offset:
+            self._align(slot)
+
+    def _align(self, slot: int) -> None:
+        """Move a slot's entries to the beginning of its first page, layer by layer to need little memory."""
+        table = self._tables[slot]
+        offset, table.offset = table.offset, 0
+        if not table.pages:
+            return
+        self._own(slot, 0, len(table.pages))
+        rows = np.concatenate([np.arange(PAGE, dtype=np.int64) + page * PAGE for page in table.pages])
+        source, target = upload(self.device, rows[offset:], rows[:-offset])
+        for slab in (self.keys, self.values):
+            for layer in slab.unbind():
+                layer.index_copy_(1, target, layer.index_select(1, source))
+        for part in self.rows((table.pages[-1] + 1) * PAGE - offset, offset):
+            part.zero_()
 
     def clear(self, slot: int) -> None:
         """Forgets everything a slot held; what is not known as a prefix is wiped out."""
@@ -217,6 +237,13 @@ class KVCache:
 
     def _release(self, pages: Iterable[int]) -> None:
         self._wipe(self.pool.release(pages))
+
+    def _own(self, slot: int, first: int, last: int) -> None:
+        """Copy those of a slot's pages `first` to `last` that others may see, before they are written to."""
+        table = self._tables[slot]
+        for index in range(first, last):
+            if not self.pool.is_private(table.pages[index]):
+                self._copy(slot, index)
 
     def _copy(self, slot: int, index: int) -> None:
         """The slot gets a copy of its page, which others may see."""

@@ -18,9 +18,11 @@ def free_bytes(device: torch.device, root: Path = Path("/")) -> int | None:
     """Memory that could be taken; None where it is not known.
 
     Of the host's memory that is no more than the limits of this process's control groups leave. `root` is
-    where the file system begins.
+    where the file system begins. On CUDA, freed memory that torch caches is given back to the device first,
+    which waits for the device: not for a tick.
     """
     if device.type == "cuda":
+        torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(device)[0]
     known = [free for free in (_host_bytes(root), *_group_bytes(root)) if free is not None]
     return min(known, default=None)

@@ -61,6 +61,8 @@ class SpeechJob:
     finished: bool = False
     poisoned: bool = False
     """Finished because a score was not a number."""
+    put_off: int = 0
+    """Ticks in which it was finished and its sound was not begun."""
     sound: Arrival | None = None
     """Its codes as float32 samples, once they are asked for."""
     spoken_at: float = 0.0

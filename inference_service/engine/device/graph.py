@@ -45,17 +45,25 @@ class Graph:
         return self._made.clone()
 
     def _capture(self) -> None:
-        """Runs it beside first, as libraries set themselves up in their first calls."""
-        beside = torch.cuda.Stream(self._device)
-        beside.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(beside):
-            self._compute()
-        torch.cuda.current_stream(self._device).wait_stream(beside)
-        graph = torch.cuda.CUDAGraph()
-        # Other threads may allocate meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            self._made = self._compute()
-        self._graph = graph
+        """Run once outside the graph, as libraries set themselves up in their first calls; then capture."""
+        with torch.cuda.device(self._device):
+            stream = torch.cuda.Stream(self._device)
+            stream.wait_stream(torch.cuda.current_stream(self._device))
+            with torch.cuda.stream(stream):
+                self._compute()
+            torch.cuda.current_stream(self._device).wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            # torch's own capture stream belongs to whichever device was current when it was made: a graph of
+            # another device would be empty. "thread_local" lets other threads allocate meanwhile.
+            with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+                self._made = self._compute()
+            self._graph = graph
+
+
+def make_current(device: torch.device) -> None:
+    """Make a CUDA device the current one of this thread; each thread that uses it must call this."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 def graph_pool(device: torch.device) -> Any:

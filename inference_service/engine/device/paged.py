@@ -4,8 +4,10 @@ import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
+import torch.nn.attention
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -23,12 +25,8 @@ class Contexts:
 
     table: Tensor
     """Their pages in order, int32 [n, pages]; behind the last one of a context may be any."""
-    begins: Tensor
-    """Rows of the first page before the first entry, int32 [n]."""
     ends: Tensor
-    """Rows from the beginning of the first page to the end of the last entry, int32 [n]."""
-    is_aligned: bool = False
-    """Whether all of `begins` are 0."""
+    """Entries of each context, int32 [n]; the first one begins its first page."""
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, Contexts, float | None, int | None], Tensor]
@@ -44,10 +42,10 @@ def gathered(
     within = torch.arange(PAGE, device=keys.device)
     cells = (contexts.table[:, :, None] * PAGE + within).flatten()
     at = torch.arange(contexts.table.shape[1] * PAGE, device=keys.device)
-    begins, ends = contexts.begins[:, None], contexts.ends[:, None]
-    seen = (at >= begins) & (at < ends)
+    ends = contexts.ends[:, None]
+    seen = at < ends
     if window is not None:
-        seen &= at >= ends - window
+        seen = seen & (at >= ends - window)
     shown, said = (
         slab.index_select(1, cells).view(kv, n, -1, head).transpose(0, 1) for slab in (keys, values)
     )
@@ -60,9 +58,10 @@ def gathered(
 def varlen(
     queries: Tensor, keys: Tensor, values: Tensor, contexts: Contexts, scale: float | None, window: int | None
 ) -> Tensor:
-    """Reads keys and values where they lie, by torch's flash attention; contexts must be aligned.
+    """Read keys and values where they lie, by torch's flash attention.
 
-    *Not run on CUDA.*
+    It never splits a context between blocks: how it would depends on the longest context of the call, and the
+    sums of a row would vary with its neighbours. *Not run on CUDA.*
     """
     from torch.nn.attention.varlen import varlen_attn
 
@@ -80,6 +79,7 @@ def varlen(
         enable_gqa=True,
         seqused_k=contexts.ends,
         block_table=contexts.table,
+        num_splits=1,
     )
 
 
@@ -89,7 +89,9 @@ def has_block_tables() -> bool:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return False
-    return {"block_table", "seqused_k", "enable_gqa"} <= set(inspect.signature(varlen_attn).parameters)
+    return {"block_table", "seqused_k", "enable_gqa", "num_splits"} <= set(
+        inspect.signature(varlen_attn).parameters
+    )
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,8 @@ class Way:
         scale: float | None,
         window: int | None,
     ) -> Tensor:
-        """As `Attend`; contexts that are not aligned are gathered."""
-        attend = self._attend if contexts.is_aligned else gathered
-        return attend(queries, keys, values, contexts, scale, window)
+        """As `Attend`."""
+        return self._attend(queries, keys, values, contexts, scale, window)
 
 
 def way_on(device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int) -> Way:
@@ -121,9 +122,28 @@ def way_on(device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: 
         why = "it is a CPU"
     elif has_block_tables():
         why = _why_not(varlen, device, dtype, heads, kv, head)
+        if why and _activate_flash_attention_3():
+            why = _why_not(varlen, device, dtype, heads, kv, head)
+            if why:
+                torch.nn.attention.restore_flash_attention_impl()
         if not why:
             return Way("varlen", "", varlen)
     return Way("gathered", why, gathered)
+
+
+def _activate_flash_attention_3() -> bool:
+    """Have torch use FlashAttention 3 where it is installed: its pages may have 16 rows, those of 2 need 256.
+
+    *Not run on CUDA.*
+    """
+    if find_spec("flash_attn_interface") is None:
+        return False
+    try:
+        torch.nn.attention.activate_flash_attention_impl("FA3")
+    except Exception as error:  # whatever its import or its registration refuses
+        logger.warning("FlashAttention 3 is installed but cannot be used", extra={"reason": str(error)[:200]})
+        return False
+    return True
 
 
 def _why_not(attend: Attend, device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int) -> str:
@@ -132,7 +152,7 @@ def _why_not(attend: Attend, device: torch.device, dtype: torch.dtype, heads: in
     keys, values = torch.randn(2, kv, 4 * PAGE, head, device=device, dtype=dtype)
     table = torch.tensor([[2, 0], [1, 3]], dtype=torch.int32, device=device)
     ends = torch.tensor([PAGE + 3, 5], dtype=torch.int32, device=device)
-    contexts = Contexts(table, torch.zeros_like(ends), ends, is_aligned=True)
+    contexts = Contexts(table, ends)
     try:
         found = attend(queries, keys, values, contexts, None, None)
     except Exception as error:  # whatever its kernels refuse

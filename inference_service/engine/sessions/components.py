@@ -191,6 +191,9 @@ class Mouth(Protocol):
     def initial_state(self, voice: Any, seed: int) -> Any:
         """The `MouthState` of a session. `voice` is what `VoicePrompts` made, or None for the model's own."""
 
+    def prepare(self, voice: Any) -> Iterator[None]:
+        """Make `initial_state` quick for this voice, in portions of a few milliseconds on a GPU."""
+
     def say(self, chunks: list[SpeechCodes]) -> list[Arrival]:
         """Float32 samples for each chunk, which may be under way still; states move on in place."""
 

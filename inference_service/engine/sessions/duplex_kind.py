@@ -189,8 +189,7 @@ class DuplexKind(SessionKind[DuplexSession]):
         setup, voice, opening = session.setup, preprocessor.voice, preprocessor.opening()
         before = Rows.of_ids(opening.before)
         if voice.heard:
-            heard = self._clips.get(voice.memo_key, lambda: torch.cat(self._heard_clip(voice.heard)))
-            before = Rows.join([before, Rows.of(heard, voice.key)])
+            before = Rows.join([before, Rows.of(self._heard_voice(voice), voice.key)])
         room = runtime.info.context_limit
         window = setup.window
         if window.mode is not WindowMode.OFF:
@@ -211,6 +210,18 @@ class DuplexKind(SessionKind[DuplexSession]):
         if components.speech is not None and setup.duplex.generate_audio:
             session.mouth = components.speech.mouth.initial_state(voice.spoken, setup.seed)
         return None
+
+    def prepare(self, session: DuplexSession) -> Iterator[None]:
+        voice, speech = cast(DuplexPreprocessor, session.preprocessor).voice, self._components.speech
+        if voice.heard:
+            self._heard_voice(voice)
+            yield
+        if speech is not None and session.setup.duplex.generate_audio:
+            yield from speech.mouth.prepare(voice.spoken)
+
+    def _heard_voice(self, voice: ReferenceVoice) -> Tensor:
+        """Return embeddings [n, hidden] of a voice, as the prompt has it."""
+        return self._clips.get(voice.memo_key, lambda: torch.cat(self._heard_clip(voice.heard)))
 
     def _heard_clip(self, sounds: Sequence[Sound]) -> list[Tensor]:
         """Embeddings [n, hidden] of the parts of a clip."""

@@ -206,6 +206,10 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
     def rows_of(self, system_prompt: str) -> Iterator[Rows]:
         return shared_beginnings(self._dialogue.template, system_prompt)
 
+    def prepare(self, session: SpokenChatSession) -> Iterator[None]:
+        voice, speech = session.preprocessor.voice, self._components.speech
+        return speech.mouth.prepare(voice.spoken if voice else None) if speech else iter(())
+
     def start(self, session: SpokenChatSession) -> None:
         if self._components.speech is not None:
             voice = session.preprocessor.voice

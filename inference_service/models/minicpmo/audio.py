@@ -7,10 +7,12 @@ stream is an explicit object; streams of different age are encoded in one call.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from inference_service.engine.device.transfer import upload
 from inference_service.models.minicpmo.config import AudioConfig
 
 LONGEST = 1500
@@ -112,8 +114,8 @@ class WhisperEncoder(nn.Module):
 
 def _present(lengths: Sequence[int], like: Tensor) -> Tensor:
     """Which of the entries of a padded batch are there: bool [batch, like.shape[-1]]."""
-    count = torch.arange(like.shape[-1], device=like.device)
-    return count < torch.tensor(lengths, device=like.device)[:, None]
+    (ends,) = upload(like.device, np.array(lengths, np.int64))
+    return torch.arange(like.shape[-1], device=like.device) < ends[:, None]
 
 
 class Projection(nn.Module):

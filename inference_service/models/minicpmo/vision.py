@@ -4,11 +4,15 @@ Names of parameters are those of the published checkpoint (`vpm`, `resampler`).
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from inference_service.engine.device.transfer import upload
 from inference_service.models.minicpmo.config import VisionConfig
 from inference_service.models.minicpmo.slices import PATCH, Patches
 
@@ -29,27 +33,38 @@ class Embeddings(nn.Module):
         self.position_embedding = nn.Embedding(GRID**2, config.width)
         self.mean, self.std = config.mean, config.std
 
-    def forward(self, patches: Patches) -> Tensor:
-        """[patches, width]."""
+    def forward(self, slices: Sequence[Patches]) -> tuple[list[Tensor], Tensor]:
+        """Return [patches, width] of each slice, and how many patches each has, int64 [slices].
+
+        All that the device needs goes up in one copy, which the host does not wait for.
+        """
         weight = self.patch_embedding.weight
-        pixels = scaled(patches.pixels.to(weight.device), self.mean, self.std).to(weight.dtype)
-        rows, columns = (buckets(n).to(weight.device) for n in (patches.rows, patches.columns))
-        position = (rows[:, None] * GRID + columns).flatten()
-        out: Tensor = self.patch_embedding(pixels).flatten(1) + self.position_embedding(position)
-        return out
+        counts = [len(it.pixels) for it in slices]
+        places = [(buckets(it.rows)[:, None] * GRID + buckets(it.columns)).ravel() for it in slices]
+        pixels, position, lengths, channels = upload(
+            weight.device,
+            np.concatenate([it.pixels.numpy() for it in slices]),
+            np.concatenate(places),
+            np.array(counts, np.int64),
+            np.array([self.mean, self.std], np.float32),
+        )
+        mean, std = channels[:, :, None, None].unbind()
+        about_zero = scaled(pixels, mean, std).to(weight.dtype)
+        out = self.patch_embedding(about_zero).flatten(1) + self.position_embedding(position)
+        return list(out.split(counts)), lengths
 
 
-def scaled(pixels: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """uint8 [n, 3, 14, 14] as float32 about zero."""
-    channels = (torch.tensor(values, device=pixels.device)[:, None, None] for values in (mean, std))
-    return (pixels.float() / 255.0 - next(channels)) / next(channels)
+def scaled(pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """uint8 [n, 3, 14, 14] as float32 about zero; `mean` and `std` are [3, 1, 1]."""
+    return (pixels.float() / 255.0 - mean) / std
 
 
-def buckets(count: int) -> Tensor:
-    """On which of 70 lines each of `count` patches of a side lies."""
-    step = torch.tensor(1 / count, dtype=torch.float32).double()
-    fractions = (torch.arange(count) * step).float()
-    lines = torch.bucketize(fractions, (torch.arange(1, GRID) / GRID).float(), right=True)
+@lru_cache(maxsize=256)
+def buckets(count: int) -> NDArray[np.int64]:
+    """Return on which of 70 lines each of `count` patches of a side lies; do not write to it."""
+    fractions = (np.arange(count) * np.float64(np.float32(1 / count))).astype(np.float32)
+    borders = np.arange(1, GRID, dtype=np.float32) / np.float32(GRID)
+    lines = np.searchsorted(borders, fractions, side="right").astype(np.int64)
     for (of, patch), line in _ROUNDED.items():
         if of == count:
             lines[patch] = line
@@ -129,8 +144,8 @@ class SiglipEncoder(nn.Module):
 
     def forward(self, slices: Sequence[Patches]) -> tuple[Tensor, Tensor]:
         """States [slices, most patches, width], and which of them are there, bool [slices, most patches]."""
-        x = nn.utils.rnn.pad_sequence([self.embeddings(patches) for patches in slices], batch_first=True)
-        lengths = torch.tensor([len(patches.pixels) for patches in slices], device=x.device)
+        embedded, lengths = self.embeddings(slices)
+        x = nn.utils.rnn.pad_sequence(embedded, batch_first=True)
         present = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
         for layer in self.encoder.layers:
             x = layer(x, present[:, None, None])

@@ -5,8 +5,10 @@ in one batch; nothing of a stream stays in the module.
 """
 
 import math
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +24,8 @@ from inference_service.models.token2wav.config import (
 )
 from inference_service.models.token2wav.conformer import Encoder, EncoderState
 from inference_service.models.token2wav.estimator import Estimator
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,10 @@ class Flow(nn.Module):
 
     def begin(self, prompt: VoicePrompt) -> FlowState:
         """A stream that has heard its prompt. Raises `ValueError` if the prompt's lengths disagree."""
+        return drained(self.beginning(prompt))
+
+    def beginning(self, prompt: VoicePrompt) -> Generator[None, None, FlowState]:
+        """Hear a prompt as `begin` does, in portions: one step along the flow between two of them."""
         frames = FRAMES_PER_TOKEN * len(prompt.tokens)
         if prompt.mel.shape != (frames, MELS):
             raise ValueError(f"A prompt needs mel frames [{frames}, {MELS}], not {list(prompt.mel.shape)}.")
@@ -124,7 +132,8 @@ class Flow(nn.Module):
         ahead = prompt_tokens[:LOOK_AHEAD] if self.config.vocoder.is_causal else silence
         tokens = torch.cat([prompt_tokens, ahead])[None]
         empty = self._empty(prompt.speaker, frames)
-        _, (state,) = self._chunk(tokens, [empty], is_last=False, known=prompt.mel.to(device)[None])
+        known = prompt.mel.to(device)[None]
+        _, (state,) = yield from self._chunk(tokens, [empty], is_last=False, known=known)
         return state
 
     def advance(
@@ -134,7 +143,7 @@ class Flow(nn.Module):
 
         Returns float32 mel frames [batch, 2 n, 80].
         """
-        mel, new = self._chunk(tokens, states, is_last=is_last)
+        mel, new = drained(self._chunk(tokens, states, is_last=is_last))
         return mel, [self._trimmed(state) for state in new]
 
     def whole(self, prompt: VoicePrompt, tokens: Tensor) -> Tensor:
@@ -143,7 +152,7 @@ class Flow(nn.Module):
         device = self._weight.device
         every = torch.cat([prompt.tokens.to(device), tokens.to(device)])[None]
         known = F.pad(prompt.mel.to(device), (0, 0, 0, FRAMES_PER_TOKEN * len(tokens)))[None]
-        mel, _ = self._chunk(every, [state], is_last=True, known=known)
+        mel, _ = drained(self._chunk(every, [state], is_last=True, known=known))
         return mel[0, len(prompt.mel) :]
 
     def _empty(self, speaker: Tensor, prompt_frames: int) -> FlowState:
@@ -159,13 +168,13 @@ class Flow(nn.Module):
 
     def _chunk(
         self, tokens: Tensor, states: list[FlowState], *, is_last: bool, known: Tensor | None = None
-    ) -> tuple[Tensor, list[FlowState]]:
-        """As `advance`, with mel frames `known` [batch, 2 n, 80]; nothing of the caches is cut."""
+    ) -> Generator[None, None, tuple[Tensor, list[FlowState]]]:
+        """As `advance`, in portions, with mel frames `known` [batch, 2 n, 80]; no cache is cut."""
         embedded = self.input_embedding(tokens)
         encoded, encoders = self.encoder(embedded, [state.encoder for state in states], is_last=is_last)
         mean = self.encoder_proj(encoded)
         known = torch.zeros_like(mean) if known is None else known.to(mean)
-        mel, attention, convolution = self._solve(mean, states, known)
+        mel, attention, convolution = yield from self._solve(mean, states, known)
         return mel, [
             replace(
                 state,
@@ -176,8 +185,13 @@ class Flow(nn.Module):
             for i, state in enumerate(states)
         ]
 
-    def _solve(self, mean: Tensor, states: list[FlowState], known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """From noise to mel [batch, n, 80]; and new parts of the caches, [steps, depth, 2, 2, batch, ...]."""
+    def _solve(
+        self, mean: Tensor, states: list[FlowState], known: Tensor
+    ) -> Generator[None, None, tuple[Tensor, Tensor, Tensor]]:
+        """From noise to mel [batch, n, 80], step by step.
+
+        And new parts of the caches, [steps, depth, 2, 2, batch, ...].
+        """
         batch, frames = mean.shape[:2]
         offset = states[0].frames
         if offset + frames > self.noise.shape[1]:
@@ -190,6 +204,8 @@ class Flow(nn.Module):
         guidance = self.config.guidance
         attentions, convolutions = [], []
         for k, (time, step) in enumerate(euler_steps(self.steps)):
+            if k:
+                yield
             rows = torch.cat([torch.cat([x, x]).to(around), around], dim=2)
             flow, attended, convolved = self.decoder.estimator(
                 rows,
@@ -229,6 +245,22 @@ class Flow(nn.Module):
             encoder=replace(encoder, first=first, second=second),
             attention=_ends(state.attention, 5, prompt, GENERATED_FRAMES),
         )
+
+
+def drained(portions: Generator[None, None, T]) -> T:
+    """Return what a generator returns, after all of its portions."""
+    while (made := next_portion(portions)) is None:
+        pass
+    return made
+
+
+def next_portion(portions: Generator[None, None, T]) -> T | None:
+    """Run the next portion of a generator; return what it returns after its last one, never None."""
+    try:
+        return next(portions)
+    except StopIteration as end:
+        made: T = end.value
+        return made
 
 
 @cache

@@ -1,7 +1,7 @@
 """token2wav whole: speech tokens of many streams to sound, batched where their shapes agree."""
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from inference_service.engine.device.transfer import upload
 from inference_service.models.token2wav.causal_vocoder import CausalVocoder
 from inference_service.models.token2wav.config import Token2WavConfig
 from inference_service.models.token2wav.faded_vocoder import FadedVocoder
-from inference_service.models.token2wav.flow import Flow, VoicePrompt
+from inference_service.models.token2wav.flow import Flow, VoicePrompt, drained
 from inference_service.models.token2wav.hift import Hift
 from inference_service.models.token2wav.noise import SourceNoise, flow_noise
 from inference_service.models.token2wav.stream import (
@@ -80,8 +80,12 @@ class Token2Wav(nn.Module):
     @torch.inference_mode()
     def hear(self, prompt: VoicePrompt) -> VoiceCache:
         """The caches that every turn in this voice begins with. Raises `ValueError` if lengths disagree."""
+        return drained(self.hearing(prompt))
+
+    def hearing(self, prompt: VoicePrompt) -> Generator[None, None, VoiceCache]:
+        """Make what `hear` makes in portions of about the same length, in inference mode."""
         self._check(prompt.tokens.tolist())
-        return VoiceCache(self.flow.begin(prompt))
+        return VoiceCache((yield from self.flow.beginning(prompt)))
 
     def initial_state(self, voice: VoiceCache) -> StreamState:
         """A stream that has said nothing."""

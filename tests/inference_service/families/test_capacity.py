@@ -1,5 +1,7 @@
 """How many slots a worker has that was given no number."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +9,8 @@ import pytest
 import torch
 
 from inference_service.checkpoints.location import find
-from inference_service.families import loading, table
+from inference_service.engine.batch import memory
+from inference_service.families import capacity, footprint, loading, table
 from inference_service.families.capacity import CROWD, FEWEST, slots_that_fit, usual_slots
 from inference_service.families.footprint import Footprint
 from inference_service.families.table import Build
@@ -52,6 +55,58 @@ def test_what_is_tried_out_is_a_crowd_and_leaves_nothing_behind(mini: Build) -> 
 
     assert 0 < unit_seconds(runtime, CROWD) < 60
     assert all(not keys.any() for keys in runtime.language.cache.keys)
+
+
+def test_trial_runtimes_are_gone_before_memory_is_measured(
+    mini: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the garbage collector off, as it may not have run by then."""
+    made: list[weakref.ref[torch.Tensor]] = []
+    left: list[int] = []
+
+    def make(slots: int) -> Any:
+        runtime = mini.make(slots)
+        made.append(weakref.ref(runtime.language.cache.keys))
+        return runtime
+
+    def free(device: torch.device) -> int:
+        left.append(sum(it() is not None for it in made))
+        return 10**12
+
+    for module in (footprint, capacity):
+        monkeypatch.setattr(module, "free_bytes", free)
+    monkeypatch.setattr(table, "load", lambda *given: Build(make, CPU, mini.footprint))
+    gc.disable()
+    try:
+        engine = loading.load_engine(
+            WorkerOptions(kernels=selection.selected()), lambda told: None, lambda message: None
+        )
+    finally:
+        gc.enable()
+    engine.stop()
+
+    assert len(made) == 3, "one to warm up, one to measure, one to serve"
+    assert left == [0] * 4
+
+
+def test_free_memory_of_a_cuda_device_counts_what_torch_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    free, cached = [100 * MIB], [40 * MIB]
+
+    def empty_cache() -> None:
+        free[0] += cached[0]
+        cached[0] = 0
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[0], 10**12))
+
+    assert memory.free_bytes(torch.device("cuda:0")) == 140 * MIB
+
+
+@pytest.mark.parametrize(("separate", "expected"), [(False, 80), (True, 20 + 80 + 16)])
+def test_steps_with_memory_of_their_own_are_added_up(separate: bool, expected: int) -> None:
+    told = Footprint({}, {"context": 1}, {}, {"a": 20, "b": 10}, {"vocoder": 10}, {"tokens": 2}, separate)
+
+    assert told.step(8) == expected
 
 
 @pytest.mark.parametrize(("given", "slots"), [(3, 3), (None, 7)])

@@ -26,6 +26,7 @@ from inference_service.api.engine import (
 from inference_service.api.setups import (
     COMMON,
     MODELS_VOICE,
+    DuplexSettings,
     DuplexSetup,
     Mode,
     Tenant,
@@ -40,15 +41,20 @@ from inference_service.checkpoints.location import find
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
 from inference_service.engine.engine import LiveEngine
+from inference_service.engine.session import Stage
+from inference_service.engine.sessions.duplex import DuplexSession
 from inference_service.engine.sessions.speech_groups import SpeechGroups
+from inference_service.engine.tick import Tick
 from inference_service.errors import ConfigurationError
-from inference_service.families import footprint, minicpmo, minicpmo_voice, table
+from inference_service.families import footprint, loading, minicpmo, minicpmo_voice, table
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.families.warmup import warm_up
+from inference_service.kernels import selection
 from inference_service.models.errors import CheckpointError
 from inference_service.models.token2wav.config import LOOK_AHEAD
-from inference_service.models.token2wav.model import Token2Wav
-from inference_service.options import SpeechOptions
+from inference_service.models.token2wav.estimator import Estimator
+from inference_service.models.token2wav.model import DEFAULT_STEPS, Token2Wav
+from inference_service.options import SpeechOptions, WorkerOptions
 from tests.inference_service.engine.support.left import is_clean
 from tests.inference_service.engine.support.reference import picture, second
 from tests.inference_service.engine.test_engine import Client, Slots, speech_of
@@ -170,6 +176,29 @@ def test_conversation_in_bfloat16_is_heard_and_spoken(folder: Path) -> None:
     assert all(np.isfinite(audio).all() for audio in spoken)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_worker_in_half_precision_warms_up_then_sees_and_speaks(folder: Path, dtype: str) -> None:
+    options = WorkerOptions(
+        model=str(folder), slots=SLOTS, context_limit=512, dtype=dtype, kernels=selection.selected()
+    )
+    engine = loading.load_engine(options, Rig._deliver, print)
+    settings = replace(engine.info.duplex_defaults, greedy=True, force_listen_count=0)
+    assert isinstance(engine, LiveEngine)
+    client = Slots(engine).open(DuplexSetup("", settings, Window(), seed=1, sees=True))
+    events: list[Event] = []
+    for number in range(1, 4):
+        client.session.prefill(number, UnitInput(second(number), (picture("b"),)))
+        client.session.generate(number, False, UnitOverrides())
+        client.session.finalize(number)
+        events += client.until(Finalized, number)
+    engine.stop()
+
+    assert all(event.failure is None for event in events if isinstance(event, Done))
+    spoken = [event.audio for event in events if isinstance(event, Piece) and event.audio is not None]
+    assert sum(map(len, spoken)) > 24_000
+    assert all(np.isfinite(audio).all() for audio in spoken)
+
+
 # --------------------------------------------------------------------------------------------------- memory
 
 
@@ -241,7 +270,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     count(minicpmo.MiniCPMOEar, "listen")
     count(minicpmo.MiniCPMOOpenings, "opening")
     count(voices.VoiceReader, "_prompt")
-    count(Token2Wav, "hear")
+    count(Token2Wav, "hearing")
     return done
 
 
@@ -258,8 +287,48 @@ def test_what_a_voice_and_a_prompt_cost_is_paid_once_for_all_who_bring_them(
         client.until(Closed)
     rig.engine.stop()
 
-    assert work == {"sounds": 1, "listen": 1, "opening": 1, "_prompt": 1, "hear": 1}
+    assert work == {"sounds": 1, "listen": 1, "opening": 1, "_prompt": 1, "hearing": 1}
     assert told[1:] == told[:1] * 2
+
+
+@torch.inference_mode()
+def test_new_voice_is_heard_in_portions_while_units_of_others_wait(
+    build: table.Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each tick does one portion of one opening; else many callers with new voices stop everybody's units."""
+    runtime, steps = build(3), list[int]()
+    settings = DuplexSettings(greedy=True, force_listen_count=0)
+
+    def open_at(slot: int, voice: VoiceReference) -> Any:
+        session = runtime.open("", slot, DuplexSetup("", settings, Window(), seed=1, voice=voice), print)
+        session.preprocessor.begin()
+        session.stage = Stage.OPENING
+        return session
+
+    first = open_at(0, MODELS_VOICE)
+    tick = Tick(runtime)
+    while first.stage is Stage.OPENING or first.to_feed is not None:
+        tick.run([first])
+    newcomers = [open_at(slot, VoiceReference(spoken=whole.voice(30 + slot))) for slot in (1, 2)]
+    estimate = Estimator.forward
+
+    def counted(*given: Any) -> Any:
+        steps[-1] += 1
+        return estimate(*given)
+
+    monkeypatch.setattr(Estimator, "forward", counted)
+    monkeypatch.setattr("inference_service.engine.tick.is_urgent", lambda due, now: due is not None)
+    monkeypatch.setattr(DuplexSession, "due", property(lambda session: 1e9 if session is first else None))
+    started = []
+    while any(session.stage is Stage.OPENING for session in newcomers):
+        steps.append(0)
+        tick.run([first, *newcomers])
+        started.append(sum(session.stage is not Stage.OPENING for session in newcomers))
+
+    assert sum(steps) == 2 * DEFAULT_STEPS
+    assert max(steps) == 1, "one step of the flow a tick"
+    assert max(b - a for a, b in zip([0, *started], started, strict=False)) == 1
+    assert all(session.mouth is not None for session in newcomers)
 
 
 def test_one_sample_makes_another_voice(build: table.Build, work: dict[str, int]) -> None:
@@ -274,7 +343,7 @@ def test_one_sample_makes_another_voice(build: table.Build, work: dict[str, int]
         client.until(Closed)
     rig.engine.stop()
 
-    assert (work["sounds"], work["listen"], work["_prompt"], work["hear"]) == (2, 2, 2, 2)
+    assert (work["sounds"], work["listen"], work["_prompt"], work["hearing"]) == (2, 2, 2, 2)
 
 
 def test_recording_of_another_tenant_makes_another_voice(build: table.Build, work: dict[str, int]) -> None:
@@ -287,7 +356,7 @@ def test_recording_of_another_tenant_makes_another_voice(build: table.Build, wor
         client.until(Closed)
     rig.engine.stop()
 
-    assert (work["sounds"], work["listen"], work["_prompt"], work["hear"]) == (2, 2, 2, 2)
+    assert (work["sounds"], work["listen"], work["_prompt"], work["hearing"]) == (2, 2, 2, 2)
 
 
 def test_slots_that_do_not_fit_are_refused_with_the_sum(

@@ -16,18 +16,19 @@ from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.test_crowd import Guest
 
 
-def crowd(count: int) -> tuple[DuplexRuntime, list[Guest]]:
-    """Conversations that have begun; their first units wait."""
+def crowd(count: int, *, alike: bool = False) -> tuple[DuplexRuntime, list[Guest]]:
+    """Start conversations whose first units wait; those that are `alike` say the same at the same time."""
     runtime = DuplexRuntime(antiphon_mini.components(*tiny.model()), count)
     guests = []
     for slot in range(count):
-        rng = np.random.default_rng(slot)
+        seed = 0 if alike else slot
+        rng = np.random.default_rng(seed)
         units = [
             (UnitInput((0.1 * rng.standard_normal(16_000)).astype(np.float32)), UnitOverrides())
             for _ in range(3)
         ]
         settings = DuplexSettings(force_listen_count=0, listen_prob_scale=0.0)
-        guest = Guest(DuplexSetup("Be brief.", settings, Window(), slot), units)
+        guest = Guest(DuplexSetup("Be brief.", settings, Window(), seed), units)
         guest.enter(runtime, slot)
         guests.append(guest)
     sessions = [guest.session for guest in guests if guest.session]

@@ -1,6 +1,8 @@
 """Sounds that are under way while the engine goes on."""
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from torch import Tensor
 
 from inference_service.api.engine import Done, End, Piece
 from inference_service.engine.device.side_stream import Arrival, SideStream
-from inference_service.engine.sessions.components import SpeechCodes
+from inference_service.engine.session import Session
+from inference_service.engine.sessions.components import VOICES_AT_ONCE, SpeechCodes
 from inference_service.engine.tick import Tick
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.models.token2wav.stream import StreamCodes
@@ -71,6 +74,34 @@ def test_a_sound_that_is_under_way_is_waited_for_in_the_next_tick() -> None:
         assert len(sounds(one)) == len(sounds(other))
         assert all(np.array_equal(a, b) for a, b in zip(sounds(one), sounds(other), strict=True))
     assert any(sounds(guest) for guest in later[1])
+
+
+def test_crowd_that_ends_its_units_together_is_vocoded_one_group_a_tick() -> None:
+    runtime, guests = crowd(2 * VOICES_AT_ONCE + 3, alike=True)
+    alone_runtime, (alone,) = crowd(1, alike=True)
+    assert runtime.components.speech is not None
+    mouth, begun = runtime.components.speech.mouth, list[int]()
+    say, speak = mouth.say, runtime.speak
+
+    def said(chunks: list[SpeechCodes]) -> list[Arrival]:
+        begun[-1] += len(chunks)
+        return say(chunks)
+
+    def spoken(sessions: Sequence[Session[Any]]) -> None:
+        begun.append(0)
+        speak(sessions)
+
+    mouth.say = said  # type: ignore[method-assign]
+    runtime.speak = spoken  # type: ignore[method-assign]
+    for guest in [*guests, alone]:
+        guest.send()
+    run(runtime, guests)
+    run(alone_runtime, [alone])
+
+    assert max(begun) == VOICES_AT_ONCE
+    assert sounds(alone)
+    for guest in guests:
+        assert all(np.array_equal(a, b) for a, b in zip(sounds(guest), sounds(alone), strict=True))
 
 
 def test_who_is_cancelled_or_leaves_while_its_sound_is_under_way_takes_nothing_from_others() -> None:

@@ -12,8 +12,9 @@ from inference_service.api.setups import Window, WindowMode
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.pages import PAGE
+from inference_service.engine.device import paged
 from inference_service.engine.device.graph import SIZES, Graph, size_for
-from inference_service.engine.device.paged import Contexts, gathered, has_block_tables, varlen, way_on
+from inference_service.engine.device.paged import Contexts, Way, gathered, has_block_tables, varlen, way_on
 from inference_service.engine.device.rows import Rows
 from tests.inference_service.engine.batch.test_packed import HIDDEN, llama, mistral, qwen3
 from tests.support.long import seeds
@@ -163,8 +164,7 @@ def pages(seed: int) -> tuple[Tensor, Tensor, Tensor, Contexts]:
     keys, values = torch.randn(2, 2, 12 * PAGE, 8, generator=generator)
     table = torch.randperm(12, generator=generator).view(4, 3).to(torch.int32)
     ends = torch.tensor([1, PAGE, 2 * PAGE + 3, 3 * PAGE], dtype=torch.int32)
-    begins = torch.tensor([0, 5, 0, PAGE - 1], dtype=torch.int32)
-    return queries, keys, values, Contexts(table, begins, ends)
+    return queries, keys, values, Contexts(table, ends)
 
 
 @pytest.mark.parametrize("window", [None, 1, 9])
@@ -174,20 +174,85 @@ def test_every_way_that_runs_here_is_attention_over_a_contexts_own_entries(
     way: str, device: str, scale: float | None, window: int | None
 ) -> None:
     queries, keys, values, contexts = pages(0)
-    if way == "varlen":
-        contexts = Contexts(contexts.table, torch.zeros_like(contexts.begins), contexts.ends)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     given = [it.to(device, dtype) for it in (queries, keys, values)]
-    there = Contexts(*(it.to(device) for it in (contexts.table, contexts.begins, contexts.ends)))
+    there = Contexts(contexts.table.to(device), contexts.ends.to(device))
     seen = {"gathered": gathered, "varlen": varlen}[way](*given, there, scale, window).float().cpu()
     for row in range(4):
         own = (contexts.table[row].long()[:, None] * PAGE + torch.arange(PAGE)).flatten()
         end = int(contexts.ends[row])
-        begin = max(int(contexts.begins[row]), end - window if window else 0)
+        begin = max(0, end - window) if window else 0
         k, v = (slab[:, own[begin:end]].repeat_interleave(2, 0) for slab in (keys, values))
         alone = nn.functional.scaled_dot_product_attention(queries[row][:, None], k, v, scale=scale)
         tolerance = 2e-5 if device == "cpu" else 0.03
         torch.testing.assert_close(seen[row], alone[:, 0], atol=tolerance, rtol=tolerance)
+
+
+@torch.inference_mode()
+def test_window_that_slides_needs_no_shape_beyond_those_captured_at_start() -> None:
+    """A shape that is not captured at start would be captured in service, which stops every session."""
+    decoder = pair(qwen3)[1]
+    window = Window(WindowMode.BASIC, high_tokens=90, low_tokens=50)
+    context = Context(decoder, 0, window, 150)
+    decoder.way = Way("varlen", "", gathered)  # the way of a GPU, computed as on the CPU
+    decoder.capture()
+    captured = set(decoder._steps)
+    fed = context.begin(Rows.of_ids([7] * 21))
+    decoder.forward([context.segment(fed)])
+    context.advance(len(fed))
+    context.end_prompt()
+    slides = 0
+    for _ in range(60):
+        for ids in ([*context.carry(), 3], [4]):
+            decoder.forward([context.segment(Rows.of_ids(ids))])
+            context.advance(len(ids))
+        context.end_unit([1])
+        if context.must_slide:
+            carried = context.carry()
+            decoder.forward([context.segment(Rows.of_ids(carried))])
+            context.advance(len(carried))
+            slides += context.slide() > 0
+
+    assert slides > 1
+    assert set(decoder._steps) == captured
+
+
+def test_varlen_attention_never_splits_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How it splits them depends on the longest context of the call, so the same row would vary."""
+    queries, keys, values, contexts = pages(0)
+    asked: list[dict[str, object]] = []
+
+    def attend(queries: Tensor, *others: object, **named: object) -> Tensor:
+        asked.append(named)
+        return queries
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", attend)
+    varlen(queries, keys, values, contexts, None, None)
+
+    assert asked[0]["num_splits"] == 1
+
+
+@pytest.mark.parametrize(
+    ("installed", "helps", "name", "calls"),
+    [
+        (True, True, "varlen", ["FA3"]),
+        (True, False, "gathered", ["FA3", "restored"]),
+        (False, True, "gathered", []),
+    ],
+)
+def test_flash_attention_3_is_activated_where_pages_of_16_rows_need_it(
+    monkeypatch: pytest.MonkeyPatch, installed: bool, helps: bool, name: str, calls: list[str]
+) -> None:
+    """On stand-ins: FlashAttention 2 refuses pages of 16 rows, and nothing runs on a GPU here."""
+    asked: list[str] = []
+    monkeypatch.setattr(paged, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr("torch.nn.attention.activate_flash_attention_impl", asked.append)
+    monkeypatch.setattr("torch.nn.attention.restore_flash_attention_impl", lambda: asked.append("restored"))
+    monkeypatch.setattr(paged, "has_block_tables", lambda: True)
+    monkeypatch.setattr(paged, "_why_not", lambda *given: "" if helps and asked else "needs pages of 256")
+
+    assert way_on(torch.device("cuda:0"), torch.bfloat16, 4, 2, 8).name == name
+    assert asked == calls
 
 
 def test_way_is_told_with_the_reason() -> None:

@@ -75,6 +75,9 @@ class Notebook:
         silent: Any = SimpleNamespace(flow=object())
         return Notebook.State(StreamState(silent, silent.flow, silent, silent))
 
+    def prepare(self, voice: Any) -> Iterator[None]:
+        return iter(())
+
     def say(self, chunks: list[SpeechCodes]) -> list[Arrival]:
         for chunk in chunks:
             state = chunk.state

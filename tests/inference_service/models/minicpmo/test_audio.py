@@ -12,6 +12,7 @@ from torch import Tensor
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.models.minicpmo.audio import CAPACITY, Ear
 from inference_service.models.minicpmo.mel import StreamingMel, clip_mels
+from tests.inference_service.engine.device.meter import Meter
 from tests.inference_service.engine.support import golden
 from tests.inference_service.models.minicpmo.test_mel import UNITS, random_loudness, second, wave
 from tests.support.long import seeds
@@ -224,6 +225,15 @@ def test_what_comes_next_leaves_the_given_state_as_it_was(ear: Ear) -> None:
 
     assert first.length == 50
     assert torch.equal(first.cache[..., : first.length, :], kept)
+
+
+def test_clip_goes_up_without_the_host_waiting_for_it(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
+    mels = [torch.zeros(80, 300), torch.zeros(80, 170)]
+    with torch.inference_mode(), Meter(monkeypatch) as meter:
+        ear.encode_clips([mels])
+
+    assert meter.others == {}
+    assert (meter.uploads, meter.downloads) == (2, 0)
 
 
 def test_bfloat16_is_near_float32(ear: Ear, small: MiniCPMOCheckpoint) -> None:

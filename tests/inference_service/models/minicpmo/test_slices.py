@@ -17,7 +17,7 @@ from tests.support.long import examples
 
 RULES = golden.recording("vision")["slice_rules_448"]
 CASES = golden.recording("vision")["cases"]
-HALF = (0.5, 0.5, 0.5)
+HALF = torch.full((3, 1, 1), 0.5)
 
 
 def slices_of(case: dict[str, Any]) -> tuple[list[Patches], tuple[int, int] | None]:

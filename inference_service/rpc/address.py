@@ -1,11 +1,10 @@
 """Where a worker's gRPC server listens."""
 
-import errno
 import ipaddress
-import os
 import socket
 from dataclasses import dataclass
 
+from antiphon.listening import addresses
 from inference_service.errors import ConfigurationError
 
 
@@ -50,33 +49,9 @@ class Address:
             return False
 
     def resolve(self) -> list[str]:
-        """Return the numeric hosts behind a name that this machine has, each once, IPv6 in brackets.
-
-        `localhost` often names `::1` on machines without IPv6: such an address is left out. Raises `OSError`
-        if none is left.
-        """
-        found = socket.getaddrinfo(
-            self.host.strip("[]"), self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        hosts = {str(address[0]): family for family, _, _, _, address in found}
-        usable = [
-            f"[{host}]" if family == socket.AF_INET6 else host
-            for host, family in hosts.items()
-            if _is_present(host, family)
-        ]
-        if not usable:
-            raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
-        return usable
+        """Return the numeric hosts behind a name, IPv6 in brackets. Raises `OSError`."""
+        found = addresses(self.host.strip("[]"), self.port)
+        return [f"[{address[0]}]" if family == socket.AF_INET6 else address[0] for family, address in found]
 
     def __str__(self) -> str:
         return f"unix:{self.path}" if self.path else f"{self.host}:{self.port}"
-
-
-def _is_present(host: str, family: int) -> bool:
-    """Whether this machine has the address `host`."""
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.bind((host, 0))
-    except OSError as error:
-        return error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-    return True

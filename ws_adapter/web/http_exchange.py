@@ -8,6 +8,7 @@ from typing import Final
 
 from websockets.http11 import Response
 
+from antiphon.listening import bind_all
 from antiphon.telemetry.port import NOWHERE, stop_listening
 from ws_adapter.web.http1 import LARGEST_BODY_BYTES, HttpRequest, RequestReader
 
@@ -137,28 +138,33 @@ class HttpServer:
         """`answer` gets the address of the client, too; a connection lasts for `timeout_s` at most."""
         self._answer = answer
         self._timeout_s = timeout_s
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._open: set[HttpConnection] = set()
         self._none_open = asyncio.Event()
 
     async def start(self, host: str, port: int, *, reuse: bool = False) -> int:
-        """Listen, with `reuse` beside others; return the port. Raise `OSError` if that is impossible."""
+        """Listen on all addresses of `host`, with `reuse` beside others; return the port.
+
+        Raises `OSError`.
+        """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connect, host, port, reuse_port=reuse)
-        bound: int = self._server.sockets[0].getsockname()[1]
+        sockets = bind_all(host, port, reuse_port=reuse)
+        for sock in sockets:
+            self._servers.append(await loop.create_server(self._connect, sock=sock))
+        bound: int = sockets[0].getsockname()[1]
         return bound
 
     def leave(self) -> None:
         """Leave the port to others; requests that have come in are answered."""
-        if self._server is not None:
-            stop_listening(self._server)
+        for server in self._servers:
+            stop_listening(server)
 
     async def close(self) -> None:
         """Stop listening, and wait until every connection is closed."""
-        if self._server is not None:
-            self._server.close()
-            if self._open:
-                await self._none_open.wait()
+        for server in self._servers:
+            server.close()
+        if self._open:
+            await self._none_open.wait()
 
     def _connect(self) -> "HttpConnection":
         connection = HttpConnection(self._answer, self._timeout_s, self._lost)

@@ -1,7 +1,9 @@
 """Sockets of a server: on all addresses of its host, or on none."""
 
 import socket
+from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
 
 class CannotBind(OSError):
@@ -17,6 +19,26 @@ def where(error: OSError) -> str:
     return error.where if isinstance(error, CannotBind) else ""
 
 
+def addresses(host: str, port: int) -> Sequence[tuple[int, tuple[Any, ...]]]:
+    """Return family and address of everything that `host` means. Raises `OSError`.
+
+    On a machine without IPv6 its addresses are left out: there too, `localhost` often means `::1`.
+    """
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    known = dict.fromkeys((family, address) for family, _, _, _, address in found)
+    usable = [(family, address) for family, address in known if family != socket.AF_INET6 or _has_ipv6()]
+    return usable or [*known]
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
 def bind_all(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
     """Bind one port on every address that `host` means; a port of 0 takes a free one, the same on all.
 
@@ -24,12 +46,11 @@ def bind_all(host: str, port: int, *, reuse_port: bool = False) -> list[socket.s
     another server or none, depending on the address that they try first. Raises `OSError`, of an address
     `CannotBind`, and then nothing is bound.
     """
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     with ExitStack() as bound:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
+        for family, address in addresses(host, port):
             try:
-                sock = bound.enter_context(socket.socket(family, kind, protocol))
+                sock = bound.enter_context(socket.socket(family, socket.SOCK_STREAM))
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if reuse_port:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -9,16 +9,17 @@ from websockets.http11 import Request
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import ManualClock
 from ws_adapter.options import AdapterOptions
+from ws_adapter.protocol.core.config import Mode
 from ws_adapter.server.access import Access, Pass
-from ws_adapter.web.routes import Dialect
+from ws_adapter.web.routes import Dialect, Selection
 
 PROXY = "10.0.0.1"
 
 
-async def entered(access: Access, peer: str, dialect: Dialect | None = None, **headers: str) -> Pass:
+async def entered(access: Access, peer: str, found: Selection | None = None, **headers: str) -> Pass:
     given = Headers({name.replace("_", "-"): value for name, value in headers.items()})
     request = Request("/", given)
-    return await access.enter(request, access.caller(request, peer), dialect)
+    return await access.enter(request, access.caller(request, peer), found)
 
 
 def opened() -> Access:
@@ -81,9 +82,11 @@ async def test_tenant_with_a_client_secret_is_nobody_else(tmp_path: Path) -> Non
     keys = KeyFile(tmp_path / "keys", "site")
     options = AdapterOptions(workers=("127.0.0.1:1",), auth="keys", keys=keys.path)
     access = Access(options, ManualClock())
-    secret, _ = access.client_secrets.make(keys.keys["site"].hash, b'{"type":"realtime"}', 60)
+    expires_at = int(ManualClock().unix()) + 60
+    secret = access.client_secrets.make(keys.keys["site"].hash, b'{"type":"realtime"}', expires_at)
 
-    entry = await entered(access, "192.0.2.7", Dialect.REALTIME_GA, Authorization=f"Bearer {secret}")
+    found = Selection(Dialect.REALTIME_GA, Mode.AUDIO)
+    entry = await entered(access, "192.0.2.7", found, Authorization=f"Bearer {secret}")
 
     assert entry.key is not None
     assert entry.tenant == ""

@@ -113,6 +113,7 @@ def test_services_meet_only_in_what_they_share(tree: SourceTree) -> None:
 
     shared = (
         "antiphon.leases",
+        "antiphon.listening",
         "antiphon.network",
         "antiphon.redis",
         "antiphon.semconv",

@@ -2,7 +2,8 @@
 
 Clients speak in real time. With admission on, sessions open and begin to speak until one is refused: that is
 the admitted load. With admission off a sweep finds the capacity, the most units a second that are answered by
-the model in time. Twice the admitted load speaks twice: the worse of the two is held against the capacity.
+the model in time. Twice the admitted load speaks twice: the worse of the two is held against the capacity,
+or against what was sent where the adapter can carry more than that.
 Then half of the admitted load speaks.
 """
 
@@ -31,7 +32,7 @@ class Outcome:
     capacity: float
     """Units a second."""
     kept: float
-    """Goodput at twice the admitted load, as a share of the capacity."""
+    """Goodput at twice the admitted load, as a share of the capacity, or of what was sent if that is less."""
     recovery_s: float
 
 
@@ -100,7 +101,7 @@ async def overloaded(worker: str, is_short: bool, *options: str) -> Outcome:
         row, _ = await load(crowd, process, "afterwards, half of it", most // 2, seconds)
         rows.append(row)
         await crowd.leave()
-    return Outcome(most, rows, capacity, min(goodput, again) / capacity, recovery)
+    return Outcome(most, rows, capacity, min(goodput, again) / min(capacity, 2 * most), recovery)
 
 
 async def measure(is_short: bool) -> Report:

@@ -433,7 +433,7 @@ class SessionCalls:
                 continue
             error = UnitTimeout(f"The caller did not read {stream.value} for {patience:g} s.")
             if self.session.is_over:
-                self._calls.pop(stream).cut(error)
+                self._calls.pop(stream).cut(self._outcome or error)
             else:
                 self.fail(error)
                 self._wake_by(now + patience, now)  # to read this, and then

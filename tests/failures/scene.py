@@ -73,7 +73,7 @@ class Scene:
         for state in held:
             await self.cluster.worker.until_it_holds(self.party.visits[state].key, *HELD[state])
         finalize = self.party.visits["finalize"]
-        await finalize.until(lambda: "text" in finalize.kinds(), PATIENCE_S, "text")
+        await finalize.until(lambda: "listen" in finalize.kinds(), PATIENCE_S, "listen")
         closing = self.party.visits["closing"]
         await closing.until(lambda: closing.code == 1000, PATIENCE_S, "Close")
         await self.party.open("queued")

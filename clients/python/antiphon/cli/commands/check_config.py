@@ -76,9 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
         footprint = table.footprint(folder, device, arguments.context_limit, arguments.dtype, speech)
     except (CheckpointError, ConfigurationError, RuntimeError) as error:
         raise Failure(str(error), ExitCode.USAGE) from None
-    for title, sizes in vars(footprint).items():
-        for kind, size in sizes.items():
-            _line(_TITLES[title], kind, gib(size))
+    for name, title in _TITLES.items():
+        for kind, size in getattr(footprint, name).items():
+            _line(title, kind, gib(size))
     if device.type == "cuda":
         _line("tokens", "not run on CUDA", "varlen" if has_block_tables() else "gathered")
     memory = arguments.memory_gib

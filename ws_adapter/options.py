@@ -125,8 +125,8 @@ class AdapterOptions:
     """File of keys, see `ws_adapter.web.keys`. Read again on SIGHUP."""
 
     client_secret_key: bytes | None = field(default=None, repr=False)
-    """What client secrets are signed with, see `ws_adapter.web.signing_keys`; adapters that have a key in
-    common take each other's. None makes one for as long as this adapter runs."""
+    """Signing keys of client secrets, as `ws_adapter.web.signing_keys` reads them. Adapters that share a key
+    accept each other's secrets. None makes one for as long as this adapter runs."""
 
     client_secret_key_file: Path | None = None
     """A file with these keys, which counts instead. Read again on SIGHUP."""
@@ -163,7 +163,7 @@ class AdapterOptions:
     """Longest session of a direct caller, whatever its config asks for; 0 switches the limit off."""
 
     direct_idle_s: float = 60.0
-    """How long a session of a direct caller may have no unit; 0 switches the limit off."""
+    """Idle limit in seconds of a direct caller's session; 0 switches it off."""
 
     trusted_proxies: tuple[str, ...] | None = None
     """Networks such as `10.0.0.0/28` whose `X-Forwarded-For` is believed; None is none."""
@@ -387,7 +387,7 @@ class AdapterOptions:
 
     @property
     def broad_proxies(self) -> tuple[Network, ...]:
-        """Those of `trusted_proxies` that are wider than a /24 of IPv4 or a /64 of IPv6."""
+        """The networks of `trusted_proxies` that are wider than a /24 of IPv4 or a /64 of IPv6."""
         return tuple(each for each in self.proxies if each.prefixlen < _SHORTEST_PREFIX[each.version])
 
     @property

@@ -25,7 +25,7 @@ Row = tuple[str, int, float, float, float, float, float, float]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an adapter did under load."""
+    """The figures of an adapter under load."""
 
     admitted: int
     rows: list[Row]

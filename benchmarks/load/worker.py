@@ -38,18 +38,18 @@ class Stream:
         call.resume()
 
     def message_received(self, data: bytes) -> None:
-        """See `Handler.message_received`."""
+        """Answer one request."""
         self._answer(data)
 
     def half_closed(self) -> None:
-        """See `Handler.half_closed`."""
+        """End the call when the caller has."""
         self._call.end(grpc.StatusCode.OK)
 
     def given_up(self) -> None:
-        """See `Handler.given_up`."""
+        """Release nothing: the call holds nothing."""
 
     def drained(self) -> None:
-        """See `Handler.drained`."""
+        """Do nothing: every answer is written at once."""
 
 
 class Session:

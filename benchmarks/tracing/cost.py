@@ -45,7 +45,7 @@ class Scale:
     sessions: int
     """Without a model."""
     conversations: int
-    """Of workload W."""
+    """Figure for a unit of workload W."""
     windows: int
     seconds: int
 

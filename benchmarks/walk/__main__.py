@@ -26,7 +26,7 @@ from benchmarks.walk.way import Call, Span, caused, parted, read, way
 
 QUESTION: Final = Path(__file__).parents[2] / "tests/recordings/joke.wav"
 ANSWERS: Final = "ws_adapter.worker.transport.call"
-"""Where a unit leaves the adapter for its worker, and where the answers arrive."""
+"""The module that writes units to the worker and reads its answers."""
 
 QUIET: Final = ("--log-level", "warning")
 QUIET_BEFORE: Final = 2

@@ -283,7 +283,7 @@ class Session(ABC, Generic[Prepared]):
     stage: Stage = Stage.PROMPT
     opened: float = field(default_factory=time.monotonic)
     preparing: Iterator[None] | None = None
-    """What is done of it in portions before it starts, in stage OPENING."""
+    """Its work before the start, done in portions in stage OPENING."""
     queue: UnitQueue[Prepared] = field(default_factory=UnitQueue)
     to_feed: Rows | None = None
     """What waits for a forward."""

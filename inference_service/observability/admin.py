@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
-from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler, stream_request_body
 
+from antiphon.listening import bind_all, where
 from antiphon.telemetry.port import HTML, METRICS_TYPE, PAGE_POLICY, READING
 from inference_service.errors import ConfigurationError
 
@@ -75,7 +75,9 @@ class Administration:
     async def start(self, host: str, port: int) -> int:
         """Listen and return the port. Raises `ConfigurationError` if the address cannot be bound."""
         try:
-            sockets = bind_sockets(port, host)
+            sockets = bind_all(host, port)
+            for sock in sockets:
+                sock.listen(MOST_CONNECTIONS)
         except OSError as error:
             raise ConfigurationError(_cannot_listen(host, port, error)) from None
         application = Application(
@@ -241,6 +243,9 @@ def _secret(authorization: str) -> bytes:
 
 def _cannot_listen(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"Port {port} is in use by another process. Choose another with --admin-port, or stop it."
-    reason = error.strerror or error
-    return f"Cannot listen on {host} port {port}: {reason}. Choose another address with --admin-host."
+        return (
+            f"Port {port} is in use by another process{where(error)}. "
+            "Choose another with --admin-port, or stop it."
+        )
+    reason, at = error.strerror or error, where(error) or f" on {host}"
+    return f"Cannot listen{at} port {port}: {reason}. Choose another address with --admin-host."

@@ -1,4 +1,4 @@
-"""Where a worker's gRPC server listens."""
+"""The address that a worker's gRPC server listens on."""
 
 import ipaddress
 import socket

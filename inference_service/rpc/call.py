@@ -47,7 +47,7 @@ class Call:
 
     def __init__(self, context: Context) -> None:
         self.metadata: tuple[tuple[str, str | bytes], ...] = tuple(context.invocation_metadata() or ())
-        """What the caller sent with it: text, and bytes where the name ends with `-bin`."""
+        """Metadata of the caller: text, and bytes where the name ends with `-bin`."""
         self.peer = Peer.of(context)
         self.on_over: Callable[[grpc.StatusCode], None] = _ignore
         """Called once with the code that the call ended with; CANCELLED if this side did not end it."""

@@ -19,7 +19,7 @@ class Certificate:
         """Whether callers need a certificate (mTLS)."""
         self._lock = threading.Lock()
         self._fresh: grpc.ServerCertificateConfiguration | None = None
-        """What the next handshake is the first to use."""
+        """Configuration that no handshake has used yet; None once gRPC has it."""
         self.credentials = grpc.dynamic_ssl_server_credentials(
             self._read(),
             self._fetch,  # type: ignore[arg-type]  # None, which the stubs leave out, means no change

@@ -13,20 +13,20 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from antiphon.semconv import MAX_MESSAGE_BYTES, ChannelOptions
+from antiphon.semconv import BOTH_SIDES_OPTIONS, ChannelOptions
 from inference_service.errors import ConfigurationError
 from inference_service.rpc.address import Address
 from inference_service.rpc.certificate import Certificate
 
 SERVICES: Final = ("", "antiphon.v1.InferenceService")
-"""What the health service knows: the server as a whole, and its one service."""
+"""Names that the health service knows: the server as a whole, and its one service."""
 
 MAX_METADATA_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 1024
 HANDSHAKE_S: Final = 5.0
-"""How long a caller may take for TLS and for the first settings of HTTP/2."""
+"""Limit in seconds for TLS and for the first settings of HTTP/2, each."""
 IDLE_CONNECTION_S: Final = 300.0
-"""How long a connection without a call stays open."""
+"""Limit in seconds for a connection without a call."""
 
 _PROBE_S: Final = 1.0
 _IDENTITY_ONLY: Final = 1
@@ -45,7 +45,7 @@ def server_options(slots: int, *, compresses: bool) -> ChannelOptions:
     compressed message is refused with UNIMPLEMENTED: gRPC bounds what arrives, not what it expands to.
     """
     return (
-        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        *BOTH_SIDES_OPTIONS,
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.max_concurrent_streams", max_streams(slots)),
@@ -53,14 +53,6 @@ def server_options(slots: int, *, compresses: bool) -> ChannelOptions:
         ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
         ("grpc.http2.settings_timeout", int(HANDSHAKE_S * 1000)),
         ("grpc.max_connection_idle_ms", int(IDLE_CONNECTION_S * 1000)),
-        # With the probe on, megabytes run ahead of a reader that has stopped; off, one message does.
-        ("grpc.http2.bdp_probe", 0),
-        # Finds a caller that is frozen or cut off, whose streams would otherwise hold a slot for ever.
-        # Without ping_timeout_ms a frozen peer on an idle stream stays unnoticed for most of a minute.
-        ("grpc.keepalive_time_ms", 10_000),
-        ("grpc.keepalive_timeout_ms", 5_000),
-        ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.ping_timeout_ms", 5_000),
         # Keepalive enforcement: a client may ping as CLIENT_OPTIONS does, with half its interval since a ping
         # may arrive early; one that pings more often is disconnected with `too_many_pings`.
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

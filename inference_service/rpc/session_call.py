@@ -48,7 +48,7 @@ class Obeyed(Protocol):
 
 
 class SessionCall(Handler):
-    """See above. It reads nothing before `go_on`."""
+    """One of the three calls of a session. It reads nothing before `go_on`."""
 
     def __init__(self, stream: Stream, call: Call, session: Obeyed, outbox: Outbox[Any]) -> None:
         self._stream = stream

@@ -67,7 +67,7 @@ class SessionCalls:
         self._terms = Terms.of(lease)
         self.slot = slot
         self.peer = peer
-        """Who opened the first of its calls."""
+        """The caller that opened the first of its calls."""
         self.opened_at = backend.clock()
         self.newest_unit = 0
         """Number of the unit that came last."""

@@ -27,7 +27,7 @@ class Lease(NamedTuple):
 
 @dataclass(frozen=True)
 class Terms:
-    """What the lease of a session says about it: its tenant, and limits that its config can only shorten."""
+    """Tenant and limits of a session, as its lease states them; its config can only shorten the limits."""
 
     tenant: Tenant
     max_duration_s: float | None = None

@@ -16,7 +16,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import INSTALLED, MISSING
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-"""Of HTTP/2 with empty settings: a server that lets the caller in answers with its own."""
+"""Preface of HTTP/2 with empty settings: a server that accepts the caller answers with its own."""
 
 PING = b"*1\r\n$4\r\nPING\r\n"
 

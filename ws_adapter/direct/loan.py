@@ -53,7 +53,7 @@ class Revoked:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a caller wants; `max_wait_s` 0 is any time, `label` is what those see who look at the queue.
+    """A direct caller's request for a slot; `max_wait_s` 0 is any time, `label` its name in the queue.
 
     `terms` and `share` are the adapter's: the terms of the session, and how many slots its caller may have.
     """

@@ -19,7 +19,7 @@ MODE_OF: Final = {
 
 
 class Need(NamedTuple):
-    """What a session wants of its worker. Without a `mode` it is that of its kind, without a `model` any.
+    """Requirements of a session on its worker. No `mode` means that of its kind, no `model` any.
 
     `models` are those that its caller's key allows, None all.
     """
@@ -37,11 +37,11 @@ ANYTHING: Final = Need()
 
 
 class LeaseTerms(NamedTuple):
-    """What the dispatcher signs into a lease. Limits are in seconds, 0 is none."""
+    """Claims that the dispatcher signs into a lease. Limits are in seconds, 0 is none."""
 
     tenant: str = ""
-    """Whose session it is, such as `key:` and a hash or `address:203.0.113.5`: sessions of one tenant share
-    cached prompts. The lease holds a keyed hash of it. Empty is a tenant that nobody else is."""
+    """Such as `key:` and a hash or `address:203.0.113.5`: sessions of one tenant share cached prompts. The
+    lease holds a keyed hash of it. Empty means a tenant of the session's own."""
     max_duration_s: float = 0.0
     idle_timeout_s: float = 0.0
 
@@ -50,10 +50,10 @@ ANY_TERMS: Final = LeaseTerms()
 
 
 class Share(NamedTuple):
-    """How many slots of a pool a caller may hold or wait for at once, of all slots with the same holder."""
+    """The bound on slots of a pool that one holder may have or wait for at once."""
 
     holder: str
-    """Such as `key:` and a hash; shared queues see a keyed hash of it."""
+    """`key:` and a hash, or `address:` and an address; shared queues see a keyed hash of it."""
     most: int = 0
     """0 is all slots of the pool but one, and one of a pool that has no more."""
 

@@ -88,7 +88,7 @@ class Denied(Exception):
 
 
 class Admission(NamedTuple):
-    """Who a request comes from: its key, what that may be used for, and the settings of a client secret."""
+    """The key behind a request, its rights, and the settings of a client secret."""
 
     key: Key | None = None
     rights: Rights = ALL_RIGHTS
@@ -112,10 +112,10 @@ class Pass:
     rights: Rights = ALL_RIGHTS
     session: bytes = b""
     tenant: str = ""
-    """Whose cached prompts its sessions may find: its key, else its address. Empty where that is not known:
-    behind a proxy that is not trusted, and with a client secret, since its key has many users."""
+    """Its sessions share cached prompts within this tenant: its key, else its address. Empty (a tenant of its
+    own) behind a proxy that is not trusted, and with a client secret, since its key has many users."""
     holder: str = ""
-    """Whom the slots of direct callers are counted for. Empty for nobody: on this machine, without a key."""
+    """Slots of direct calls are counted by this holder. Empty on this machine without a key: no bound."""
     unknown: Rejection | None = None
 
 

@@ -36,10 +36,10 @@ class ExpiresAfter(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Bind(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a secret is for and nothing else; what is absent or null is as free as the key leaves it."""
+    """The binding of a client secret; an absent field or null leaves it as free as its key."""
 
     origin: Annotated[str, Meta(max_length=300)] | None = None
-    """Of the web page, such as `https://example.org`."""
+    """Origin of the web page, such as `https://example.org`."""
     model: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     mode: Literal["chat", "transcription"] | None = None
     """`chat` forbids `semantic_vad` too, which is a full-duplex session."""
@@ -145,7 +145,7 @@ def _seconds(wanted: Wanted | WantedForTranscription) -> int:
 
 
 def _rights(bind: Bind, allowed: Rights) -> Rights:
-    """What the secret itself is bound to. Raises `Refusal`, and `Forbidden` for more than its key is for."""
+    """Return the binding of a secret. Raises `Refusal`, and `Forbidden` for more than its key allows."""
     origin = bind.origin.lower() if bind.origin is not None else None
     if origin is not None and not ORIGIN.fullmatch(origin):
         raise invalid("bind.origin", f"expected an origin such as https://example.org, got {shown(origin)}")
@@ -167,10 +167,10 @@ def _session(
 ) -> tuple[
     SessionFields | transcription_ga.SessionFields, SessionResource | transcription_ga.SessionResource
 ]:
-    """What the secret says of the session, and the session as it would begin.
+    """Return the session settings for the secret, and the session as it would begin.
 
-    `allowed` is what the key is for, `rights` what the secret will be for. Raises `Refusal`, and `Forbidden`
-    for more than the key is for.
+    `allowed` are the rights of the key, `rights` those of the secret. Raises `Refusal`, and `Forbidden` for
+    more than the key allows.
     """
     mode = Mode.TRANSCRIPTION if isinstance(wanted, WantedForTranscription) else Mode.CHAT
     if not allowed.allows_mode(mode):

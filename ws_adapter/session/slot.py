@@ -87,8 +87,7 @@ class Holder(Protocol):
 
 
 class Identity(NamedTuple):
-    """What a session is called, what it is, what those who look at the queue see of it, what finds it in
-    traces and in the log, and the tenant whose cached prompts it may find."""
+    """Id and kind of a session, its label in the queue, its trace, and the tenant of its cached prompts."""
 
     session_id: str
     kind: Kind

@@ -51,13 +51,13 @@ class Grant(NamedTuple):
     """The first half of the hash of a key; zeros where no key was needed."""
 
     rights: Rights
-    """What it is bound to."""
+    """The rights that the secret is bound to."""
 
     session: bytes
 
 
 class _Told(Struct, omit_defaults=True):
-    """What follows the head of a secret."""
+    """The body of a secret, behind its head."""
 
     session: msgspec.Raw
     modes: frozenset[Mode] | None = None

@@ -48,7 +48,7 @@ class FrameScanner:
         self.unfinished = 0
         """Bytes that have come of a message that is not whole, with the heads of its frames."""
         self._head = b""
-        """What has come of a head that is not whole."""
+        """The bytes of an incomplete head."""
         self._left = 0
         """Bytes of the frame that are still to come."""
         self._is_data = False
@@ -56,7 +56,7 @@ class FrameScanner:
         self._goes_on = False
         """Whether a message has begun of which further frames follow."""
         self._is_text = False
-        """Of that message."""
+        """Whether that message is text."""
 
     @property
     def is_between(self) -> bool:

@@ -78,11 +78,11 @@ class RequestReader:
     def __init__(self) -> None:
         self._data = bytearray()
         self._end = 0
-        """Where the last line that was read ends."""
+        """End of the last line that was read."""
         self._searched = 0
         """Up to where there is no end of another line."""
         self._request: HttpRequest | None = None
-        """What was read of it so far."""
+        """The part of the request that was read; None before its first line."""
         self._fields = 0
         self._has_head = False
 

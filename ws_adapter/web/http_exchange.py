@@ -16,7 +16,7 @@ ANSWER_TIMEOUT_S: Final = 5.0
 """Longest that the answer to a request may take to be made."""
 
 LINGER_S: Final = 2.0
-"""How long a connection that is about to be cut is still read, so that the client gets to read the end. A
+"""Seconds for which a connection is still read before it is cut, so that the client gets to read the end. A
 socket that is closed with unread input resets the connection, and the client may lose what was sent last."""
 
 Answer = Callable[[HttpRequest], Awaitable[Response]]
@@ -104,13 +104,13 @@ class HttpConnection(asyncio.Protocol):
         self._exchange: HttpExchange | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.BaseProtocol."""
+        """Start the deadline of the connection."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._deadline = asyncio.get_running_loop().call_later(self._timeout_s, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
+        """Read the request, then hand the rest to its exchange."""
         if self._exchange is not None:
             self._exchange.data_received(data)
         elif (request := self._reader.feed(data)) is not None:
@@ -120,11 +120,11 @@ class HttpConnection(asyncio.Protocol):
             )
 
     def eof_received(self) -> bool:
-        """See asyncio.Protocol."""
+        """Keep the transport open where an answer is still to come."""
         return self._exchange is not None and self._exchange.eof_received()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See asyncio.BaseProtocol."""
+        """Release the deadline and the exchange."""
         self._deadline.cancel()
         if self._exchange is not None:
             self._exchange.connection_lost()

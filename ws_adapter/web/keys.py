@@ -37,7 +37,7 @@ _HIGHEST_LIMIT: Final = 1_000_000
 
 @dataclass(frozen=True)
 class KeyLimits:
-    """What one key may have of the server; None leaves it to the adapter's options."""
+    """Limits of one key; None leaves a limit to the adapter's options."""
 
     connections: int | None = None
     """Most connections at once."""
@@ -263,7 +263,7 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "opens_per_min": (_A_LIMIT, _limit),
     "direct_slots": (_A_LIMIT, _limit),
 }
-"""What each field must be, and what reads it or raises `ValueError`."""
+"""Rule of each field, as errors state it, and its reader, which raises `ValueError`."""
 
 
 def _written_time(unix: int | None) -> str | None:

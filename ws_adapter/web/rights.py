@@ -1,4 +1,4 @@
-"""What a key, or a client secret made with it, may be used for."""
+"""The rights of a key, or of a client secret made with it."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

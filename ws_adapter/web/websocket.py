@@ -98,7 +98,7 @@ class PublicConnection(ServerConnection):
         """The first request, once it has come."""
         self.key: Key | None = None
         self.tenant = ""
-        """Whose cached prompts its sessions may find; empty for those of no other connection."""
+        """The tenant of its sessions; empty if each connection is one of its own."""
         self.selection: Selection | Misdirected | None = None
         """What it is going to be, once its request was accepted."""
         self.upgrade: Upgrade | None = None
@@ -106,7 +106,7 @@ class PublicConnection(ServerConnection):
         self.was_too_large = False
         """Whether it was cut because of the size of a message."""
         self.rights = ALL_RIGHTS
-        """What its key, or its client secret, may be used for."""
+        """The rights of its key or of its client secret."""
         self.allowance: Allowance | None = None
         """That of its address, once its request was accepted."""
         self._answer = answer
@@ -115,7 +115,7 @@ class PublicConnection(ServerConnection):
         self._exchange: HttpExchange | None = None
         self._scanner = FrameScanner()
         self._held: list[bytes] = []
-        """What has come of a frame that is gathered for `when_text`."""
+        """The parts of a frame that is gathered for `when_text`."""
         self._lone: FrameHead | None = None
         """The head of that frame, or of one that came whole, if nothing is behind it."""
         self._arriving = arriving
@@ -127,7 +127,7 @@ class PublicConnection(ServerConnection):
         self._on_flood: Callable[[Verdict], None] = lambda verdict: None
         self._on_text: Callable[[bytes], bool] = lambda text: False
         self._arrivals: deque[tuple[bool, float]] = deque()
-        """Of each message that waits: whether it is text, and when it came."""
+        """Kind (whether it is text) and arrival time of each message that waits."""
         self._is_lost = False
         self._on_lost: list[Callable[[], None]] = []
 

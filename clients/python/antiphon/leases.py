@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from antiphon.semconv import DEFAULT_POOL, lease_mac
 
 CLAIMS_VERSION: Final = 2
-"""Of the encoding of claims; `GetInfoResponse.lease_version` of a worker that reads them."""
+"""Version of the encoding of claims: `GetInfoResponse.lease_version` of a worker that reads it."""
 
 HIGHEST_EPOCH: Final = 2**52
 """Up to here whole numbers are exact to every dispatcher, and so are the ones that follow."""

@@ -197,19 +197,24 @@ MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
 ChannelOptions: TypeAlias = tuple[tuple[str, int], ...]
 """gRPC channel arguments; times in milliseconds."""
 
-CLIENT_OPTIONS: Final[ChannelOptions] = (
+BOTH_SIDES_OPTIONS: Final[ChannelOptions] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     # With the probe on, megabytes run ahead of a reader that has stopped; off, one message does.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # Without this one a frozen worker on an idle stream stays unnoticed for most of a minute.
+    # Without this one a frozen peer on an idle stream stays unnoticed for most of a minute.
     ("grpc.http2.ping_timeout_ms", 5_000),
+)
+"""Options of channels and servers that carry sessions: each notices a dead or frozen peer within 15 s."""
+
+CLIENT_OPTIONS: Final[ChannelOptions] = (
+    *BOTH_SIDES_OPTIONS,
     # A session's stream is never retried: the state behind it is gone.
     ("grpc.enable_retries", 0),
 )
-"""Options of a channel that carries sessions: notices a dead or frozen worker within 15 s."""
+"""Options of a channel that carries sessions."""
 
 
 # ----------------------------------------------------------------------------------------------- spans

@@ -267,7 +267,7 @@ class PackedDecoder:
 
 
 class Shape(NamedTuple):
-    """Of a step: rows, pages of a context, and whether its rows are made."""
+    """Shape of a step: rows, pages of a context, and whether its rows are made."""
 
     rows: int
     pages: int

@@ -52,7 +52,7 @@ class PagePool:
         self._names: dict[int, bytes] = {}
         self._known: dict[bytes, int] = {}
         self._owners: dict[int, bytes] = {}
-        """Of named pages, the tenant that published each."""
+        """The tenant that published each named page."""
         self._idle: OrderedDict[int, float] = OrderedDict()
         """Idle pages, each with the time since when."""
         self._idle_of: dict[bytes, OrderedDict[int, None]] = {}

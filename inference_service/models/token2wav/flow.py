@@ -36,7 +36,7 @@ class VoicePrompt:
     mel: Tensor
     speaker: Tensor
     salt: bytes = b""
-    """That of the tenant whose recording it is: its caches are found with the same salt alone."""
+    """Salt of the tenant that sent the recording: only the same salt finds its caches."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from tests.support.scripted_engine import RunningWorker, ScriptedEngine, running
 
 SLOTS = 4
 ROUNDS = 20
-"""How often a flood is repeated, unless the worker disconnects it first."""
+"""Repetitions of a flood, unless the worker disconnects it first."""
 
 
 class World:

@@ -1,4 +1,4 @@
-"""Which of a server's models the SDK takes where its caller names none."""
+"""The model that the SDK takes where its caller names none."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a key is for, and how many slots it may have, holds for direct callers too."""
+"""The rights and the slot limit of a key hold for direct callers too."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress

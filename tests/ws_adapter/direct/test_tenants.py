@@ -47,7 +47,7 @@ Identity = tuple[str, str]
 
 @dataclass(frozen=True)
 class Cost:
-    """What a caller is told about a turn, and what the engine computed for it."""
+    """The answer to a turn, and the rows that the engine computed for it."""
 
     tokens: int
     cached: int

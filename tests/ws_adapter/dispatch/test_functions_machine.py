@@ -79,7 +79,7 @@ class Model:
         self.workers[name].free[slot] = self.time
 
     def held(self) -> Counter[str]:
-        """How many tickets and leases each holder has."""
+        """Number of tickets and leases by holder."""
         leases = [lease[2] for worker in self.workers.values() for lease in worker.leases.values()]
         tickets = [*leases, *(ticket for _, ticket in self.queue)]
         return Counter(holder for ticket in tickets if (holder := holder_of(ticket)))

@@ -1,4 +1,4 @@
-"""Whose cached prompts a connection may find, and for whom slots of direct calls are counted."""
+"""The tenant of a connection, and the holder for whom slots of direct calls are counted."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def opened() -> Access:
 async def test_tenant_without_a_key_is_the_address_where_it_is_the_callers_own(
     peer: str, headers: dict[str, str], tenant: str, holder: str
 ) -> None:
-    """Whoever writes the headers of a proxy itself gains neither the tenant of another nor more slots."""
+    """A client that forges the headers of a proxy gains neither the tenant of another nor more slots."""
     entry = await entered(opened(), peer, **headers)
 
     assert (entry.tenant, entry.holder) == (tenant, holder)

@@ -101,7 +101,7 @@ async def start_server(
 
 
 class Way:
-    """How a worker is reached: over `tcp`, `unix` or `tls`."""
+    """The connection to a worker: `tcp`, `unix` or `tls`."""
 
     def __init__(self, over: str, folder: Path) -> None:
         self.over = over

@@ -94,7 +94,7 @@ def test_scanner_pings_between_messages_leave_nothing_unfinished() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_messages_cut_anywhere_arrive_as_sent(seed: int) -> None:
-    """Whole ones among fragments, long frames and pings: taken past the library's parser or by it."""
+    """Whole messages among fragments, long frames and pings, past the library's parser or through it."""
     chance = random.Random(seed)
     sent, messages = [], []
     for _ in range(40):

@@ -100,7 +100,7 @@ WorkerSetup: TypeAlias = SessionSetup | ChatSetup | TranscriptionSetup
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What the workers of a pool can do; the defaults are those of a pool of which nothing is known."""
+    """Capabilities of a pool; the defaults are those of a pool that is not known yet."""
 
     voices: Set[str] | None = None
     """Ids of registered voices; None where they are not known and the worker has to judge."""

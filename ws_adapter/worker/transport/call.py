@@ -17,7 +17,7 @@ from ws_adapter.worker.transport.rpc import Received, Response, RpcError, connec
 logger = logging.getLogger(__name__)
 
 REFUSED_PAUSE_S: Final = 0.02
-"""How long to wait before a refused call is made again: a worker may still count calls that just ended."""
+"""Pause in seconds before a refused call is made again: a worker may still count calls that just ended."""
 
 _PREFIX_BYTES: Final = 5
 """Bytes that gRPC puts before each message."""

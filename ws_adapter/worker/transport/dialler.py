@@ -1,4 +1,4 @@
-"""How channels to workers are made."""
+"""Makes the channels to workers."""
 
 from collections.abc import Callable
 from typing import TypeAlias

@@ -1,4 +1,4 @@
-"""What a gRPC call is made of: its path, metadata and error."""
+"""Path, metadata and error of a gRPC call."""
 
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias, TypeVar
@@ -14,7 +14,7 @@ _SERVICE: Final = pb.DESCRIPTOR.services_by_name["InferenceService"].full_name
 _DETAILS: Final = "grpc-status-details-bin"
 
 _REFUSED: Final = "RST_STREAM with error code 7"
-"""How grpcio reports a REFUSED_STREAM in the text of a status; it has no field for it."""
+"""Text with which grpcio reports a REFUSED_STREAM; a status has no field for it."""
 
 Metadata: TypeAlias = Sequence[tuple[str, str]]
 Received: TypeAlias = dict[bytes, bytes]

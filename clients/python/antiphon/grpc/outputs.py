@@ -164,7 +164,7 @@ class GoAway:
 
 
 Said: TypeAlias = Prefilled | Text | Audio | Thinking | CallDelta | UnitDone | GoAway | Finalized
-"""What a message of the Generate stream holds; Prefilled and Finalized only of automatic units."""
+"""The parts of a message of the Generate stream; Prefilled and Finalized only of automatic units."""
 
 Output: TypeAlias = Ready | Said
 """What iterating over a session yields."""

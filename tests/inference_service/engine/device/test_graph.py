@@ -1,4 +1,4 @@
-"""What capturing a graph asks of CUDA, on a stand-in for `torch.cuda` that records it."""
+"""Calls to CUDA while a graph is captured, recorded by a stand-in for `torch.cuda`."""
 
 import threading
 from collections.abc import Iterator

@@ -218,7 +218,7 @@ def test_window_that_slides_needs_no_shape_beyond_those_captured_at_start() -> N
 
 
 def test_varlen_attention_never_splits_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How it splits them depends on the longest context of the call, so the same row would vary."""
+    """The split depends on the longest context of the call, so the same row would vary."""
     queries, keys, values, contexts = pages(0)
     asked: list[dict[str, object]] = []
 

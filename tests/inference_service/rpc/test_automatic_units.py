@@ -80,6 +80,32 @@ async def test_refused_input_is_told_by_done_and_the_session_goes_on(served: Ser
         assert (await answers(caller, 2))[0].HasField("prefilled")
 
 
+async def test_bad_sampling_of_one_unit_fails_that_unit_alone(served: Served) -> None:
+    async with served(ScriptedEngine(listen(), repeat=True)) as new_caller:
+        caller = await configured(new_caller())
+        await ask(caller, 1, pb.GenerateUnit(sampling=common.SamplingParams(temperature=-1.0)))
+        (done,) = [answer.done for answer in await answers(caller, 1) if answer.HasField("done")]
+        assert (done.end, done.error.reason) == (pb.UNIT_END_FAILED, Reason.PARAMS_INVALID)
+        await ask(caller, 2)
+        assert (await answers(caller, 2))[0].done.end == pb.UNIT_END_LISTEN
+
+
+async def test_units_beyond_the_window_end_their_session_alone(served: Served) -> None:
+    """The attack: one request is a whole unit now, so a flood of requests is a flood of units."""
+    engine = ScriptedEngine(hang("generate"))
+    async with served(engine) as new_caller:
+        neighbour = await configured(new_caller())
+        flooder = await configured(new_caller())
+        for unit in range(1, 4):  # a write after the end would make grpc.aio's client report INTERNAL
+            await ask(flooder, unit)
+        ending = await flooder.end()
+        assert ending.reason == Reason.UNIT_WINDOW
+        prefilled = [call for call in engine.sessions[1].calls if call[0] == "prefill"]
+        assert len(prefilled) <= 2
+        await ask(neighbour, 1)
+        await until(lambda: ("generate", 1) in [call[:2] for call in engine.sessions[0].calls])
+
+
 async def test_cancel_ends_automatic_units(served: Served) -> None:
     engine = ScriptedEngine(hang("generate"), listen())
     async with served(engine) as new_caller:

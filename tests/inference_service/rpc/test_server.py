@@ -35,7 +35,8 @@ from tests.inference_service.support.raw_caller import (
     greeted,
     opened,
 )
-from tests.support.scripted_engine import ScriptedEngine, running_worker, speak, telemetry
+from tests.support.passing import Passing
+from tests.support.scripted_engine import PATIENT, ScriptedEngine, running_worker, speak, telemetry
 
 UNIMPLEMENTED = str(grpc.StatusCode.UNIMPLEMENTED.value[0])
 
@@ -217,6 +218,20 @@ async def test_draining_worker_sends_slow_readers_their_whole_answer(monkeypatch
         answers = answers_in(raw.body[generate])
         assert any(answer.HasField("done") for answer in answers)
         assert sum(len(answer.audio.data) for answer in answers) == 96_000
+        assert await soon(worker.run) == 0
+
+
+async def test_caller_that_never_reads_delays_a_drain_until_the_limit_and_no_longer(passing: Passing) -> None:
+    engine = ScriptedEngine(speak("word"), slots=1)
+    async with running_worker(engine, slots=1) as worker, greeted(worker.address, window=2**15) as raw:
+        generate = await begin_unit(raw)
+        await until(lambda: len(raw.body[generate]) == 2**15)
+        worker.worker.interrupt()
+        raw.say(frame(DATA, END_STREAM, generate - 2), frame(DATA, END_STREAM, generate))
+        await until(lambda: engine.session.is_closed)
+        async with greeted(worker.address) as other:
+            assert await other.status(other.ask(GET_INFO)) == "0"
+        passing(PATIENT.unit_s)
         assert await soon(worker.run) == 0
 
 

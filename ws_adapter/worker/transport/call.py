@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Coroutine, Sized
 from typing import Any, Final, Generic, TypeAlias
 
 import grpc
@@ -53,7 +53,7 @@ class Call(Generic[Response]):
         self._waiting: deque[bytes] = deque()
         self._is_ending = False
         self._is_over = False
-        self._over: Callable[[], None] = lambda: None
+        self._over: Callable[[], None] = _nothing
         self._abandoned = self._loop.create_future()
         self._has_begun = False
         self._reading: asyncio.Task[None] | None = None
@@ -71,37 +71,44 @@ class Call(Generic[Response]):
         """
         if again:
             await asyncio.sleep(REFUSED_PAUSE_S)
-        if not self._is_over:
-            self._call, self._over = self._begin(self)
-            try:
-                await self._sent(self._call)
-            except BaseException:
-                self._is_over = True
+        self._check_not_over()
+        self._call, self._over = self._begin(self)
+        try:
+            await self._sent(self._call.wait_for_connection())
+        except BaseException:
+            self._is_over = True
+            if self._call is not None:
                 self._call.cancel()
-                self._over()
-                raise
-        if self._is_over or self._call is None:
-            raise RpcError(code_pb2.CANCELLED, "it ended before it began")
+            self._let_go()
+            raise
+        self._check_not_over()
         self._has_begun = True
         self._reading = asyncio.create_task(self._read(self._call))
         self._write_on()
 
-    async def _sent(self, call: Streams) -> None:
+    def _check_not_over(self) -> None:
+        if self._is_over:
+            raise RpcError(code_pb2.CANCELLED, "it ended before it began")
+
+    async def _sent(self, connection: Coroutine[Any, Any, None]) -> None:
         """Wait until the headers have left or the call is abandoned. Raises `RpcError`."""
-        sending = asyncio.ensure_future(call.wait_for_connection())
+        sending = asyncio.ensure_future(connection)
         try:
             await asyncio.wait({sending, self._abandoned}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done() and not self._is_over:
-                await sending
-        except grpc.aio.AioRpcError as error:
-            if (refusal := self._not_begun(error)) is not None:
-                raise refusal from None
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
+        refusal = None if self._is_over or sending.cancelled() else self._not_begun(sending.exception())
+        try:
+            if refusal is not None:
+                raise refusal
+        finally:
+            del refusal, sending  # an exception refers to this frame: a frame that refers to it is a cycle
 
-    def _not_begun(self, error: grpc.aio.AioRpcError) -> RpcError | None:
-        """Return None if the worker ended the call, which the reader reports as its end."""
+    def _not_begun(self, error: BaseException | None) -> RpcError | None:
+        """Return None if the call began, or if the worker ended it, which the reader reports as its end."""
+        if not isinstance(error, grpc.aio.AioRpcError):
+            return None
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             text = f"it could not begin within {self._timeout_s:g} s"
             return RpcError(code_pb2.DEADLINE_EXCEEDED, text)
@@ -201,12 +208,23 @@ class Call(Generic[Response]):
             self._is_over = True
             self._report_end(error)
 
-    def _report_end(self, error: RpcError | None) -> None:
-        self._waiting.clear()
+    def _let_go(self) -> None:
+        """Keep nothing of the call: grpcio closes a connection only once no call that used it is left.
+
+        Tasks and their exceptions refer to the call as the call refers to them; without this it would stay
+        until Python's next full collection.
+        """
         self._over()
-        for task in (self._reading, self._writing):
+        tasks = (self._reading, self._writing)
+        self._call = self._reading = self._writing = None
+        self._over = _nothing
+        for task in tasks:
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
+
+    def _report_end(self, error: RpcError | None) -> None:
+        self._waiting.clear()
+        self._let_go()
         if not self._metadata.done():
             self._metadata.set_exception(error or RpcError(code_pb2.UNKNOWN, "ended before it began"))
             self._metadata.exception()  # mark it as retrieved, whether or not anybody awaits it
@@ -216,6 +234,10 @@ class Call(Generic[Response]):
             self._on_end(error)
         except Exception:
             logger.exception("the end of a call could not be handled")
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _bytes(value: str | bytes) -> bytes:

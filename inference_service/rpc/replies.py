@@ -136,7 +136,7 @@ def pieces(answer: Piece, output_sample_rate_hz: int) -> Iterator[pb.GenerateRes
 
 
 def piece(answer: Piece, output_sample_rate_hz: int) -> pb.GenerateResponse:
-    """A part of what a unit says; audio travels as 32-bit floats."""
+    """Return a part of what a unit says; audio travels as finite 32-bit floats within [-1, 1]."""
     response = pb.GenerateResponse(unit=answer.unit)
     if answer.text or answer.token_ids:
         response.text.text = answer.text
@@ -144,7 +144,8 @@ def piece(answer: Piece, output_sample_rate_hz: int) -> pb.GenerateResponse:
     if answer.audio is not None and answer.audio.size:
         response.audio.encoding = common_pb2.AUDIO_ENCODING_PCM_F32LE
         response.audio.sample_rate_hz = output_sample_rate_hz
-        response.audio.data = np.clip(answer.audio, -1.0, 1.0).astype("<f4", copy=False).tobytes()
+        bounded = np.clip(np.nan_to_num(answer.audio, nan=0.0), -1.0, 1.0)
+        response.audio.data = bounded.astype("<f4", copy=False).tobytes()
     if answer.thinking:
         response.thinking.text = answer.thinking
     if answer.call is not None:

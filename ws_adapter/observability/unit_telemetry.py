@@ -129,7 +129,8 @@ class UnitTelemetry:
 
     def ended(self, done: UnitDone, waiting_s: float) -> None:
         """The end of a unit was passed on; so many seconds of audio wait for the client now."""
-        self._outbox(waiting_s)
+        if waiting_s:
+            self._outbox(waiting_s)
         unit, self._ending = self._ending, None
         if unit is None:
             return

@@ -33,7 +33,6 @@ from ws_adapter.protocol.core.signals import (
 )
 from ws_adapter.protocol.core.turn import Message, Named, Picture, Speech, Turn
 from ws_adapter.protocol.media.reference_voice import RATE_HZ, Voice
-from ws_adapter.protocol.wire.codec import FLOAT32
 from ws_adapter.protocol.wire.events import InputTokenDetails, OutputTokenDetails, TokenUsage
 
 _ENDS: Final = {
@@ -316,16 +315,10 @@ def _call(delta: pb.ToolCallDelta) -> CallDelta:
 
 
 def speech(chunk: common_pb2.AudioChunk) -> bytes:
-    """Float32 bytes of output audio, always finite and within [-1, 1]."""
+    """Return output audio as bytes of float32, which the contract bounds to [-1, 1]."""
     if chunk.encoding == common_pb2.AUDIO_ENCODING_PCM_S16LE:
         return (np.frombuffer(chunk.data, "<i2").astype("<f4") / np.float32(32768)).tobytes()
-    data = chunk.data
-    samples = np.frombuffer(data, FLOAT32, len(data) // 4)
-    # NaN fails every comparison.
-    if not samples.size or (np.minimum.reduce(samples) >= -1.0 and np.maximum.reduce(samples) <= 1.0):
-        return data[: samples.nbytes]
-    bounded: bytes = np.clip(np.nan_to_num(samples, nan=0.0), -1.0, 1.0).astype("<f4").tobytes()
-    return bounded
+    return chunk.data
 
 
 def unit_done(unit: int, done: pb.UnitDone) -> UnitDone:

@@ -640,7 +640,11 @@ SESSION_LENGTH: Final = Metric(
 LEASES: Final = Metric("antiphon_leases_total", "{lease}", "Leases that are over.", ("outcome",))
 BYTES: Final = Metric("antiphon_bytes_total", "By", "What was sent and received.", ("direction", "hop"))
 OUTBOX: Final = Metric(
-    "antiphon_outbox_seconds", "s", "Audio that waits for a client, at each unit.", (), OUTBOX_SECONDS
+    "antiphon_outbox_seconds",
+    "s",
+    "Audio that waits for a client, at the end of each unit that finds some.",
+    (),
+    OUTBOX_SECONDS,
 )
 SLOW_CONSUMERS: Final = Metric(
     "antiphon_slow_consumers_total", "{session}", "Clients that did not read, by what was done.", ("action",)

@@ -193,7 +193,6 @@ async def test_latencies_misses_and_tokens_are_told_by_mode() -> None:
         f'unit_seconds_count{{end="turn",{mode}}}',
         f'units_total{{end="turn",{mode}}}',
         "adapter_overhead_seconds_count",
-        "outbox_seconds_count",
     ):
         assert now[f"antiphon_{name}"] == 3, name
     assert now[f"antiphon_unit_deadline_misses_total{{{mode}}}"] == 0

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from antiphon.semconv import OUTBOX
 from tests.support.passing import Passing
+from tests.support.scrape import scrape
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker, speak
 from tests.ws_adapter.session.test_endings import PING_S, unanswered_ping
 from tests.ws_adapter.support.conversation import INIT, append
@@ -70,7 +72,7 @@ async def settled(value: Any) -> Any:
 
 async def test_client_that_reads_late_gets_everything() -> None:
     engine = ScriptedEngine(speak("word"), repeat=True)
-    async with running_worker(engine) as worker, running_adapter(worker.address) as stage:
+    async with running_worker(engine) as worker, running_adapter(worker.address, admin_port=0) as stage:
         async with stage.client(sock=await connected(stage.address), max_queue=1) as client:
             await client.begin()
             client.socket.transport.pause_reading()
@@ -79,6 +81,9 @@ async def test_client_that_reads_late_gets_everything() -> None:
             client.socket.transport.resume_reading()
 
             await client.expect(*["text", "audio"] * 20)
+        assert stage.adapter.admin_port is not None
+        measured = await scrape(stage.adapter.admin_port)
+        assert measured.total(f"{OUTBOX.name}_count") > 0
 
 
 async def test_disconnect_is_noticed_while_output_waits() -> None:

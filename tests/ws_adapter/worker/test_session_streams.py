@@ -436,18 +436,6 @@ def test_session_config() -> None:
     assert not messages.session_config(SETUP, 0.0).HasField("seed")
 
 
-@pytest.mark.parametrize(
-    ("samples", "out"),
-    [([0.5, -1.0], [0.5, -1.0]), ([np.nan, np.inf, -np.inf, 2.0], [0.0, 1.0, -1.0, 1.0]), ([], [])],
-)
-def test_output_audio_is_finite_and_bounded(samples: list[float], out: list[float]) -> None:
-    chunk = common_pb2.AudioChunk(
-        encoding=common_pb2.AUDIO_ENCODING_PCM_F32LE, data=np.array(samples, "<f4").tobytes()
-    )
-
-    assert np.frombuffer(messages.speech(chunk), "<f4").tolist() == out
-
-
 def test_pcm16_output() -> None:
     chunk = common_pb2.AudioChunk(
         encoding=common_pb2.AUDIO_ENCODING_PCM_S16LE, data=np.array([-32768, 16384], "<i2").tobytes()

@@ -26,7 +26,7 @@ class Histogram:
 
     def recorder(self, *labels: str) -> Callable[[float], None]:
         """Return a function that records values under `labels`."""
-        return partial(self._record, attributes=self._attributes(labels))
+        return partial(self._record, attributes=self._attributes(labels) or None)
 
     def _attributes(self, labels: tuple[str, ...]) -> dict[str, str]:
         return dict(zip(self._labels, map(str, labels), strict=True))

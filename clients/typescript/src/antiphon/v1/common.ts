@@ -193,7 +193,7 @@ export function windowModeToJSON(object: WindowMode): string {
 
 /**
  * Bytes of one clip or slice of mono audio. The worker never resamples: the rate must be the one that SessionReady
- * or GetInfoResponse names, and every sample must be finite.
+ * or GetInfoResponse names, and every sample must be finite. What the worker says lies within [-1, 1].
  */
 export interface AudioChunk {
   /** Layout of `data`. UNSPECIFIED is refused. */

@@ -6,8 +6,8 @@ import torch
 
 from inference_service.api.engine import Deliver, Engine, OnFatal
 from inference_service.checkpoints.location import find
+from inference_service.config.shared_prompts import read_shared_prompts
 from inference_service.errors import ConfigurationError
-from inference_service.families.shared_prompts import read_shared_prompts
 from inference_service.kernels import selection
 from inference_service.options import WorkerOptions
 

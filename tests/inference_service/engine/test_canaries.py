@@ -18,7 +18,8 @@ from inference_service.api.setups import (
 )
 from inference_service.engine.session import Stage
 from inference_service.engine.tick import Tick
-from tests.inference_service.engine.test_crowd import Guest, runtime
+from tests.inference_service.engine.support.guests import Guest
+from tests.inference_service.engine.test_crowd import runtime
 from tests.inference_service.engine.test_shares import sound
 
 HOT = Sampling(max_new_tokens=12, temperature=1.3, top_p=0.95, repetition_penalty=1.2)

@@ -1,49 +1,22 @@
 """Sessions of every kind in one engine, coming and going: each says what it says alone."""
 
 import random
-import time
-from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from inference_service.api.engine import Done, Event, Finalized, Piece, Prefilled, UnitUsage
-from inference_service.api.setups import (
-    ChatMessage,
-    ChatSetup,
-    Clip,
-    Content,
-    DuplexSetup,
-    Picture,
-    Sampling,
-    SessionSetup,
-    StreamInput,
-    TokensSetup,
-    TranscribeSetup,
-    TurnInput,
-    UnitInput,
-    UnitOverrides,
-    Window,
-    WindowMode,
-)
-from inference_service.engine.runtime import Runtime
-from inference_service.engine.session import QueuedUnit, Session, Stage
-from inference_service.engine.tick import Tick
-from inference_service.errors import UnitRefused
+from inference_service.api.engine import Piece
+from inference_service.api.setups import ChatSetup, DuplexSetup, TokensSetup, TranscribeSetup
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.support import tiny
+from tests.inference_service.engine.support.guests import guests, play
 from tests.inference_service.engine.support.left import is_clean
-from tests.support.drawing import jpeg
 from tests.support.long import seeds
 
-Sound = NDArray[np.float32]
 SLOTS = 4
 KINDS = {DuplexSetup, ChatSetup, TranscribeSetup, TokensSetup}
-_WORDS = ("who", "are", "you", "seven", "Plus", "<|im_end|>", "née", "🙂")
 
 
 @cache
@@ -52,191 +25,22 @@ def runtime() -> DuplexRuntime:
     return DuplexRuntime(antiphon_mini.components(*tiny.model(sees=True)), SLOTS)
 
 
-def noise(rng: random.Random, seconds: float) -> Sound:
-    sound = np.random.default_rng(rng.randrange(2**32)).standard_normal(round(seconds * 16_000))
-    return np.asarray(sound * rng.uniform(0.01, 0.3), dtype=np.float32)
-
-
-def words(rng: random.Random) -> str:
-    return " ".join(rng.choices(_WORDS, k=rng.randint(1, 30)))
-
-
-def picture(rng: random.Random) -> bytes:
-    return jpeg(rng.choice(["red", "blue"]), rng.choice(["circle", "square"]), (64, 48))
-
-
-def fed_or_found(usage: UnitUsage) -> UnitUsage:
-    return replace(usage, cached_tokens=0)
-
-
-@dataclass
-class Guest:
-    """A session from its first unit to its last, and what it was told; a `passing` one leaves earlier."""
-
-    setup: SessionSetup
-    units: list[tuple[Content, UnitOverrides]]
-    passing: bool = False
-    session: Session[Any] | None = None
-    told: list[Event] = field(default_factory=list)
-    sent: int = 0
-
-    def enter(self, runtime: Runtime, slot: int) -> None:
-        self.session = runtime.open("guest", slot, self.setup, lambda event: None)
-        assert runtime.start(self.session) is None
-
-    def send(self) -> None:
-        """Writes the next unit ahead."""
-        assert self.session
-        content, overrides = self.units[self.sent]
-        self.sent += 1
-        prepared, failure = None, None
-        try:
-            prepared = self.session.preprocessor.prepare(content)
-        except UnitRefused as refused:
-            failure = refused.failure
-        unit: QueuedUnit[Any] = QueuedUnit(
-            self.sent, prepared, time.monotonic(), failure, overrides=overrides, finalize=True
-        )
-        self.session.queue.prefill(unit)
-
-    def listen(self) -> None:
-        """Takes what has been said since."""
-        assert self.session
-        self.told += self.session.events
-        self.session.events.clear()
-
-    @property
-    def has_more(self) -> bool:
-        """Whether it has a unit to send, and fewer than two under way."""
-        closed = sum(isinstance(event, Finalized) for event in self.told)
-        return self.sent < len(self.units) and self.sent - closed < 2
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its last unit is closed."""
-        closed = sum(isinstance(event, Finalized) for event in self.told)
-        return closed == len(self.units) and self.session is not None and self.session.stage is Stage.IDLE
-
-    def summary(self) -> list[object]:
-        """Everything that it was told but times, sound, and what others had computed before."""
-        result: list[object] = []
-        for event in self.told:
-            match event:
-                case Prefilled(unit, tokens, usage, _, failure):
-                    result.append(("heard", unit, tokens, fed_or_found(usage), failure))
-                case Piece(unit, text, ids):
-                    result.append(("piece", unit, text, ids))
-                case Done(unit, end, finish, tokens, usage, _, failure):
-                    result.append(("done", unit, end, finish, tokens, fed_or_found(usage), failure))
-                case Finalized(unit, tokens, dropped, usage):
-                    result.append(("closed", unit, tokens, dropped, fed_or_found(usage)))
-        return result
-
-    @property
-    def sound(self) -> Sound:
-        audio = [e.audio for e in self.told if isinstance(e, Piece) and e.audio is not None]
-        return np.concatenate(audio) if audio else np.zeros(0, np.float32)
-
-
-def conversing(rng: random.Random) -> Guest:
-    duplex = runtime().info.duplex_defaults
-    window = rng.choice([Window(), Window(WindowMode.BASIC, 200, 160)])
-    prompt = rng.choice(["Be brief.", ""])
-    setup = DuplexSetup(prompt, duplex, window, rng.randrange(2**63), sees=True)
-    units: list[tuple[Content, UnitOverrides]] = []
-    for _ in range(rng.randint(2, 4)):
-        frames = tuple(picture(rng) for _ in range(rng.choice([0, 0, 1, 2])))
-        units.append((UnitInput(noise(rng, rng.uniform(0.5, 1)), frames), UnitOverrides()))
-    return Guest(setup, units)
-
-
-def chatting(rng: random.Random) -> Guest:
-    sampling = Sampling(
-        max_new_tokens=rng.randint(1, 25),
-        temperature=rng.choice([0.0, 0.7, 1.3]),
-        top_p=rng.choice([0.8, 1.0]),
-        repetition_penalty=rng.choice([1.0, 1.2]),
-        stop=rng.choice([(), ("e", "the end"), ("ing",)]),
-    )
-    units: list[tuple[Content, UnitOverrides]] = []
-    for _ in range(rng.randint(1, 3)):
-        parts: list[str | Picture | Clip] = [words(rng)]
-        parts += [Picture(picture(rng)) for _ in range(rng.choice([0, 0, 1, 6]))]
-        parts += [Clip(noise(rng, rng.uniform(0.2, 10))) for _ in range(rng.choice([0, 0, 1]))]
-        rng.shuffle(parts)
-        turn = TurnInput((ChatMessage("user", tuple(parts)),), speaks=rng.random() < 0.5)
-        units.append((turn, UnitOverrides(seed=rng.choice([None, 5]))))
-    return Guest(ChatSetup(sampling, rng.randrange(2**63), words(rng)), units)
-
-
-def dictating(rng: random.Random) -> Guest:
-    sampling = Sampling(
-        max_new_tokens=10_000, temperature=rng.choice([0.0, 1.0]), top_p=1.0, length_penalty=0.1
-    )
-    units: list[tuple[Content, UnitOverrides]] = []
-    for _ in range(rng.randint(1, 2)):
-        chunks = [noise(rng, rng.uniform(0, 2.5)) for _ in range(rng.randint(1, 4))]
-        for i, chunk in enumerate(chunks):
-            spoken = StreamInput(chunk, begins=i == 0, ends=i == len(chunks) - 1)
-            units.append((spoken, UnitOverrides()))
-    return Guest(TranscribeSetup(sampling, rng.randrange(2**63)), units)
-
-
-def streaming(rng: random.Random) -> Guest:
-    sampling = Sampling(max_new_tokens=rng.randint(1, 12), temperature=rng.choice([0.0, 1.0]), top_p=1.0)
-    units: list[tuple[Content, UnitOverrides]] = []
-    for _ in range(rng.randint(1, 4)):
-        chunk = words(rng) if rng.random() < 0.5 else tuple(rng.choices(range(600), k=rng.randint(1, 40)))
-        units.append((StreamInput(chunk), UnitOverrides(max_new_tokens=rng.choice([None, 3]))))
-    return Guest(TokensSetup(sampling, rng.randrange(2**63), words(rng)), units)
-
-
-MAKERS = (conversing, chatting, dictating, streaming)
-
-
-def guests(seed: int, count: int) -> list[Guest]:
-    """A crowd of all kinds; some of them pass by only."""
-    rng = random.Random(seed)
-    crowd = [MAKERS[i % len(MAKERS)](rng) for i in range(count)]
-    rng.shuffle(crowd)
-    for guest in rng.sample(crowd, count // 8):
-        guest.passing = True
-    return crowd
-
-
-def play(waiting: list[Guest], rng: random.Random, slots: list[int]) -> None:
-    """They join when a slot is free and chance wills, send their units at random, and leave."""
-    tick = Tick(runtime(), budget=rng.choice([5, 32, 1024]))
-    free, present = list(slots), dict[int, Guest]()
-    while waiting or present:
-        if waiting and free and (not present or rng.random() < 0.2):
-            slot = free.pop(rng.randrange(len(free)))
-            present[slot] = waiting.pop(0)
-            present[slot].enter(runtime(), slot)
-        for guest in present.values():
-            if guest.has_more and rng.random() < 0.3:
-                guest.send()
-        tick.run([guest.session for guest in present.values() if guest.session])
-        for slot, guest in list(present.items()):
-            guest.listen()
-            if guest.is_over or (guest.passing and guest.sent and rng.random() < 0.05):
-                runtime().clear(slot)
-                del present[slot]
-                free.append(slot)
-
-
 @pytest.mark.parametrize("seed", seeds(1, 2, 3))
 def test_each_of_a_mixed_crowd_is_told_what_it_is_told_alone(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crowd = guests(seed, 9)
+    crowd = guests(runtime().info, seed, 9)
     with monkeypatch.context() as as_on_a_gpu:
         as_on_a_gpu.setattr(runtime(), "by_rows", False)
-        play(list(crowd), random.Random(seed), list(range(SLOTS)))
+        play(runtime(), list(crowd), random.Random(seed), list(range(SLOTS)))
 
-    stayed = [(guest, own) for guest, own in zip(crowd, guests(seed, 9), strict=True) if not guest.passing]
+    stayed = [
+        (guest, own)
+        for guest, own in zip(crowd, guests(runtime().info, seed, 9), strict=True)
+        if not guest.passing
+    ]
     for guest, own in stayed:
-        play([own], random.Random(0), [0])
+        play(runtime(), [own], random.Random(0), [0])
         assert guest.summary() == own.summary()
         np.testing.assert_allclose(guest.sound, own.sound, atol=1e-4)
     # Else there was little to compare.
@@ -246,7 +50,7 @@ def test_each_of_a_mixed_crowd_is_told_what_it_is_told_alone(
 
 
 def test_nothing_is_left_of_anyone() -> None:
-    play(guests(4, 8), random.Random(4), list(range(SLOTS)))
+    play(runtime(), guests(runtime().info, 4, 8), random.Random(4), list(range(SLOTS)))
 
     assert is_clean(runtime().language.cache)
     assert is_clean(runtime().speaker.decoder.cache)

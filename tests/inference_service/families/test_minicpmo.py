@@ -48,6 +48,7 @@ from inference_service.engine.tick import Tick
 from inference_service.errors import ConfigurationError
 from inference_service.families import footprint, loading, minicpmo, minicpmo_voice, table
 from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.families.family import Build
 from inference_service.families.warmup import warm_up
 from inference_service.kernels import selection
 from inference_service.models.errors import CheckpointError
@@ -71,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def build(folder: Path) -> table.Build:
+def build(folder: Path) -> Build:
     return table.load(folder, CPU, 512)
 
 
@@ -112,7 +113,7 @@ def talk(client: Client, units: int, first: int = 1) -> list[Event]:
 
 
 @pytest.fixture
-def rig(build: table.Build) -> Iterator[Rig]:
+def rig(build: Build) -> Iterator[Rig]:
     made = Rig(build(SLOTS))
     yield made
     made.engine.stop()
@@ -275,7 +276,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 def test_what_a_voice_and_a_prompt_cost_is_paid_once_for_all_who_bring_them(
-    build: table.Build, work: dict[str, int]
+    build: Build, work: dict[str, int]
 ) -> None:
     rig = Rig(build(SLOTS))
     work.clear()  # the default voice was heard when the model was loaded
@@ -293,7 +294,7 @@ def test_what_a_voice_and_a_prompt_cost_is_paid_once_for_all_who_bring_them(
 
 @torch.inference_mode()
 def test_new_voice_is_heard_in_portions_while_units_of_others_wait(
-    build: table.Build, monkeypatch: pytest.MonkeyPatch
+    build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each tick does one portion of one opening; else many callers with new voices stop everybody's units."""
     runtime, steps = build(3), list[int]()
@@ -331,7 +332,7 @@ def test_new_voice_is_heard_in_portions_while_units_of_others_wait(
     assert all(session.mouth is not None for session in newcomers)
 
 
-def test_one_sample_makes_another_voice(build: table.Build, work: dict[str, int]) -> None:
+def test_one_sample_makes_another_voice(build: Build, work: dict[str, int]) -> None:
     rig, mine = Rig(build(SLOTS)), whole.voice(23)
     theirs = mine.copy()
     theirs[-1] += 0.25
@@ -346,7 +347,7 @@ def test_one_sample_makes_another_voice(build: table.Build, work: dict[str, int]
     assert (work["sounds"], work["listen"], work["_prompt"], work["hearing"]) == (2, 2, 2, 2)
 
 
-def test_recording_of_another_tenant_makes_another_voice(build: table.Build, work: dict[str, int]) -> None:
+def test_recording_of_another_tenant_makes_another_voice(build: Build, work: dict[str, int]) -> None:
     """Else the time to begin would tell who has spoken with the same recording."""
     rig, mine = Rig(build(SLOTS)), whole.voice(23)
     for name in (b"1" * 32, b"2" * 32, b"1" * 32):
@@ -360,7 +361,7 @@ def test_recording_of_another_tenant_makes_another_voice(build: table.Build, wor
 
 
 def test_slots_that_do_not_fit_are_refused_with_the_sum(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, build: table.Build
+    folder: Path, monkeypatch: pytest.MonkeyPatch, build: Build
 ) -> None:
     told = table.footprint(folder, CPU, 512)
     monkeypatch.setattr(footprint, "free_bytes", lambda device: told.states(3))

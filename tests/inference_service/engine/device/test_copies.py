@@ -13,7 +13,7 @@ from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.device.meter import Meter
 from tests.inference_service.engine.support import tiny
-from tests.inference_service.engine.test_crowd import Guest
+from tests.inference_service.engine.support.guests import Guest
 
 
 def crowd(count: int, *, alike: bool = False) -> tuple[DuplexRuntime, list[Guest]]:

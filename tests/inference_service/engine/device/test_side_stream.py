@@ -18,7 +18,7 @@ from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.models.token2wav.stream import StreamCodes
 from tests.inference_service.engine.device.meter import Meter
 from tests.inference_service.engine.device.test_copies import crowd
-from tests.inference_service.engine.test_crowd import Guest
+from tests.inference_service.engine.support.guests import Guest
 from tests.inference_service.models.token2wav import recorded
 from tests.inference_service.models.token2wav.test_streams import codes_of
 

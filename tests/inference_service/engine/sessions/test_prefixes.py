@@ -36,8 +36,8 @@ from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.support import tiny
+from tests.inference_service.engine.support.guests import Guest
 from tests.inference_service.engine.support.left import is_clean
-from tests.inference_service.engine.test_crowd import Guest
 from tests.support.long import seeds
 
 SLOTS = 3

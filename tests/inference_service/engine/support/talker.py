@@ -13,7 +13,8 @@ from inference_service.engine.session import QueuedUnit, Stage
 from inference_service.engine.sessions.duplex import DuplexSession
 from inference_service.engine.tick import Tick
 from inference_service.families.duplex_runtime import DuplexRuntime
-from tests.inference_service.engine.test_crowd import Sound, runtime
+from tests.inference_service.engine.support.guests import Sound
+from tests.inference_service.engine.test_crowd import runtime
 from tests.inference_service.engine.test_shares import sound
 from tests.support.drawing import jpeg
 
@@ -30,9 +31,13 @@ class Talker:
         window: Window | None = None,
         where: DuplexRuntime | None = None,
         prompt: str = "Be brief, and kind to whoever asks.",
+        talks: bool = False,
     ) -> None:
+        """With `talks` it listens only where it has to."""
         self.where = where or runtime()
         duplex = replace(self.where.info.duplex_defaults, force_listen_count=0, temperature=0.0)
+        if talks:
+            duplex = replace(duplex, listen_prob_scale=0.0)
         setup = DuplexSetup(prompt, duplex, window or Window(), 1, sees=True)
         session = self.where.open("talker", slot, setup, lambda event: None)
         assert isinstance(session, DuplexSession)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from inference_service.config.reader import MAX_PROMPT_CHARACTERS
+from inference_service.config.shared_prompts import MOST_PROMPTS, read_shared_prompts
 from inference_service.errors import ConfigurationError
-from inference_service.families.shared_prompts import MOST_PROMPTS, read_shared_prompts
 
 
 def written(folder: Path, content: bytes) -> Path:

@@ -18,6 +18,7 @@ from ws_adapter.protocol.core.actions import (
     CloseSocket,
     Detect,
     LeaveSlot,
+    Note,
     OpenWorkerSession,
     Rewind,
     RunTurn,
@@ -85,6 +86,7 @@ class RealtimeGaConversation:
         self.units: list[RunUnit] = []
         self.rewinds: list[Rewind] = []
         self.cancelled: list[int] = []
+        self.notes: list[str] = []
         self.configured: list[OpenWorkerSession] = []
         self.detecting = 0
         """Samples that were given to the detector and not told of."""
@@ -166,6 +168,8 @@ class RealtimeGaConversation:
                 case LeaveSlot():
                     assert self.has_slot
                     self.has_slot = False
+                case Note(text=text):
+                    self.notes.append(text)
                 case Apart(work=work):
                     self.do(work()(self.now))
                 case CloseSocket():

@@ -1,6 +1,6 @@
 """The items of a session, in their order, within bounds."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import structs
 
@@ -199,6 +199,13 @@ def messages_of(entries: Iterable[Entry]) -> list[Message]:
         elif message.parts or message.calls:
             told.append(message)
     return told
+
+
+def without_calls(messages: Iterable[Message]) -> Iterator[Message]:
+    """Return what a model is told that knows no tools: the words alone."""
+    for message in messages:
+        if message.role != "tool" and message.parts:
+            yield structs.replace(message, calls=())
 
 
 def told(item: Item) -> Item:

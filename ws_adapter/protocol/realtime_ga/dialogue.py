@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ws_adapter.protocol.core.actions import Action, Detect
+from ws_adapter.protocol.core.actions import Action, Detect, Note
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.turn import Message, Speech
 from ws_adapter.protocol.realtime_ga.answers import Answers
@@ -36,6 +36,8 @@ from ws_adapter.protocol.wire.limits import Limits
 OVERSHOOT_MS: Final = 100
 """So much later than its end the playing of an answer may be said to have stopped: clocks differ."""
 
+
+_TOOLS_IGNORED: Final = Note("it offers tools to a model that calls none: session.tools stays empty")
 
 _TAIL_BYTES: Final = 4096
 """What a resampler may still hold back at the end of a sound."""
@@ -101,7 +103,8 @@ class Dialogue:
             self.idle_at = None
             self._listening = self._new_listening()
         session = self.settings.resource(self._session_id, self._expires_at)
-        return [self._teller.event(events.SessionUpdated, session=session)]
+        updated = self._teller.event(events.SessionUpdated, session=session)
+        return [updated, *([_TOOLS_IGNORED] if event.session.tools and not new.fields.tools else [])]
 
     def _new_native(self, settings: Settings) -> Native | None:
         if not isinstance(settings.turn_detection, SemanticVad):

@@ -104,8 +104,8 @@ GA_ERRORS: Final[Mapping[GaCode, str]] = {
     GaCode.TRUNCATE_UNKNOWN: "there is no item with this id",
     GaCode.RETRIEVE_UNKNOWN: "there is no item with this id",
     GaCode.DELETE_UNKNOWN: "there is no item with this id",
-    GaCode.CONVERSATION_FULL: "the conversation has 256 items, or 24 MiB of text, pictures and clips as "
-    "float32 at 16 kHz; delete some",
+    GaCode.CONVERSATION_FULL: "with `truncation` `disabled`: the conversation has 256 items, or 24 MiB of "
+    "text, pictures and clips as float32 at 16 kHz; delete some",
     GaCode.ACTIVE_RESPONSE: "a response of the conversation is not done, or 8 wait outside it",
     GaCode.CANCEL_NOT_ACTIVE: "there is no such response that is not done",
     GaCode.MISSING_MODEL: "neither the URL nor the client secret names a model; close 4000",

@@ -18,6 +18,7 @@ from ws_adapter.protocol.core.actions import (
     CloseSocket,
     Detect,
     LeaveSlot,
+    Note,
     OpenWorkerSession,
     Rewind,
     RunTurn,
@@ -77,7 +78,11 @@ class RealtimeGaConversation:
     """One session with a clock of its own; `sent` holds the events as a client would parse them."""
 
     def __init__(
-        self, model: str = "antiphon-mini", catalogue: Catalogue | None = CATALOGUE, **limits: Any
+        self,
+        model: str = "antiphon-mini",
+        catalogue: Catalogue | None = CATALOGUE,
+        is_observed: bool = True,
+        **limits: Any,
     ) -> None:
         self.now = 1000.0
         self.sent: list[Event] = []
@@ -85,13 +90,15 @@ class RealtimeGaConversation:
         self.units: list[RunUnit] = []
         self.rewinds: list[Rewind] = []
         self.cancelled: list[int] = []
+        self.notes: list[str] = []
         self.configured: list[OpenWorkerSession] = []
         self.detecting = 0
         """Samples that were given to the detector and not told of."""
         self.has_slot = False
         self.closed: CloseSocket | None = None
         self._tokens = 0
-        self._observer = Observer("/v1/realtime?model=antiphon-mini")
+        self._observer = Observer("/v1/realtime?model=antiphon-mini") if is_observed else None
+        """Holds every event against its schema, which takes most of the time of a long conversation."""
         self.dialect = RealtimeGa(
             "sess_0123456789ab",
             model,
@@ -113,7 +120,8 @@ class RealtimeGaConversation:
         frame = event if isinstance(event, bytes) else json.dumps(event).encode()
         told = self.do(self.dialect.text_frame(frame, self.now))
         is_refused = any(answer["type"] == "error" for answer in told)
-        if isinstance(event, dict) and not is_refused and not self.dialect.is_waiting:
+        is_heard = not is_refused and not self.dialect.is_waiting
+        if self._observer is not None and isinstance(event, dict) and is_heard:
             self._observer.client_was_heard(event)
         return told
 
@@ -144,7 +152,8 @@ class RealtimeGaConversation:
             match action:
                 case Send():
                     self.sent.append(json.loads(encode(action.event)))
-                    self._observer.server_said(self.sent[-1])
+                    if self._observer is not None:
+                        self._observer.server_said(self.sent[-1])
                 case RunTurn():
                     assert self.has_slot
                     self.runs.append(action)
@@ -166,6 +175,8 @@ class RealtimeGaConversation:
                 case LeaveSlot():
                     assert self.has_slot
                     self.has_slot = False
+                case Note(text=text):
+                    self.notes.append(text)
                 case Apart(work=work):
                     self.do(work()(self.now))
                 case CloseSocket():

@@ -8,7 +8,13 @@ from msgspec import structs
 
 from ws_adapter.protocol.core.config import DEFAULT_PROMPT, Catalogue
 from ws_adapter.protocol.core.turn import Generation, Message, Turn
-from ws_adapter.protocol.realtime_ga.conversation import MOST_BYTES, Conversation, Entry, messages_of
+from ws_adapter.protocol.realtime_ga.conversation import (
+    MOST_BYTES,
+    Conversation,
+    Entry,
+    messages_of,
+    without_calls,
+)
 from ws_adapter.protocol.realtime_ga.given import read_item
 from ws_adapter.protocol.realtime_ga.response import Asked
 from ws_adapter.protocol.realtime_ga.settings import (
@@ -74,8 +80,12 @@ def ask(
     most = given.max_output_tokens or settings.max_output_tokens
     fields = settings.fields
     offered = fields.tools if given.tools is None else given.tools
-    tools = read_tools(offered or (), "response.tools", calls_tools=settings.abilities.calls_tools)
+    calls_tools = settings.abilities.calls_tools
+    tools = read_tools(offered or (), "response.tools", calls_tools=calls_tools)
     choice = given.tool_choice or (fields.tool_choice if given.tools is None else None) or "auto"
+    if not tools and given.tool_choice is None:
+        choice = "auto"
+    chosen = read_choice(choice, tools, "response.tool_choice", calls_tools=calls_tools)
     parallel = fields.parallel_tool_calls if given.parallel_tool_calls is None else given.parallel_tool_calls
     instructions = settings.instructions if given.instructions is None else given.instructions
     turn = Turn(
@@ -83,11 +93,13 @@ def ask(
         generation=Generation(MAX_TOKENS if most == "inf" else int(most), temperature=None, top_p=None),
         speaks=modality == "audio",
         tools=tools,
-        tool_choice=read_choice(choice, tools, "response.tool_choice") if tools else "auto",
+        tool_choice=chosen,
         parallel_tool_calls=parallel is not False,
     )
 
     def ask_of(messages: Iterable[Message]) -> Turn:
+        if not calls_tools:
+            messages = without_calls(messages)
         beginning = [Message("system", (instructions,))] if instructions else []
         return structs.replace(turn, messages=(*beginning, *messages) or _NOTHING_SAID)
 

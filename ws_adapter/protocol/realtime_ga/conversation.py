@@ -1,6 +1,8 @@
 """The items of a session, in their order, within bounds."""
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from msgspec import structs
 
@@ -10,24 +12,29 @@ from ws_adapter.protocol.realtime_ga.wire.events import Code
 from ws_adapter.protocol.realtime_ga.wire.items import (
     CallItem,
     CallOutputItem,
+    Heard,
     Item,
     MessageItem,
     Spoken,
     Text,
     Written,
 )
+from ws_adapter.protocol.realtime_ga.wire.items import Part as ToldPart
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
 from ws_adapter.protocol.wire.errors import invalid
 from ws_adapter.protocol.wire.faults import shown
 
-MOST_ITEMS = 256
-MOST_BYTES = 24 * 2**20
+MOST_ITEMS: Final = 256
+MOST_BYTES: Final = 24 * 2**20
 """Of clips, as float32 at 16 kHz, pictures and text: together six minutes of speech."""
 
-MOST_KEPT_BYTES = 2**22
+MOST_DROPPED: Final = 1024
+"""Ids of dropped items and of their calls that are remembered: clients may still name them."""
+
+MOST_KEPT_BYTES: Final = 2**22
 """Of the sound of answers, which is kept only for those who ask for it: of the oldest it is forgotten."""
 
-FRONT = "root"
+FRONT: Final = "root"
 
 
 class Entry:
@@ -49,7 +56,15 @@ class Entry:
     @property
     def size(self) -> int:
         """Bytes of what the model is told of it, about."""
-        return self.message.size
+        match self.item:
+            case MessageItem(role="assistant", content=content):
+                return sum(map(_length, content))
+            case MessageItem():
+                return sum(len(part if isinstance(part, str) else part.data) for part in self.parts)
+            case CallOutputItem(output=output):
+                return len(output)
+            case CallItem(name=name, arguments=arguments):
+                return len(name) + len(arguments)
 
     @property
     def is_speech(self) -> bool:
@@ -68,12 +83,22 @@ class Entry:
                 )
                 return Message("assistant", tuple(filter(None, said)))
             case MessageItem(role=role):
-                return Message(role, self.parts)
+                return Message(role, tuple(part for part in self.parts if part != ""))
             case CallOutputItem(call_id=call_id, output=output):
                 return Message("tool", (output,), call_id=call_id)
             case CallItem(status="completed") as call:
                 return Message("assistant", (), (Call(call.call_id, call.name, call.arguments or "{}"),))
         return Message("assistant", ())
+
+    def drop_media(self) -> None:
+        """Leave of clips their transcripts, and of pictures nothing."""
+        content = self.item.content if isinstance(self.item, MessageItem) else []
+        words = (part.transcript if isinstance(part, Heard) else "" for part in content)
+        self.parts = tuple(
+            part if isinstance(part, str) else said or ""
+            for part, said in zip(self.parts, words, strict=False)
+        )
+        self.sound.clear()
 
     def truncate(self, ms: int) -> None:
         """Nothing after that was heard, and the model is told of nothing after that."""
@@ -87,18 +112,33 @@ class Entry:
             self.item.content[0] = Spoken(transcript=self.transcript.text)
 
 
-class Conversation:
-    """Bounded by `MOST_ITEMS` and `MOST_BYTES`."""
+def _length(part: ToldPart) -> int:
+    match part:
+        case Spoken(transcript=words) | Written(text=words) | Text(text=words):
+            return len(words)
+    return 0
 
-    def __init__(self, id: str) -> None:
+
+class Conversation:
+    """Bounded by `MOST_ITEMS` and `MOST_BYTES`: to make room, the oldest items are dropped."""
+
+    def __init__(self, id: str, ratio: float | None) -> None:
         self.id = id
+        self.ratio = ratio
+        """How much of a bound remains when items are dropped; None: no item of a client drops others."""
         self._entries: dict[str, Entry] = {}
+        self._dropped: deque[str] = deque(maxlen=MOST_DROPPED)
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __contains__(self, item_id: str) -> bool:
         return item_id in self._entries
+
+    @property
+    def size(self) -> int:
+        """Bytes of what the model may be told of it."""
+        return sum(entry.size for entry in self._entries.values())
 
     @property
     def last_id(self) -> str | None:
@@ -118,48 +158,80 @@ class Conversation:
             raise Denied(code, f"{param}: there is no item {shown(item_id)} in the conversation", param)
         return entry
 
-    def check_room(self, size: int) -> None:
-        """Raises `Refusal` unless there is room for an item of so many bytes."""
+    def has_dropped(self, item_id: str) -> bool:
+        """Whether this item, or call, was dropped to make room: its client cannot know."""
+        return item_id not in self._entries and item_id in self._dropped
+
+    def admit(self, size: int) -> None:
+        """Makes room for an item of `size` bytes. Raises `Refusal` where there is none, without a `ratio`."""
+        if self.ratio is not None:
+            self.make_room(size)
+            return
         if len(self._entries) >= MOST_ITEMS:
             message = f"the conversation has {MOST_ITEMS} items, the most it may have; delete some"
             raise Denied(Code.CONVERSATION_FULL, message)
-        held = sum(entry.size for entry in self._entries.values())
-        if held + size > MOST_BYTES:
+        if self.size + size > MOST_BYTES:
             most = f"{MOST_BYTES // 2**20} MiB of text, pictures and clips as float32 at 16 kHz"
             message = f"the conversation would have more than {most}; delete items of it"
             raise Denied(Code.CONVERSATION_FULL, message)
 
     def make_room(self, size: int = 0) -> None:
-        """Forgets the oldest items until there is room for one of so many bytes."""
-        while self._entries:
-            try:
-                self.check_room(size)
-            except Denied:
-                del self._entries[next(iter(self._entries))]
-            else:
-                return
+        """Drops the oldest clips and pictures, or items, where an item of `size` bytes has no room; then so
+        many that no more than `ratio` of a bound remains. What the system says goes last."""
+        ratio = 1.0 if self.ratio is None else self.ratio
+        if (held := self.size) + size > MOST_BYTES:
+            most = min(int(MOST_BYTES * ratio), MOST_BYTES - size)
+            for entry in self._oldest():
+                if held <= most:
+                    break
+                held -= entry.size
+                entry.drop_media()
+                held += entry.size
+            for entry in self._oldest():
+                if held <= most:
+                    break
+                held -= entry.size
+                self._drop(entry)
+        if len(self._entries) >= MOST_ITEMS:
+            most = min(max(1, int(MOST_ITEMS * ratio)), MOST_ITEMS - 1)
+            for entry in self._oldest()[: len(self._entries) - most]:
+                self._drop(entry)
+
+    def _oldest(self) -> list[Entry]:
+        """The items that are whole, in the order in which they are dropped."""
+        whole = [entry for entry in self._entries.values() if entry.item.status != "in_progress"]
+        return sorted(whole, key=lambda entry: not entry.is_speech)
+
+    def _drop(self, entry: Entry) -> None:
+        del self._entries[entry.item.id]
+        self._dropped.append(entry.item.id)
+        if isinstance(entry.item, CallItem):
+            self._dropped.append(entry.item.call_id)
 
     def add(self, entry: Entry, after: str | None = None) -> None:
         """Puts an item behind another one, at the front, or at the end. Raises `Refusal`."""
         if after is None:
             self._entries[entry.item.id] = entry
             return
-        if after != FRONT and after not in self._entries:
+        is_first = after == FRONT or self.has_dropped(after)
+        if not is_first and after not in self._entries:
             raise invalid("previous_item_id", f"there is no item {shown(after)} in the conversation")
         ids = list(self._entries)
-        at = 0 if after == FRONT else ids.index(after) + 1
+        at = 0 if is_first else ids.index(after) + 1
         entries = list(self._entries.items())
         self._entries = dict([*entries[:at], (entry.item.id, entry), *entries[at:]])
 
     def has_call(self, call_id: str) -> bool:
         """Whether the model has made this call."""
         items = (entry.item for entry in self._entries.values())
-        return any(isinstance(item, CallItem) and item.call_id == call_id for item in items)
+        is_held = any(isinstance(item, CallItem) and item.call_id == call_id for item in items)
+        return is_held or call_id in self._dropped
 
     def delete(self, item_id: str) -> None:
-        """Forgets an item. Raises `Refusal` if there is none."""
-        self.find(item_id, Code.DELETE_UNKNOWN)
-        del self._entries[item_id]
+        """Forgets an item, which may have been dropped. Raises `Refusal` if there was none."""
+        if not self.has_dropped(item_id):
+            self.find(item_id, Code.DELETE_UNKNOWN)
+            del self._entries[item_id]
 
     def keep_sound(self) -> None:
         """Forgets the oldest sound of answers where there is too much."""
@@ -199,6 +271,13 @@ def messages_of(entries: Iterable[Entry]) -> list[Message]:
         elif message.parts or message.calls:
             told.append(message)
     return told
+
+
+def without_calls(messages: Iterable[Message]) -> Iterator[Message]:
+    """Return what a model is told that knows no tools: the words alone."""
+    for message in messages:
+        if message.role != "tool" and message.parts:
+            yield structs.replace(message, calls=())
 
 
 def told(item: Item) -> Item:

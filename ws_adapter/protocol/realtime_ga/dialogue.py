@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ws_adapter.protocol.core.actions import Action, Detect
+from ws_adapter.protocol.core.actions import Action, Detect, Note
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.turn import Message, Speech
 from ws_adapter.protocol.realtime_ga.answers import Answers
 from ws_adapter.protocol.realtime_ga.asking import NOTHING_DIFFERENT, ask
-from ws_adapter.protocol.realtime_ga.conversation import Conversation, Entry, told
+from ws_adapter.protocol.realtime_ga.conversation import MOST_BYTES, Conversation, Entry, told
 from ws_adapter.protocol.realtime_ga.input_buffer import InputBuffer, ms_of
 from ws_adapter.protocol.realtime_ga.listening import Began, Listening
 from ws_adapter.protocol.realtime_ga.native import Native, model_decides
@@ -37,6 +37,8 @@ OVERSHOOT_MS: Final = 100
 """So much later than its end the playing of an answer may be said to have stopped: clocks differ."""
 
 
+_TOOLS_IGNORED: Final = Note("it offers tools to a model that calls none: session.tools stays empty")
+
 _TAIL_BYTES: Final = 4096
 """What a resampler may still hold back at the end of a sound."""
 
@@ -57,7 +59,7 @@ class Dialogue:
         self.settings = settings
         self._limits = limits
         self.buffer = InputBuffer(settings.input_format)
-        self.conversation = Conversation(teller.new_id("conv"))
+        self.conversation = Conversation(teller.new_id("conv"), settings.retention_ratio)
         self.idle_at: float | None = None
         """When the model speaks again because the user does not."""
         self._session_id = session_id
@@ -94,6 +96,7 @@ class Dialogue:
         )
         self._check_native(new)
         self.settings = new
+        self.conversation.ratio = new.retention_ratio
         self.native = self.native or self._new_native(new)
         if self.settings.input_format != old.input_format:
             self.buffer = InputBuffer(self.settings.input_format)
@@ -101,7 +104,8 @@ class Dialogue:
             self.idle_at = None
             self._listening = self._new_listening()
         session = self.settings.resource(self._session_id, self._expires_at)
-        return [self._teller.event(events.SessionUpdated, session=session)]
+        updated = self._teller.event(events.SessionUpdated, session=session)
+        return [updated, *([_TOOLS_IGNORED] if event.session.tools and not new.fields.tools else [])]
 
     def _new_native(self, settings: Settings) -> Native | None:
         if not isinstance(settings.turn_detection, SemanticVad):
@@ -177,7 +181,7 @@ class Dialogue:
     def commit(self) -> list[Action]:
         """The client says that the user has said all."""
         item_id, listening = self._item_id or self._teller.new_id("item"), self._listening
-        self.conversation.check_room(self.buffer.held_bytes + _TAIL_BYTES)
+        self.conversation.admit(self.buffer.held_bytes + _TAIL_BYTES)
         data = self.buffer.take_all() if listening is None else self.buffer.take_whole()
         self._item_id, self._listening = "", self._new_listening()
         return self._commit(data, item_id)
@@ -206,9 +210,7 @@ class Dialogue:
 
     def _commit(self, data: bytes, item_id: str) -> list[Action]:
         """An item of what was heard. Raises `Refusal` if there is no room for it."""
-        if self.native is not None:
-            self.conversation.make_room(len(data))
-        self.conversation.check_room(len(data))
+        self.conversation.admit(len(data))
         item = MessageItem(id=item_id, status="completed", role="user", content=[Heard(transcript=None)])
         before = self.conversation.last_id
         committed = self._teller.event(events.AudioCommitted, previous_item_id=before, item_id=item_id)
@@ -236,7 +238,9 @@ class Dialogue:
             raise Denied(Code.DUPLICATE_ITEM, message, "item.id")
         if isinstance(item, CallOutputItem) and not self.conversation.has_call(item.call_id):
             raise invalid("item.call_id", f"the model has not made a call {shown(item.call_id)}")
-        self.conversation.check_room(entry.size)
+        if entry.size > MOST_BYTES:
+            raise invalid("item", f"expected at most {MOST_BYTES // 2**20} MiB, got more")
+        self.conversation.admit(entry.size)
         return self._add(entry, event.previous_item_id or None)
 
     def _add(self, entry: Entry, after: str | None = None) -> list[Action]:
@@ -253,6 +257,9 @@ class Dialogue:
         assert event.item_id is not None
         assert event.content_index is not None
         assert event.audio_end_ms is not None
+        fields = {name: getattr(event, name) for name in ("item_id", "content_index", "audio_end_ms")}
+        if self.conversation.has_dropped(event.item_id):
+            return [self._teller.event(events.ItemTruncated, **fields)]
         entry = self.conversation.find(event.item_id, Code.TRUNCATE_UNKNOWN)
         if entry.transcript is None:
             raise Denied(None, "Only model output audio messages can be truncated", "item_id")
@@ -263,7 +270,6 @@ class Dialogue:
             raise Denied(Code.INVALID_VALUE, what, "audio_end_ms")
         entry.truncate(event.audio_end_ms)
         back = self.native.rewind(event.item_id, event.audio_end_ms) if self.native is not None else []
-        fields = {name: getattr(event, name) for name in ("item_id", "content_index", "audio_end_ms")}
         return [*back, self._teller.event(events.ItemTruncated, **fields)]
 
     def delete(self, event: ItemDelete) -> list[Action]:
@@ -289,7 +295,7 @@ class Dialogue:
         )
         if asked.conversation is not None:
             self._owes_answer, self.idle_at = False, None
-            asked.conversation.check_room(0)
+            self.conversation.admit(0)
         return self._answers.create(Response(asked, self._teller))
 
     def cancel(self, event: ResponseCancel) -> list[Action]:

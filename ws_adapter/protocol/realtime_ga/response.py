@@ -182,6 +182,8 @@ class Response:
         self._open = entry
         actions: list[Action] = [self._of_item(events.OutputItemAdded, entry)]
         if (conversation := self.asked.conversation) is not None:
+            if conversation.ratio is not None:
+                conversation.make_room()
             before = conversation.last_id
             conversation.add(entry)
             item = told(entry.item)

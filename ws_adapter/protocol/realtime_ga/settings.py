@@ -166,8 +166,7 @@ class Settings:
         if new.model is not None and new.model != self.model:
             message = f"expected {shown(self.model)}, the model of the URL, got {shown(new.model)}"
             raise invalid("session.model", message)
-        new = msgspec.structs.replace(new, model=None)
-        made = Settings(self.model, self.abilities, merged(self.fields, _completed(new, self)))
+        made = self._merged(msgspec.structs.replace(new, model=None))
         made._check(new, catalogue)
         if has_spoken and made.voice_name != self.voice_name:
             message = "session.audio.output.voice: the model has spoken: it keeps its voice"
@@ -175,6 +174,13 @@ class Settings:
         if has_input and made.input_format != self.input_format:
             raise invalid("session.audio.input.format", "audio has come: it keeps its format")
         return made
+
+    def _merged(self, new: SessionFields) -> "Settings":
+        """The settings with a change; a model that calls no tools is told of none."""
+        fields = merged(self.fields, _completed(new, self))
+        if not self.abilities.calls_tools:
+            fields = msgspec.structs.replace(fields, tools=[])
+        return Settings(self.model, self.abilities, fields)
 
     def _check(self, new: SessionFields, catalogue: Catalogue | None) -> None:
         if new.prompt is not None:
@@ -184,9 +190,11 @@ class Settings:
         if isinstance(self.turn_detection, SemanticVad):
             self._check_native(self.turn_detection)
         check_voice(self.output.voice, self.model, catalogue, "session.audio.output.voice")
-        tools = read_tools(self.fields.tools or (), "session.tools", calls_tools=self.abilities.calls_tools)
+        calls_tools = self.abilities.calls_tools
+        given = self.fields.tools if calls_tools else new.tools
+        tools = read_tools(given or (), "session.tools", calls_tools=calls_tools)
         if new.tool_choice is not None:
-            read_choice(new.tool_choice, tools, "session.tool_choice")
+            read_choice(new.tool_choice, tools, "session.tool_choice", calls_tools=calls_tools)
 
     def _check_native(self, given: SemanticVad) -> None:
         path = "session.audio.input.turn_detection"

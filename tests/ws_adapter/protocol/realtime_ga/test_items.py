@@ -167,22 +167,6 @@ def test_a_part_that_cannot_be_used_refuses_the_item(part: Event, role: str, par
     assert answer["error"]["code"] in ("invalid_value", "missing_required_parameter")
 
 
-def test_a_conversation_is_bounded_in_items_and_bytes() -> None:
-    session, _ = session_with()
-    for _ in range(5):
-        session.client(append(75.0))
-        session.client(COMMIT)
-    session.client(append(75.0))
-
-    (full,) = session.client(COMMIT)
-
-    assert full["error"]["code"] == "conversation_full"
-    assert "24 MiB" in full["error"]["message"]
-    first = session.sent[3]["item_id"]
-    assert told(session.client({"type": "conversation.item.delete", "item_id": first}))
-    assert told(session.client(COMMIT))[0] == "input_audio_buffer.committed"
-
-
 def test_what_waits_is_bounded_and_said_once() -> None:
     session, _ = session_with()
     session.client(append(75.0))

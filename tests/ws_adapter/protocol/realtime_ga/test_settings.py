@@ -270,13 +270,70 @@ def test_a_model_without_a_voice_writes() -> None:
     assert not session.turn.speaks
 
 
-def test_tools_are_for_models_that_call_them() -> None:
+def without_tools() -> RealtimeGaConversation:
+    """A session whose model calls no tools."""
     session = RealtimeGaConversation(catalogue=catalogue_of(voices={"amber"}))
     session.begin()
+    return session
 
-    (answer,) = session.client(update(tools=[WEATHER]))
 
-    assert (answer["error"]["code"], answer["error"]["param"]) == ("invalid_value", "session.tools")
+@pytest.mark.parametrize("choice", ["auto", "none"])
+def test_update_with_tools_for_a_model_without_is_accepted_as_a_whole(choice: str) -> None:
+    session = without_tools()
+    vad = {"type": "server_vad", "threshold": 0.7}
+
+    (updated,) = session.client(
+        update(
+            instructions="Be brief.",
+            tools=[WEATHER],
+            tool_choice=choice,
+            audio={"input": {"turn_detection": vad}, "output": {"voice": "amber"}},
+        )
+    )
+
+    told_session = updated["session"]
+    assert (told_session["instructions"], told_session["tools"]) == ("Be brief.", [])
+    assert told_session["tool_choice"] == choice
+    assert told_session["audio"]["output"]["voice"] == "amber"
+    assert told_session["audio"]["input"]["turn_detection"]["threshold"] == 0.7
+    assert session.notes == ["it offers tools to a model that calls none: session.tools stays empty"]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "weather"}])
+def test_forced_choice_of_a_tool_is_refused_by_a_model_without(choice: Any) -> None:
+    session = without_tools()
+
+    (of_session,) = session.client(update(tools=[WEATHER], tool_choice=choice))
+    (of_response,) = session.client(
+        {"type": "response.create", "response": {"tools": [WEATHER], "tool_choice": choice}}
+    )
+
+    for answer, path in ((of_session, "session"), (of_response, "response")):
+        assert answer["error"]["param"] == f"{path}.tool_choice"
+        assert "calls no tools" in answer["error"]["message"]
+
+
+def test_tools_that_no_model_could_call_are_refused_by_a_model_without() -> None:
+    session = without_tools()
+
+    (answer,) = session.client(update(tools=[WEATHER, WEATHER]))
+
+    assert answer["error"]["param"] == "session.tools[1].name"
+
+
+def test_model_without_tools_is_told_neither_tools_nor_calls() -> None:
+    session = without_tools()
+    session.client(update(tools=[WEATHER]))
+    session.client(message("Hello"))
+    call = {"type": "function_call", "name": "weather", "arguments": "{}", "call_id": "call_1"}
+    session.client({"type": "conversation.item.create", "item": call})
+    output = {"type": "function_call_output", "call_id": "call_1", "output": "sun"}
+    session.client({"type": "conversation.item.create", "item": output})
+
+    session.answer(tools=[WEATHER])
+
+    assert session.turn.tools == ()
+    assert [message.role for message in session.turn.messages] == ["system", "user"]
 
 
 def test_an_update_that_says_nothing_changes_nothing() -> None:

@@ -241,8 +241,9 @@ def test_a_user_who_speaks_is_not_spoken_to() -> None:
     assert session.wait(20.0) == []
 
 
-def test_a_turn_for_which_there_is_no_room_is_an_error() -> None:
+def test_turn_without_room_is_an_error_where_nothing_is_dropped() -> None:
     session = hearing()
+    session.client(update(truncation="disabled"))
     for _ in range(256):
         session.client(message("x"))
         session.wait(0.1)

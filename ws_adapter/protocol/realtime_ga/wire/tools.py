@@ -19,9 +19,10 @@ MOST_BYTES: Final = 131_072
 
 
 def read_tools(given: Sequence[FunctionTool], path: str, *, calls_tools: bool) -> tuple[Tool, ...]:
-    """Raises `Refusal`."""
-    if given and not calls_tools:
-        raise invalid(path, "expected none: the model calls no tools")
+    """Return the tools of a session or a response: none where the model calls none.
+
+    Raises `Refusal` for a tool that no model could call.
+    """
     read: dict[str, Tool] = {}
     size = 0
     for i, tool in enumerate(given):
@@ -36,11 +37,13 @@ def read_tools(given: Sequence[FunctionTool], path: str, *, calls_tools: bool) -
         if tool.parameters and tool.parameters.get("type", "object") != "object":
             raise invalid(f"{path}[{i}].parameters.type", 'expected "object"')
         read[tool.name] = Tool(tool.name, tool.description or "", parameters)
-    return tuple(read.values())
+    return tuple(read.values()) if calls_tools else ()
 
 
-def read_choice(given: ToolChoice, tools: Sequence[Tool], path: str) -> TurnsChoice:
-    """Raises `Refusal`."""
+def read_choice(given: ToolChoice, tools: Sequence[Tool], path: str, *, calls_tools: bool) -> TurnsChoice:
+    """Return the choice among `tools`. Raises `Refusal` where it forces a call that cannot be made."""
+    if not calls_tools and given not in ("auto", "none"):
+        raise invalid(path, "expected auto or none: the model calls no tools")
     if isinstance(given, ToolOfChoice):
         if all(tool.name != given.name for tool in tools):
             raise invalid(f"{path}.name", f"there is no tool {shown(given.name)}")

@@ -182,9 +182,13 @@ class Paused(ServerEvent, kw_only=True, tag="paused"):
 
     timeout: float
 
+    pauses: ClassVar = True
+
 
 class Resumed(ServerEvent, kw_only=True, tag="resumed"):
     """The break is over."""
+
+    pauses: ClassVar = False
 
 
 class Interrupted(ServerEvent, kw_only=True, tag="interrupted"):

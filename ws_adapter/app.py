@@ -267,7 +267,7 @@ def _assemble(
     told = options.processes_file
     snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock, detects, peers, told)
     handshake = Handshake(options, access, telemetry, metrics, snapshot)
-    pages = Pages(services, access, voice, {} if options.no_page else read_files())
+    pages = Pages(services, access, voice, {} if options.no_page else read_files(), metrics.leases)
     server = PublicServer(services, access, handshake, pages, metrics, certificate, recorder)
     direct = _direct_server(services, access, metrics, handshake, certificate)
     expiry = KeyExpiry(access, clock, lambda: _end_withdrawn(server, direct))

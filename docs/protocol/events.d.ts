@@ -1232,6 +1232,8 @@ export namespace Duplex {
     dropped?: boolean;
     /** Such units so far. */
     dropped_total?: number;
+    /** Pictures not looked at: a session without video. */
+    ignored_frames?: number;
     /** Null while the model listens, else base64 of raw little-endian float32, mono, 24 kHz. */
     audio_data: Base64 | null;
   }

@@ -105,6 +105,8 @@ class Prefilled:
     timings: UnitTimings = field(default_factory=UnitTimings)
     failure: Failure | None = None
     vision_slices: int = 0
+    ignored_fields: tuple[str, ...] = ()
+    """Paths of settings of a chat turn that were given and have no effect with this model."""
 
 
 @dataclass(frozen=True)
@@ -271,6 +273,8 @@ class ModelInfo:
     sampling_defaults: Sampling = field(default_factory=Sampling)
     sees: bool = False
     """Whether it has a vision encoder."""
+    max_slices: int = 0
+    """Most slices that it cuts a picture into: 0 if it sees none, 1 if it cuts none."""
     speaks: bool = True
     """Whether it has a voice."""
     windows: frozenset[WindowMode] = frozenset({WindowMode.OFF, WindowMode.BASIC})

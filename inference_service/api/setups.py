@@ -7,6 +7,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+MAX_SLICES: Final = 9
+"""Most slices that a caller may ask a picture to be cut into."""
+
 
 @dataclass(frozen=True)
 class DuplexSettings:
@@ -300,7 +303,12 @@ class TurnInput:
     enable_thinking: bool = False
     omni_mode: bool = False
     max_slice_nums: int | None = None
-    use_image_id: bool = True
+    use_image_id: bool | None = None
+    """Whether pictures are numbered; None leaves it to the model."""
+    tts_mode: str = ""
+    """The model's name for a way of speaking; empty means its default."""
+    language: str = ""
+    """Language to speak; empty means that of the text."""
     tools: Tools = NO_TOOLS
 
 

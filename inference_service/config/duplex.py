@@ -61,6 +61,8 @@ class DuplexReader(ConfigReader):
                 self.ignored.append("duplex.generate_audio")
             else:
                 settings = replace(settings, generate_audio=duplex.generate_audio)
+        if duplex.HasField("tts_temperature") and not self._info.speaks:
+            self.ignored.append("duplex.tts_temperature")
         match duplex.decode_mode:
             case common_pb2.DECODE_MODE_GREEDY:
                 settings = replace(settings, greedy=True)

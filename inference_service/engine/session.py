@@ -170,6 +170,8 @@ class Run(Generic[Prepared]):
     """Input rows that are tokens, those carried from the unit before and marks round media included."""
     vision_rows: int = 0
     vision_slices: int = 0
+    ignored_fields: tuple[str, ...] = ()
+    """Settings of its input that have no effect."""
     audio_rows: int = 0
     cached: int = 0
     """Entries of the context that were there before it."""
@@ -230,7 +232,12 @@ class Run(Generic[Prepared]):
         if self.failure is not None:
             return Prefilled(self.number, context_tokens, failure=self.failure)
         return Prefilled(
-            self.number, context_tokens, self.usage(), self.timings(), vision_slices=self.vision_slices
+            self.number,
+            context_tokens,
+            self.usage(),
+            self.timings(),
+            vision_slices=self.vision_slices,
+            ignored_fields=self.ignored_fields,
         )
 
     def done(self, end: End, context_tokens: int) -> Done:

@@ -223,6 +223,7 @@ def model_info(config: ModelConfig, *, chats: bool = False, calls_tools: bool = 
         window=Window(WindowMode.BASIC, config.window_high, config.window_low),
         modes=_modes(config, chats),
         sees=config.vision is not None,
+        max_slices=int(config.vision is not None),
         vocabulary=config.language.vocab_size,
         calls_tools=calls_tools,
     )

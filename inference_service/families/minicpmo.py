@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import DuplexSettings, Mode, TextPurpose, Window, WindowMode
+from inference_service.api.setups import MAX_SLICES, DuplexSettings, Mode, TextPurpose, Window, WindowMode
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.engine.batch.pages import slot_rows
 from inference_service.engine.device.transfer import upload
@@ -81,6 +81,7 @@ def components(
             window=Window(),
             modes=frozenset({Mode.AUDIO, Mode.VIDEO, Mode.CHAT, Mode.TOKENS}),
             sees=True,
+            max_slices=MAX_SLICES,
             speaks=speech is not None,
             vocabulary=config.language.vocab_size,
             windows=frozenset(WindowMode),

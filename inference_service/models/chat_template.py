@@ -27,6 +27,8 @@ _PLAIN_TALK = [
     {"role": "assistant", "content": "b"},
     {"role": "user", "content": "c"},
 ]
+PART_JOINT = "\n"
+"""What usually stands between the parts of a message."""
 _LAST = 8
 """Ids at the end of a prompt in which what begins a thought would be."""
 
@@ -69,6 +71,10 @@ class ChatTemplate:
             written = self._rendered(_PLAIN_TALK, add_generation_prompt=False)
         except TemplateRefused as refused:
             raise CheckpointError(f"The chat template cannot be used: {refused}.") from None
+        self.thinks = self.token(THINK) is not None or self._heeds("enable_thinking")
+        """Whether the model can be asked to think before it answers."""
+        self.prepares_speech = self._heeds("use_tts_template")
+        """Whether a prompt differs before an answer that is to be spoken."""
         self.calls = syntax.told_from(self._with_tools)
         """How this model writes calls; None if it takes no tools, or writes calls in an unknown way."""
         if self.calls is not None:
@@ -150,7 +156,7 @@ class ChatTemplate:
         *,
         enable_thinking: bool = False,
         use_tts_template: bool = False,
-        joint: str = "\n",
+        joint: str = PART_JOINT,
         tools: Sequence[Tool] = (),
     ) -> list[list[int] | Media]:
         """The prompt up to where the answer begins: ids, and the places of media.
@@ -223,6 +229,14 @@ class ChatTemplate:
             return str(self._tokenizer.apply_chat_template(conversation, tokenize=False, **flags))
         except (TemplateError, TypeError) as error:
             raise TemplateRefused(str(error) or type(error).__name__) from None
+
+    def _heeds(self, flag: str) -> bool:
+        """Whether the template renders differently with a flag."""
+        without, with_flag = (
+            self._rendered(_PLAIN_TALK[:1], add_generation_prompt=True, **{flag: value})
+            for value in (False, True)
+        )
+        return without != with_flag
 
     def _filled(self, part: Part, slots: "_Slots") -> str:
         """What stands for a part in the rendered text; what is no harmless text goes to `slots`."""

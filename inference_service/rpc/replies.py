@@ -65,6 +65,7 @@ def session_ready(
         effective=plan.effective,
         ignored_fields=plan.ignored_fields,
         text_purposes=_purposes(info) if plan.setup.is_duplex else (),
+        max_slices=info.max_slices,
     )
     return pb.PrefillResponse(unit=0, ready=result)
 
@@ -115,6 +116,7 @@ def automatic_finalized(answer: Finalized) -> pb.GenerateResponse:
 
 def _fill_prefilled(result: pb.Prefilled, answer: Prefilled) -> None:
     result.context_tokens, result.vision_slices = answer.context_tokens, answer.vision_slices
+    result.ignored_fields.extend(answer.ignored_fields)
     _count(result.usage, answer.usage)
     _time(result.timings, answer.timings)
 

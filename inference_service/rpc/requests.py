@@ -15,6 +15,7 @@ from antiphon.semconv import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Failure, ModelInfo
 from inference_service.api.setups import (
+    MAX_SLICES,
     ChatSetup,
     Content,
     DuplexSetup,
@@ -30,7 +31,7 @@ from inference_service.config.sampling import unit_overrides, unknown_id_problem
 from inference_service.errors import BadField, PayloadInvalid, UnitRefused
 from inference_service.media.image import MAX_FRAMES
 from inference_service.media.pcm import decode_pcm
-from inference_service.rpc.turns import MAX_SLICES, turn_input
+from inference_service.rpc.turns import turn_input
 from inference_service.session.units import Generate, Rewind, Stream
 
 LARGE = 1 << 18

@@ -4,12 +4,9 @@ from collections.abc import Iterator
 
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import ChatMessage, ChatSetup, Clip, Picture, TurnInput
+from inference_service.api.setups import MAX_SLICES, ChatMessage, ChatSetup, Clip, Picture, TurnInput
 from inference_service.media.pcm import decode_pcm
 from inference_service.rpc.tools import bad, check_result, read_calls, read_tools, unsupported
-
-MAX_SLICES = 9
-"""Most slices that a caller may ask a picture to be cut into."""
 
 _ROLES = {
     pb.ROLE_SYSTEM: "system",
@@ -41,7 +38,9 @@ def turn_input(turn: pb.TurnInput, info: ModelInfo, _: ChatSetup) -> TurnInput:
         enable_thinking=turn.enable_thinking,
         omni_mode=turn.omni_mode,
         max_slice_nums=slices,
-        use_image_id=not turn.image.HasField("use_image_id") or turn.image.use_image_id,
+        use_image_id=turn.image.use_image_id if turn.image.HasField("use_image_id") else None,
+        tts_mode=turn.tts.mode,
+        language=turn.tts.language,
         tools=read_tools(turn, info),
     )
 

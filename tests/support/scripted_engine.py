@@ -45,6 +45,7 @@ from inference_service.api.engine import (
     UnitUsage,
 )
 from inference_service.api.setups import (
+    MAX_SLICES,
     ChatMessage,
     Content,
     DuplexSettings,
@@ -76,11 +77,23 @@ INFO = ModelInfo(
     duplex_defaults=DuplexSettings(),
     window=Window(WindowMode.BASIC, 3000, 2000),
     vocabulary=1000,
+    max_slices=MAX_SLICES,
 )
 
 
 EVERYTHING = replace(INFO, modes=frozenset(Mode), sees=True)
 """A model that can hold every kind of session."""
+
+
+def _without_effect(content: Content) -> tuple[str, ...]:
+    """Settings of a turn that the script has no use for."""
+    if not isinstance(content, TurnInput):
+        return ()
+    given = {
+        "turn.tts.mode": content.tts_mode not in ("", "default"),
+        "turn.tts.language": bool(content.language),
+    }
+    return tuple(path for path, is_given in given.items() if is_given)
 
 
 @dataclass(frozen=True)
@@ -346,7 +359,8 @@ class ScriptedSession:
             return False
         if play.refused is None:
             self._tokens += UNIT_TOKENS
-        self._say(Prefilled(unit, self._tokens, self._spent(), UnitTimings(prefill=0.001), play.refused))
+        told = Prefilled(unit, self._tokens, self._spent(), UnitTimings(prefill=0.001), play.refused)
+        self._say(replace(told, ignored_fields=_without_effect(self.given[unit])))
         return True
 
     def _generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> bool:

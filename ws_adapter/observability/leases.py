@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Final
 
 from antiphon.semconv import SlotState
 from ws_adapter.dispatch.base import Lease
@@ -16,6 +17,27 @@ class Held:
     kind: Kind
     since: float
     state: SlotState = SlotState.GRANTED
+    session_id: str = ""
+    is_paused: bool = False
+    """Whether the client takes a break."""
+
+
+@dataclass(slots=True)
+class SlotTotals:
+    """What this adapter has had one slot do since it began: sessions, units, and milliseconds for those."""
+
+    requests: int = 0
+    units: int = 0
+    busy_ms: float = 0.0
+
+    @property
+    def mean_ms(self) -> float:
+        """Milliseconds that a unit took on average."""
+        return round(self.busy_ms / self.units, 1) if self.units else 0.0
+
+
+MOST_TOTALS: Final = 4096
+"""Slots of which totals are kept: workers that start again have new names."""
 
 
 class Leases:
@@ -23,12 +45,24 @@ class Leases:
 
     def __init__(self) -> None:
         self._held: dict[Held, None] = {}
+        self.totals: dict[tuple[str, int], SlotTotals] = {}
+        """By worker and slot, the one granted last at the end."""
 
-    def granted(self, lease: Lease, kind: Kind, now: float) -> Held:
+    def granted(self, lease: Lease, kind: Kind, now: float, session_id: str = "") -> Held:
         """A session got a slot."""
-        held = Held(lease, kind, now)
+        held = Held(lease, kind, now, session_id=session_id)
         self._held[held] = None
+        place = lease.worker_id, lease.slot
+        totals = self.totals.pop(place, None) or SlotTotals()
+        totals.requests += 1
+        self.totals[place] = totals
+        if len(self.totals) > MOST_TOTALS:
+            del self.totals[next(iter(self.totals))]
         return held
+
+    def totals_of(self, held: Held) -> SlotTotals:
+        """Return what its slot has done so far."""
+        return self.totals.get((held.lease.worker_id, held.lease.slot)) or SlotTotals()
 
     def returned(self, held: Held) -> None:
         """It is somebody else's."""

@@ -95,6 +95,8 @@ class SessionTelemetry:
         self._takes_line = takes_line
         self.units = UnitTelemetry(metrics, trace, fields, kind, dialect, clock)
         self._began_at = clock.now()
+        self._held: Held | None = None
+        """The slot that it got last."""
         self._failure = ""
         metrics.active[kind] += 1
         logger.info("session opened", extra={"mode": kind.value, "dialect": dialect})
@@ -114,6 +116,16 @@ class SessionTelemetry:
             level = logging.WARNING
         if level > logging.INFO or self._takes_line():
             logger.log(level, "the client is told of an error", extra={"code": fault.code})
+
+    def held(self, held: Held) -> None:
+        """The session got this slot."""
+        self._held = held
+        self.units.slot = self.metrics.leases.totals_of(held)
+
+    def paused(self, is_paused: bool) -> None:
+        """The client takes a break, or it is over."""
+        if self._held is not None:
+            self._held.is_paused = is_paused
 
     def noted(self, text: str) -> None:
         """There is something to say of the client, in words of ours."""
@@ -220,7 +232,8 @@ class SlotTelemetry:
         if self._estimate_s is not None:
             self._metrics.estimate_error.record(abs(waited_s - self._estimate_s))
         self._trace.left(QueueOutcome.GRANTED)
-        self._held = self._metrics.leases.granted(lease, session.kind, now)
+        self._held = self._metrics.leases.granted(lease, session.kind, now, session.fields.session_id)
+        session.held(self._held)
         session.fields.worker_id = lease.worker_id
         host, _, port = lease.target.rpartition(":")
         self._trace.granted(

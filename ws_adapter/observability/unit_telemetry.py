@@ -14,6 +14,7 @@ from antiphon import semconv
 from antiphon.semconv import DropReason, Reason
 from antiphon.telemetry.context import format_traceparent
 from antiphon.telemetry.logs import SessionFields
+from ws_adapter.observability.leases import SlotTotals
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.tracing import MOST_LINKS, SessionTrace
 from ws_adapter.process.clock import Clock
@@ -84,6 +85,8 @@ class UnitTelemetry:
         self._first_audio_after = metrics.first_audio.recorder(kind, dialect)
         self._overhead = metrics.overhead.recorder()
         self._outbox = metrics.outbox.recorder()
+        self.slot: SlotTotals | None = None
+        """Totals of the slot that the session has, or had last."""
         self._running: dict[int, _Unit] = {}
         self._ending: _Unit | None = None
         """The unit whose end is being passed on."""
@@ -141,6 +144,9 @@ class UnitTelemetry:
         if 0 < unit.audio_s < seconds:
             metrics.misses[self._kind] += 1
         if done.timings.total is not None:
+            if self.slot is not None:
+                self.slot.units += 1
+                self.slot.busy_ms += done.timings.total
             self._overhead(max(0.0, now - unit.ran_at - done.timings.total / 1000))
         if done.end in _SPOKEN:
             if unit.has_text:

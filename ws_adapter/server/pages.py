@@ -5,9 +5,11 @@ from typing import Final
 
 from websockets.http11 import Response
 
+from ws_adapter.observability.leases import Leases
 from ws_adapter.server import client_secrets, responses
 from ws_adapter.server.access import Access
 from ws_adapter.server.default_voice import DefaultVoice
+from ws_adapter.server.slot_rows import Slots
 from ws_adapter.session.catalogue import narrowed
 from ws_adapter.session.services import Services
 from ws_adapter.web.files import PageFile
@@ -15,7 +17,6 @@ from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.keys import Key
 from ws_adapter.web.rate_limit import Caller
 from ws_adapter.web.routes import Page, find_page
-from ws_adapter.worker.registry import Condition
 
 READING: Final = ("GET", "HEAD")
 
@@ -31,9 +32,18 @@ class Pages:
     """Answers requests that open no WebSocket."""
 
     def __init__(
-        self, services: Services, access: Access, voice: DefaultVoice, files: Mapping[str, PageFile]
+        self,
+        services: Services,
+        access: Access,
+        voice: DefaultVoice,
+        files: Mapping[str, PageFile],
+        leases: Leases,
     ) -> None:
-        """`voice` is for clients that ask for one, `files` are those of the web page, none without it."""
+        """`voice` is for clients that ask for one, `files` are those of the web page, none without it.
+
+        `leases` are the slots that sessions have.
+        """
+        self._leases = leases
         self.tls_port: int | None = None
         """Where TLS is spoken, once it is."""
         self._options = services.options
@@ -90,6 +100,8 @@ class Pages:
                 return responses.about(status, catalogue, self._options, self.tls_port)
             case Page.STATUS:
                 return await self._status()
+            case Page.WORKERS:
+                return await self._workers(key)
             case Page.MODELS:
                 catalogue = self._registry.catalogue()
                 if catalogue is not None and key is not None:
@@ -106,11 +118,13 @@ class Pages:
         raise AssertionError(page)
 
     async def _status(self) -> Response:
-        workers = self._registry.conditions()
-        return responses.service_status(
-            await self._dispatcher.status(),
-            await self._dispatcher.view(),
-            loading=workers[Condition.LOADING],
-            broken=workers[Condition.UNFIT],
-            offline=workers[Condition.OFFLINE],
-        )
+        view = await self._dispatcher.view()
+        slots = Slots(view.running, self._leases.held())
+        status = await self._dispatcher.status()
+        return responses.service_status(status, view, slots, self._registry.conditions())
+
+    async def _workers(self, key: Key | None) -> Response:
+        slots = Slots((await self._dispatcher.view()).running, self._leases.held())
+        names = key is not None and key.is_admin
+        workers, totals = self._registry.workers(), self._leases.totals
+        return responses.workers(slots.rows(workers, totals, self._clock.unix(), names=names))

@@ -1,7 +1,7 @@
 """HTTP answers. No route takes a body."""
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any, Final
@@ -16,7 +16,9 @@ from ws_adapter.protocol.core.config import Catalogue, Mode
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
 from ws_adapter.protocol.media.reference_voice import RATE_HZ
 from ws_adapter.server.default_voice import DefaultVoice
+from ws_adapter.server.slot_rows import BUSY, Slots
 from ws_adapter.web.files import POLICY, PageFile
+from ws_adapter.worker.registry import Condition
 
 PROTOCOL: Final = "antiphon.v1"
 OWNER: Final = "antiphon"
@@ -56,27 +58,38 @@ def health() -> Response:
     return answer(HTTPStatus.OK, {"status": "healthy", "timestamp": now})
 
 
-def service_status(status: PoolStatus, queue: QueueView, loading: int, broken: int, offline: int) -> Response:
+def service_status(
+    status: PoolStatus, queue: QueueView, slots: Slots, conditions: Mapping[Condition, int]
+) -> Response:
     """The figures of a reference server, each of whose workers is a slot here.
 
-    `loading`, `broken` and `offline` count workers that cannot say how many slots they have: one for each.
+    `conditions` counts workers: one that is not ready cannot say how many slots it has, and counts as one.
     """
     # A slot is in use until its worker has cleaned it, also when that worker is no longer ready.
-    duplex = len(queue.running)
+    running = [(one, slots.activity(one.worker_id, one.slot)) for one in queue.running]
+    busy = sum(activity in BUSY for _, activity in running)
+    loading, broken = conditions[Condition.LOADING], conditions[Condition.UNFIT]
+    offline = conditions[Condition.OFFLINE]
     body = {
         "gateway_healthy": True,
-        "total_workers": status.free_slots + duplex + loading + broken + offline,
+        "total_workers": status.free_slots + len(running) + loading + broken + offline,
         "idle_workers": status.free_slots,
-        "busy_workers": 0,
-        "duplex_workers": duplex,
+        "busy_workers": busy,
+        "duplex_workers": len(running) - busy,
         "loading_workers": loading,
         "error_workers": broken,
         "offline_workers": offline,
         "queue_length": len(queue.waiting),
         "max_queue_size": queue.capacity,
-        "running_tasks": [_task(running) for running in queue.running],
+        "running_tasks": [_task(one) | {"status": activity} for one, activity in running],
     }
     return answer(HTTPStatus.OK, body)
+
+
+def workers(rows: Iterable[Json]) -> Response:
+    """A row for each slot, as a reference server has one for each worker."""
+    told = list(rows)
+    return answer(HTTPStatus.OK, {"total": len(told), "workers": told})
 
 
 def models(catalogue: Catalogue | None, since: float) -> Response:

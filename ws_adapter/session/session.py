@@ -267,6 +267,8 @@ class Session:
                 self._telemetry.told(fault)
         elif send.answer is not None:
             self._telemetry.units.answered(send.answer)
+        elif event.pauses is not None:
+            self._telemetry.paused(event.pauses)
         self._outbox.put(send)
 
     def _arm(self, deadline: float | None) -> None:

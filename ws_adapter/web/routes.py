@@ -40,6 +40,7 @@ class Page(Enum):
     READY = "ready"
     VERSION = "version"
     STATUS = "status"
+    WORKERS = "workers"
     MODELS = "models"
     DEFAULT_VOICE = "default voice"
     QUEUE = "queue"
@@ -56,6 +57,7 @@ _PAGES: Final = {
     "/readyz": Page.READY,
     "/version": Page.VERSION,
     "/status": Page.STATUS,
+    "/workers": Page.WORKERS,
     "/v1/models": Page.MODELS,
     "/api/default_ref_audio": Page.DEFAULT_VOICE,
     "/api/queue": Page.QUEUE,

@@ -234,7 +234,8 @@ def _set_turn(given: pb.TurnInput, turn: Turn) -> None:
         _set_tools(given, turn)
     given.tts.enabled = turn.speaks
     given.tts.mode, given.tts.language = turn.tts_mode, turn.language
-    given.image.use_image_id = turn.use_image_id
+    if turn.use_image_id is not None:
+        given.image.use_image_id = turn.use_image_id
     if turn.max_slice_nums is not None:
         given.image.max_slice_nums = turn.max_slice_nums
     given.omni_mode, given.enable_thinking = turn.omni_mode, turn.enable_thinking
@@ -282,6 +283,7 @@ def prefill_answer(answer: pb.PrefillResponse) -> Ready | Prefilled | None:
                 text_purposes=frozenset(
                     purpose for purpose, number in PURPOSES.items() if number in ready.text_purposes
                 ),
+                max_slices=ready.max_slices if ready.HasField("max_slices") else None,
             )
         case "prefilled":
             return prefilled(answer.unit, answer.prefilled)
@@ -290,7 +292,13 @@ def prefill_answer(answer: pb.PrefillResponse) -> Ready | Prefilled | None:
 
 def prefilled(unit: int, answer: pb.Prefilled) -> Prefilled:
     """Convert the answer to a unit's input."""
-    return Prefilled(unit, _timings(answer.timings), answer.vision_slices, _tokens(answer.usage))
+    return Prefilled(
+        unit,
+        _timings(answer.timings),
+        answer.vision_slices,
+        _tokens(answer.usage),
+        tuple(answer.ignored_fields),
+    )
 
 
 def _speaks(duplex: common_pb2.DuplexConfig) -> bool:

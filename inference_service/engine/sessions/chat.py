@@ -103,6 +103,7 @@ class ChatSession(Session[Prompt]):
         self.run.audio_rows = unit.input.audio_tokens
         self.run.vision_rows = unit.input.vision_tokens
         self.run.vision_slices = unit.input.slices
+        self.run.ignored_fields = unit.input.ignored_fields
         return False
 
     @property

@@ -21,6 +21,7 @@ from inference_service.engine.batch.speech import SpeechJob
 from inference_service.engine.device.rows import Rows
 from inference_service.engine.device.side_stream import Arrival
 from inference_service.media.memo import digest
+from inference_service.models.chat_template import PART_JOINT
 from inference_service.models.config import TurnBound
 from inference_service.models.speech_head import SpeechHead
 from inference_service.models.tokenizer import Tokenizer
@@ -238,7 +239,7 @@ class ChatRules:
     """Whether it is told which picture is which, unless a turn says otherwise."""
     hearing_opens_speech: bool = False
     """Whether a turn with a clip in it is answered as one that is to be spoken."""
-    omni_joint: str = "\n"
+    omni_joint: str = PART_JOINT
     """What stands between the parts of a message in `omni_mode`."""
 
 

@@ -25,12 +25,14 @@ from inference_service.engine.sessions.components import ROWS_PER_SECOND, Measur
 from inference_service.engine.sessions.reference_voice import ReferenceVoice
 from inference_service.errors import UnitRefused
 from inference_service.media.pool import Priority
-from inference_service.models.chat_template import ChatTemplate, Media, Message, TemplateRefused
+from inference_service.models.chat_template import PART_JOINT, ChatTemplate, Media, Message, TemplateRefused
 from inference_service.tools.grammar import CallGrammar, Constraint
 from inference_service.tools.reader import Thinking
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_TTS_MODE = "default"
+"""What a caller may call a model's usual way of speaking."""
 _MARKS = 2
 """Round a picture and round a clip."""
 _IDS_AT_ONCE = 1024
@@ -61,7 +63,7 @@ class Dialogue:
     """None for a model that sees nothing."""
     hearing_opens_speech: bool = False
     """Whether a prompt with a clip in it ends like one whose answer is to be spoken."""
-    omni_joint: str = "\n"
+    omni_joint: str = PART_JOINT
     """What stands between the parts of a message in `omni_mode`."""
     grammar: CallGrammar | None = None
     """None for a model that cannot be made to call a tool."""
@@ -77,6 +79,8 @@ class PictureRules:
     """The ids round the number of a picture; None if pictures have none."""
     line_end: tuple[int, ...] = ()
     """Ids between the rows of its details."""
+    max_slices: int = 1
+    """Most slices that it is cut into."""
 
     def tokens(self, measure: Measure) -> int:
         """Embeddings of its slices, and ids between them."""
@@ -116,6 +120,8 @@ class Prompt:
     thinking: Thinking = Thinking.NO
     constraint: Constraint | None = None
     """What the answer is to be; None if it may be anything."""
+    ignored_fields: tuple[str, ...] = ()
+    """Paths of settings that were given and have no effect."""
 
 
 class ChatPreprocessor(Preprocessor[Prompt]):
@@ -149,10 +155,12 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         speaks = content.speaks and self._dialogue.speaks
         tools, thinking = _told_of(content.tools), self._thinking(content, rendered)
         constraint = self._constraint(tools, thinking)
-        return Prompt(list(_portions(passages)), *counts, slices, speaks, tools, thinking, constraint)
+        ignored = tuple(_without_effect(content, self._dialogue))
+        portions = list(_portions(passages))
+        return Prompt(portions, *counts, slices, speaks, tools, thinking, constraint, ignored)
 
     def _thinking(self, content: TurnInput, rendered: list[list[int] | Media]) -> Thinking:
-        if not content.enable_thinking:
+        if not content.enable_thinking or not self._dialogue.template.thinks:
             return Thinking.NO
         return Thinking.BEGUN if self._dialogue.template.opens_thought(rendered) else Thinking.MAY
 
@@ -206,7 +214,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
                 messages,
                 enable_thinking=content.enable_thinking,
                 use_tts_template=content.use_tts_template or hears or (content.speaks and dialogue.speaks),
-                joint=dialogue.omni_joint if content.omni_mode else "\n",
+                joint=dialogue.omni_joint if content.omni_mode else PART_JOINT,
                 tools=_told_of(content.tools).offered,
             )
         except TemplateRefused as refused:
@@ -242,7 +250,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
     def _number(self, content: TurnInput, index: int) -> list[int]:
         """The ids that say which picture comes; none where pictures have no numbers."""
         rules = self._dialogue.picture
-        if rules is None or rules.number_marks is None or not content.use_image_id:
+        if rules is None or rules.number_marks is None or content.use_image_id is False:
             return []
         begin, end = rules.number_marks
         return [begin, *self._dialogue.template.encode(str(index)), end]
@@ -316,6 +324,25 @@ def shared_beginnings(template: ChatTemplate, system_prompt: str) -> Iterator[Ro
         ]
         alike = takewhile(lambda pair: pair[0] == pair[1], zip(*ids, strict=False))
         yield Rows.of_ids([token for token, _ in alike])
+
+
+def _without_effect(content: TurnInput, dialogue: Dialogue) -> Iterator[str]:
+    """Paths of the settings of a turn that are given and that this model has no use for."""
+    template, pictures = dialogue.template, dialogue.picture
+    if content.omni_mode and dialogue.omni_joint == PART_JOINT:
+        yield "turn.omni_mode"
+    if content.enable_thinking and not template.thinks:
+        yield "turn.enable_thinking"
+    if content.use_tts_template and not template.prepares_speech:
+        yield "turn.use_tts_template"
+    if content.max_slice_nums is not None and (pictures is None or pictures.max_slices <= 1):
+        yield "turn.image.max_slice_nums"
+    if content.use_image_id is not None and (pictures is None or pictures.number_marks is None):
+        yield "turn.image.use_image_id"
+    if content.tts_mode not in ("", DEFAULT_TTS_MODE):
+        yield "turn.tts.mode"
+    if content.language:
+        yield "turn.tts.language"
 
 
 def _told_of(tools: Tools) -> Tools:

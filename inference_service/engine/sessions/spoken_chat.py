@@ -174,6 +174,7 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
                 components.slice_tokens + SLICE_MARKS,
                 (_token(template, "<image_id>"), _token(template, "</image_id>")) if numbered else None,
                 tuple(components.tokenizer.encode("\n")) if numbered else (),
+                runtime.info.max_slices,
             )
             if components.eye
             else None,

@@ -202,5 +202,5 @@ async def test_reference_voice_as_the_page_sends_it(chatter: Stack) -> None:
         await client.send(json.dumps(asked))
         events, code = await client.end()
 
-    assert events[-1]["unsupported_fields"] == ["tts.mode", "tts.ref_audio_data"]
+    assert events[-1]["unsupported_fields"] == ["tts.ref_audio_data", "tts.mode"]
     assert code == 1000

@@ -136,7 +136,7 @@ async def test_5_1_defaults(chatter: Stack) -> None:
         "enable_thinking": False,
         "omni_mode": False,
         "max_slice_nums": None,
-        "use_image_id": True,
+        "use_image_id": None,
     }
     assert {name: turn[name] for name in expected} == expected
     assert turn["messages"][1] == {"role": "user", "parts": ["Name a prime."]}

@@ -1,7 +1,8 @@
 """Reads what asks for an answer: what the chat turns of both dialects have in common."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from msgspec.structs import asdict, replace
@@ -22,7 +23,7 @@ from ws_adapter.protocol.chat.fields import (
 )
 from ws_adapter.protocol.chat.tools import check_result, read_calls, read_choice, read_tools
 from ws_adapter.protocol.core.config import Capabilities
-from ws_adapter.protocol.core.signals import Ready
+from ws_adapter.protocol.core.signals import Prefilled, Ready
 from ws_adapter.protocol.core.turn import Call, Generation, Message, Part, Picture, Speech, Turn
 from ws_adapter.protocol.media.images import read_frame
 from ws_adapter.protocol.media.reference_voice import RATE_HZ, Voice, read_reference, read_voice_id
@@ -51,6 +52,8 @@ class Request:
     asks_for_speech: str = ""
     unsupported: tuple[str, ...] = ()
     clipped_samples: int = 0
+    has_own_slices: bool = False
+    """Whether it says itself into how many slices a picture may be cut."""
 
     @property
     def size(self) -> int:
@@ -70,6 +73,17 @@ class Request:
         if not self.turn.speaks or ready.speaks:
             return self.turn, unsupported
         return replace(self.turn, speaks=False), [*filter(None, [self.asks_for_speech]), *unsupported]
+
+    def ignored_by(self, prefilled: Prefilled) -> list[str]:
+        """Paths of the settings that have no effect with the model that has read the turn."""
+        # Slices may be those of the session, which has told; the template also asks for speech.
+        told = {_SLICES: not self.has_own_slices, _TEMPLATE: self.turn.speaks}
+        paths = [path.removeprefix("turn.") for path in prefilled.ignored_fields]
+        return [path for path in paths if not told.get(path)]
+
+
+_SLICES: Final = "image.max_slice_nums"
+_TEMPLATE: Final = "use_tts_template"
 
 
 @dataclass(frozen=True)
@@ -109,7 +123,7 @@ def read_request(fields: ChatFields, rules: ChatRules, capabilities: Capabilitie
             enable_thinking=bool(fields.enable_thinking),
             omni_mode=bool(fields.omni_mode),
             max_slice_nums=image.max_slice_nums or rules.max_slice_nums,
-            use_image_id=image.use_image_id is not False,
+            use_image_id=image.use_image_id,
             tools=tools,
             tool_choice=read_choice(fields.tool_choice, tools, f"{rules.root}tool_choice"),
             parallel_tool_calls=fields.parallel_tool_calls is not False,
@@ -117,21 +131,15 @@ def read_request(fields: ChatFields, rules: ChatRules, capabilities: Capabilitie
         streaming=fields.streaming is not False,
         voice=reader.voice(tts, capabilities.voices),
         asks_for_speech=asked[0] if asked else "",
-        unsupported=tuple(_meaningless(tts)),
+        unsupported=("tts.ref_audio_path",) if tts.ref_audio_data and tts.ref_audio_path else (),
         clipped_samples=reader.clipped_samples,
+        has_own_slices=image.max_slice_nums is not None,
     )
 
 
 def _generation(fields: GenerationFields | None) -> Generation:
     given = {name: value for name, value in asdict(fields).items() if value is not None} if fields else {}
     return Generation(**given)
-
-
-def _meaningless(tts: SpeechFields) -> Iterator[str]:
-    if tts.mode not in (None, "default"):
-        yield "tts.mode"
-    if tts.language:
-        yield "tts.language"
 
 
 class _Reader:

@@ -14,7 +14,7 @@ from ws_adapter.protocol.chat.realtime_chat_turn import ChatTurn
 from ws_adapter.protocol.chat.reply import failure
 from ws_adapter.protocol.core import render
 from ws_adapter.protocol.core.actions import Action, Send, closing, related
-from ws_adapter.protocol.core.config import Catalogue, listed
+from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.machine import Deaf, Place
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
@@ -29,7 +29,7 @@ from ws_adapter.protocol.core.signals import (
 )
 from ws_adapter.protocol.core.state import Hold, State
 from ws_adapter.protocol.duplex.flow import summed
-from ws_adapter.protocol.duplex.realtime import close_reason, public_path
+from ws_adapter.protocol.duplex.realtime import close_reason
 from ws_adapter.protocol.duplex.realtime_events import Diagnostic, SessionClose, SessionClosed, SessionInit
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import (
@@ -188,13 +188,12 @@ class RealtimeChat(Deaf):
         told: list[Action] = []
         if self.state is State.CONFIGURING:
             self.state = State.ACTIVE
-            ignored = map(public_path, ready.ignored_fields)
             created = ChatCreated(
                 session_id=self._session_id,
                 mode="turn_based",
                 metrics=Metrics(prompt_length=ready.prompt_tokens, n_past_max=ready.context_limit or None),
                 usage=ready.tokens,
-                unsupported_fields=list(listed([*self._settings.unsupported, *ignored])),
+                unsupported_fields=self._settings.unsupported_by(ready),
                 recording_session_id=self._recording_id,
             )
             told = [Send(created)]

@@ -10,12 +10,15 @@ from ws_adapter.protocol.chat.realtime_chat_events import TurnAppend
 from ws_adapter.protocol.core.config import (
     Catalogue,
     ChatSetup,
+    Mode,
     capabilities_of,
     check_model,
     listed,
     read_config,
+    session_slices,
 )
-from ws_adapter.protocol.duplex.realtime import init_voice
+from ws_adapter.protocol.core.signals import Ready
+from ws_adapter.protocol.duplex.realtime import init_voice, public_path, unhonoured
 from ws_adapter.protocol.duplex.realtime_events import SessionClose, SessionInit
 from ws_adapter.protocol.wire.codec import EventDecoder
 from ws_adapter.protocol.wire.errors import (
@@ -92,6 +95,16 @@ class Settings:
     setup: ChatSetup
     rules: ChatRules
     unsupported: tuple[str, ...]
+    slices_field: str = ""
+    """Path of what says into how many slices a picture may be cut; empty where nothing does."""
+
+    def unsupported_by(self, ready: Ready) -> list[str]:
+        """All paths that are not honoured by the model that took the session."""
+        paths = [*self.unsupported, *map(public_path, ready.ignored_fields)]
+        return list(listed([*paths, self.slices_field] if self._has_vain_slices(ready) else paths))
+
+    def _has_vain_slices(self, ready: Ready) -> bool:
+        return bool(self.slices_field) and not ready.cuts_pictures
 
 
 BEFORE_SETTINGS: Final = ChatRules("input.", speaks=False)
@@ -112,6 +125,7 @@ def read_settings(event: SessionInit, catalogue: Catalogue | None) -> Settings:
     name = "config" if payload.config is not None else "duplex"
     given = payload.config if payload.config is not None else payload.duplex or {}
     config = read_config(given, f"payload.{name}")
+    slices, slices_field = session_slices(payload.max_slice_nums, config, name)
     prompts = (payload.system_prompt, payload.instructions)
     vain = [f"{name}.{key}" for key, value in given.items() if key not in _HONOURED and value is not None]
     return Settings(
@@ -125,8 +139,9 @@ def read_settings(event: SessionInit, catalogue: Catalogue | None) -> Settings:
         ChatRules(
             "input.",
             speaks=False,
-            max_slice_nums=payload.max_slice_nums or config.max_slice_nums,
+            max_slice_nums=slices,
             is_mute=payload.use_tts is False or config.generate_audio is False,
         ),
-        listed([*vain, *(["tools"] if payload.tools else [])]),
+        listed([*vain, *unhonoured(payload, Mode.CHAT)]),
+        slices_field,
     )

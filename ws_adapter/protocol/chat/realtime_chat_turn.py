@@ -51,6 +51,7 @@ class ChatTurn:
     def prefilled(self, signal: Prefilled) -> None:
         """The model has read it."""
         self._reply.prefilled = signal
+        self._unsupported = listed([*self._unsupported, *self.request.ignored_by(signal)])
 
     def said(self, piece: Piece) -> list[ServerEvent]:
         """More of the answer. Raises `Refusal` if it becomes too long."""

@@ -18,7 +18,7 @@ from ws_adapter.protocol.core.actions import (
     Send,
     TakeSlot,
 )
-from ws_adapter.protocol.core.config import Catalogue, ChatSetup, capabilities_of
+from ws_adapter.protocol.core.config import Catalogue, ChatSetup, capabilities_of, listed
 from ws_adapter.protocol.core.machine import Deaf, Place
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
@@ -216,6 +216,8 @@ class Chat(Deaf):
                 return [RunTurn(1, turn)]
             case Prefilled():
                 self._reply.prefilled = signal
+                ignored = self._request.ignored_by(signal)
+                self._unsupported = list(listed([*self._unsupported, *ignored]))
                 self.state = State.GENERATE
                 return [Send(PrefillDone(input_tokens=self._reply.input_tokens))]
             case Piece():

@@ -1,6 +1,6 @@
 """Settings of a session: the `config` object, and what an initialising event comes to."""
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
+from ws_adapter.protocol.core.signals import Ready
 from ws_adapter.protocol.media.reference_voice import NO_VOICE, Voice
 from ws_adapter.protocol.wire.codec import convert
 from ws_adapter.protocol.wire.errors import invalid
@@ -66,7 +67,11 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class SessionSetup:
-    """What a full-duplex session is to be. `unsupported`: paths that were accepted but mean nothing here."""
+    """What a full-duplex session is to be. `unsupported`: paths that were accepted but mean nothing here.
+
+    `slices_field` and `speech_field` are the paths of what asks for slices of pictures and for speech, empty
+    where nothing does: the model decides whether they have an effect.
+    """
 
     mode: Mode
     system_prompt: str
@@ -76,6 +81,20 @@ class SessionSetup:
     seed: int | None = None
     max_slice_nums: int | None = None
     unsupported: tuple[str, ...] = ()
+    slices_field: str = ""
+    speech_field: str = ""
+
+    def unsupported_by(self, ready: Ready, public_path: Callable[[str], str]) -> list[str]:
+        """All paths that are not honoured by the model that took the session, as the client is told.
+
+        `public_path` makes a path of its own dialect of one in `antiphon.v1.SessionConfig`.
+        """
+        paths = [*self.unsupported, *map(public_path, ready.ignored_fields)]
+        if self.slices_field and (self.mode is Mode.AUDIO or not ready.cuts_pictures):
+            paths.append(self.slices_field)
+        if self.speech_field and not ready.speaks:
+            paths.append(self.speech_field)
+        return list(listed(paths))
 
 
 @dataclass(frozen=True)
@@ -186,6 +205,16 @@ def duplex_settings(fields: ConfigFields, use_tts: bool | None = None) -> Duplex
     """What of `config` goes to the model; `use_tts` false means no audio output."""
     settings = DuplexConfig(**{key: getattr(fields, key) for key in DuplexConfig.__struct_fields__})
     return msgspec.structs.replace(settings, generate_audio=False) if use_tts is False else settings
+
+
+def session_slices(own: int | None, config: ConfigFields, name: str) -> tuple[int | None, str]:
+    """Return the session's `max_slice_nums` and the path of the field that says so.
+
+    `own` is the value beside the `config` object, which is called `name`; it wins.
+    """
+    if own is not None:
+        return own, "max_slice_nums"
+    return config.max_slice_nums, f"{name}.max_slice_nums" if config.max_slice_nums is not None else ""
 
 
 def unknown_keys(given: dict[str, Any], path: str) -> list[str]:

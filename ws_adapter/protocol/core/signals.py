@@ -69,6 +69,13 @@ class Ready(Struct, frozen=True):
     speaks: bool = True
     text_purposes: frozenset[TextPurpose] = frozenset()
     """Of texts that the model reads while it listens."""
+    max_slices: int | None = None
+    """Most slices that it cuts a picture into: 0 if it sees none, 1 if it cuts none; None if not known."""
+
+    @property
+    def cuts_pictures(self) -> bool:
+        """Whether the model may cut a picture into slices."""
+        return self.max_slices is None or self.max_slices > 1
 
     @property
     def tokens(self) -> TokenUsage:
@@ -84,6 +91,8 @@ class Prefilled(Struct, frozen=True):
     timings: Timings
     vision_slices: int = 0
     tokens: TokenUsage = NO_TOKENS
+    ignored_fields: tuple[str, ...] = ()
+    """Paths in `antiphon.v1.TurnInput` of settings that have no effect."""
 
 
 class CallDelta(Struct, frozen=True):

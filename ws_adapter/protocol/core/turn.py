@@ -95,7 +95,8 @@ class Turn(Struct, frozen=True):
     enable_thinking: bool = False
     omni_mode: bool = False
     max_slice_nums: int | None = None
-    use_image_id: bool = True
+    use_image_id: bool | None = None
+    """Whether pictures are numbered; None is as the model has it."""
     tools: tuple[Tool, ...] = ()
     """At most 128, of different names."""
     tool_choice: ToolChoice = "auto"

@@ -11,6 +11,7 @@ from ws_adapter.protocol.core.config import (
     duplex_settings,
     listed,
     read_config,
+    session_slices,
     unknown_keys,
 )
 from ws_adapter.protocol.core.signals import Ready
@@ -95,13 +96,15 @@ class Earlier(RealtimePath):
         given = session.voice_config if session.voice_config is not None else session.config or {}
         config = read_config(given, f"session.{name}")
         voices = capabilities_of("", catalogue).voices
+        slices, slices_field = session_slices(session.max_slice_nums, config, name)
         return SessionSetup(
             mode=self._mode,
             system_prompt=session.instructions,
             duplex=duplex_settings(config),
             voice=read_voice((("session", session),), voices),
-            max_slice_nums=session.max_slice_nums or config.max_slice_nums,
+            max_slice_nums=slices,
             unsupported=listed(unknown_keys(given, name)),
+            slices_field=slices_field,
         )
 
     def _append(self, event: AudioAppend, max_slice_nums: int | None) -> Append:
@@ -126,7 +129,7 @@ class Earlier(RealtimePath):
             prompt_length=ready.prompt_tokens,
             usage=ready.tokens,
             recording_session_id=self._recording_id,
-            unsupported_fields=list(listed([*setup.unsupported, *map(_public_path, ready.ignored_fields)])),
+            unsupported_fields=setup.unsupported_by(ready, _public_path),
         )
 
     def answer(self, answer: Answer) -> list[ServerEvent]:

@@ -16,6 +16,7 @@ from ws_adapter.protocol.core.config import (
     first_text,
     listed,
     read_config,
+    session_slices,
     unknown_keys,
 )
 from ws_adapter.protocol.core.machine import Place
@@ -142,6 +143,7 @@ class Realtime(RealtimePath):
         name = "config" if payload.config is not None else "duplex"
         given = payload.config if payload.config is not None else payload.duplex or {}
         config = read_config(given, f"payload.{name}")
+        slices, slices_field = session_slices(payload.max_slice_nums, config, name)
         return SessionSetup(
             mode=self._mode,
             system_prompt=first_text(payload.system_prompt, payload.instructions),
@@ -149,8 +151,10 @@ class Realtime(RealtimePath):
             model=check_model(payload.model, catalogue, "payload.model"),
             voice=init_voice(payload, catalogue),
             seed=payload.seed,
-            max_slice_nums=payload.max_slice_nums or config.max_slice_nums,
-            unsupported=listed([*unknown_keys(given, name), *(["tools"] if payload.tools else [])]),
+            max_slice_nums=slices,
+            unsupported=listed([*unknown_keys(given, name), *unhonoured(payload, self._mode)]),
+            slices_field=slices_field,
+            speech_field="use_tts" if payload.use_tts else "",
         )
 
     def _append(self, event: InputAppend, max_slice_nums: int | None) -> Append:
@@ -185,7 +189,7 @@ class Realtime(RealtimePath):
             mode="full_duplex",
             metrics=Metrics(prompt_length=ready.prompt_tokens, n_past_max=ready.context_limit or None),
             usage=ready.tokens,
-            unsupported_fields=list(listed([*setup.unsupported, *map(public_path, ready.ignored_fields)])),
+            unsupported_fields=setup.unsupported_by(ready, public_path),
             recording_session_id=self._recording_id,
         )
 
@@ -224,6 +228,12 @@ def close_reason(event: SessionClose) -> str:
     """What `session.closed` says of a session that its client ends."""
     reason = event.reason or errors.USER_STOP
     return reason if _OWN_REASON.fullmatch(reason) else "client_closed"
+
+
+def unhonoured(payload: InitPayload, mode: Mode) -> list[str]:
+    """Paths of what a `session.init` gives and no session takes; `mode` is the one of the URL."""
+    given = {"tools": bool(payload.tools), "mode": payload.mode not in (None, mode)}
+    return [name for name, is_given in given.items() if is_given]
 
 
 def init_voice(payload: InitPayload, catalogue: Catalogue | None) -> Voice:

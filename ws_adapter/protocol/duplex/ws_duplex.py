@@ -15,6 +15,7 @@ from ws_adapter.protocol.core.config import (
     first_text,
     listed,
     read_config,
+    session_slices,
     unknown_keys,
 )
 from ws_adapter.protocol.core.machine import Place
@@ -138,13 +139,17 @@ class Duplex:
     def _setup(self, event: Prepare, catalogue: Catalogue | None) -> SessionSetup:
         given = event.config or {}
         config = read_config(given, "config")
+        slices, slices_field = session_slices(event.max_slice_nums, config, "config")
+        # Units are always finalised behind their answer.
+        not_final = ["deferred_finalize"] if event.deferred_finalize is False else []
         return SessionSetup(
             mode=self._mode,
             system_prompt=first_text(event.system_prompt, event.prefix_system_prompt, event.instructions),
             duplex=duplex_settings(config),
             voice=read_voice((("", event),), capabilities_of("", catalogue).voices),
-            max_slice_nums=event.max_slice_nums or config.max_slice_nums,
-            unsupported=listed(unknown_keys(given, "config")),
+            max_slice_nums=slices,
+            unsupported=listed([*unknown_keys(given, "config"), *not_final]),
+            slices_field=slices_field,
         )
 
     def _append(self, event: AudioChunk, max_slice_nums: int | None) -> Append:
@@ -197,7 +202,7 @@ class Duplex:
             prompt_length=ready.prompt_tokens,
             session_id=self._session_id,
             recording_session_id=self._recording_id,
-            unsupported_fields=list(listed([*setup.unsupported, *map(_public_path, ready.ignored_fields)])),
+            unsupported_fields=setup.unsupported_by(ready, _public_path),
         )
 
     def answer(self, answer: Answer) -> list[ServerEvent]:
@@ -262,6 +267,7 @@ def _result(answer: Answer) -> Result:
         server_send_ts=0.0,
         dropped=True if is_dropped else None,
         dropped_total=answer.dropped_total or None,
+        ignored_frames=answer.unit.ignored_frames or None,
     )
 
 

@@ -168,6 +168,8 @@ class Result(ServerEvent, kw_only=True, tag="result"):
     """The unit came too late and was never heard."""
     dropped_total: Count | None = None
     """Such units so far."""
+    ignored_frames: Count | None = None
+    """Pictures not looked at: a session without video."""
     audio_data: OutputAudio | None
     """Null while the model listens, else base64 of raw little-endian float32, mono, 24 kHz."""
 
@@ -180,9 +182,13 @@ class Paused(ServerEvent, kw_only=True, tag="paused"):
 
     timeout: float
 
+    pauses: ClassVar = True
+
 
 class Resumed(ServerEvent, kw_only=True, tag="resumed"):
     """The break is over."""
+
+    pauses: ClassVar = False
 
 
 class Interrupted(ServerEvent, kw_only=True, tag="interrupted"):

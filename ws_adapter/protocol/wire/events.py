@@ -218,6 +218,9 @@ class ServerEvent(Struct, kw_only=True, omit_defaults=True, tag_field="type"):
     figures: ClassVar[str | None] = None
     """The field that has the time its answer took, `wall_clock_ms`; empty for the event itself."""
 
+    pauses: ClassVar[bool | None] = None
+    """Whether a break of the client begins with it, or ends."""
+
     @property
     def fault(self) -> Fault | None:
         """The error that it tells."""

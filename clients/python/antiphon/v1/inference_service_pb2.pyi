@@ -292,7 +292,7 @@ class PrefillResponse(_message.Message):
     def __init__(self, unit: _Optional[int] = ..., ready: _Optional[_Union[SessionReady, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ItemError, _Mapping]] = ...) -> None: ...
 
 class SessionReady(_message.Message):
-    __slots__ = ("worker_id", "model", "prompt_tokens", "context_limit", "max_units_in_flight", "input_sample_rate_hz", "output_sample_rate_hz", "unit_duration", "effective", "ignored_fields", "text_purposes")
+    __slots__ = ("worker_id", "model", "prompt_tokens", "context_limit", "max_units_in_flight", "input_sample_rate_hz", "output_sample_rate_hz", "unit_duration", "effective", "ignored_fields", "text_purposes", "max_slices")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -304,6 +304,7 @@ class SessionReady(_message.Message):
     EFFECTIVE_FIELD_NUMBER: _ClassVar[int]
     IGNORED_FIELDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_PURPOSES_FIELD_NUMBER: _ClassVar[int]
+    MAX_SLICES_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     model: str
     prompt_tokens: int
@@ -315,19 +316,22 @@ class SessionReady(_message.Message):
     effective: SessionConfig
     ignored_fields: _containers.RepeatedScalarFieldContainer[str]
     text_purposes: _containers.RepeatedScalarFieldContainer[TextPurpose]
-    def __init__(self, worker_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., context_limit: _Optional[int] = ..., max_units_in_flight: _Optional[int] = ..., input_sample_rate_hz: _Optional[int] = ..., output_sample_rate_hz: _Optional[int] = ..., unit_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., effective: _Optional[_Union[SessionConfig, _Mapping]] = ..., ignored_fields: _Optional[_Iterable[str]] = ..., text_purposes: _Optional[_Iterable[_Union[TextPurpose, str]]] = ...) -> None: ...
+    max_slices: int
+    def __init__(self, worker_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., context_limit: _Optional[int] = ..., max_units_in_flight: _Optional[int] = ..., input_sample_rate_hz: _Optional[int] = ..., output_sample_rate_hz: _Optional[int] = ..., unit_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., effective: _Optional[_Union[SessionConfig, _Mapping]] = ..., ignored_fields: _Optional[_Iterable[str]] = ..., text_purposes: _Optional[_Iterable[_Union[TextPurpose, str]]] = ..., max_slices: _Optional[int] = ...) -> None: ...
 
 class Prefilled(_message.Message):
-    __slots__ = ("context_tokens", "usage", "timings", "vision_slices")
+    __slots__ = ("context_tokens", "usage", "timings", "vision_slices", "ignored_fields")
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     VISION_SLICES_FIELD_NUMBER: _ClassVar[int]
+    IGNORED_FIELDS_FIELD_NUMBER: _ClassVar[int]
     context_tokens: int
     usage: _common_pb2.Usage
     timings: _common_pb2.Timings
     vision_slices: int
-    def __init__(self, context_tokens: _Optional[int] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., timings: _Optional[_Union[_common_pb2.Timings, _Mapping]] = ..., vision_slices: _Optional[int] = ...) -> None: ...
+    ignored_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, context_tokens: _Optional[int] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., timings: _Optional[_Union[_common_pb2.Timings, _Mapping]] = ..., vision_slices: _Optional[int] = ..., ignored_fields: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
     __slots__ = ("unit", "run", "cancel", "rewind")

@@ -12,7 +12,7 @@ from tests.ws_adapter.support.conversation import CLOSE, Event, codes, kinds
 from ws_adapter.protocol.chat.realtime_chat import MOST_WAITING
 from ws_adapter.protocol.chat.ws_chat import LARGE_FRAME
 from ws_adapter.protocol.core.config import ChatSetup
-from ws_adapter.protocol.core.signals import Finish, GoingAway, UnitEnd
+from ws_adapter.protocol.core.signals import NO_TIMINGS, Finish, GoingAway, Prefilled, UnitEnd
 from ws_adapter.protocol.core.state import State
 from ws_adapter.protocol.core.turn import Generation
 from ws_adapter.protocol.media.reference_voice import Voice
@@ -270,7 +270,24 @@ def test_what_a_turn_asks_for_in_vain_is_reported() -> None:
     jar.client(append(tts={"enabled": True, "mode": "omni", "ref_audio_data": f32()}))
     assert not jar.turn.speaks
 
-    assert jar.done()[-1]["unsupported_fields"] == ["tts.enabled", "tts.mode", "tts.ref_audio_data"]
+    jar.worker(Prefilled(1, NO_TIMINGS, ignored_fields=("turn.tts.mode",)))
+    assert jar.done()[-1]["unsupported_fields"] == ["tts.enabled", "tts.ref_audio_data", "tts.mode"]
+
+
+def test_slices_of_the_session_are_reported_once_where_the_model_cuts_no_pictures() -> None:
+    jar = RealtimeChatJar()
+    created = jar.activate({"max_slice_nums": 4}, max_slices=1)
+    assert created["unsupported_fields"] == ["max_slice_nums"]
+
+    ignored = ("turn.image.max_slice_nums",)
+    jar.client(append())
+    jar.worker(Prefilled(1, NO_TIMINGS, ignored_fields=ignored))
+    assert "unsupported_fields" not in jar.done()[-1]
+    jar.client(append(image={"max_slice_nums": 2}))
+    jar.grant()
+    jar.ready(max_slices=1)
+    jar.worker(Prefilled(1, NO_TIMINGS, ignored_fields=ignored))
+    assert jar.done()[-1]["unsupported_fields"] == ["image.max_slice_nums"]
 
 
 def test_voice_of_a_turn() -> None:

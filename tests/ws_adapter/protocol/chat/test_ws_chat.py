@@ -18,7 +18,7 @@ from tests.ws_adapter.support.tokens import tokens
 from ws_adapter.protocol.chat.content import MAX_MEDIA_BYTES, MAX_TEXT
 from ws_adapter.protocol.chat.ws_chat import LARGE_FRAME, State
 from ws_adapter.protocol.core.config import ChatSetup
-from ws_adapter.protocol.core.signals import Finish, GoingAway, UnitEnd
+from ws_adapter.protocol.core.signals import NO_TIMINGS, Finish, GoingAway, Prefilled, UnitEnd
 from ws_adapter.protocol.core.turn import Generation, Message, Picture, Speech
 from ws_adapter.protocol.media.reference_voice import Voice
 from ws_adapter.protocol.wire import errors
@@ -197,7 +197,7 @@ def test_defaults() -> None:
     assert turn.generation == Generation(512, 0.7, 0.8, 1.0)
     assert turn.speaks
     assert (turn.use_tts_template, turn.omni_mode, turn.enable_thinking) == (False, False, False)
-    assert (turn.max_slice_nums, turn.use_image_id) == (None, True)
+    assert (turn.max_slice_nums, turn.use_image_id) == (None, None)
     assert jar.configured[0].setup == ChatSetup()
 
 
@@ -317,11 +317,12 @@ def test_voice_by_id() -> None:
 
 
 def reported(**fields: Any) -> Any:
-    ready = fields.pop("ready", {})
+    ready, ignored = fields.pop("ready", {}), fields.pop("ignored", ())
     jar = ChatJar()
     jar.client(request(**fields))
     jar.grant()
     jar.ready(**ready)
+    jar.worker(Prefilled(1, NO_TIMINGS, ignored_fields=ignored))
     jar.done()
     assert jar.sent[-1]["type"] == "done"
     return jar.sent[-1].get("unsupported_fields")
@@ -332,7 +333,6 @@ def test_what_is_not_honoured_is_reported() -> None:
     mute = {"speaks": False}
 
     assert reported(tts={"enabled": True, "mode": "default"}) is None
-    assert reported(tts={"mode": "voice_cloning", "language": "de"}) == ["tts.mode", "tts.language"]
     assert reported(tts={"ref_audio_data": f32()}, ready=deaf) == ["tts.ref_audio_data"]
     assert reported(tts={"ref_audio_data": f32()}) is None
     assert reported(tts={"ref_audio_path": "amber"}, ready={"ignored_fields": ("voice.voice_id",)}) == [
@@ -341,6 +341,22 @@ def test_what_is_not_honoured_is_reported() -> None:
     assert reported(ready=mute) is None
     assert reported(tts={"enabled": True}, ready=mute) == ["tts.enabled"]
     assert reported(use_tts_template=True, ready=mute) == ["use_tts_template"]
+
+
+def test_settings_that_the_worker_ignores_are_reported_by_their_public_paths() -> None:
+    ignored = ("turn.omni_mode", "turn.tts.mode")
+
+    assert reported(omni_mode=True, tts={"mode": "omni"}, ignored=ignored) == ["omni_mode", "tts.mode"]
+
+
+def test_template_of_speech_that_has_no_effect_is_reported_only_where_nothing_is_spoken() -> None:
+    ignored = ("turn.use_tts_template",)
+
+    assert reported(use_tts_template=True, ignored=ignored) is None
+
+
+def test_id_of_a_voice_beside_a_clip_of_one_is_reported() -> None:
+    assert reported(tts={"ref_audio_data": f32(), "ref_audio_path": "amber"}) == ["tts.ref_audio_path"]
 
 
 def test_model_without_a_voice_writes() -> None:

@@ -750,6 +750,8 @@ export interface SessionReady {
   ignoredFields: string[];
   /** What a StandaloneText of this session may be for. */
   textPurposes: TextPurpose[];
+  /** Most slices that the model cuts a picture into: 0 if it sees none, 1 if it cuts none. Unset means not known. */
+  maxSlices?: number | undefined;
 }
 
 /** The input of a unit is in the context. */
@@ -766,6 +768,8 @@ export interface Prefilled {
     | undefined;
   /** Slices that this input's pictures were cut into, all together. */
   visionSlices: number;
+  /** Fields of a TurnInput that were given but have no effect with this model, by path, for example `turn.omni_mode`. */
+  ignoredFields: string[];
 }
 
 /** Runs one unit, cancels units, or takes back what was said in some. */
@@ -3140,6 +3144,7 @@ function createBaseSessionReady(): SessionReady {
     effective: undefined,
     ignoredFields: [],
     textPurposes: [],
+    maxSlices: undefined,
   };
 }
 
@@ -3181,6 +3186,9 @@ export const SessionReady: MessageFns<SessionReady> = {
         writer.int32(v);
       }
       writer.join();
+    }
+    if (message.maxSlices !== undefined) {
+      writer.uint32(96).uint32(message.maxSlices);
     }
     return writer;
   },
@@ -3296,6 +3304,14 @@ export const SessionReady: MessageFns<SessionReady> = {
 
             break;
           }
+          case 12: {
+            if (tag !== 96) {
+              break;
+            }
+
+            message.maxSlices = reader.uint32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3357,6 +3373,11 @@ export const SessionReady: MessageFns<SessionReady> = {
         : globalThis.Array.isArray(object?.text_purposes)
         ? object.text_purposes.map((e: any) => textPurposeFromJSON(e))
         : [],
+      maxSlices: isSet(object.maxSlices)
+        ? globalThis.Number(object.maxSlices)
+        : isSet(object.max_slices)
+        ? globalThis.Number(object.max_slices)
+        : undefined,
     };
   },
 
@@ -3395,6 +3416,9 @@ export const SessionReady: MessageFns<SessionReady> = {
     if (message.textPurposes?.length) {
       obj.textPurposes = message.textPurposes.map((e) => textPurposeToJSON(e));
     }
+    if (message.maxSlices !== undefined) {
+      obj.maxSlices = Math.round(message.maxSlices);
+    }
     return obj;
   },
 
@@ -3418,12 +3442,13 @@ export const SessionReady: MessageFns<SessionReady> = {
       : undefined;
     message.ignoredFields = object.ignoredFields?.map((e) => e) || [];
     message.textPurposes = object.textPurposes?.map((e) => e) || [];
+    message.maxSlices = object.maxSlices ?? undefined;
     return message;
   },
 };
 
 function createBasePrefilled(): Prefilled {
-  return { contextTokens: 0, usage: undefined, timings: undefined, visionSlices: 0 };
+  return { contextTokens: 0, usage: undefined, timings: undefined, visionSlices: 0, ignoredFields: [] };
 }
 
 export const Prefilled: MessageFns<Prefilled> = {
@@ -3439,6 +3464,9 @@ export const Prefilled: MessageFns<Prefilled> = {
     }
     if (message.visionSlices !== 0) {
       writer.uint32(32).uint32(message.visionSlices);
+    }
+    for (const v of message.ignoredFields) {
+      writer.uint32(42).string(v!);
     }
     return writer;
   },
@@ -3488,6 +3516,14 @@ export const Prefilled: MessageFns<Prefilled> = {
             message.visionSlices = reader.uint32();
             continue;
           }
+          case 5: {
+            if (tag !== 42) {
+              break;
+            }
+
+            message.ignoredFields.push(reader.string());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -3514,6 +3550,11 @@ export const Prefilled: MessageFns<Prefilled> = {
         : isSet(object.vision_slices)
         ? globalThis.Number(object.vision_slices)
         : 0,
+      ignoredFields: globalThis.Array.isArray(object?.ignoredFields)
+        ? object.ignoredFields.map((e: any) => globalThis.String(e))
+        : globalThis.Array.isArray(object?.ignored_fields)
+        ? object.ignored_fields.map((e: any) => globalThis.String(e))
+        : [],
     };
   },
 
@@ -3531,6 +3572,9 @@ export const Prefilled: MessageFns<Prefilled> = {
     if (message.visionSlices !== 0) {
       obj.visionSlices = Math.round(message.visionSlices);
     }
+    if (message.ignoredFields?.length) {
+      obj.ignoredFields = message.ignoredFields;
+    }
     return obj;
   },
 
@@ -3545,6 +3589,7 @@ export const Prefilled: MessageFns<Prefilled> = {
       ? Timings.fromPartial(object.timings)
       : undefined;
     message.visionSlices = object.visionSlices ?? 0;
+    message.ignoredFields = object.ignoredFields?.map((e) => e) || [];
     return message;
   },
 };

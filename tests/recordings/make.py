@@ -6,16 +6,20 @@ are run as programs (`apt-get install espeak-ng flite`).
 
 import json
 import random
+import shutil
 import wave
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.cli.commands import demo
 from inference_service.training.corpus.domain import Intent, Split, draw
 from inference_service.training.corpus.voices import SAMPLE_RATE, Voice, flite_voice, held_out_voice
 
 FOLDER = Path(__file__).parent
+QUESTION = Path(demo.__file__).parents[1] / "question"
+"""Of the demo, part of the package."""
 SEED = 20_261_120
 COMMAND = "python -m tests.recordings.make"
 _LEAD_S = 1.0
@@ -49,7 +53,7 @@ def record(rng: random.Random, voice: Voice, text: str) -> NDArray[np.float32]:
 def main() -> None:
     """Writes every recording and `manifest.json`."""
     rng = random.Random(SEED)
-    entries = []
+    entries: list[dict[str, object]] = []
     for i, intent in enumerate(Intent):
         exchange = draw(rng, Split.HELD_OUT, intent)
         voice = flite_voice(rng, "slt") if i % 2 == 0 else held_out_voice(rng)
@@ -64,7 +68,14 @@ def main() -> None:
             "demo": intent is _DEMO,
         }
         entries.append(entry)
-    (FOLDER / "manifest.json").write_text(json.dumps(entries, indent=1) + "\n")
+    _write_manifest(FOLDER, entries)
+    (asked,) = (entry for entry in entries if entry["demo"])
+    shutil.copy(FOLDER / str(asked["file"]), QUESTION)
+    _write_manifest(QUESTION, [asked])
+
+
+def _write_manifest(folder: Path, entries: list[dict[str, object]]) -> None:
+    (folder / "manifest.json").write_text(json.dumps(entries, indent=1) + "\n")
 
 
 if __name__ == "__main__":

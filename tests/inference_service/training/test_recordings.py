@@ -17,6 +17,7 @@ from inference_service.training.corpus.voices import (
 from tests.recordings import make
 
 FOLDER = Path(make.__file__).parent
+QUESTION = make.QUESTION
 MANIFEST = json.loads((FOLDER / "manifest.json").read_text())
 
 
@@ -55,5 +56,8 @@ def test_recordings_are_16_khz_mono_16_bit() -> None:
             assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (16_000, 1, 2)
 
 
-def test_one_recording_is_the_demo() -> None:
-    assert sum(entry["demo"] for entry in MANIFEST) == 1
+def test_one_recording_is_the_demo_and_comes_with_the_command() -> None:
+    (demo,) = (entry for entry in MANIFEST if entry["demo"])
+    assert json.loads((QUESTION / "manifest.json").read_text()) == [demo]
+    assert (QUESTION / demo["file"]).read_bytes() == (FOLDER / demo["file"]).read_bytes()
+    assert {path.name for path in QUESTION.iterdir()} == {"manifest.json", demo["file"]}

@@ -18,7 +18,9 @@ from antiphon.cli.output.timeline import Timeline
 from antiphon.cli.processes.plan import Plan
 from antiphon.cli.processes.stack import Stack
 
-_RECORDINGS: Final = Path("tests/recordings")
+_QUESTION: Final = Path(__file__).parents[1] / "question"
+"""Folder of the question that is part of this package."""
+
 _ANSWER: Final = Path("answer.wav")
 
 
@@ -37,15 +39,15 @@ def add_to(commands: Subcommands) -> None:
         commands,
         "demo",
         "serve the model, ask it a question, check its answer",
-        examples("antiphon demo", "antiphon demo --recordings tests/recordings --out answer.wav"),
+        examples("antiphon demo", "antiphon demo --out /tmp/answer.wav"),
         run,
     )
     command.add_argument(
         "--recordings",
         metavar="DIR",
         type=Path,
-        default=_RECORDINGS,
-        help=f"folder with manifest.json (default {_RECORDINGS})",
+        default=_QUESTION,
+        help="folder with manifest.json (default: a question that comes with antiphon)",
     )
     command.add_argument(
         "--out",
@@ -102,7 +104,7 @@ def _words(text: str) -> str:
 def _demo_question(folder: Path) -> Question:
     """The entry of the manifest that is marked for the demo."""
     manifest = folder / "manifest.json"
-    remedy = "Run this in a checkout of the repository, or name the folder with --recordings."
+    remedy = "Leave out --recordings to ask the question that comes with antiphon."
     try:
         entries = json.loads(manifest.read_text(encoding="utf-8"))
         marked = next(entry for entry in entries if entry.get("demo"))

@@ -1565,9 +1565,9 @@ export namespace Transcription {
 /** The dialect of /v1/live/sessions. */
 export namespace Live {
   /** What a client may send. */
-  type ClientEvent = SessionStart | SessionUpdate | AudioAppend | AudioMute | AudioUnmute | InstructionsAppend | ThinkingAppend | SessionClose;
+  type ClientEvent = SessionStart | SessionUpdate | AudioAppend | AudioMute | AudioUnmute | InstructionsAppend | ThinkingAppend | CommentaryAppend | SessionClose;
   /** What the server sends. */
-  type ServerEvent = SessionStarted | SessionUpdated | OutputAudioDelta | OutputTranscriptDelta | AudioMuted | AudioUnmuted | InstructionsAppended | ThinkingAppended | UsageUpdated | SessionClosed | Info | Error;
+  type ServerEvent = SessionStarted | SessionUpdated | OutputAudioDelta | OutputTranscriptDelta | AudioMuted | AudioUnmuted | InstructionsAppended | ThinkingAppended | CommentaryAppended | UsageUpdated | SessionClosed | Info | Error;
   /** Begin. Nothing else may come before `session.started` has answered it. */
   interface SessionStart {
     type: "session.start";
@@ -1624,10 +1624,12 @@ export namespace Live {
   interface VoiceId {
     id: string;
   }
-  /** Tasks that the model hands on are the application's: no other service works for it here. */
+  /** Who would do what the model hands on. It hands nothing on here, which an `info` says. */
   interface DelegationConfig {
-    type: "client";
+    type: "client" | "responses";
     acknowledgement_delay_ms?: number | null;
+    /** Settings of the service that would; not looked at. */
+    responses?: Record<string, unknown> | null;
   }
   /** By whoever runs the application. */
   interface DeveloperMessage {
@@ -1719,6 +1721,16 @@ export namespace Live {
     /** The client's name for this event; answers to it have it as `client_event_id`. */
     event_id?: string | null;
   }
+  /** Something to know, and to speak about at once: it lets the model speak first. Some models cannot. */
+  interface CommentaryAppend {
+    type: "session.commentary.append";
+    /** At most 2,000 bytes of UTF-8: the protocol allows 500 tokens, which are about as many. */
+    content: string;
+    /** Nothing was delegated. */
+    delegation_id?: null;
+    /** The client's name for this event; answers to it have it as `client_event_id`. */
+    event_id?: string | null;
+  }
   /** End, as soon as what the model is saying is said, at the latest after 10 s. */
   interface SessionClose {
     type: "session.close";
@@ -1761,8 +1773,10 @@ export namespace Live {
   }
   /** Whose the tasks are that the model hands on. */
   interface ResolvedDelegation {
-    type: "client";
+    type: "client" | "responses";
     acknowledgement_delay_ms?: number;
+    /** As it was given. */
+    responses?: Record<string, unknown>;
   }
   /** A change is made. */
   interface SessionUpdated {
@@ -1826,6 +1840,17 @@ export namespace Live {
     /** On the time line of the session. */
     end_ms: number;
   }
+  /** The model has read it. */
+  interface CommentaryAppended {
+    type: "session.commentary.appended";
+    event_id: string;
+    /** The `event_id` of what it answers, if that had one. */
+    client_event_id?: string;
+    /** The beginning of the second before which it did. */
+    start_ms: number;
+    /** On the time line of the session. */
+    end_ms: number;
+  }
   /** Every 5 s of the conversation, and at its end. */
   interface UsageUpdated {
     type: "session.usage.updated";
@@ -1854,13 +1879,13 @@ export namespace Live {
     session: SessionResource;
     usage: LiveUsage;
   }
-  /** Something to know: `queued` while no slot is free, `voice_replaced`. */
+  /** Something to know: `queued` while no slot is free, `voice_replaced`, `delegation_unused`. */
   interface Info {
     type: "info";
     event_id: string;
     /** The `event_id` of what it answers, if that had one. */
     client_event_id?: string;
-    code: "queued" | "voice_replaced";
+    code: "delegation_unused" | "queued" | "voice_replaced";
     message: string;
   }
   /** An event was refused, a second was lost, or the session ends. Before `session.started` that does not come. */

@@ -88,7 +88,7 @@ def components(
             hears_voices=True,
             clones_voices=speech is not None and speech.can_clone,
             voice_ids=speech.ids if speech else frozenset(),
-            text_purposes=frozenset((TextPurpose.INSTRUCTIONS, TextPurpose.THINKING)),
+            text_purposes=frozenset((TextPurpose.INSTRUCTIONS, TextPurpose.THINKING, TextPurpose.COMMENTARY)),
             calls_tools=tokenizer.calls_tools,
         ),
         language=model.llm.model,

@@ -258,7 +258,7 @@ def test_audio_may_miss_where_the_model_is_told_to_listen(given: Event) -> None:
         ("live", {"type": "session.start", "session": {"model": "antiphon-mini", "tools": []}}),
         ("live", {"type": "session.start", "session": {"model": "m", "audio": {"format": {"type": "mp3"}}}}),
         ("live", {"type": "session.input_audio.append", "audio": "AAAA", "format": "pcm16"}),
-        ("live", {"type": "session.commentary.append", "content": "Well.", "delegation_id": None}),
+        ("live", {"type": "session.output_audio.fixture.play", "content": "Well.", "delegation_id": None}),
     ],
 )
 def test_wrong_client_event_fails(dialect: str, event: Any) -> None:

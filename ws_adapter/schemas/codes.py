@@ -19,7 +19,7 @@ ERRORS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.INVALID_FRAME: "a binary frame; close 1003",
     ErrorCode.INIT_TIMEOUT: "no request came in time; close 1008 (only on `/ws/chat`)",
     ErrorCode.SLOW_CONSUMER: "the client does not read; close 1008 (only on `/ws/chat`)",
-    ErrorCode.RATE_LIMITED: "more than 1000 events in 5 s, 20 errors in 1 s, 1000 small frames, or too much "
+    ErrorCode.RATE_LIMITED: "more than 20 errors in 1 s, 1000 small frames at once, or too much "
     "from the client's address; close 1008",
     ErrorCode.UNSUPPORTED_MODE: "the mode asked for is not served here; close 1008",
     ErrorCode.UNSUPPORTED_PROTOCOL: "the protocol asked for is not served here; close 1008",
@@ -73,7 +73,7 @@ LIVE_ERRORS: Final[Mapping[LiveCode, str]] = {
     LiveCode.ALREADY_STARTED: "a second `session.start`",
     LiveCode.UNSUPPORTED: "the protocol has this and the server or its model has not; `message` says why",
     LiveCode.INVALID_FRAME: "a binary frame; close 1003",
-    LiveCode.RATE_LIMITED: "more than 1000 events in 5 s, 20 errors in 1 s, 1000 small frames, or too much "
+    LiveCode.RATE_LIMITED: "more than 20 errors in 1 s, 1000 small frames at once, or too much "
     "from the client's address; close 1008",
     LiveCode.SLOW_CONSUMER: "the client does not read; close 1008",
     LiveCode.INVALID_KEY: "the key is missing, wrong, or was withdrawn during the session; close 3000",
@@ -110,7 +110,7 @@ GA_ERRORS: Final[Mapping[GaCode, str]] = {
     GaCode.CANCEL_NOT_ACTIVE: "there is no such response that is not done",
     GaCode.MISSING_MODEL: "neither the URL nor the client secret names a model; close 4000",
     GaCode.INVALID_MODEL: "the model is not served, or not for this; close 4000",
-    GaCode.RATE_LIMITED: "more than 1000 events in 5 s, 20 errors in 1 s, 1000 small frames, or too much "
+    GaCode.RATE_LIMITED: "more than 20 errors in 1 s, 1000 small frames at once, or too much "
     "from the client's address; close 1008. Or an item is retrieved while what was sent before is not read",
     GaCode.INVALID_KEY: "the key is missing, unknown, expired or was withdrawn; close 3000",
     GaCode.BETA_DISABLED: "`OpenAI-Beta: realtime=v1`; close 4000",

@@ -36,12 +36,21 @@ from ws_adapter.server.handshake import Handshake
 from ws_adapter.server.pages import READING, Pages
 from ws_adapter.server.protocols import MachineMaker, new_session_id
 from ws_adapter.session.catalogue import SessionCatalogue
+from ws_adapter.session.newcomers import Newcomers
 from ws_adapter.session.services import Services
 from ws_adapter.session.session import CLOSE_TIMEOUT_S, Session
 from ws_adapter.session.slot import Identity
 from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.message import Arriving
-from ws_adapter.web.routes import SUBPROTOCOL, Misdirected, Selection, describe, offered_subprotocols, select
+from ws_adapter.web.routes import (
+    SUBPROTOCOL,
+    Dialect,
+    Misdirected,
+    Selection,
+    describe,
+    offered_subprotocols,
+    select,
+)
 from ws_adapter.web.tls import Certificate
 from ws_adapter.web.websocket import WRITE_LIMIT, PublicConnection
 
@@ -97,6 +106,7 @@ class PublicServer:
         self._machines = MachineMaker(services.clock)
         self._arriving = Arriving(options.max_inflight_bytes)
         self._sessions: dict[Session, PublicConnection] = {}
+        self._newcomers = Newcomers()
         self._empty = asyncio.Event()
         self._empty.set()
         self._servers: list[Server] = []
@@ -331,10 +341,13 @@ class PublicServer:
         session = Session(identity, connection, machine, self._services, telemetry, catalogue, recording)
         self._sessions[session] = connection
         self._empty.clear()
+        if selection.dialect is Dialect.LIVE:
+            self._newcomers.enter(session, connection.tenant)
         try:
             await session.run()
         finally:
             del self._sessions[session]
+            self._newcomers.leave(session)
             if connection.was_too_large or connection.closed_with == CloseCode.MESSAGE_TOO_BIG:
                 self._handshake.rejected(Rejection.SIZE)
             telemetry.ended(session.end_reason, connection.closed_with)

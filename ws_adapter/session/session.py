@@ -21,6 +21,7 @@ from ws_adapter.protocol.core.actions import (
     CancelUnits,
     CloseSocket,
     Detect,
+    HoldInput,
     LeaveSlot,
     Note,
     OpenWorkerSession,
@@ -34,11 +35,13 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
     Withdraw,
 )
+from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Machine, Place
 from ws_adapter.protocol.core.signals import Piece, Prefilled, Ready, Signal, UnitDone
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.discretion import where
 from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
+from ws_adapter.protocol.wire.limits import events_window
 from ws_adapter.recording.recorder import Recording
 from ws_adapter.session.catalogue import SessionCatalogue
 from ws_adapter.session.outbox import Bounds, Outbox
@@ -104,6 +107,16 @@ class Session:
         )
         self._reading: asyncio.Task[None] | None = None
         """Reads a message beside the event loop; those that come meanwhile wait."""
+        self._pace = events_window() if identity.kind is not Kind.TRANSCRIPTION else None
+        """Messages that may be read; transcription bounds its audio instead."""
+        self._is_full = False
+        """Whether the machine wants no more for now."""
+        self._is_holding = False
+        """Whether a message waits to be obeyed; those behind it wait in the socket."""
+        self._room = asyncio.Event()
+        """Set when that may have come to an end."""
+        self._held_until = float("-inf")
+        """When a message last waited for its turn."""
         self._sending: asyncio.Task[None] | None = None
         """Gives the newest unit to the worker, and those before it, while one of them is made into bytes."""
         self._listener: Listener | None = None
@@ -122,6 +135,11 @@ class Session:
     def is_waiting(self) -> bool:
         """See `Machine.is_waiting`."""
         return self._machine.is_waiting
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether it has asked for a slot, or is over."""
+        return bool(self._slots) or self._machine.is_over
 
     @property
     def end_reason(self) -> str:
@@ -180,6 +198,8 @@ class Session:
             self._is_performing = False
             due.clear()
         self._hold()
+        if self._is_holding:
+            self._room.set()
         deadline = self._machine.deadline
         if deadline is None or self._timer_at is None or deadline < self._timer_at:
             self._arm(deadline)
@@ -205,6 +225,8 @@ class Session:
                     self.end(errors.NOT_ALLOWED)
             case Become():
                 self._machine = action.machine
+            case HoldInput():
+                self._is_full = action.is_held
             case Detect():
                 self._detect(action)
             case Withdraw():
@@ -306,15 +328,42 @@ class Session:
                 message = await self._socket.receive()
             except Disconnected:
                 return
+            self._is_holding = True
             if self._reading is not None:
                 await self._reading
+            await self._may_read()
+            self._is_holding = False
             self._obey_message(message)
             if self._reading is not None:
                 await self._reading
 
+    async def _may_read(self) -> None:
+        """Waits until the session takes another message: a client that is faster is slowed down, since the
+        socket is not read meanwhile."""
+        while (at := self._next_read_at()) is not None:
+            self._socket.hold(True)
+            self._room.clear()
+            timer = self._clock.call_at(at, self._room.set) if at < float("inf") else None
+            try:
+                await self._room.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
+                self._socket.hold(False)
+                self._held_until = self._clock.now()
+
+    def _next_read_at(self) -> float | None:
+        """Return when another message may be read, infinity where that is not known; None if it may now."""
+        if self._machine.is_over:
+            return None
+        if self._is_full:
+            return float("inf")
+        at = self._pace.next_at if self._pace is not None else float("-inf")
+        return at if at > self._clock.now() else None
+
     def _take_text(self, text: bytes) -> bool:
-        """Obeys a message that has just come; False while another one is read."""
-        if self._reading is not None:
+        """Obeys a message that has just come; False while another one is read, or has to wait."""
+        if self._reading is not None or self._is_holding or self._next_read_at() is not None:
             return False
         try:
             self._obey_message(Message(True, text, 0.0, True))
@@ -327,6 +376,8 @@ class Session:
         drops = self._has_no_room() or (machine.drops_stale and self._is_late(message))
         is_lost = drops or machine.is_over
         now = self._clock.now()
+        if self._pace is not None:
+            self._pace.allow(now)
         if message.is_text:
             actions = machine.text_frame(message.data, now, drops_input=drops)
         else:
@@ -361,7 +412,10 @@ class Session:
 
     def _is_late(self, message: Message) -> bool:
         """Whether what comes of it would come too late."""
+        # What has waited because we did not read it is not the client's to lose.
+        waited_here = self._clock.now() - self._held_until < message.age_s
         is_stale = message.age_s > self._services.options.max_lag_s and not message.is_newest
+        is_stale = is_stale and not waited_here
         return is_stale or self._load.is_late
 
     async def _send(self, recording: Recording, *frame: bytes) -> None:

@@ -103,6 +103,9 @@ class PublicConnection(ServerConnection):
         """What it is going to be, once its request was accepted."""
         self.upgrade: Upgrade | None = None
         """Its trace, once its request was looked at."""
+        self._is_held = False
+        self._holds = 0
+        """How often its owner has read no more for a time."""
         self.was_too_large = False
         """Whether it was cut because of the size of a message."""
         self.rights = ALL_RIGHTS
@@ -140,6 +143,11 @@ class PublicConnection(ServerConnection):
     def limit_messages(self, size: int) -> None:
         """Messages of more than `size` bytes end the connection."""
         self.protocol.max_message_size = size
+
+    def hold(self, is_held: bool) -> None:
+        """Say whether what comes is not read for now: then a pong cannot be seen."""
+        self._is_held = is_held
+        self._holds += is_held
 
     def when_lost(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once when the transport is gone, also if no WebSocket ever opened."""
@@ -300,14 +308,23 @@ class PublicConnection(ServerConnection):
     async def keep_alive(self, interval_s: float, timeout_s: float) -> None:
         """Ping every `interval_s`; cut a client from which no pong comes within `timeout_s`.
 
+        A pong stands behind what the client has sent: while that is not read, none is waited for.
+
         The library's keepalive has no deadline for sending a ping, which waits while output waits. It sends a
         silent client a Close that nobody reads.
         """
         try:
             while True:
                 await asyncio.sleep(interval_s)
-                async with asyncio.timeout(timeout_s):
-                    await (await self.ping())
+                if self._is_held:
+                    continue
+                holds = self._holds
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        await (await self.ping())
+                except TimeoutError:
+                    if self._holds == holds:
+                        raise
         except TimeoutError:
             self.abort()
         except ConnectionClosed:

@@ -51,6 +51,8 @@ class Perceived:
     heard: Tensor | None
     pictures: tuple[View, ...] = ()
     text_ids: tuple[int, ...] = ()
+    opens_turn: bool = False
+    """Whether the model is to speak at once, of what it has read."""
 
 
 @dataclass
@@ -93,6 +95,11 @@ class DuplexRun(Run[Perceived]):
     def input(self) -> Rows:
         """What it is heard as, `<unit>` included."""
         return Rows.of_ids([]) if self.heard is None else self.heard[self.carried :]
+
+    @property
+    def opens_turn(self) -> bool:
+        """Whether its first token is that the model speaks."""
+        return self.steps == 0 and self.unit.input is not None and self.unit.input.opens_turn
 
     @property
     def ordered(self) -> tuple[DuplexSettings, Noise | None]:
@@ -320,6 +327,9 @@ class DuplexSession(Session[Perceived], SpeakingSession):
 
     def _must_listen(self, number: int, settings: DuplexSettings) -> bool:
         """Whether listening is no choice in the running unit, the one heard as the `number`th."""
+        unit = self.queue.first
+        if unit is not None and unit.input is not None and unit.input.opens_turn:
+            return unit.force_listen
         return self._run.unit.force_listen or number <= settings.force_listen_count or self.rest > 0
 
     def _listen(self) -> None:
@@ -359,7 +369,9 @@ class DuplexSession(Session[Perceived], SpeakingSession):
             return None
         self.sampler.decided(token, run.settings, run.noise)
         run.sampled += 1
-        if token == self._special.listen and self.turn_open:
+        if run.opens_turn and not self.turn_open:
+            token = self._special.speak
+        elif token == self._special.listen and self.turn_open:
             token = self._special.tts_bos
         token = self._yielding(token)
         if token in self._special.terminators:

@@ -14,6 +14,7 @@ from inference_service.api.setups import (
     Content,
     DuplexSetup,
     StandaloneText,
+    TextPurpose,
     UnitInput,
     WindowMode,
 )
@@ -95,14 +96,15 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
             for i, data in enumerate(content.frames)
         )
         texts = self._read(content.texts)
+        opens_turn = any(text.purpose is TextPurpose.COMMENTARY for text in content.texts)
         if content.pcm is None:
-            return Perceived(None, pictures, texts)
+            return Perceived(None, pictures, texts, opens_turn)
         if len(content.pcm) > SAMPLE_RATE:
             raise ValueError(f"A unit has at most {SAMPLE_RATE} samples, not {len(content.pcm)}.")
         pcm = content.pcm
         if len(pcm) < SAMPLE_RATE:
             pcm = np.pad(pcm, (0, SAMPLE_RATE - len(pcm)))
-        return Perceived(torch.from_numpy(self._hearing.feed(pcm)), pictures, texts)
+        return Perceived(torch.from_numpy(self._hearing.feed(pcm)), pictures, texts, opens_turn)
 
     def _read(self, texts: Sequence[StandaloneText]) -> tuple[int, ...]:
         ids: list[int] = []

@@ -122,6 +122,7 @@ NO_SETTINGS = {
     ("live", "SessionClose", "event_id"): "names the event where it is refused",
     ("live", "InstructionsAppend", "event_id"): "names the event where it is refused or acknowledged",
     ("live", "ThinkingAppend", "event_id"): "names the event where it is refused or acknowledged",
+    ("live", "CommentaryAppend", "event_id"): "names the event where it is refused or acknowledged",
 }
 """Fields that set nothing, and what they are for."""
 
@@ -318,6 +319,11 @@ def _live_events(info: ModelInfo) -> dict[str, Event]:
             "delegation_id": None,
         },
         "ThinkingAppend": {"type": "session.thinking.append", "content": "It rains.", "delegation_id": None},
+        "CommentaryAppend": {
+            "type": "session.commentary.append",
+            "content": "Greet the user.",
+            "delegation_id": None,
+        },
         "SessionClose": {"type": "session.close"},
         "Second": {"type": "session.input_audio.append", "audio": s16()},
     }
@@ -338,6 +344,10 @@ def _live_patches(info: ModelInfo) -> dict[str, tuple[Patch, Patch]]:
             start(delegation={"type": "client", "acknowledgement_delay_ms": 300}),
         ),
         "session.delegation.type": ({}, start(delegation={"type": "responses"})),
+        "session.delegation.responses": (
+            {},
+            start(delegation={"type": "client", "responses": {"model": "m"}}),
+        ),
         "session.input[].content[].text": (start(input=[said]), start(input=[other])),
         "session.input[].role": (start(input=[said]), start(input=[said | {"role": "developer"}])),
         "audio": ({}, {"audio": s16(2000)}),

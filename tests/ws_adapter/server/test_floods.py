@@ -1,6 +1,7 @@
 """Attack: clients that send as much as they can. They are cut; a neighbour's conversation does not change."""
 
 import asyncio
+import base64
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from tests.storm.floods import FLOODS, Cut, NotLetIn, flood, flood_pages
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.conversation import append, codes
 from tests.ws_adapter.support.stage import Client, ManualClock, Stage, running_adapter, until
+from ws_adapter.protocol.wire.limits import EVENTS_WINDOW_S
 from ws_adapter.web.message import SMALL_BURST
 from ws_adapter.web.rate_limit import LINES
 
@@ -60,6 +62,75 @@ async def test_flooder_is_cut_and_its_neighbour_talks_on(name: str) -> None:
         assert during == QUIET
         assert await talk(neighbour) == QUIET
         await stage.until(free_slots=SLOTS - 1)
+
+
+PIECES = 1500
+"""Of 100 ms: half as many again as are read at once."""
+
+
+async def upload(client: Client, pieces: int) -> None:
+    frame = json.dumps(append(0.1))
+    for _ in range(pieces):
+        await client.socket.send(frame)
+
+
+async def test_file_far_faster_than_real_time_is_slowed_down_and_its_neighbour_talks_on() -> None:
+    clock = ManualClock()
+    async with stage_with_room(clock=clock, silence_tail_units=0) as stage, stage.client() as neighbour:
+        await neighbour.begin()
+        async with stage.client() as client:
+            await client.begin()
+            sending = asyncio.create_task(upload(client, PIECES))
+            answers = [await client.expect("response.output.delta") for _ in range(90)]
+            assert await talk(neighbour) == QUIET
+
+            await clock.advance(EVENTS_WINDOW_S)
+            answers += [await client.expect("response.output.delta") for _ in range(PIECES // 10 - 90)]
+            await sending
+            await client.send({"type": "session.close"})
+            closed = await client.expect("session.closed")
+
+        assert {answer["kind"] for answer in answers} == {"listen"}
+        assert closed["reason"] == "user_stop"
+
+
+async def test_client_that_uploads_and_never_reads_is_bounded_and_leaves_its_slot() -> None:
+    """Attack: hours of sound as fast as the socket takes them, from a client that vanishes behind them."""
+    clock = ManualClock()
+    async with stage_with_room(clock=clock) as stage, stage.client() as neighbour:
+        await neighbour.begin()
+        socket = await connect(stage.url, max_queue=1, compression=None)
+        sending = asyncio.create_task(upload(Client(socket), 36_000))
+        for _ in range(5):
+            assert await talk(neighbour) == QUIET
+        assert not sending.done()
+
+        sending.cancel()
+        socket.transport.abort()
+        for _ in range(4):
+            await clock.advance(EVENTS_WINDOW_S)
+        assert await talk(neighbour) == QUIET
+        await stage.until(free_slots=SLOTS - 1)
+
+
+async def test_upload_to_live_is_held_back_without_losing_a_second() -> None:
+    engine = ScriptedEngine(listen(), repeat=True, slots=SLOTS, info=EVERYTHING)
+    async with running_worker(engine, slots=SLOTS) as worker, running_adapter(worker.address) as stage:
+        url = stage.address.replace("http://", "ws://") + "/v1/live/sessions"
+        async with stage.client(url) as client:
+            format = {"type": "audio/pcm", "rate": 16_000}
+            session = {"model": "scripted", "audio": {"format": format}}
+            await client.send({"type": "session.start", "session": session})
+            await client.expect("session.started")
+            second = base64.b64encode(bytes(32_000)).decode()
+            for _ in range(80):
+                await client.send({"type": "session.input_audio.append", "audio": second})
+            while True:
+                event = await client.next()
+                if event["type"] == "session.usage.updated" and event["usage"]["seconds"] >= 80:
+                    break
+
+    assert len(engine.sessions[-1].heard) == 80
 
 
 async def test_flood_after_a_refusal_is_cut_too() -> None:

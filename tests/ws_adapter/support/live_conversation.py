@@ -17,12 +17,14 @@ from ws_adapter.protocol.core.actions import (
     CancelUnits,
     CloseSocket,
     Detect,
+    HoldInput,
     LeaveSlot,
     OpenWorkerSession,
     RunUnit,
     Send,
     TakeSlot,
 )
+from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Signal, TextPurpose, UnitDone, UnitEnd
 from ws_adapter.protocol.live.machine import Live
@@ -55,7 +57,11 @@ class LiveConversation:
         self.configured: list[OpenWorkerSession] = []
         self.has_slot = False
         self.closed: CloseSocket | None = None
-        self._finished = 0
+        self.finished = 0
+        """Units that the worker has answered."""
+        self.is_held = False
+        """Whether no more is to be read of the client."""
+        self.answers: list[Answer] = []
         self._hearing = Hearing()
         self._observer = Observer("/v1/live/sessions")
         self.dialect = Live(
@@ -99,7 +105,11 @@ class LiveConversation:
         for action in actions:
             assert self.closed is None, f"{action} after the end"
             match action:
+                case HoldInput(is_held=is_held):
+                    self.is_held = is_held
                 case Send():
+                    if action.answer is not None:
+                        self.answers.append(action.answer)
                     self.sent.append(json.loads(encode(action.event)))
                     self._observer.server_said(self.sent[-1])
                 case RunUnit():
@@ -131,8 +141,8 @@ class LiveConversation:
 
     def finish(self, end: UnitEnd = UnitEnd.LISTEN, text: str = "", **done: Any) -> list[Event]:
         """All that the worker says about its oldest unit, which speaks a second if there is a text."""
-        self._finished += 1
-        unit = self._finished
+        self.finished += 1
+        unit = self.finished
         pieces = [Piece(unit, text, SPEECH)] if text else []
         done = {"context_tokens": 819, "tokens": counted.tokens(input_audio=10, output_text=1), **done}
         return self.worker(*pieces, UnitDone(unit, end, **done), Finalized(unit))
@@ -141,7 +151,7 @@ class LiveConversation:
         """A second of input and a little for each unit, each answered as soon as it is there."""
         before = len(self.sent)
         for end, text in units:
-            while len(self.runs) <= self._finished:
+            while len(self.runs) <= self.finished:
                 self.client(append(0.1, level))
                 self.wait(0.1)
             self.finish(end, text)

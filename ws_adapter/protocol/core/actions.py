@@ -143,6 +143,12 @@ class Detect(Struct, frozen=True):
     samples: Samples
 
 
+class HoldInput(Struct, frozen=True):
+    """Read no more from the client while `is_held`: enough of what it sent waits, and none is dropped."""
+
+    is_held: bool
+
+
 class Become(Struct, frozen=True):
     """Another machine has the conversation from here on; this one has no slot."""
 
@@ -174,6 +180,7 @@ Action: TypeAlias = (
     | Withdraw
     | Apart
     | Detect
+    | HoldInput
     | Become
     | Note
     | CloseSocket

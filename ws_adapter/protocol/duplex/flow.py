@@ -57,6 +57,20 @@ class UnitFlow:
         self._last_cancelled = 0
 
     @property
+    def keeps_all(self) -> bool:
+        """Whether no unit that waits is dropped for newer ones, until none waits any more."""
+        return self._backlog.keeps_all
+
+    def keep_all(self) -> None:
+        """Drops none of the units that wait or come, until none waits any more."""
+        self._backlog.keeps_all = True
+
+    @property
+    def waiting_units(self) -> int:
+        """Units that wait here."""
+        return len(self._backlog)
+
+    @property
     def held_bytes(self) -> int:
         """Input that is carried or waits here, or is at the worker."""
         return self._cutter.size + self._backlog.bytes + self._running_bytes + self.texts.bytes
@@ -409,6 +423,8 @@ class Backlog:
         self._max_bytes = max_bytes
         self.bytes = 0
         """Of the units that wait."""
+        self.keeps_all = False
+        """Whether none is dropped, until none waits any more: whoever gives units bounds them."""
         self._units: deque[Unit] = deque()
 
     def __len__(self) -> int:
@@ -430,6 +446,7 @@ class Backlog:
                 continue
             self.bytes -= _size(head)
             return self._units.popleft()
+        self.keeps_all = False
         return None
 
     def force_listen(self) -> None:
@@ -452,7 +469,7 @@ class Backlog:
         return len(self._units) > self._max_units or self.bytes > self._max_bytes
 
     def _is_superseded(self, unit: Unit) -> bool:
-        return unit.append < self._units[-1].append
+        return not self.keeps_all and unit.append < self._units[-1].append
 
     def _drop(self) -> None:
         unit = self._units.popleft()

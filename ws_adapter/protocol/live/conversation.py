@@ -6,6 +6,7 @@ from typing import Final
 from ws_adapter.protocol.core.answer import Answer, Outcome
 from ws_adapter.protocol.core.speech import SpeechEdges
 from ws_adapter.protocol.duplex.flow import UnitFlow
+from ws_adapter.protocol.duplex.input import BURST_LEAD_S, PERIOD_S
 from ws_adapter.protocol.live.events import LiveUsage
 from ws_adapter.protocol.live.playout import Playout
 from ws_adapter.protocol.live.settings import Settings
@@ -15,6 +16,12 @@ from ws_adapter.protocol.wire.codec import Samples
 MOST_UNTOLD: Final = 8
 """Answers that may wait for an event to go with."""
 
+
+PATIENCE_S: Final = 1.25
+"""So long nothing has to have come from a client, until silence is fed in its place."""
+
+MOST_SILENCE: Final = 10
+"""Seconds that a model has to begin to speak of what it was told."""
 
 INTERRUPTS_MS: Final = 250
 """So much speech over an answer ends it: a cough or a word of assent is shorter."""
@@ -37,6 +44,8 @@ class Conversation:
         """Of units of which no event has told yet."""
         self.usage = LiveUsage(0.0)
         self.context_ratio: float | None = None
+        self.turn = FirstTurn()
+        self.upload = Upload()
         self._mouth = Mouth(settings.format)
 
     def hear(self, data: bytes) -> Samples:
@@ -53,6 +62,8 @@ class Conversation:
         self.usage = LiveUsage(self.usage.seconds + (answer.outcome is not Outcome.DROPPED))
         if answer.context_limit:
             self.context_ratio = answer.context_tokens / answer.context_limit
+        if answer.ends_turn:
+            self.turn.spoken()
         if answer.outcome is Outcome.SPEECH:
             self.playout.put(self._mouth.say(answer.audio, ends_turn=answer.ends_turn), answer.text)
         elif answer.response_id is not None:
@@ -62,6 +73,60 @@ class Conversation:
         """The model is silent from now on."""
         self.playout.drop()
         self._mouth.stop()
+
+
+class Upload:
+    """Tells a client that sends faster than real time from one that streams a microphone."""
+
+    def __init__(self) -> None:
+        self._heard_until = 0.0
+
+    def came(self, seconds: float, now: float) -> bool:
+        """So much sound came; whether it is ahead of the clock by more than a stream is."""
+        self._heard_until = max(self._heard_until, now) + seconds
+        return self._heard_until - now > BURST_LEAD_S
+
+
+class FirstTurn:
+    """When the model is fed silence, because its client sends nothing: while it is muted, and while the model
+    is to speak about what it was told."""
+
+    def __init__(self) -> None:
+        self.due_at: float | None = None
+        """When the next second of silence is due; None if none is."""
+        self._is_muted = False
+        self._left = 0
+        """Seconds of silence that may pass until the model has spoken."""
+        self._came_at = float("-inf")
+
+    def came(self, now: float) -> None:
+        """The client sent sound."""
+        self._came_at = now
+        self._settle(now + PATIENCE_S)
+
+    def muted(self, is_muted: bool, now: float) -> None:
+        """The client is heard no more, or again."""
+        self._is_muted = is_muted
+        self._settle(max(now, self._came_at + PATIENCE_S))
+
+    def wanted(self, now: float) -> None:
+        """The model was told something to speak about."""
+        self._left = MOST_SILENCE
+        self._settle(max(now, self._came_at + PATIENCE_S))
+
+    def fed(self, now: float, *, is_speaking: bool) -> None:
+        """A second of silence was fed."""
+        self._left -= not is_speaking and self._left > 0
+        due_at = now if self.due_at is None else self.due_at
+        self._settle(max(due_at, now - PERIOD_S) + PERIOD_S)
+
+    def spoken(self) -> None:
+        """The model has come to the end of a turn."""
+        self._left = 0
+        self._settle(self.due_at)
+
+    def _settle(self, at: float | None) -> None:
+        self.due_at = at if self._is_muted or self._left else None
 
 
 def interruption() -> SpeechEdges:

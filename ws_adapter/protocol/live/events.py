@@ -120,10 +120,12 @@ class AudioConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DelegationConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Tasks that the model hands on are the application's: no other service works for it here."""
+    """Who would do what the model hands on. It hands nothing on here, which an `info` says."""
 
-    type: Literal["client"] | None = None
+    type: Literal["client", "responses"] | None = None
     acknowledgement_delay_ms: Annotated[int, Meta(ge=0)] | None = None
+    responses: dict[str, Any] | None = None
+    """Settings of the service that would; not looked at."""
 
     REQUIRED: ClassVar = ("type",)
 
@@ -309,6 +311,20 @@ class SessionClose(Struct, frozen=True, tag_field="type", tag="session.close", f
     event_id: EventId | None = None
 
 
+class CommentaryAppend(
+    Struct, frozen=True, tag_field="type", tag="session.commentary.append", forbid_unknown_fields=True
+):
+    """Something to know, and to speak about at once: it lets the model speak first. Some models cannot."""
+
+    content: _Content | None = None
+    delegation_id: _NoDelegation = None
+    event_id: EventId | None = None
+
+    REQUIRED: ClassVar = ("content",)
+
+
+TextAppend: TypeAlias = InstructionsAppend | ThinkingAppend | CommentaryAppend
+
 ClientEvent: TypeAlias = (
     SessionStart
     | SessionUpdate
@@ -317,13 +333,13 @@ ClientEvent: TypeAlias = (
     | AudioUnmute
     | InstructionsAppend
     | ThinkingAppend
+    | CommentaryAppend
     | SessionClose
 )
 
 _NO_SERVICE: Final = "no other service works for the model here"
 
 UNSERVED: Final = {
-    "session.commentary.append": "the model speaks about nothing that it reads",
     "session.output_audio.fixture.play": "the client has the audio already",
     "response.item.create": _NO_SERVICE,
     "response.create": _NO_SERVICE,
@@ -370,8 +386,10 @@ class ResolvedAudio(Struct, omit_defaults=True):
 class ResolvedDelegation(Struct, omit_defaults=True):
     """Whose the tasks are that the model hands on."""
 
-    type: Literal["client"]
+    type: Literal["client", "responses"]
     acknowledgement_delay_ms: Count | None = None
+    responses: dict[str, Any] | None = None
+    """As it was given."""
 
 
 class SessionResource(Struct, omit_defaults=True):
@@ -438,6 +456,14 @@ class ThinkingAppended(LiveEvent, kw_only=True, tag="session.thinking.appended")
     end_ms: Milliseconds
 
 
+class CommentaryAppended(LiveEvent, kw_only=True, tag="session.commentary.appended"):
+    """The model has read it."""
+
+    start_ms: Milliseconds
+    """The beginning of the second before which it did."""
+    end_ms: Milliseconds
+
+
 class LiveUsage(Struct):
     """Of the session so far."""
 
@@ -467,9 +493,9 @@ class SessionClosed(LiveEvent, kw_only=True, tag="session.closed"):
 
 
 class Info(LiveEvent, kw_only=True, tag="info"):
-    """Something to know: `queued` while no slot is free, `voice_replaced`."""
+    """Something to know: `queued` while no slot is free, `voice_replaced`, `delegation_unused`."""
 
-    code: Literal["queued", "voice_replaced"]
+    code: Literal["queued", "voice_replaced", "delegation_unused"]
     message: str
 
 
@@ -521,6 +547,7 @@ SERVER_EVENTS: Final = (
     AudioUnmuted,
     InstructionsAppended,
     ThinkingAppended,
+    CommentaryAppended,
     UsageUpdated,
     SessionClosed,
     Info,

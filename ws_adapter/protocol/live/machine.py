@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
+import numpy as np
+
 from antiphon.semconv import Reason
 from ws_adapter.protocol.core.actions import (
     Action,
+    CloseSocket,
     Detect,
-    LeaveSlot,
+    HoldInput,
     OpenWorkerSession,
     Send,
     TakeSlot,
@@ -36,11 +39,13 @@ from ws_adapter.protocol.live.events import (
     AudioUnmute,
     ClientEvent,
     Code,
+    CommentaryAppend,
     InstructionsAppend,
     SessionClose,
     SessionResource,
     SessionStart,
     SessionUpdate,
+    TextAppend,
     ThinkingAppend,
 )
 from ws_adapter.protocol.live.playout import SLICE_S
@@ -52,6 +57,7 @@ from ws_adapter.protocol.live.settings import (
     read_settings,
     refuse_triggers,
 )
+from ws_adapter.protocol.live.sound import INPUT_RATE_HZ
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Clip, CutBase64, Samples, decode_base64
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, Refusal, Verdict, invalid, missing
@@ -71,15 +77,28 @@ LONGEST_S: Final = 10 * 365 * 86_400.0
 
 UNIT_MS: Final = 1_000
 
+FULL_UNITS: Final = 24
+"""Seconds of input that wait when no more is read."""
+
+FULL_S: Final = 20.0
+"""Seconds of speech that wait to be heard when no more is read."""
+
+EMPTIED: Final = 0.5
+"""Share of these at which reading goes on."""
+
 PURPOSES: Final[dict[type, TextPurpose]] = {
     InstructionsAppend: TextPurpose.INSTRUCTIONS,
     ThinkingAppend: TextPurpose.THINKING,
+    CommentaryAppend: TextPurpose.COMMENTARY,
 }
 _APPENDED: Final = {
     TextPurpose.INSTRUCTIONS: events.InstructionsAppended,
     TextPurpose.THINKING: events.ThinkingAppended,
+    TextPurpose.COMMENTARY: events.CommentaryAppended,
 }
 """What acknowledges a text."""
+
+_SILENCE: Final = np.zeros(INPUT_RATE_HZ, np.float32)
 
 _CLOSED: Final = Verdict(None, "", errors.USER_STOP, CloseCode.NORMAL)
 
@@ -122,6 +141,8 @@ class Live:
         self._deadlines = Deadlines(limits)
         self._events = events_window()
         self._errors = errors_window()
+        self._is_held = False
+        """Whether no more is read."""
         self._end: Verdict | None = None
         """Why the session ends as soon as all is said."""
         self._end_at: float | None = None
@@ -149,6 +170,8 @@ class Live:
         if conversation is not None:
             playout_at = None if conversation.is_congested else conversation.playout.due_at
             flow_at = self._flow.deadline if self._end is None else None
+            if conversation.turn.due_at is not None and self._end is None and not self._flow.congested:
+                flow_at = min(flow_at or conversation.turn.due_at, conversation.turn.due_at)
         for at in (self._deadlines.next_at, self._deadlines.idle_at, playout_at, flow_at):
             if at is not None and (earliest is None or at < earliest):
                 earliest = at
@@ -157,8 +180,7 @@ class Live:
     # -------------------------------------------------------------------------------------- the slot
 
     def opened(self, now: float) -> list[Action]:
-        """See `Machine.opened`."""
-        self._deadlines.unset(now)
+        """See `Machine.opened`. A `session.start` may come much later: it alone takes a slot."""
         return []
 
     def queued(self, place: Place) -> list[Action]:
@@ -265,6 +287,7 @@ class Live:
             if is_due(self._flow.deadline, now):
                 steps += self._hear(self._conversation.ear.rest(), now)
             steps += self._flow.tick(now)
+            steps += self._feed_silence(self._conversation, now)
         return self._said(steps, now)
 
     def ended(self, verdict: Verdict) -> list[Action]:
@@ -283,11 +306,23 @@ class Live:
         if isinstance(event, Fault):
             if event.refusal is None:
                 return self._conclude(errors.NOT_UTF8)
-            return self._refuse(event.refusal, event.event_id, now)
+            told = self._refuse(event.refusal, event.event_id, now)
+            return [*told, *self._unless_started(event.event_type)]
         try:
             return self._obey(event, now)
         except Refusal as refusal:
-            return self._refuse(refusal, event.event_id, now)
+            told = self._refuse(refusal, event.event_id, now)
+            return [
+                *told,
+                *self._unless_started("session.start" if isinstance(event, SessionStart) else None),
+            ]
+
+    def _unless_started(self, event_type: str | None) -> list[Action]:
+        """Closes behind a `session.start` that was refused: its client waits for nothing more."""
+        if event_type != "session.start" or self.state is not State.CONNECTED or self.is_over:
+            return []
+        self.state, self.is_over = State.CLOSING, True
+        return [CloseSocket(CloseCode.POLICY_VIOLATION, Code.NOT_STARTED)]
 
     def _obey(self, event: ClientEvent, now: float) -> list[Action]:
         if isinstance(event, SessionStart):
@@ -304,12 +339,14 @@ class Live:
                 return self._append(event, conversation, now)
             case AudioMute():
                 conversation.is_muted = True
+                conversation.turn.muted(True, now)
                 return [self._event(events.AudioMuted, event.event_id)]
             case AudioUnmute():
                 conversation.is_muted = False
+                conversation.turn.muted(False, now)
                 return [self._event(events.AudioUnmuted, event.event_id)]
-            case InstructionsAppend() | ThinkingAppend():
-                return self._tell_model(event)
+            case InstructionsAppend() | ThinkingAppend() | CommentaryAppend():
+                return self._tell_model(event, conversation, now)
             case SessionUpdate():
                 return self._update(event)
 
@@ -329,9 +366,14 @@ class Live:
         refuse_triggers(event.session.triggers)
         if event.session.delegation is not None:
             self._resource.delegation = delegation(event.session.delegation)
-        return [self._event(events.SessionUpdated, event.event_id, session=self._resource)]
+        told: list[Action] = [self._event(events.SessionUpdated, event.event_id, session=self._resource)]
+        return [*told, *self._delegation_unused()] if event.session.delegation is not None else told
 
-    def _tell_model(self, event: InstructionsAppend | ThinkingAppend) -> list[Action]:
+    def _delegation_unused(self) -> list[Action]:
+        message = "nothing will be delegated: the model calls no tools here"
+        return [self._event(events.Info, code="delegation_unused", message=message)]
+
+    def _tell_model(self, event: TextAppend, conversation: Conversation, now: float) -> list[Action]:
         """The model reads it before the next second; then it is acknowledged."""
         purpose, texts = PURPOSES[type(event)], self._flow.texts
         if not event.content:
@@ -342,10 +384,12 @@ class Live:
         if text.size > MOST_BYTES:
             raise invalid("content", f"expected at most {MOST_BYTES} bytes")
         if purpose not in self._purposes:
-            raise Unsupported("type", "the model reads nothing while it listens")
+            raise Unsupported("type", f"the model reads no {purpose} while it listens")
         if texts.is_full:
             raise invalid("content", f"{MOST_TEXTS} texts wait for the next second already")
         texts.put(text)
+        if purpose is TextPurpose.COMMENTARY:
+            conversation.turn.wanted(now)
         return []
 
     def _close(self, now: float) -> list[Action]:
@@ -374,7 +418,18 @@ class Live:
         if self.is_over:
             return []
         self._deadlines.idle_at = now + self._limits.duplex_idle_s
+        if self._conversation is not None:
+            self._conversation.turn.came(now)
         return self._said(self._hear(samples, now), now) if samples.size else []
+
+    def _feed_silence(self, conversation: Conversation, now: float) -> list[Step]:
+        """A second of silence where the client sends nothing and time has to go on."""
+        turn = conversation.turn
+        if not is_due(turn.due_at, now) or self._flow.congested:
+            return []
+        turn.fed(now, is_speaking=self._flow.answers.response_id is not None)
+        self._deadlines.idle_at = now + self._limits.duplex_idle_s
+        return self._put(Clip(_SILENCE), now)
 
     def _hear(self, samples: Samples, now: float) -> list[Step | Detect]:
         """The user's sound goes to the model; during an answer it may be speech that ends it."""
@@ -382,7 +437,11 @@ class Live:
         if conversation is None or not samples.size:
             return []
         steps: list[Step | Detect] = []
-        if self._limits.interrupts_on_speech and conversation.is_saying(self._flow):
+        if conversation.upload.came(samples.size / INPUT_RATE_HZ, now):
+            self._flow.keep_all()
+        # What is sent ahead of the clock was not said over the answer that is heard now.
+        is_over = conversation.is_saying(self._flow) and not self._flow.keeps_all
+        if self._limits.interrupts_on_speech and is_over:
             steps.append(Detect(samples))
         else:
             conversation.speech = interruption()
@@ -402,7 +461,9 @@ class Live:
         limit_at = self._deadlines.limit_at
         expires_at = int(self._unix(limit_at if limit_at is not None else now + LONGEST_S))
         self._resource = self._settings.resource(self._session_id, expires_at)
-        told = [self._event(events.SessionStarted, self._start_id, session=self._resource)]
+        told: list[Action] = [self._event(events.SessionStarted, self._start_id, session=self._resource)]
+        if self._settings.delegation is not None:
+            told += self._delegation_unused()
         if voice := self._settings.replaced_voice:
             message = f"there is no voice {voice} here: the model speaks with its own"
             told.append(self._event(events.Info, code="voice_replaced", message=message))
@@ -410,10 +471,9 @@ class Live:
 
     def _worker_failed(self, reason: Reason, now: float) -> list[Action]:
         if reason in errors.CORRECTABLE and self.state is State.CONFIGURING:
-            self.state, self._settings = State.CONNECTED, None
-            self._deadlines = Deadlines(self._limits)
-            self._deadlines.unset(now)
-            return [LeaveSlot(), *self._refuse(errors.VERDICTS[reason].refusal(), self._start_id, now)]
+            told = self._refuse(errors.VERDICTS[reason].refusal(), self._start_id, now)
+            self.state = State.CONNECTED
+            return [*told, *self._unless_started("session.start")]
         return self._conclude(errors.lost(reason, is_going_away=self._deadlines.away_at is not None))
 
     # ------------------------------------------------------------------------------------- telling it
@@ -436,9 +496,19 @@ class Live:
             actions += self._drain(self._flow.answers.verdict, now)
         if not conversation.is_congested:
             actions += self._play(conversation, now)
+        actions += self._hold(conversation)
         if self._end is not None and conversation.playout.is_empty and not self._owes:
             actions += self._conclude(self._end)
         return actions
+
+    def _hold(self, conversation: Conversation) -> list[Action]:
+        """Reads no more of a client that is far ahead of the model, and goes on when that has caught up."""
+        waits = max(self._flow.waiting_units / FULL_UNITS, conversation.playout.waiting_s / FULL_S)
+        is_held = self._end is None and waits >= (EMPTIED if self._is_held else 1.0)
+        if is_held == self._is_held:
+            return []
+        self._is_held = is_held
+        return [HoldInput(is_held)]
 
     @property
     def _owes(self) -> bool:

@@ -17,6 +17,9 @@ SLICE_S: Final = 0.2
 LEAD_S: Final = 0.2
 """How far ahead of the clock the stream is, and how long a sentence waits for a unit that is late."""
 
+WORD_S: Final = 0.4
+"""A word is told whole if the rest of it takes no longer. Clients end a turn 0.8 s after the last words."""
+
 FORGIVEN_S: Final = 1.0
 """Silence that could not be sent for so long is not made up for."""
 
@@ -31,8 +34,49 @@ class Words(Struct, frozen=True):
     end_ms: int
 
 
+class Text(Struct):
+    """What is said from byte `begin` of the sound that waits, in `size` bytes; `told` characters are told.
+
+    Nobody knows when a word of it is spoken: its characters are spread evenly.
+    """
+
+    text: str
+    begin: int
+    size: int
+    told: int = 0
+
+    @property
+    def at(self) -> int:
+        """Where what is not told yet begins."""
+        return self._place(self.told)
+
+    @property
+    def is_said(self) -> bool:
+        """Whether all of it is told."""
+        return self.told >= len(self.text)
+
+    def until(self, end: int, word: int) -> tuple[str, int, int]:
+        """Tell what begins before byte `end`, and where that is; a word that is said in `word` bytes more is
+        told whole."""
+        begin = due = self.told
+        while due < len(self.text) and self._place(due) < end:
+            due += 1
+        if due == begin:
+            return "", self._place(begin), self._place(begin)
+        whole = due
+        while whole < len(self.text) and not self.text[whole].isspace() and not self.text[due - 1].isspace():
+            whole += 1
+        if self._place(whole) - self._place(due) <= word:
+            due = whole
+        self.told = due
+        return self.text[begin:due], self._place(begin), self._place(due)
+
+    def _place(self, character: int) -> int:
+        return self.begin + self.size * character // len(self.text)
+
+
 class Slice(Struct, frozen=True):
-    """Audio that is due, and the words that begin in it."""
+    """Audio that is due, and the words that are said in it."""
 
     audio: bytes
     words: tuple[Words, ...]
@@ -49,8 +93,8 @@ class Playout:
         self._format = format
         self._slice = round(format.bytes_per_s * SLICE_S) // format.width * format.width
         self._sound = bytearray()
-        self._words: deque[tuple[int, str, int]] = deque()
-        """Where in the sound a text begins, and how many bytes it takes to say."""
+        self._words: deque[Text] = deque()
+        """What is said in the sound, in its order."""
         self._sent = 0
         """Slices."""
         self._next_at = 0.0
@@ -59,6 +103,11 @@ class Playout:
     def sent_s(self) -> float:
         """Length of the stream so far."""
         return self._sent * SLICE_S
+
+    @property
+    def waiting_s(self) -> float:
+        """Seconds that wait to be heard."""
+        return len(self._sound) / self._format.bytes_per_s
 
     @property
     def is_empty(self) -> bool:
@@ -72,7 +121,7 @@ class Playout:
     def put(self, audio: bytes, text: str) -> None:
         """Something to be said behind all that waits; either may be empty."""
         if text:
-            self._words.append((len(self._sound), text, len(audio)))
+            self._words.append(Text(text, len(self._sound), len(audio)))
         self._sound += audio
         self._settle()
 
@@ -101,12 +150,18 @@ class Playout:
     def _cut(self) -> Slice:
         audio = bytes(self._sound[: self._slice])
         del self._sound[: self._slice]
-        words = []
-        while self._words and self._words[0][0] < self._slice:
-            at, text, size = self._words.popleft()
-            start_ms = self._ms(self._sent * self._slice + at)
-            words.append(Words(text, start_ms, start_ms + self._ms(size)))
-        self._words = deque((at - self._slice, text, size) for at, text, size in self._words)
+        words, before = [], self._sent * self._slice
+        while self._words and self._words[0].at < self._slice:
+            text = self._words[0]
+            said, at, end = text.until(self._slice, round(self._format.bytes_per_s * WORD_S))
+            if said:
+                words.append(Words(said, self._ms(before + at), self._ms(before + end)))
+            if text.is_said:
+                self._words.popleft()
+            else:
+                break
+        for text in self._words:
+            text.begin -= self._slice
         self._sent += 1
         return Slice(audio + self._format.silence(self._slice - len(audio)), tuple(words))
 

@@ -102,12 +102,12 @@ def read_settings(session: SessionConfig | None, catalogue: Catalogue | None) ->
 
 
 def delegation(given: DelegationConfig | None) -> ResolvedDelegation | None:
-    """Whose the tasks are that the model hands on: nobody else's than the application's."""
+    """Who would do what the model hands on, which it never does here."""
     if given is None:
         return None
     if given.type is None:
-        raise missing("session.delegation.type", '"client"')
-    return ResolvedDelegation(given.type, given.acknowledgement_delay_ms)
+        raise missing("session.delegation.type", '"client" or "responses"')
+    return ResolvedDelegation(given.type, given.acknowledgement_delay_ms, given.responses)
 
 
 def refuse_triggers(triggers: Sequence[object] | None) -> None:

@@ -229,6 +229,12 @@ SERVER_SHUTDOWN: Final = Verdict(
 )
 
 NOT_UTF8: Final = Verdict(None, "invalid UTF-8", None, CloseCode.INVALID_UTF8)
+NOT_STARTED: Final = Verdict(
+    None,
+    "no session.start came while many others connected; connect again and send it at once",
+    TIMEOUT,
+    CloseCode.NORMAL,
+)
 CONTEXT_IS_FULL: Final = Verdict(
     None, "the context of the model is full; open a new session", CONTEXT_FULL, CloseCode.NORMAL
 )

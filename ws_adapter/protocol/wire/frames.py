@@ -13,10 +13,15 @@ E = TypeVar("E")
 
 
 class Fault:
-    """A frame that holds no event; without a `refusal` it is not UTF-8."""
+    """A frame that holds no event; without a `refusal` it is not UTF-8.
 
-    def __init__(self, refusal: Refusal | None, event_id: str | None = None) -> None:
-        self.refusal, self.event_id = refusal, event_id
+    `event_id` and `event_type` are what its client says that it is; None where that cannot be read.
+    """
+
+    def __init__(
+        self, refusal: Refusal | None, event_id: str | None = None, event_type: str | None = None
+    ) -> None:
+        self.refusal, self.event_id, self.event_type = refusal, event_id, event_type
 
 
 class FrameReader(Generic[E]):
@@ -33,7 +38,7 @@ class FrameReader(Generic[E]):
         except InvalidUtf8:
             return Fault(None)
         except Refusal as refusal:
-            return Fault(self.restate(refusal), _event_id(frame))
+            return Fault(self.restate(refusal), *_names(frame))
         return event
 
     def check(self, event: E) -> None:
@@ -46,15 +51,20 @@ class FrameReader(Generic[E]):
 
 class _Named(msgspec.Struct):
     event_id: Any = None
+    type: Any = None
 
 
 _named: Final = msgspec.json.Decoder(_Named)
 
 
-def _event_id(frame: bytes) -> str | None:
-    """What its client calls an event that could not be read; None if that cannot be read either."""
+def _names(frame: bytes) -> tuple[str | None, str | None]:
+    """Return id and type of an event that could not be read; None for what cannot be read either."""
     try:
-        event_id = _named.decode(frame).event_id
+        named = _named.decode(frame)
     except (msgspec.DecodeError, RecursionError):
-        return None
-    return event_id if isinstance(event_id, str) and len(event_id) <= MAX_EVENT_ID_CHARACTERS else None
+        return None, None
+    return _name(named.event_id), _name(named.type)
+
+
+def _name(given: Any) -> str | None:
+    return given if isinstance(given, str) and len(given) <= MAX_EVENT_ID_CHARACTERS else None

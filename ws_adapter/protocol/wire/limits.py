@@ -61,11 +61,16 @@ class RateWindow:
 
     def allow(self, now: float) -> bool:
         """Counts one thing at `now`; False if it is one too many, and then it does not count."""
-        full = len(self._times) == self._times.maxlen
-        if full and now - self._times[0] < self._seconds:
+        if self.next_at > now:
             return False
         self._times.append(now)
         return True
+
+    @property
+    def next_at(self) -> float:
+        """When one more is allowed; minus infinity if it always was."""
+        full = len(self._times) == self._times.maxlen
+        return self._times[0] + self._seconds if full else float("-inf")
 
 
 def events_window(things: str = "events") -> RateWindow:

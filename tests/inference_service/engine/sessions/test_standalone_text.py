@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from antiphon.semconv import Reason
-from inference_service.api.engine import End, Finalized, Prefilled
+from inference_service.api.engine import Done, End, Finalized, Prefilled
 from inference_service.api.setups import StandaloneText, TextPurpose, Window, WindowMode
 from inference_service.engine.sessions.duplex_kind import MOST_TEXT
 from inference_service.errors import UnitRefused
@@ -47,6 +47,23 @@ def talker(model: DuplexRuntime) -> Iterator[Any]:
 def told(talker: Talker, unit: int) -> Prefilled:
     (answer,) = [event for event in talker.told if isinstance(event, Prefilled) and event.unit == unit]
     return answer
+
+
+GREET = StandaloneText(TextPurpose.COMMENTARY, "Greet the user by name.")
+
+
+def test_model_speaks_first_of_what_it_is_told_to_speak_about(talker: Any) -> None:
+    one = talker()
+    one.unit(texts=(GREET,))
+
+    assert [event.end for event in one.told if isinstance(event, Done)][-1] in (End.CHUNK, End.TURN)
+
+
+def test_forced_listen_comes_before_what_the_model_is_to_speak_about(talker: Any) -> None:
+    one = talker()
+    one.unit(texts=(GREET,), force_listen=True)
+
+    assert [event.end for event in one.told if isinstance(event, Done)][-1] is End.LISTEN
 
 
 @pytest.mark.parametrize("text", [NOTE, ORDER])

@@ -1,5 +1,7 @@
 """The stream that a Live client hears: without a gap, on time, and to be stopped at any moment."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,9 +57,24 @@ def test_words_come_with_the_audio_in_which_they_begin() -> None:
         words += [word for piece in playout.take(playout.due_at) for word in piece.words]
 
     assert [(word.text, word.start_ms - sent, word.end_ms - sent) for word in words] == [
-        ("one", 0, 1000),
+        ("o", 0, 333),
+        ("ne", 333, 1000),
         ("two", 1000, 1500),
     ]
+
+
+@given(st.lists(st.tuples(st.text("ab é日\u0301", max_size=12), st.integers(0, SECOND)), max_size=6))
+def test_all_words_are_told_once_in_their_order(said: list[tuple[str, int]]) -> None:
+    playout = begun()
+    for text, size in said:
+        playout.put(b"\1" * (size // 2 * 2), text)
+
+    pieces = [piece for tick in range(40) for piece in playout.take(tick * 0.2)]
+
+    words = [word for piece in pieces for word in piece.words]
+    assert "".join(word.text for word in words) == "".join(text for text, _ in said)
+    assert all(word.text for word in words)
+    assert all(one.end_ms <= next.start_ms + 1 for one, next in pairwise(words))
 
 
 def test_words_without_sound_are_said_too() -> None:

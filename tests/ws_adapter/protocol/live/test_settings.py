@@ -9,6 +9,7 @@ from tests.ws_adapter.support.live_conversation import LiveConversation, start, 
 from ws_adapter.protocol.core.config import DEFAULT_PROMPT
 from ws_adapter.protocol.live.events import MAX_HISTORY
 from ws_adapter.protocol.live.settings import BUILT_IN_VOICES
+from ws_adapter.protocol.wire.errors import CloseCode
 
 
 def said(role: str, text: str) -> dict[str, Any]:
@@ -116,7 +117,7 @@ def test_voices_of_openai_are_replaced_and_that_is_said() -> None:
             "missing_required_parameter",
             "session.input[1].content[0].text",
         ),
-        ({"delegation": {"type": "responses"}}, "invalid_value", "session.delegation.type"),
+        ({"delegation": {"type": "decisions"}}, "invalid_value", "session.delegation.type"),
         ({"store": True}, "unsupported", "session.store"),
         ({"client": {"data_channel": {}}}, "unsupported", "session.client"),
         ({"triggers": [{"type": "decisions"}]}, "unsupported", "session.triggers"),
@@ -134,7 +135,20 @@ def test_what_is_wrong_is_refused_with_its_place(session: Any, code: str, param:
     if param is not None:
         assert error["error"]["param"] == param
     assert not live.has_slot
-    live.begin()
+    assert live.closed is not None
+    assert live.closed.code is CloseCode.POLICY_VIOLATION
+
+
+@pytest.mark.parametrize("kind", ["client", "responses"])
+def test_delegation_is_accepted_and_info_says_that_nothing_is_delegated(kind: str) -> None:
+    live = LiveConversation()
+    given = {"type": kind} | ({"responses": {"model": "gpt-5"}} if kind == "responses" else {})
+
+    started = live.begin(delegation=given)
+
+    assert started["session"]["delegation"] == given
+    (info,) = [event for event in live.sent if event["type"] == "info"]
+    assert info["code"] == "delegation_unused"
 
 
 def test_without_a_worker_the_worker_is_left_to_judge() -> None:

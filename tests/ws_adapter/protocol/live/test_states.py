@@ -14,7 +14,7 @@ from tests.ws_adapter.support.live_conversation import LiveConversation, append,
 from ws_adapter.protocol.core.signals import TextPurpose
 from ws_adapter.protocol.duplex.texts import MOST_TEXTS
 
-READ: Final = frozenset({TextPurpose.INSTRUCTIONS, TextPurpose.THINKING})
+READ: Final = frozenset({TextPurpose.INSTRUCTIONS, TextPurpose.THINKING, TextPurpose.COMMENTARY})
 ANYTHING_ELSE: Final = "anything else"
 SLOT: Final = "a worker takes it"
 TIME: Final = "time passes"
@@ -27,6 +27,7 @@ EVENTS: Final[dict[str, Event]] = {
     "session.update": {"type": "session.update", "session": {}},
     "session.instructions.append": {"type": "session.instructions.append", "content": "Be brief."},
     "session.thinking.append": {"type": "session.thinking.append", "content": "It rains."},
+    "session.commentary.append": {"type": "session.commentary.append", "content": "Greet the user."},
     "session.close": {"type": "session.close"},
     ANYTHING_ELSE: {"type": "session.dance"},
 }

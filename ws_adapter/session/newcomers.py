@@ -1,0 +1,48 @@
+"""Sessions that are open and have asked for nothing yet: a bounded number, where no time is set for them."""
+
+from collections import Counter
+from typing import Final, Protocol
+
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import Verdict
+
+MOST_NEWCOMERS: Final = 256
+
+
+class Newcomer(Protocol):
+    """A session."""
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether it has asked for a slot, or is over."""
+
+    def end(self, verdict: Verdict) -> None:
+        """The session may not go on."""
+
+
+class Newcomers:
+    """All of them, the oldest first. One too many ends the oldest of the caller who has most."""
+
+    def __init__(self, most: int = MOST_NEWCOMERS) -> None:
+        self._most = most
+        self._callers: dict[Newcomer, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._callers)
+
+    def enter(self, session: Newcomer, caller: str) -> None:
+        """A session is open."""
+        self._callers[session] = caller
+        if len(self._callers) <= self._most:
+            return
+        self._callers = {one: of for one, of in self._callers.items() if not one.has_asked}
+        if len(self._callers) <= self._most:
+            return
+        (most, _), *_ = Counter(self._callers.values()).most_common(1)
+        oldest = next(one for one, of in self._callers.items() if of == most)
+        del self._callers[oldest]
+        oldest.end(errors.NOT_STARTED)
+
+    def leave(self, session: Newcomer) -> None:
+        """A session is over."""
+        self._callers.pop(session, None)

@@ -23,6 +23,7 @@ from antiphon.semconv import Reason
 from inference_service.errors import UnitRefused
 from inference_service.video.messages import Header, Order
 from inference_service.video.plan import Layout, Moment, Size, cuts, moments
+from inference_service.video.sandbox import MEMORY_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class VideoReader:
         ready.register(stream, select.POLLIN)
         while len(found) < size:
             self._watch()
-            self._check_time()
+            self._check_use()
             if not ready.poll(_LOOK_S * 1000):
                 continue
             part = os.read(stream.fileno(), min(_PART_BYTES, size - len(found)))
@@ -139,11 +140,13 @@ class VideoReader:
             found += part
         return bytes(found)
 
-    def _check_time(self) -> None:
-        """Raise unless the process gets on, and has time left."""
+    def _check_use(self) -> None:
+        """Raise unless the process gets on, and has time and memory left."""
         now, used = time.monotonic(), cpu_seconds(self._process.pid)
         if used > self._cpu_s:
             self._cpu_s, self._moved = used, now
+        if resident_bytes(self._process.pid) > MEMORY_BYTES:
+            raise self._refused("needs more than 1 GiB of memory")
         if used > self._most_cpu_s:
             raise self._refused(f"takes more than {CPU_S_A_MINUTE:g} s of processor time a minute to decode")
         if now - self._moved > STALL_S or now - self._begun > WAIT * self._most_cpu_s:
@@ -164,6 +167,15 @@ def cpu_seconds(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory of a process that is in use; 0 where the system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/statm").read_bytes().split()
+    except OSError:
+        return 0
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
 
 
 def _started(data: bytes, order: Order) -> subprocess.Popen[bytes]:

@@ -4,6 +4,7 @@ Limits of the kernel hold on every Linux. The filter of system calls is there on
 where the process may install one; elsewhere no descriptor can be opened all the same.
 """
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -49,7 +50,8 @@ _CALLS: Final = {
 
 def enter() -> None:
     """Give up everything but reading, computing and writing to open descriptors, for good."""
-    os.setpriority(os.PRIO_PROCESS, 0, _LOWEST_PRIORITY)
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _LOWEST_PRIORITY)
     for limit, value in (
         (resource.RLIMIT_DATA, MEMORY_BYTES),
         (resource.RLIMIT_CPU, _MOST_CPU_S),
@@ -58,7 +60,7 @@ def enter() -> None:
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
     ):
-        resource.setrlimit(limit, (value, value))
+        _limit(limit, value)
     call = ctypes.CDLL(None, use_errno=True).prctl
     call(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     call(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -67,6 +69,17 @@ def enter() -> None:
         program = ctypes.create_string_buffer(rules, len(rules))
         head = struct.pack("HxxxxxxP", len(rules) // 8, ctypes.addressof(program))
         call(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, head, 0, 0)
+
+
+def _limit(limit: int, value: int) -> None:
+    """Lower a limit for good, where a filter of the service manager does not forbid it.
+
+    The worker looks at memory and processor time all the same.
+    """
+    _, hard = resource.getrlimit(limit)
+    lowest = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    with contextlib.suppress(OSError):
+        resource.setrlimit(limit, (lowest, lowest))
 
 
 def _filter(machine: str) -> bytes:

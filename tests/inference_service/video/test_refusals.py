@@ -171,6 +171,15 @@ def test_decoder_that_takes_too_much_time_is_killed(
     assert started[0].returncode == -signal.SIGKILL
 
 
+def test_decoder_that_takes_too_much_memory_is_killed(
+    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "MEMORY_BYTES", 1 << 20)
+
+    assert refusal(short()) == "needs more than 1 GiB of memory."
+    assert started[0].returncode == -signal.SIGKILL
+
+
 def test_decoder_is_killed_when_nobody_wants_its_result(started: list[subprocess.Popen[bytes]]) -> None:
     class Gone(Exception):
         pass

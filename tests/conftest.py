@@ -71,6 +71,8 @@ SLOW = (
     "inference_service/rpc/test_unit_cycle.py",
     "inference_service/rpc/test_violations.py",
     "inference_service/training/*",
+    "inference_service/video/test_decoding.py",
+    "inference_service/video/test_refusals.py",
     "inference_service/rpc/test_hostile_callers.py",
     "inference_service/rpc/test_server.py",
     "page/test_conversation.py",

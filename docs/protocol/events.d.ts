@@ -429,6 +429,7 @@ export namespace RealtimeChat {
     /** True: the answer is spoken, as with `tts.enabled`, and the model is told so. */
     use_tts_template?: boolean | null;
     image?: ImageFields | null;
+    /** Pictures and sound belong together in time: videos are not only seen but heard. False by default. */
     omni_mode?: boolean | null;
     /** The model may think before it answers, if it can; what it thinks is no part of the answer. */
     enable_thinking?: boolean | null;
@@ -445,7 +446,7 @@ export namespace RealtimeChat {
   interface ChatMessage {
     role: "assistant" | "system" | "tool" | "user";
     /** A text, or parts in their order; at most 4 pictures in one message. Only one with `tool_calls` may be without; that of a tool is a text. */
-    content?: string | Array<TextPart | ImagePart | AudioPart> | null;
+    content?: string | Array<TextPart | ImagePart | AudioPart | VideoPart> | null;
     /** Of the assistant: calls that it made. */
     tool_calls?: Array<CallFields> | null;
     /** Of a tool: the call in a message before whose result this is. */
@@ -469,6 +470,14 @@ export namespace RealtimeChat {
     data: Base64;
     /** Hz of raw samples, 16000 by default. A WAV file says it itself. */
     sample_rate?: number | null;
+  }
+  /** A video: its frames and, with `omni_mode`, its sound between them. */
+  interface VideoPart {
+    type: "video";
+    /** Base64 of an MP4, MOV, WebM or Matroska file of at most 4096 x 4096 pixels. At most 4 videos in a request, of 10 minutes all together. */
+    data: Base64;
+    /** Frames seen of each second, 1 by default. Those after the first are joined to one picture behind it. */
+    stack_frames?: number | null;
   }
   /** A call that the model made. */
   interface CallFields {
@@ -1291,6 +1300,7 @@ export namespace Chat {
     /** True: the answer is spoken, as with `tts.enabled`, and the model is told so. */
     use_tts_template?: boolean | null;
     image?: ImageFields | null;
+    /** Pictures and sound belong together in time: videos are not only seen but heard. False by default. */
     omni_mode?: boolean | null;
     /** The model may think before it answers, if it can; what it thinks is no part of the answer. */
     enable_thinking?: boolean | null;
@@ -1305,7 +1315,7 @@ export namespace Chat {
   interface ChatMessage {
     role: "assistant" | "system" | "tool" | "user";
     /** A text, or parts in their order; at most 4 pictures in one message. Only one with `tool_calls` may be without; that of a tool is a text. */
-    content?: string | Array<TextPart | ImagePart | AudioPart> | null;
+    content?: string | Array<TextPart | ImagePart | AudioPart | VideoPart> | null;
     /** Of the assistant: calls that it made. */
     tool_calls?: Array<CallFields> | null;
     /** Of a tool: the call in a message before whose result this is. */
@@ -1329,6 +1339,14 @@ export namespace Chat {
     data: Base64;
     /** Hz of raw samples, 16000 by default. A WAV file says it itself. */
     sample_rate?: number | null;
+  }
+  /** A video: its frames and, with `omni_mode`, its sound between them. */
+  interface VideoPart {
+    type: "video";
+    /** Base64 of an MP4, MOV, WebM or Matroska file of at most 4096 x 4096 pixels. At most 4 videos in a request, of 10 minutes all together. */
+    data: Base64;
+    /** Frames seen of each second, 1 by default. Those after the first are joined to one picture behind it. */
+    stack_frames?: number | null;
   }
   /** A call that the model made. */
   interface CallFields {

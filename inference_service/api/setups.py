@@ -237,6 +237,15 @@ class Clip:
     pcm: NDArray[np.float32]
 
 
+@dataclass(frozen=True, eq=False)
+class Video:
+    """A video file inside a message: MP4, MOV, WebM or Matroska."""
+
+    data: bytes
+    stack_frames: int = 1
+    """Frames seen of each second; those after the first are joined to one picture."""
+
+
 @dataclass(frozen=True)
 class Tool:
     """A function of the caller's; `parameters` is the JSON Schema of its arguments, an object."""
@@ -287,7 +296,7 @@ class ChatMessage:
     """
 
     role: str
-    parts: tuple[str | Picture | Clip, ...]
+    parts: tuple[str | Picture | Clip | Video, ...]
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
 
@@ -302,6 +311,7 @@ class TurnInput:
     use_tts_template: bool = False
     enable_thinking: bool = False
     omni_mode: bool = False
+    """Whether pictures and sound of a message belong together in time; videos are seen and heard."""
     max_slice_nums: int | None = None
     use_image_id: bool | None = None
     """Whether pictures are numbered; None leaves it to the model."""

@@ -32,7 +32,7 @@ from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import QueuedUnit, Session, Stage
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
-from inference_service.media.pool import Lane, MediaPool, Priority
+from inference_service.media.pool import Abandoned, Lane, MediaPool, Priority
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ class LiveSession:
         self._beside = beside
         self._closed = False
         session.beside = self._do_beside
+        session.preprocessor.watch = lane.check
 
     def prefill(self, unit: int, content: Content) -> None:
         arrival = time.monotonic()
@@ -87,6 +88,8 @@ class LiveSession:
             pending = QueuedUnit(unit, self._session.preprocessor.prepare(content), arrival)
         except UnitRefused as refused:
             pending = QueuedUnit(unit, None, arrival, refused.failure)
+        except Abandoned:
+            return
         except Exception:
             which = {"session_id": self._session.id, "unit": unit}
             logger.exception("the input of a unit could not be prepared", extra=which)

@@ -48,6 +48,9 @@ class Preprocessor(ABC, Generic[Prepared]):
     It does so beside the engine's own thread, and touches nothing else of the session.
     """
 
+    watch: Callable[[], None] = staticmethod(lambda: None)
+    """Called by work that takes long, ten times a second or so; raises once nobody wants it any more."""
+
     def priority(self, content: Content | None) -> Priority | None:
         """What it is for the media pool to prepare that; None is what the session begins with.
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from inference_service.api.engine import ModelInfo
@@ -33,7 +34,7 @@ from inference_service.families.working_memory import (
     kernel_bytes,
     mini_eye_bytes,
 )
-from inference_service.media.image import decode_frame
+from inference_service.media.image import decode_frame, squeeze
 from inference_service.media.mel import HOP, SAMPLE_RATE, MelStream
 from inference_service.media.memo import digest
 from inference_service.models.audio_encoder import AudioEncoder, AudioState
@@ -124,6 +125,16 @@ class MiniSenses:
         if not self._side:
             raise ValueError("This model has no vision encoder.")
         return View((torch.from_numpy(decode_frame(data, field=field, side=self._side)),), name=digest(data))
+
+    def frame_pixels(self, max_slices: int) -> int:
+        return (4 * self._side) ** 2
+
+    def measure_frame(self, size: tuple[int, int], max_slices: int) -> Measure:
+        return Measure()
+
+    def look_at(self, pixels: NDArray[np.uint8], max_slices: int) -> View:
+        seen = squeeze(pixels, self._side)
+        return View((torch.from_numpy(seen),), name=digest(seen.tobytes()))
 
     def clip_tokens(self, samples: int) -> int:
         return -(-samples // SAMPLE_RATE) * self._second_tokens

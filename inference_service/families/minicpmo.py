@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from inference_service.api.engine import ModelInfo
@@ -34,7 +36,7 @@ from inference_service.families.working_memory import (
     kernel_bytes,
     token_bytes,
 )
-from inference_service.media.image import decode_picture, picture_size
+from inference_service.media.image import MAX_PIXELS, decode_picture, picture_size
 from inference_service.media.mel import SAMPLE_RATE
 from inference_service.media.memo import digest
 from inference_service.models.errors import CheckpointError
@@ -52,6 +54,8 @@ SPEECH_CAPACITY = 1024
 """Entries of speech context in a slot: about thirty units of one turn."""
 CONTEXT_LIMIT = 8192
 """Tokens that a conversation may have, as the reference server holds it."""
+_FRAME_DETAIL = 4
+"""Pixels of a video's frame for one of a slice, at most: what is scaled twice stays sharp."""
 _SHAPES = 2 * DECODER_SHAPES + 20
 """Of the linear layers of both decoders; of ear, eye and vocoder."""
 _SYSTEM_PROMPT = "Streaming Omni Conversation."
@@ -106,6 +110,7 @@ def components(
             numbers_pictures=config.vision.use_image_id,
             hearing_opens_speech=True,
             omni_joint="",
+            interleaves_videos=True,
         ),
         eye=model.eye,
         slice_tokens=config.vision.queries,
@@ -190,6 +195,19 @@ class MiniCPMOSenses:
         picture, most = decode_picture(data, field=field), self._most(max_slices)
         slices, grid = slice_image(picture, most, self._vision.resolution)
         return View(tuple(slices), grid[0] if grid else 0, digest(data, str(most)))
+
+    def frame_pixels(self, max_slices: int) -> int:
+        return min(MAX_PIXELS, _FRAME_DETAIL * max_slices * self._vision.resolution**2)
+
+    def measure_frame(self, size: tuple[int, int], max_slices: int) -> Measure:
+        columns, rows = cut(size, max_slices, self._vision.resolution).grid or (0, 0)
+        return Measure(1 + columns * rows, columns)
+
+    def look_at(self, pixels: NDArray[np.uint8], max_slices: int) -> View:
+        slices, grid = slice_image(pixels, max_slices, self._vision.resolution)
+        return View(
+            tuple(slices), grid[0] if grid else 0, digest(pixels.tobytes(), str((pixels.shape, max_slices)))
+        )
 
     def _most(self, max_slices: int | None) -> int:
         return self._vision.max_slices if max_slices is None else max_slices

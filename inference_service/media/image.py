@@ -76,6 +76,11 @@ def _decoded(
             raise _refused(field, "is damaged or cut short") from None
 
 
+def squeeze(pixels: Pixels, side: int) -> Pixels:
+    """Return a picture [height, width, 3], squeezed into a square as `decode_frame` does it."""
+    return np.array(Image.fromarray(pixels, "RGB").resize((side, side), Image.Resampling.BILINEAR))
+
+
 def _squeezed(image: Image.Image, side: int) -> Pixels:
     image.draft("RGB", (4 * side, 4 * side))  # a JPEG is decoded no larger than needed
     return np.array(_flat(image).resize((side, side), Image.Resampling.BILINEAR))

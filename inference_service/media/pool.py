@@ -34,6 +34,8 @@ class Priority(IntEnum):
     """Prompts, voices, long recordings."""
     STEPS = 3
     """Between two tokens of an answer; waits for none of the others."""
+    VIDEOS = 4
+    """Turns with video files: each may take minutes, so that they wait for each other alone."""
 
 
 _TAKES = {
@@ -41,13 +43,18 @@ _TAKES = {
     Priority.PICTURES: (Priority.PICTURES,),
     Priority.REST: (Priority.REST, Priority.PICTURES),
     Priority.STEPS: (Priority.STEPS,),
+    Priority.VIDEOS: (Priority.VIDEOS,),
 }
 """What a thread does, by what it is for."""
 
 
+class Abandoned(Exception):
+    """Nobody wants the result of a job any more."""
+
+
 class MediaPool:
-    """A few threads: one for sound and one for steps alone, the others for pictures, or for the rest and then
-    for pictures.
+    """A few threads: one each for sound, steps and videos alone, the others for pictures, or for the rest and
+    then for pictures.
 
     All but the first give way to the engine's thread.
 
@@ -56,10 +63,10 @@ class MediaPool:
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        """At least four `threads`, one for each priority; by default one for each core, at most 8."""
+        """At least five `threads`, one for each priority; by default one for each core, at most 8."""
         count = max(len(Priority), threads or min(_MOST_THREADS, os.cpu_count() or 1))
-        others = (Priority.REST if i % 2 else Priority.PICTURES for i in range(count - 2))
-        takes = [Priority.SOUND, Priority.STEPS, *others]
+        others = (Priority.REST if i % 2 else Priority.PICTURES for i in range(count - 3))
+        takes = [Priority.SOUND, Priority.STEPS, Priority.VIDEOS, *others]
         self._waiting: dict[Priority, deque[Lane]] = {priority: deque() for priority in Priority}
         self.lock = threading.RLock()
         self._came = tuple(threading.Condition(self.lock) for _ in Priority)
@@ -100,8 +107,26 @@ class MediaPool:
             give_way()
         while (lane := self._next(least)) is not None:
             lane.work()
-            for waiting in self._patient():
-                waiting.on_wait()
+            self.tell()
+
+    def check(self, lane: "Lane") -> None:
+        """Tell the sessions that wait, among them that of `lane`, that its job gets on.
+
+        Raises `Abandoned` if nobody waits for that job any more.
+        """
+        with self.lock:
+            if self._is_stopped or lane.is_closed:
+                raise Abandoned
+        now = time.monotonic()
+        if now - lane.told >= TOLD_S:
+            lane.told = now
+            lane.on_wait()
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell the sessions whose jobs wait, once in a while, that they have not been forgotten."""
+        for waiting in self._patient():
+            waiting.on_wait()
 
     def _next(self, least: Priority) -> "Lane | None":
         with self.lock:
@@ -143,6 +168,9 @@ class Lane:
         self._jobs: deque[tuple[Priority | None, Job]] = deque()
         self._is_busy = False
         """A thread of the pool is at it, or will be."""
+        self.is_closed = False
+        self.told = 0.0
+        """When its session was told that a long job gets on; monotonic seconds."""
 
     @property
     def is_waiting(self) -> bool:
@@ -168,9 +196,14 @@ class Lane:
                 return
         job()
 
+    def check(self) -> None:
+        """Called by a job that takes long, ten times a second or so. Raises `Abandoned` after `close`."""
+        self._pool.check(self)
+
     def close(self) -> None:
-        """What has not been begun never is."""
+        """What has not been begun never is; what takes long may end before its time."""
         with self._pool.lock:
+            self.is_closed = True
             self._jobs.clear()
 
     def work(self) -> None:
@@ -193,5 +226,7 @@ class Lane:
     def _do(job: Job) -> None:
         try:
             job()
+        except Abandoned:
+            pass
         except Exception:  # a thread that dies would leave its lane, and those behind it, waiting for ever
             logger.exception("a job of the media pool failed")

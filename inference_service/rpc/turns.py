@@ -4,9 +4,13 @@ from collections.abc import Iterator
 
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import MAX_SLICES, ChatMessage, ChatSetup, Clip, Picture, TurnInput
+from inference_service.api.setups import MAX_SLICES, ChatMessage, ChatSetup, Clip, Picture, TurnInput, Video
 from inference_service.media.pcm import decode_pcm
 from inference_service.rpc.tools import bad, check_result, read_calls, read_tools, unsupported
+from inference_service.video.plan import MAX_STACK_FRAMES
+
+MAX_VIDEOS = 4
+"""Videos of a whole turn."""
 
 _ROLES = {
     pb.ROLE_SYSTEM: "system",
@@ -30,6 +34,9 @@ def turn_input(turn: pb.TurnInput, info: ModelInfo, _: ChatSetup) -> TurnInput:
     slices = turn.image.max_slice_nums if turn.image.HasField("max_slice_nums") else None
     if slices is not None and not 1 <= slices <= MAX_SLICES:
         raise bad("turn.image.max_slice_nums", f"must be 1 to {MAX_SLICES}, not {slices}")
+    parts = [part.WhichOneof("part") for message in turn.messages for part in message.content]
+    if (videos := parts.count("video")) > MAX_VIDEOS:
+        raise bad("turn.messages", f"must hold at most {MAX_VIDEOS} videos, not {videos}")
     called: set[str] = set()
     return TurnInput(
         messages=tuple(_message(m, f"turn.messages[{i}]", info, called) for i, m in enumerate(turn.messages)),
@@ -61,7 +68,7 @@ def _message(message: pb.ChatMessage, path: str, info: ModelInfo, called: set[st
     return ChatMessage(role, tuple(_parts(message, path, info)), calls, message.tool_call_id)
 
 
-def _parts(message: pb.ChatMessage, path: str, info: ModelInfo) -> Iterator[str | Picture | Clip]:
+def _parts(message: pb.ChatMessage, path: str, info: ModelInfo) -> Iterator[str | Picture | Clip | Video]:
     for i, content in enumerate(message.content):
         field = f"{path}.content[{i}]"
         match content.WhichOneof("part"):
@@ -76,5 +83,12 @@ def _parts(message: pb.ChatMessage, path: str, info: ModelInfo) -> Iterator[str 
                 if not rate:
                     raise unsupported(field, "this model hears no audio")
                 yield Clip(decode_pcm(content.audio, field=f"{field}.audio", sample_rate_hz=rate))
+            case "video":
+                if not info.sees:
+                    raise unsupported(field, "this model sees no pictures")
+                stack = content.video.stack_frames or 1
+                if stack > MAX_STACK_FRAMES:
+                    raise bad(f"{field}.video.stack_frames", f"must be 1 to {MAX_STACK_FRAMES}, not {stack}")
+                yield Video(content.video.data, stack)
             case _:
-                raise bad(field, "must hold text, image or audio")
+                raise bad(field, "must hold text, image, audio or video")

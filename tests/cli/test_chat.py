@@ -119,6 +119,28 @@ async def test_pictures_and_recordings_stand_before_the_text(tmp_path: Path) -> 
     assert base64.b64decode(content[2]["data"]) == (tmp_path / "c.wav").read_bytes()
 
 
+async def test_video_is_seen_and_heard(tmp_path: Path) -> None:
+    mp4 = b"\0\0\0\x10ftypisom" + bytes(99)
+    (tmp_path / "video.mp4").write_bytes(mp4)
+    requests = Requests("A circle.")
+    outcome = await chat(requests.answer, "What is it?", "--video", tmp_path / "video.mp4")
+
+    assert outcome == Outcome(0, "A circle.\n", "")
+    video, text = requests[0]["messages"][0]["content"]
+    assert video == {"type": "video", "data": base64.b64encode(mp4).decode(), "stack_frames": 1}
+    assert text["text"] == "What is it?"
+    assert requests[0]["omni_mode"] is True
+
+
+async def test_video_is_a_question_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "video.webm").write_bytes(b"\x1aE\xdf\xa3")
+    requests = Requests("Seven.")
+    outcome = await chat(requests.answer, "--video", tmp_path / "video.webm")
+
+    assert outcome == Outcome(0, "Seven.\n", "")
+    assert [part["type"] for part in requests[0]["messages"][0]["content"]] == ["video"]
+
+
 async def test_recording_is_a_question_by_itself(tmp_path: Path) -> None:
     write_wav(tmp_path / "question.wav", HALF_SECOND)
     requests = Requests("Seven.")

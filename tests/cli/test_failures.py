@@ -240,11 +240,23 @@ def test_url_that_is_none(question: Path) -> None:
     assert "Write it like ws://localhost:8006." in done.err
 
 
-@pytest.mark.parametrize("command", [["talk"], ["transcribe"], ["chat", "--audio"], ["chat", "--image"]])
+@pytest.mark.parametrize(
+    "command", [["talk"], ["transcribe"], ["chat", "--audio"], ["chat", "--image"], ["chat", "--video"]]
+)
 def test_file_that_is_not_there(tmp_path: Path, command: list[str]) -> None:
     path = tmp_path / "none.wav"
 
     assert_failed(run_cli(*command, path), 2, f"{path} does not exist. Check the path.")
+
+
+def test_file_that_is_no_video(tmp_path: Path) -> None:
+    path = tmp_path / "old.avi"
+    path.write_bytes(b"RIFF\0\0\0\0AVI LIST")
+
+    done = run_cli("chat", "--video", path)
+
+    assert done.code == 2
+    assert done.err.startswith(f"{path} is no MP4, MOV, WebM or Matroska file. Convert it: ffmpeg -i {path}")
 
 
 @pytest.mark.parametrize("command", ["talk", "transcribe"])

@@ -10,6 +10,7 @@ from antiphon import (
     ProtocolError,
     QueueFull,
     SessionClosed,
+    VideoError,
 )
 
 
@@ -22,6 +23,7 @@ from antiphon import (
         ProtocolError("what?"),
         SessionClosed("backend_error"),
         AudioError("stereo"),
+        VideoError("no video"),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -47,6 +47,8 @@ SDK = {
     "TranscriptionEvent",
     "TranscriptionSession",
     "TurnEnd",
+    "Video",
+    "VideoError",
     "connect",
     "read_wav",
     "write_wav",

@@ -39,7 +39,11 @@ FILES_OF_A_SESSION: Final = 4096
 _INLINE: Final = 256
 """A value that is no base64 stays in the event up to this length."""
 
-_IMAGES: Final = ((b"\xff\xd8\xff", 0, "jpg"), (b"\x89PNG\r\n\x1a\n", 0, "png"), (b"WEBP", 8, "webp"))
+_SIGHTS: Final = (
+    *((b"\xff\xd8\xff", 0, "jpg"), (b"\x89PNG\r\n\x1a\n", 0, "png"), (b"WEBP", 8, "webp")),
+    *((b"ftyp", 4, "mp4"), (b"\x1aE\xdf\xa3", 0, "webm")),
+)
+"""Pictures and videos: bytes, their place, and the ending of a file's name."""
 
 
 class Client(msgspec.Struct, omit_defaults=True, frozen=True):
@@ -271,7 +275,7 @@ class _FrameMedia:
             case Media.CLIP:
                 return self._add_file(data, "bin")
             case Media.IMAGE:
-                return self._add_file(data, _image_extension(data))
+                return self._add_file(data, _sight_extension(data))
 
     def _add_file(self, data: bytes, extension: str) -> dict[str, Any]:
         if self._files == FILES_OF_A_FRAME:
@@ -320,8 +324,8 @@ def _samples(data: bytes, coding: Coding) -> bytes | None:
     return data
 
 
-def _image_extension(data: bytes) -> str:
-    return next((ext for magic, at, ext in _IMAGES if data[at : at + len(magic)] == magic), "bin")
+def _sight_extension(data: bytes) -> str:
+    return next((ext for magic, at, ext in _SIGHTS if data[at : at + len(magic)] == magic), "bin")
 
 
 def _write_all(file: int, data: bytes, place: int) -> None:

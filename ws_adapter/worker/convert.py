@@ -31,10 +31,12 @@ from ws_adapter.protocol.core.signals import (
     UnitDone,
     UnitEnd,
 )
-from ws_adapter.protocol.core.turn import Message, Named, Picture, Speech, Turn
+from ws_adapter.protocol.core.turn import Message, Named, Picture, Speech, Turn, Video
 from ws_adapter.protocol.media.reference_voice import RATE_HZ, Voice
 from ws_adapter.protocol.wire.events import InputTokenDetails, OutputTokenDetails, TokenUsage
 
+_LONGEST_PROBLEM: Final = 200
+"""Characters of a worker's sentence that a client is told."""
 _ENDS: Final = {
     pb.UNIT_END_LISTEN: UnitEnd.LISTEN,
     pb.UNIT_END_CHUNK: UnitEnd.CHUNK,
@@ -252,6 +254,9 @@ def _set_message(given: pb.ChatMessage, message: Message) -> None:
                 given.content.add().image.data = part.data
             case Speech():
                 _set_audio(given.content.add().audio, part.data)
+            case Video():
+                video = given.content.add().video
+                video.data, video.stack_frames = part.data, part.stack_frames
     for call in message.calls:
         given.tool_calls.add(id=call.id, name=call.name, arguments_json=call.arguments_json)
     given.tool_call_id = message.call_id
@@ -340,8 +345,18 @@ def unit_done(unit: int, done: pb.UnitDone) -> UnitDone:
         timings=_timings(done.timings),
         failure=_item_reason(done.error.reason) if end is UnitEnd.FAILED else None,
         field=done.error.field,
+        problem=_problem(done.error),
         finish=_FINISHES.get(done.finish_reason),
     )
+
+
+def _problem(error: common_pb2.ItemError) -> str:
+    """Return what follows the field's name in the sentence about a video; nothing of other errors."""
+    name = f"{error.field} "
+    if error.reason != Reason.VIDEO_INVALID or not error.message.startswith(name):
+        return ""
+    problem = error.message.removeprefix(name).removesuffix(".")[:_LONGEST_PROBLEM]
+    return problem if problem.isprintable() else ""
 
 
 def finalized(answer: pb.FinalizeResponse) -> Finalized:

@@ -10,8 +10,9 @@
 ...                     case antiphon.TurnEnd():
 ...                         break
 
-`client.chat` asks for one answer to a chat of text, pictures and recordings, `client.transcribe` writes down
-what is said. Callers inside the house use `antiphon.grpc.Session`, which talks to a worker directly.
+`client.chat` asks for one answer to a chat of text, pictures, recordings and videos, `client.transcribe`
+writes down what is said. Callers inside the house use `antiphon.grpc.Session`, which talks to a worker
+directly.
 """
 
 from antiphon.audio.pacing import FileStream
@@ -26,6 +27,7 @@ from antiphon.errors import (
     ProtocolError,
     QueueFull,
     SessionClosed,
+    VideoError,
 )
 from antiphon.protocol.chat import GenerationConfig, ImageConfig, Speech
 from antiphon.protocol.duplex import DuplexConfig
@@ -48,7 +50,7 @@ from antiphon.protocol.events import (
     TranscriptionEvent,
     TurnEnd,
 )
-from antiphon.protocol.messages import Call, Clip, Image, Message, Part, Tool
+from antiphon.protocol.messages import Call, Clip, Image, Message, Part, Tool, Video
 from antiphon.session.chat import ChatTurn
 from antiphon.session.duplex import DuplexSession
 from antiphon.session.transcription import TranscriptionSession
@@ -98,6 +100,8 @@ __all__ = [
     "TranscriptionEvent",
     "TranscriptionSession",
     "TurnEnd",
+    "Video",
+    "VideoError",
     "connect",
     "read_wav",
     "write_wav",

@@ -93,11 +93,11 @@ class Client:
 
         The server remembers nothing: the next question brings its history along. `speech` has the answer
         spoken, too. With `streaming` it comes in pieces while it is made; without, as one `Answer`.
-        `omni_mode` says that pictures and recordings of a message belong together in time, as in a video;
-        `enable_thinking` lets a model that can do so think before it answers. `tools` are functions that it
-        may call, of which `tool_choice` asks for any or for one; without `parallel_tool_calls` there is one
-        call at most. `on_queue` is called with a `Queued` when no slot is free, and every few seconds until
-        one is. Leaving the block before the answer is complete stops it.
+        `omni_mode` says that pictures and recordings of a message belong together in time, and has videos not
+        only seen but heard; `enable_thinking` lets a model that can do so think before it answers. `tools`
+        are functions that it may call, of which `tool_choice` asks for any or for one; without
+        `parallel_tool_calls` there is one call at most. `on_queue` is called with a `Queued` when no slot is
+        free, and every few seconds until one is. Leaving the block before the answer is complete stops it.
 
         Raises `AudioError`, `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if something in the
         request is refused.

@@ -8,6 +8,7 @@
   * `ProtocolError`: what one side said, the other does not accept
   * `SessionClosed`: a running conversation is over, and nobody here asked for it
   * `AudioError`: audio that cannot be sent; found before anything is sent
+  * `VideoError`: the same of a video
 """
 
 
@@ -79,3 +80,7 @@ class SessionClosed(AntiphonError):
 
 class AudioError(AntiphonError, ValueError):
     """Audio of the wrong rate, shape or type; the message names the remedy."""
+
+
+class VideoError(AntiphonError, ValueError):
+    """A file that is no video a server takes; the message names the remedy."""

@@ -122,6 +122,7 @@ class Reason(StrEnum):
     # no status: ItemError of one unit, and the session goes on
     AUDIO_INVALID = "AUDIO_INVALID"
     IMAGE_INVALID = "IMAGE_INVALID"
+    VIDEO_INVALID = "VIDEO_INVALID"
     PARAMS_INVALID = "PARAMS_INVALID"
     CONTENT_UNSUPPORTED = "CONTENT_UNSUPPORTED"
     INPUT_TOO_LONG = "INPUT_TOO_LONG"
@@ -155,6 +156,7 @@ ITEM_REASONS: Final = frozenset(
     {
         Reason.AUDIO_INVALID,
         Reason.IMAGE_INVALID,
+        Reason.VIDEO_INVALID,
         Reason.PARAMS_INVALID,
         Reason.CONTENT_UNSUPPORTED,
         Reason.INPUT_TOO_LONG,

@@ -107,6 +107,15 @@ class Senses(Protocol):
     def look(self, data: bytes, *, field: str, max_slices: int | None) -> View:
         """The picture."""
 
+    def frame_pixels(self, max_slices: int) -> int:
+        """Return how many pixels of a video's frame are of use at most."""
+
+    def measure_frame(self, size: tuple[int, int], max_slices: int) -> Measure:
+        """Return what becomes of a frame of this width and height."""
+
+    def look_at(self, pixels: NDArray[np.uint8], max_slices: int) -> View:
+        """Return a frame, from RGB [height, width, 3]."""
+
     def clip_tokens(self, samples: int) -> int:
         """Embeddings of a clip."""
 
@@ -241,6 +250,8 @@ class ChatRules:
     """Whether a turn with a clip in it is answered as one that is to be spoken."""
     omni_joint: str = PART_JOINT
     """What stands between the parts of a message in `omni_mode`."""
+    interleaves_videos: bool = False
+    """Whether a video's sound stands between its frames, in pieces; else it follows them in one."""
 
 
 @dataclass(frozen=True)

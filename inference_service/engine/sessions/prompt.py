@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -18,11 +18,13 @@ from inference_service.api.setups import (
     ToolMode,
     Tools,
     TurnInput,
+    Video,
 )
 from inference_service.engine.device.rows import Rows
 from inference_service.engine.session import Preprocessor
 from inference_service.engine.sessions.components import ROWS_PER_SECOND, Measure, Senses, Sound, View
 from inference_service.engine.sessions.reference_voice import ReferenceVoice
+from inference_service.engine.sessions.videos import Frame, Seen, unroll
 from inference_service.errors import UnitRefused
 from inference_service.media.pool import Priority
 from inference_service.models.chat_template import PART_JOINT, ChatTemplate, Media, Message, TemplateRefused
@@ -65,6 +67,8 @@ class Dialogue:
     """Whether a prompt with a clip in it ends like one whose answer is to be spoken."""
     omni_joint: str = PART_JOINT
     """What stands between the parts of a message in `omni_mode`."""
+    interleaves_videos: bool = False
+    """Whether a video's sound stands between its frames, in pieces; else it follows them in one."""
     grammar: CallGrammar | None = None
     """None for a model that cannot be made to call a tool."""
 
@@ -135,6 +139,8 @@ class ChatPreprocessor(Preprocessor[Prompt]):
     def priority(self, content: Content | None) -> Priority:
         if content is None:
             return Priority.SOUND if self.voice is None else self.voice.priority
+        if isinstance(content, TurnInput) and any(_videos(content)):
+            return Priority.VIDEOS
         return Priority.REST
 
     def begin(self) -> None:
@@ -144,11 +150,13 @@ class ChatPreprocessor(Preprocessor[Prompt]):
     def prepare(self, content: Content) -> Prompt:
         if not isinstance(content, TurnInput):
             raise TypeError(f"A chat takes TurnInput, not {type(content).__name__}.")
-        media = list(_media(content.messages))
-        self._check_length(self._least(content, media), "at least ")
-        rendered = self._rendered(content, media)
+        least = self._least(content, list(_media(content.messages, {})))
+        self._check_length(least, "at least ")
+        shown = self._unrolled(content, least)
+        media = list(_media(content.messages, shown))
+        rendered = self._rendered(content, media, shown)
         measures = list(self._measured(content, media))
-        counts = self._count(content, rendered, measures)
+        counts = self._count(content, rendered, measures, media)
         self._check_length(sum(counts), "")
         passages = list(self._passages(content, rendered, iter(media)))
         slices = sum(len(passage.view.slices) for passage in passages if isinstance(passage, Sight))
@@ -175,13 +183,39 @@ class ChatPreprocessor(Preprocessor[Prompt]):
             )
         return self._dialogue.grammar.constraint(tools, thinking)
 
-    def _least(self, content: TurnInput, media: list[tuple[str, Picture | Clip]]) -> int:
+    def _unrolled(self, content: TurnInput, least: int) -> dict[Video, tuple[Seen, ...]]:
+        """What the videos of a turn show and play; `least` is how many tokens all else takes at least."""
+        dialogue = self._dialogue
+        if dialogue.senses is None or dialogue.picture is None:
+            return {}
+        rules = dialogue.picture
+
+        def tokens(measures: list[Measure], clips: list[int]) -> int:
+            assert dialogue.senses is not None
+            heard = sum(_MARKS + dialogue.senses.clip_tokens(samples) for samples in clips)
+            return sum(map(rules.tokens, measures)) + heard
+
+        def check(more: int) -> None:
+            self._check_length(least + more, "at least ")
+
+        return unroll(
+            list(_videos(content)),
+            dialogue.senses,
+            tokens,
+            check,
+            max_slices=content.max_slice_nums or 1,
+            hears=content.omni_mode,
+            interleaves=dialogue.interleaves_videos,
+            watch=self.watch,
+        )
+
+    def _least(self, content: TurnInput, media: list["Medium"]) -> int:
         """How many tokens the prompt has at least."""
         texts = [part for message in content.messages for part in message.parts if isinstance(part, str)]
         rules = self._dialogue.picture
         picture = rules.tokens(Measure()) if rules else 0
         return sum(map(self._dialogue.template.least_tokens, texts)) + sum(
-            picture if isinstance(part, Picture) else self._clip_tokens(part) for _, part in media
+            self._clip_tokens(part) if isinstance(part, Clip) else picture for _, part in media
         )
 
     def _clip_tokens(self, clip: Clip) -> int:
@@ -199,10 +233,10 @@ class ChatPreprocessor(Preprocessor[Prompt]):
             )
 
     def _rendered(
-        self, content: TurnInput, media: list[tuple[str, Picture | Clip]]
+        self, content: TurnInput, media: list["Medium"], shown: dict[Video, tuple[Seen, ...]]
     ) -> list[list[int] | Media]:
         messages = [
-            Message(it.role, [_in_template(part) for part in it.parts], it.calls, it.call_id)
+            Message(it.role, list(_in_template(it.parts, shown)), it.calls, it.call_id)
             for it in content.messages
         ]
         if self._system_prompt and messages[0].role != "system":
@@ -224,7 +258,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
                 "turn.messages",
             ) from None
 
-    def _measured(self, content: TurnInput, media: list[tuple[str, Picture | Clip]]) -> Iterator[Measure]:
+    def _measured(self, content: TurnInput, media: list["Medium"]) -> Iterator[Measure]:
         """How each picture will be cut up, told before any is decoded."""
         for field, part in media:
             if isinstance(part, Picture):
@@ -232,13 +266,19 @@ class ChatPreprocessor(Preprocessor[Prompt]):
                 yield self._dialogue.senses.measure(
                     part.data, field=f"{field}.image", max_slices=content.max_slice_nums
                 )
+            elif isinstance(part, Frame):
+                yield part.measure
 
     def _count(
-        self, content: TurnInput, rendered: list[list[int] | Media], measures: list[Measure]
+        self,
+        content: TurnInput,
+        rendered: list[list[int] | Media],
+        measures: list[Measure],
+        media: list["Medium"],
     ) -> tuple[int, int, int]:
         """Tokens of text, with the marks round media and what numbers them, of audio and of pictures."""
         text = sum(len(piece) for piece in rendered if isinstance(piece, list))
-        clips = [self._clip_tokens(part) for _, part in _media(content.messages) if isinstance(part, Clip)]
+        clips = [self._clip_tokens(part) for _, part in media if isinstance(part, Clip)]
         pictures = slices = 0
         if rules := self._dialogue.picture:
             slices = sum(measure.slices for measure in measures)
@@ -259,7 +299,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         self,
         content: TurnInput,
         rendered: list[list[int] | Media],
-        media: Iterator[tuple[str, Picture | Clip]],
+        media: Iterator["Medium"],
     ) -> Iterator[Passage]:
         """The prompt with its media decoded, each passage small enough for one tick."""
         dialogue, pictures = self._dialogue, 0
@@ -271,25 +311,43 @@ class ChatPreprocessor(Preprocessor[Prompt]):
                 continue
             field, part = next(media)
             assert dialogue.senses is not None
-            if isinstance(part, Picture):
-                if number := self._number(content, pictures):
-                    yield Words(number)
-                pictures += 1
-                yield Sight(
-                    dialogue.senses.look(part.data, field=f"{field}.image", max_slices=content.max_slice_nums)
-                )
-            else:
+            if isinstance(part, Clip):
                 yield Words([begin])
                 yield from dialogue.senses.sounds(part.pcm)
                 yield Words([end])
+                continue
+            if number := self._number(content, pictures):
+                yield Words(number)
+            pictures += 1
+            if isinstance(part, Frame):
+                yield Sight(part.view)
+                continue
+            yield Sight(
+                dialogue.senses.look(part.data, field=f"{field}.image", max_slices=content.max_slice_nums)
+            )
 
 
-def _media(messages: tuple[ChatMessage, ...]) -> Iterator[tuple[str, Picture | Clip]]:
-    """All pictures and clips with their paths."""
+Medium = tuple[str, Picture | Clip | Frame]
+"""A picture or a clip, with the path of the part that it comes from."""
+
+
+def _media(messages: tuple[ChatMessage, ...], shown: dict[Video, tuple[Seen, ...]]) -> Iterator[Medium]:
+    """All pictures and clips, those of videos in their places."""
     for i, message in enumerate(messages):
         for j, part in enumerate(message.parts):
-            if not isinstance(part, str):
-                yield f"turn.messages[{i}].content[{j}]", part
+            field = f"turn.messages[{i}].content[{j}]"
+            if isinstance(part, Video):
+                yield from ((f"{field}.video", seen) for seen in shown.get(part, ()))
+            elif not isinstance(part, str):
+                yield field, part
+
+
+def _videos(content: TurnInput) -> Iterator[tuple[str, Video]]:
+    """All videos with the paths of their files."""
+    for i, message in enumerate(content.messages):
+        for j, part in enumerate(message.parts):
+            if isinstance(part, Video):
+                yield f"turn.messages[{i}].content[{j}].video", part
 
 
 def call_grammar(template: ChatTemplate, vocabulary: int, ends: frozenset[int]) -> CallGrammar | None:
@@ -349,10 +407,19 @@ def _told_of(tools: Tools) -> Tools:
     return NO_TOOLS if tools.mode is ToolMode.NONE else tools
 
 
-def _in_template(part: str | Picture | Clip) -> str | Media:
-    if isinstance(part, str):
-        return part
-    return Media.PICTURE if isinstance(part, Picture) else Media.CLIP
+def _in_template(
+    parts: Iterable[str | Picture | Clip | Video | Frame], shown: dict[Video, tuple[Seen, ...]]
+) -> Iterator[str | Media]:
+    for part in parts:
+        match part:
+            case str():
+                yield part
+            case Video():
+                yield from _in_template(shown.get(part, ()), shown)
+            case Clip():
+                yield Media.CLIP
+            case _:
+                yield Media.PICTURE
 
 
 def _portions(passages: list[Passage]) -> Iterator[list[Passage]]:

@@ -180,6 +180,7 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
             else None,
             hearing_opens_speech=rules.hearing_opens_speech,
             omni_joint=rules.omni_joint,
+            interleaves_videos=rules.interleaves_videos,
             grammar=call_grammar(template, runtime.info.vocabulary, rules.ends),
         )
 

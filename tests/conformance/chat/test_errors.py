@@ -231,7 +231,7 @@ async def test_7_2_missing(chatter: Stack, event: Event, told: str) -> None:
 BAD = [
     ({"messages": "hello"}, "messages: expected a list, got"),
     ({"messages": [USER], "generation": {"top_p": 1.5}}, "generation.top_p: expected a number"),
-    ({"messages": [{"role": "user", "content": [{"type": "video", "data": "AAAA"}]}]}, "chat_video"),
+    ({"messages": [{"role": "user", "content": [{"type": "video", "data": "AAAA"}]}]}, "an MP4, MOV, WebM"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "data": "AAAA"}]}]}, "JPEG, PNG or WebP"),
     (
         {"messages": [{"role": "user", "content": [{"type": "audio", "data": f32(0.1, level=50.0)}]}]},

@@ -229,6 +229,7 @@ def test_pictures_and_prompts_give_way_to_ticks_and_sound_does_not(pool: MediaPo
         Priority.PICTURES: min(19, lowered),
         Priority.REST: min(19, lowered),
         Priority.STEPS: min(19, lowered),
+        Priority.VIDEOS: min(19, lowered),
     }
 
 
@@ -249,3 +250,56 @@ def test_jobs_are_done_where_a_system_call_filter_forbids_priorities(
     finally:
         pool.stop()
     assert "priority unchanged" in caplog.text
+
+
+# --------------------------------------------------------------------------------------- jobs that take long
+
+
+def test_videos_wait_for_each_other_and_nothing_else_waits_for_them(pool: MediaPool) -> None:
+    work = Work()
+    videos = occupy(pool, work, Priority.VIDEOS, 3)
+    for kind in (Priority.SOUND, Priority.PICTURES, Priority.REST, Priority.STEPS):
+        lane(pool).submit(kind, work.job(kind))
+        assert work.next() is kind
+    for go_on in videos:
+        go_on.set()
+    assert [work.next() for _ in videos] == [(Priority.VIDEOS, number) for number in range(3)]
+
+
+def test_long_job_tells_its_session_and_those_who_wait_for_it(
+    pool: MediaPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(media, "TOLD_S", 0.0)
+    work, told = Work(), queue.Queue[str]()
+    job, begun, go_on = work.held("video")
+    mine = pool.lane(lambda: told.put("mine"))
+    mine.submit(Priority.VIDEOS, job)
+    assert begun.wait(timeout=PATIENCE_S)
+    pool.lane(lambda: told.put("waiting")).submit(Priority.VIDEOS, work.job("waited"))
+
+    mine.check()
+
+    assert {told.get(timeout=PATIENCE_S) for _ in range(2)} == {"mine", "waiting"}
+    go_on.set()
+
+
+@pytest.mark.parametrize("end", ["lane", "pool"])
+def test_long_job_is_given_up_when_nobody_waits_for_it(end: str, caplog: pytest.LogCaptureFixture) -> None:
+    pool, work = MediaPool(), Work()
+    mine = lane(pool)
+
+    def job() -> None:
+        work.done.put("begun")
+        while True:
+            mine.check()
+
+    mine.submit(Priority.VIDEOS, job)
+    assert work.next() == "begun"
+    if end == "lane":
+        mine.close()
+        lane(pool).submit(Priority.VIDEOS, work.job("next"))
+        assert work.next() == "next"
+    pool.stop()
+
+    assert not any(thread.is_alive() for thread in pool._threads)
+    assert "failed" not in caplog.text

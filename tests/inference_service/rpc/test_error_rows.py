@@ -434,6 +434,12 @@ ITEM_ROWS = [
         field="duplex.frames",
     ),
     ItemRow(
+        Reason.VIDEO_INVALID,
+        "a video cannot be decoded",
+        script=Play(refused=Failure(Reason.VIDEO_INVALID, "It is cut short.", "turn.messages")),
+        field="turn.messages",
+    ),
+    ItemRow(
         Reason.PARAMS_INVALID,
         "a parameter of the run is out of range",
         run={"sampling": common.SamplingParams(top_p=7)},

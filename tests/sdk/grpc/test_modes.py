@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
-from antiphon import AudioError, Clip, Image, Message, SessionClosed
+from antiphon import AudioError, Clip, Image, Message, SessionClosed, Video
 from antiphon.grpc import Audio as SpokenAudio
 from antiphon.grpc import Finalized, Finish, Output, Prefilled, Session, Text, UnitDone
 from antiphon.semconv import Reason
@@ -27,6 +27,7 @@ from tests.support.scripted_engine import (
 
 pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
 
+MP4 = b"\0\0\0\x10ftypisom"
 SECOND = np.full(16_000, 0.25, np.float32)
 CHAT = pb.SessionConfig(mode=pb.SESSION_MODE_CHAT)
 TOKENS = pb.SessionConfig(mode=pb.SESSION_MODE_TOKENS)
@@ -66,7 +67,7 @@ async def test_turn_brings_its_history_and_gets_its_answer(
     wav = wav_bytes(np.array([0, 16384], "<i2").tobytes())
     history = [
         Message("system", "Be brief."),
-        Message("user", [Image(b"\x89PNG"), Clip(wav), Clip(SECOND), "What is it?"]),
+        Message("user", [Image(b"\x89PNG"), Clip(wav), Clip(SECOND), Video(MP4, 3), "What is it?"]),
         Message("assistant", "A circle."),
         Message("user", "Which colour?"),
     ]
@@ -77,12 +78,14 @@ async def test_turn_brings_its_history_and_gets_its_answer(
     turn = engine.session.given[1]
     assert isinstance(turn, setups.TurnInput)
     assert [message.role for message in turn.messages] == ["system", "user", "assistant", "user"]
-    picture, from_file, clip, text = turn.messages[1].parts
+    picture, from_file, clip, video, text = turn.messages[1].parts
     assert picture == setups.Picture(b"\x89PNG")
     assert isinstance(from_file, setups.Clip)
     assert from_file.pcm.tolist() == [0.0, 0.5]
     assert isinstance(clip, setups.Clip)
     assert np.array_equal(clip.pcm, SECOND)
+    assert isinstance(video, setups.Video)
+    assert (video.data, video.stack_frames) == (MP4, 3)
     assert text == "What is it?"
     assert (turn.enable_thinking, turn.omni_mode, turn.speaks) == (True, True, False)
     assert said(outputs, 1) == "One two."

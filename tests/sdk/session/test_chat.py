@@ -30,6 +30,8 @@ from antiphon import (
     TextDelta,
     ThinkingDelta,
     Tool,
+    Video,
+    VideoError,
 )
 from antiphon.audio.samples import from_base64, to_base64
 from tests.sdk.audio.test_wav import wav_bytes
@@ -40,6 +42,7 @@ from tests.support.schemas import check_server
 pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
 
 PREFILLED = {"type": "prefill_done", "input_tokens": 27}
+MP4 = b"\0\0\0\x10ftypisom"
 TONE = np.array([0.5, -0.5], np.float32)
 SECOND = np.full(16_000, 0.25, np.float32)
 
@@ -158,16 +161,18 @@ async def test_request_carries_everything_that_was_asked_for() -> None:
     assert (sent["omni_mode"], sent["enable_thinking"]) == (True, True)
 
 
-async def test_messages_carry_text_pictures_and_recordings(tmp_path: Path) -> None:
+async def test_messages_carry_text_pictures_recordings_and_videos(tmp_path: Path) -> None:
     wav = wav_bytes(np.zeros(44_100, "<i2").tobytes(), rate_hz=44_100)
     (tmp_path / "circle.png").write_bytes(b"\x89PNG")
     (tmp_path / "question.wav").write_bytes(wav)
+    (tmp_path / "video.mp4").write_bytes(MP4)
     sent = await requested(
         messages=[
             Message("system", "Be brief."),
             Message("user", ["Look:", Image.read(tmp_path / "circle.png"), Image(b"\xff\xd8")]),
             Message("assistant", "A circle."),
             Message("user", [Clip.read(tmp_path / "question.wav"), Clip(SECOND, 24_000)]),
+            Message("user", [Video.read(tmp_path / "video.mp4", 3)]),
         ]
     )
 
@@ -189,7 +194,19 @@ async def test_messages_carry_text_pictures_and_recordings(tmp_path: Path) -> No
                 {"type": "audio", "data": to_base64(SECOND), "sample_rate": 24_000},
             ],
         },
+        {
+            "role": "user",
+            "content": [{"type": "video", "data": base64.b64encode(MP4).decode(), "stack_frames": 3}],
+        },
     ]
+
+
+def test_bytes_that_are_no_video(tmp_path: Path) -> None:
+    (tmp_path / "old.avi").write_bytes(b"RIFF")
+    with pytest.raises(VideoError, match="are those of an MP4, MOV, WebM or Matroska file"):
+        Video(b"RIFF")
+    with pytest.raises(VideoError, match=r"old\.avi is no MP4, .*ffmpeg -i"):
+        Video.read(tmp_path / "old.avi")
 
 
 async def test_voice_may_be_a_file_or_a_name_of_the_server() -> None:

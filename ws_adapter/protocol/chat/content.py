@@ -11,6 +11,7 @@ from ws_adapter.protocol.chat.fields import (
     MAX_MESSAGES,
     MAX_PICTURES,
     MAX_SPEECH_S,
+    MAX_VIDEOS,
     AudioPart,
     ChatFields,
     ChatMessage,
@@ -20,19 +21,21 @@ from ws_adapter.protocol.chat.fields import (
     ImagePart,
     SpeechFields,
     TextPart,
+    VideoPart,
 )
 from ws_adapter.protocol.chat.tools import check_result, read_calls, read_choice, read_tools
 from ws_adapter.protocol.core.config import Capabilities
 from ws_adapter.protocol.core.signals import Prefilled, Ready
-from ws_adapter.protocol.core.turn import Call, Generation, Message, Part, Picture, Speech, Turn
+from ws_adapter.protocol.core.turn import Call, Generation, Message, Part, Picture, Speech, Turn, Video
 from ws_adapter.protocol.media.images import read_frame
 from ws_adapter.protocol.media.reference_voice import RATE_HZ, Voice, read_reference, read_voice_id
+from ws_adapter.protocol.media.videos import read_video
 from ws_adapter.protocol.media.wav import Sound, is_wav, read_wav
 from ws_adapter.protocol.wire.codec import bounded, decode_base64
 from ws_adapter.protocol.wire.errors import invalid, missing
 
 MAX_MEDIA_BYTES = 30 * 2**20
-"""Clips and pictures of a request as they go to the worker, whose messages are of at most 32 MiB."""
+"""Clips, pictures and videos of a request as they go to the worker, whose messages are of at most 32 MiB."""
 
 MAX_TEXT = 8 * 2**20
 """Characters of a request, more than any context holds. What can never be read is not handed on."""
@@ -152,6 +155,7 @@ class _Reader:
         self._called: set[str] = set()
         self._speech_s = 0.0
         self._bytes = 0
+        self._videos = 0
         self._characters = 0
 
     def messages(self, given: Sequence[ChatMessage] | None) -> tuple[Message, ...]:
@@ -231,7 +235,17 @@ class _Reader:
                 return Picture(picture)
             case AudioPart():
                 return Speech(self._speech(part, f"{path}.data"))
+            case VideoPart():
+                return self._video(part, path)
         raise TypeError(type(part))
+
+    def _video(self, part: VideoPart, path: str) -> Video:
+        self._videos += 1
+        if self._videos > MAX_VIDEOS:
+            raise invalid(path, f"expected at most {MAX_VIDEOS} videos in all messages, got more")
+        data = read_video(part.data or "", f"{path}.data")
+        self._count(len(data))
+        return Video(data, part.stack_frames or 1)
 
     def _speech(self, part: AudioPart, path: str) -> bytes:
         if not part.data:
@@ -264,6 +278,7 @@ class _Reader:
         self._bytes += size
         if self._bytes > MAX_MEDIA_BYTES:
             expected = (
-                f"expected at most {MAX_MEDIA_BYTES // 2**20} MiB of pictures and clips in all messages"
+                f"expected at most {MAX_MEDIA_BYTES // 2**20} MiB of pictures, clips and videos "
+                "in all messages"
             )
             raise invalid(f"{self._root}messages", f"{expected}, got more; clips count as float32 at 16 kHz")

@@ -14,16 +14,12 @@ MAX_PICTURES: Final = 4
 """In one message."""
 MAX_SPEECH_S: Final = 300
 """Of all clips of a request."""
+MAX_VIDEOS: Final = 4
+"""Of a request."""
 
 
 class ContentPart(Struct, frozen=True, tag_field="type"):
     """Base of what a message is made of."""
-
-    UNSERVED: ClassVar = {
-        "video": "a video file is not taken here, there is no option chat_video: send its frames as image "
-        "parts and its sound as an audio part"
-    }
-    """Kinds of parts that the protocol knows and this server does not, and what to do instead."""
 
 
 class TextPart(ContentPart, frozen=True, tag="text"):
@@ -62,7 +58,27 @@ class AudioPart(ContentPart, frozen=True, tag="audio"):
     REQUIRED: ClassVar = ("data",)
 
 
-Part: TypeAlias = TextPart | ImagePart | AudioPart
+class VideoPart(ContentPart, frozen=True, tag="video"):
+    """A video: its frames and, with `omni_mode`, its sound between them."""
+
+    data: (
+        Annotated[
+            str,
+            Meta(
+                description="Base64 of an MP4, MOV, WebM or Matroska file of at most 4096 x 4096 pixels. At "
+                "most 4 videos in a request, of 10 minutes all together.",
+                extra_json_schema={"contentEncoding": "base64"},
+            ),
+        ]
+        | None
+    ) = None
+    stack_frames: Annotated[int, Meta(ge=1, le=8)] | None = None
+    """Frames seen of each second, 1 by default. Those after the first are joined to one picture behind it."""
+
+    REQUIRED: ClassVar = ("data",)
+
+
+Part: TypeAlias = TextPart | ImagePart | AudioPart | VideoPart
 
 
 class ChatMessage(Struct, frozen=True):
@@ -139,6 +155,7 @@ class ChatFields(Struct, frozen=True):
     """True: the answer is spoken, as with `tts.enabled`, and the model is told so."""
     image: ImageFields | None = None
     omni_mode: bool | None = None
+    """Pictures and sound belong together in time: videos are not only seen but heard. False by default."""
     enable_thinking: bool | None = None
     """The model may think before it answers, if it can; what it thinks is no part of the answer."""
     tools: Annotated[list[ToolFields], Meta(extra_json_schema={"maxItems": MAX_TOOLS})] | None = None

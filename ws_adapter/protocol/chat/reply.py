@@ -103,5 +103,5 @@ def failure(done: UnitDone) -> Refusal:
     verdict = VERDICTS.get(done.failure or Reason.INFERENCE_FAILED, VERDICTS[Reason.INFERENCE_FAILED])
     path = done.field.removeprefix("turn.") if done.field.startswith(_INPUTS) else ""
     path = path.replace(".parameters_json", ".function.parameters")
-    message = f"{path}: {verdict.message}" if path else verdict.message
+    message = f"{path}: {done.problem or verdict.message}" if path else verdict.message
     return Refusal(verdict.code or ErrorCode.INFERENCE_ERROR, message, path or None)

@@ -131,6 +131,8 @@ class UnitDone(Struct, frozen=True):
     failure: Reason | None = None
     field: str = ""
     """Path in the input of what failed it, if it was that."""
+    problem: str = ""
+    """What was wrong with it, to follow its name; for videos alone, which are judged by the worker."""
     finish: Finish | None = None
 
 

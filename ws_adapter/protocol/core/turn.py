@@ -19,7 +19,15 @@ class Speech(Struct, frozen=True):
     data: bytes
 
 
-Part: TypeAlias = str | Picture | Speech
+class Video(Struct, frozen=True):
+    """A video file: MP4, MOV, WebM or Matroska."""
+
+    data: bytes
+    stack_frames: int = 1
+    """Frames seen of each second; those after the first are joined to one picture."""
+
+
+Part: TypeAlias = str | Picture | Speech | Video
 
 
 class Tool(Struct, frozen=True):

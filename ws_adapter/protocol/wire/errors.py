@@ -268,6 +268,9 @@ VERDICTS: Final[dict[Reason, Verdict]] = {
     Reason.IMAGE_INVALID: Verdict(
         ErrorCode.INVALID_PAYLOAD, "the model refused a picture of this input", None, None
     ),
+    Reason.VIDEO_INVALID: Verdict(
+        ErrorCode.INVALID_PAYLOAD, "the model refused a video of this input", None, None
+    ),
     Reason.PARAMS_INVALID: Verdict(
         ErrorCode.INVALID_PAYLOAD, "the model refused a setting of this input", None, None
     ),

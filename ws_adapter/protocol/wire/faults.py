@@ -123,9 +123,7 @@ def _tagged_fault(value: dict[str, Any], types: list[inspect.StructType], path: 
     expected = " or ".join(shown(shape.tag) for shape in types)
     if tag is None or tag == "":
         return missing(place, expected)
-    unserved: dict[object, str] = getattr(types[0].cls, "UNSERVED", {})
-    instead = f"; {unserved[tag]}" if isinstance(tag, str) and tag in unserved else ""
-    return invalid(place, f"expected {expected}, got {shown(tag)}{instead}")
+    return invalid(place, f"expected {expected}, got {shown(tag)}")
 
 
 def _first(faults: Any) -> Refusal | None:

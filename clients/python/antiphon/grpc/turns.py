@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
 
 from antiphon.audio.samples import Samples
-from antiphon.protocol.messages import Call, Image, Message, Part, Tool
+from antiphon.protocol.messages import Call, Image, Message, Part, Tool, Video
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 
@@ -60,6 +60,8 @@ def _content(part: Part, rate_hz: int) -> pb.Content:
             return pb.Content(text=part)
         case Image():
             return pb.Content(image=common.Image(data=part.data))
+        case Video():
+            return pb.Content(video=common.Video(data=part.data, stack_frames=part.stack_frames))
     return pb.Content(audio=sound(part.samples(rate_hz), rate_hz))
 
 

@@ -23,7 +23,7 @@ from antiphon.protocol.events import (
     ThinkingDelta,
 )
 from antiphon.protocol.fields import Fields
-from antiphon.protocol.messages import Call, Clip, Image, Message, Part, Tool
+from antiphon.protocol.messages import Call, Clip, Image, Message, Part, Tool, Video
 
 
 class GenerationConfig(TypedDict, total=False):
@@ -195,6 +195,9 @@ def _part(part: Part) -> Mapping[str, object]:
             return {"type": "image", "data": base64.b64encode(part.data).decode("ascii")}
         case Clip():
             return {"type": "audio", "data": _audio(part), "sample_rate": part.rate_hz}
+        case Video():
+            data = base64.b64encode(part.data).decode("ascii")
+            return {"type": "video", "data": data, "stack_frames": part.stack_frames}
 
 
 def _audio(clip: Clip) -> str:

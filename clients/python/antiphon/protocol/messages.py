@@ -1,4 +1,4 @@
-"""What a chat consists of: messages of text, pictures and recordings."""
+"""What a chat consists of: messages of text, pictures, recordings and videos."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Literal, Self, TypeAlias
 
 from antiphon.audio.samples import INPUT_RATE_HZ, Samples, as_samples
 from antiphon.audio.wav import decode_wav, is_wav, not_a_wav
-from antiphon.errors import AudioError
+from antiphon.errors import AudioError, VideoError
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,41 @@ class Clip:
         return self.audio
 
 
-Part: TypeAlias = str | Image | Clip
+@dataclass(frozen=True)
+class Video:
+    """A video as the bytes of an MP4, MOV, WebM or Matroska file.
+
+    With `omni_mode` of `Client.chat` the model hears it, too. Raises `VideoError` for another file.
+    """
+
+    data: bytes
+    stack_frames: int = 1
+    """Frames seen of each second, 1 to 8; those after the first are joined to one picture."""
+
+    def __post_init__(self) -> None:
+        if not is_video(self.data):
+            raise VideoError("The bytes of a video are those of an MP4, MOV, WebM or Matroska file.")
+
+    @classmethod
+    def read(cls, path: str | Path, stack_frames: int = 1) -> Self:
+        """The video in a file. Raises `VideoError` for another file, and OSError."""
+        data = Path(path).read_bytes()
+        if not is_video(data):
+            raise VideoError(f"{path} is no MP4, MOV, WebM or Matroska file. {_CONVERT.format(path=path)}")
+        return cls(data, stack_frames)
+
+
+_CONVERT = "Convert it: ffmpeg -i {path} -c:v libx264 -c:a aac video.mp4"
+_MATROSKA = b"\x1aE\xdf\xa3"
+_BOXES = frozenset({b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"})
+
+
+def is_video(data: bytes) -> bool:
+    """Whether bytes begin like a video file that a server takes."""
+    return data.startswith(_MATROSKA) or data[4:8] in _BOXES
+
+
+Part: TypeAlias = str | Image | Clip | Video
 """A piece of a message; a `str` is text."""
 
 

@@ -25,37 +25,39 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61ntiphon/v1/common.proto\x12\x0b\x61ntiphon.v1\x1a\x1egoogle/protobuf/duration.proto\"`\n\nAudioChunk\x12,\n\x08\x65ncoding\x18\x01 \x01(\x0e\x32\x1a.antiphon.v1.AudioEncoding\x12\x16\n\x0esample_rate_hz\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\x15\n\x05Image\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"|\n\x05Voice\x12.\n\rllm_reference\x18\x01 \x01(\x0b\x32\x17.antiphon.v1.AudioChunk\x12\x31\n\x10speech_reference\x18\x02 \x01(\x0b\x32\x17.antiphon.v1.AudioChunk\x12\x10\n\x08voice_id\x18\x03 \x01(\t\"\xf8\x02\n\x0eSamplingParams\x12\x1b\n\x0emax_new_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x1b\n\x0elength_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\r\x12\x0c\n\x04stop\x18\x08 \x03(\t\x12\x17\n\nignore_eos\x18\t \x01(\x08H\x06\x88\x01\x01\x12\x11\n\x04seed\x18\n \x01(\x04H\x07\x88\x01\x01\x42\x11\n\x0f_max_new_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x15\n\x13_repetition_penaltyB\x11\n\x0f_length_penaltyB\r\n\x0b_ignore_eosB\x07\n\x05_seed\"\xcd\x06\n\x0c\x44uplexConfig\x12\x1b\n\x0egenerate_audio\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x32\n\x07ls_mode\x18\x02 \x01(\x0e\x32\x1c.antiphon.v1.ListenSpeakModeH\x01\x88\x01\x01\x12\x1f\n\x12\x66orce_listen_count\x18\x03 \x01(\rH\x02\x88\x01\x01\x12+\n\x1emax_new_speak_tokens_per_chunk\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x31\n\x0b\x64\x65\x63ode_mode\x18\x05 \x01(\x0e\x32\x17.antiphon.v1.DecodeModeH\x04\x88\x01\x01\x12\x18\n\x0btemperature\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x12\n\x05top_k\x18\x07 \x01(\rH\x06\x88\x01\x01\x12\x12\n\x05top_p\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12$\n\x17text_repetition_penalty\x18\t \x01(\x02H\x08\x88\x01\x01\x12(\n\x1btext_repetition_window_size\x18\n \x01(\rH\t\x88\x01\x01\x12\x1b\n\x0elength_penalty\x18\x0b \x01(\x02H\n\x88\x01\x01\x12\x1e\n\x11listen_prob_scale\x18\x0c \x01(\x02H\x0b\x88\x01\x01\x12\x19\n\x0clisten_top_k\x18\r \x01(\rH\x0c\x88\x01\x01\x12\x1c\n\x0ftts_temperature\x18\x0e \x01(\x02H\r\x88\x01\x01\x12\x15\n\x08\x63hunk_ms\x18\x0f \x01(\rH\x0e\x88\x01\x01\x12\x18\n\x0bsample_rate\x18\x10 \x01(\rH\x0f\x88\x01\x01\x42\x11\n\x0f_generate_audioB\n\n\x08_ls_modeB\x15\n\x13_force_listen_countB!\n\x1f_max_new_speak_tokens_per_chunkB\x0e\n\x0c_decode_modeB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x1a\n\x18_text_repetition_penaltyB\x1e\n\x1c_text_repetition_window_sizeB\x11\n\x0f_length_penaltyB\x14\n\x12_listen_prob_scaleB\x0f\n\r_listen_top_kB\x12\n\x10_tts_temperatureB\x0b\n\t_chunk_msB\x0e\n\x0c_sample_rate\"^\n\x0cWindowConfig\x12%\n\x04mode\x18\x01 \x01(\x0e\x32\x17.antiphon.v1.WindowMode\x12\x13\n\x0bhigh_tokens\x18\x02 \x01(\r\x12\x12\n\nlow_tokens\x18\x03 \x01(\r\"\xab\x01\n\x05Usage\x12\x19\n\x11input_text_tokens\x18\x01 \x01(\x04\x12\x1a\n\x12input_audio_tokens\x18\x02 \x01(\x04\x12\x1b\n\x13input_vision_tokens\x18\x03 \x01(\x04\x12\x15\n\rcached_tokens\x18\x04 \x01(\x04\x12\x1a\n\x12output_text_tokens\x18\x05 \x01(\x04\x12\x1b\n\x13output_audio_tokens\x18\x06 \x01(\x04\"\x8b\x02\n\x07Timings\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07prefill\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06\x64\x65\x63ode\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06speech\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07vocoder\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05total\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"N\n\tItemError\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x11\n\tretryable\x18\x04 \x01(\x08*k\n\rAudioEncoding\x12\x1e\n\x1a\x41UDIO_ENCODING_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41UDIO_ENCODING_PCM_F32LE\x10\x01\x12\x1c\n\x18\x41UDIO_ENCODING_PCM_S16LE\x10\x02*T\n\x0fListenSpeakMode\x12!\n\x1dLISTEN_SPEAK_MODE_UNSPECIFIED\x10\x00\x12\x1e\n\x1aLISTEN_SPEAK_MODE_EXPLICIT\x10\x01*[\n\nDecodeMode\x12\x1b\n\x17\x44\x45\x43ODE_MODE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44\x45\x43ODE_MODE_SAMPLING\x10\x01\x12\x16\n\x12\x44\x45\x43ODE_MODE_GREEDY\x10\x02*n\n\nWindowMode\x12\x1b\n\x17WINDOW_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fWINDOW_MODE_OFF\x10\x01\x12\x15\n\x11WINDOW_MODE_BASIC\x10\x02\x12\x17\n\x13WINDOW_MODE_CONTEXT\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61ntiphon/v1/common.proto\x12\x0b\x61ntiphon.v1\x1a\x1egoogle/protobuf/duration.proto\"`\n\nAudioChunk\x12,\n\x08\x65ncoding\x18\x01 \x01(\x0e\x32\x1a.antiphon.v1.AudioEncoding\x12\x16\n\x0esample_rate_hz\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\x15\n\x05Image\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"+\n\x05Video\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x14\n\x0cstack_frames\x18\x02 \x01(\r\"|\n\x05Voice\x12.\n\rllm_reference\x18\x01 \x01(\x0b\x32\x17.antiphon.v1.AudioChunk\x12\x31\n\x10speech_reference\x18\x02 \x01(\x0b\x32\x17.antiphon.v1.AudioChunk\x12\x10\n\x08voice_id\x18\x03 \x01(\t\"\xf8\x02\n\x0eSamplingParams\x12\x1b\n\x0emax_new_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x1b\n\x0elength_penalty\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\r\x12\x0c\n\x04stop\x18\x08 \x03(\t\x12\x17\n\nignore_eos\x18\t \x01(\x08H\x06\x88\x01\x01\x12\x11\n\x04seed\x18\n \x01(\x04H\x07\x88\x01\x01\x42\x11\n\x0f_max_new_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x15\n\x13_repetition_penaltyB\x11\n\x0f_length_penaltyB\r\n\x0b_ignore_eosB\x07\n\x05_seed\"\xcd\x06\n\x0c\x44uplexConfig\x12\x1b\n\x0egenerate_audio\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x32\n\x07ls_mode\x18\x02 \x01(\x0e\x32\x1c.antiphon.v1.ListenSpeakModeH\x01\x88\x01\x01\x12\x1f\n\x12\x66orce_listen_count\x18\x03 \x01(\rH\x02\x88\x01\x01\x12+\n\x1emax_new_speak_tokens_per_chunk\x18\x04 \x01(\rH\x03\x88\x01\x01\x12\x31\n\x0b\x64\x65\x63ode_mode\x18\x05 \x01(\x0e\x32\x17.antiphon.v1.DecodeModeH\x04\x88\x01\x01\x12\x18\n\x0btemperature\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x12\n\x05top_k\x18\x07 \x01(\rH\x06\x88\x01\x01\x12\x12\n\x05top_p\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12$\n\x17text_repetition_penalty\x18\t \x01(\x02H\x08\x88\x01\x01\x12(\n\x1btext_repetition_window_size\x18\n \x01(\rH\t\x88\x01\x01\x12\x1b\n\x0elength_penalty\x18\x0b \x01(\x02H\n\x88\x01\x01\x12\x1e\n\x11listen_prob_scale\x18\x0c \x01(\x02H\x0b\x88\x01\x01\x12\x19\n\x0clisten_top_k\x18\r \x01(\rH\x0c\x88\x01\x01\x12\x1c\n\x0ftts_temperature\x18\x0e \x01(\x02H\r\x88\x01\x01\x12\x15\n\x08\x63hunk_ms\x18\x0f \x01(\rH\x0e\x88\x01\x01\x12\x18\n\x0bsample_rate\x18\x10 \x01(\rH\x0f\x88\x01\x01\x42\x11\n\x0f_generate_audioB\n\n\x08_ls_modeB\x15\n\x13_force_listen_countB!\n\x1f_max_new_speak_tokens_per_chunkB\x0e\n\x0c_decode_modeB\x0e\n\x0c_temperatureB\x08\n\x06_top_kB\x08\n\x06_top_pB\x1a\n\x18_text_repetition_penaltyB\x1e\n\x1c_text_repetition_window_sizeB\x11\n\x0f_length_penaltyB\x14\n\x12_listen_prob_scaleB\x0f\n\r_listen_top_kB\x12\n\x10_tts_temperatureB\x0b\n\t_chunk_msB\x0e\n\x0c_sample_rate\"^\n\x0cWindowConfig\x12%\n\x04mode\x18\x01 \x01(\x0e\x32\x17.antiphon.v1.WindowMode\x12\x13\n\x0bhigh_tokens\x18\x02 \x01(\r\x12\x12\n\nlow_tokens\x18\x03 \x01(\r\"\xab\x01\n\x05Usage\x12\x19\n\x11input_text_tokens\x18\x01 \x01(\x04\x12\x1a\n\x12input_audio_tokens\x18\x02 \x01(\x04\x12\x1b\n\x13input_vision_tokens\x18\x03 \x01(\x04\x12\x15\n\rcached_tokens\x18\x04 \x01(\x04\x12\x1a\n\x12output_text_tokens\x18\x05 \x01(\x04\x12\x1b\n\x13output_audio_tokens\x18\x06 \x01(\x04\"\x8b\x02\n\x07Timings\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07prefill\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06\x64\x65\x63ode\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06speech\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07vocoder\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05total\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"N\n\tItemError\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x11\n\tretryable\x18\x04 \x01(\x08*k\n\rAudioEncoding\x12\x1e\n\x1a\x41UDIO_ENCODING_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41UDIO_ENCODING_PCM_F32LE\x10\x01\x12\x1c\n\x18\x41UDIO_ENCODING_PCM_S16LE\x10\x02*T\n\x0fListenSpeakMode\x12!\n\x1dLISTEN_SPEAK_MODE_UNSPECIFIED\x10\x00\x12\x1e\n\x1aLISTEN_SPEAK_MODE_EXPLICIT\x10\x01*[\n\nDecodeMode\x12\x1b\n\x17\x44\x45\x43ODE_MODE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44\x45\x43ODE_MODE_SAMPLING\x10\x01\x12\x16\n\x12\x44\x45\x43ODE_MODE_GREEDY\x10\x02*n\n\nWindowMode\x12\x1b\n\x17WINDOW_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fWINDOW_MODE_OFF\x10\x01\x12\x15\n\x11WINDOW_MODE_BASIC\x10\x02\x12\x17\n\x13WINDOW_MODE_CONTEXT\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'antiphon.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_AUDIOENCODING']._serialized_start=2167
-  _globals['_AUDIOENCODING']._serialized_end=2274
-  _globals['_LISTENSPEAKMODE']._serialized_start=2276
-  _globals['_LISTENSPEAKMODE']._serialized_end=2360
-  _globals['_DECODEMODE']._serialized_start=2362
-  _globals['_DECODEMODE']._serialized_end=2453
-  _globals['_WINDOWMODE']._serialized_start=2455
-  _globals['_WINDOWMODE']._serialized_end=2565
+  _globals['_AUDIOENCODING']._serialized_start=2212
+  _globals['_AUDIOENCODING']._serialized_end=2319
+  _globals['_LISTENSPEAKMODE']._serialized_start=2321
+  _globals['_LISTENSPEAKMODE']._serialized_end=2405
+  _globals['_DECODEMODE']._serialized_start=2407
+  _globals['_DECODEMODE']._serialized_end=2498
+  _globals['_WINDOWMODE']._serialized_start=2500
+  _globals['_WINDOWMODE']._serialized_end=2610
   _globals['_AUDIOCHUNK']._serialized_start=73
   _globals['_AUDIOCHUNK']._serialized_end=169
   _globals['_IMAGE']._serialized_start=171
   _globals['_IMAGE']._serialized_end=192
-  _globals['_VOICE']._serialized_start=194
-  _globals['_VOICE']._serialized_end=318
-  _globals['_SAMPLINGPARAMS']._serialized_start=321
-  _globals['_SAMPLINGPARAMS']._serialized_end=697
-  _globals['_DUPLEXCONFIG']._serialized_start=700
-  _globals['_DUPLEXCONFIG']._serialized_end=1545
-  _globals['_WINDOWCONFIG']._serialized_start=1547
-  _globals['_WINDOWCONFIG']._serialized_end=1641
-  _globals['_USAGE']._serialized_start=1644
-  _globals['_USAGE']._serialized_end=1815
-  _globals['_TIMINGS']._serialized_start=1818
-  _globals['_TIMINGS']._serialized_end=2085
-  _globals['_ITEMERROR']._serialized_start=2087
-  _globals['_ITEMERROR']._serialized_end=2165
+  _globals['_VIDEO']._serialized_start=194
+  _globals['_VIDEO']._serialized_end=237
+  _globals['_VOICE']._serialized_start=239
+  _globals['_VOICE']._serialized_end=363
+  _globals['_SAMPLINGPARAMS']._serialized_start=366
+  _globals['_SAMPLINGPARAMS']._serialized_end=742
+  _globals['_DUPLEXCONFIG']._serialized_start=745
+  _globals['_DUPLEXCONFIG']._serialized_end=1590
+  _globals['_WINDOWCONFIG']._serialized_start=1592
+  _globals['_WINDOWCONFIG']._serialized_end=1686
+  _globals['_USAGE']._serialized_start=1689
+  _globals['_USAGE']._serialized_end=1860
+  _globals['_TIMINGS']._serialized_start=1863
+  _globals['_TIMINGS']._serialized_end=2130
+  _globals['_ITEMERROR']._serialized_start=2132
+  _globals['_ITEMERROR']._serialized_end=2210
 # @@protoc_insertion_point(module_scope)

@@ -59,6 +59,14 @@ class Image(_message.Message):
     data: bytes
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
+class Video(_message.Message):
+    __slots__ = ("data", "stack_frames")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    STACK_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    stack_frames: int
+    def __init__(self, data: _Optional[bytes] = ..., stack_frames: _Optional[int] = ...) -> None: ...
+
 class Voice(_message.Message):
     __slots__ = ("llm_reference", "speech_reference", "voice_id")
     LLM_REFERENCE_FIELD_NUMBER: _ClassVar[int]

@@ -19,7 +19,7 @@ from ws_adapter.protocol.chat.content import MAX_MEDIA_BYTES, MAX_TEXT
 from ws_adapter.protocol.chat.ws_chat import LARGE_FRAME, State
 from ws_adapter.protocol.core.config import ChatSetup
 from ws_adapter.protocol.core.signals import NO_TIMINGS, Finish, GoingAway, Prefilled, UnitEnd
-from ws_adapter.protocol.core.turn import Generation, Message, Picture, Speech
+from ws_adapter.protocol.core.turn import Generation, Message, Picture, Speech, Video
 from ws_adapter.protocol.media.reference_voice import Voice
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import VERDICTS, CloseCode
@@ -268,6 +268,20 @@ def test_picture_and_clip() -> None:
     assert np.array_equal(np.frombuffer(clip.data, "<f4"), np.full(8000, 0.1, "<f4"))
 
 
+@pytest.mark.parametrize("prefix", ["", "data:video/mp4;base64,"])
+@pytest.mark.parametrize("head", [b"\0\0\0\x10ftypisom", b"\0\0\0\x08wide", b"\x1aE\xdf\xa3\x01"])
+def test_video_is_passed_on_as_it_is(head: bytes, prefix: str) -> None:
+    data = prefix + base64.b64encode(head + bytes(99)).decode()
+    jar = ChatJar()
+    jar.ask(
+        user({"type": "video", "data": data}, {"type": "video", "data": data, "stack_frames": 3}),
+        omni_mode=True,
+    )
+
+    assert jar.turn.messages[0].parts == (Video(head + bytes(99)), Video(head + bytes(99), 3))
+    assert jar.turn.omni_mode
+
+
 def wav(samples: "np.ndarray[Any, Any]", rate: int, channels: int = 1) -> bytes:
     data = samples.astype("<i2").tobytes()
     layout = struct.pack("<HHIIHH", 1, channels, rate, rate * 2 * channels, 2 * channels, 16)
@@ -384,7 +398,10 @@ MISSING = [
     (request(user({"type": "text", "text": ""})), "messages[0].content[0].text is missing"),
     (request(user({"type": "image", "data": None})), "messages[0].content[0].data is missing"),
     (request(user({"type": "audio"})), "messages[0].content[0].data is missing"),
+    (request(user({"type": "video"})), "messages[0].content[0].data is missing"),
 ]
+MP4 = b"\0\0\0\x10ftypisom" + bytes(16)
+VIDEO = base64.b64encode(MP4).decode()
 INVALID: list[tuple[Any, str]] = [
     ([], "an event is a JSON object, got a list"),
     (request(messages={}), "messages: expected a list, got an object"),
@@ -398,7 +415,16 @@ INVALID: list[tuple[Any, str]] = [
     (request(user({"type": "smell"})), 'messages[0].content[0].type: expected "text" or "image" or "audio"'),
     (
         request(user({"type": "video", "data": "AAAA", "stack_frames": 1})),
-        "chat_video: send its frames as image",
+        "messages[0].content[0].data: expected an MP4, MOV, WebM or Matroska file, got something else",
+    ),
+    (request(user({"type": "video", "data": "???"})), "messages[0].content[0].data: expected base64"),
+    (
+        request(user({"type": "video", "data": VIDEO, "stack_frames": 9})),
+        "stack_frames: expected an integer",
+    ),
+    (
+        request(user(*[{"type": "video", "data": VIDEO}] * 3), user(*[{"type": "video", "data": VIDEO}] * 2)),
+        "messages[1].content[1]: expected at most 4 videos in all messages, got more",
     ),
     (request(user({"type": ["text"]})), "messages[0].content[0].type"),
     (request(user({"type": "text", "text": 7})), "messages[0].content[0].text: expected a string, got 7"),
@@ -481,7 +507,7 @@ def test_too_much_for_the_worker() -> None:
     jar = ChatJar()
     jar.client(request(*[user({"type": "image", "data": picture})] * count))
 
-    refused(jar, code="invalid_payload", close=1008, told="at most 30 MiB of pictures and clips")
+    refused(jar, code="invalid_payload", close=1008, told="at most 30 MiB of pictures, clips and videos")
 
 
 def test_more_text_than_any_context_holds() -> None:
@@ -625,6 +651,7 @@ def test_worker_that_fails(reason: Reason, code: str, close: int, state: State) 
     [
         (Reason.AUDIO_INVALID, "invalid_payload", 1008),
         (Reason.IMAGE_INVALID, "invalid_payload", 1008),
+        (Reason.VIDEO_INVALID, "invalid_payload", 1008),
         (Reason.PARAMS_INVALID, "invalid_payload", 1008),
         (Reason.CONTENT_UNSUPPORTED, "invalid_payload", 1008),
         (Reason.INPUT_TOO_LONG, "invalid_payload", 1008),
@@ -637,6 +664,15 @@ def test_turn_that_fails(reason: Reason, code: str, close: int) -> None:
     jar.done(UnitEnd.FAILED, None, failure=reason)
 
     refused(jar, code=code, close=close)
+
+
+def test_turn_that_fails_by_a_video_says_why() -> None:
+    jar = ChatJar()
+    jar.ask()
+    field = "turn.messages[0].content[1].video"
+    jar.done(UnitEnd.FAILED, None, failure=Reason.VIDEO_INVALID, field=field, problem="is cut short")
+
+    refused(jar, code="invalid_payload", close=1008, told="messages[0].content[1].video: is cut short")
 
 
 def test_turn_that_fails_by_a_part_says_which() -> None:

@@ -1,5 +1,6 @@
 """The published schemas against the decoder: what the one allows, the other takes."""
 
+import base64
 import copy
 import re
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tests.ws_adapter.support.judgement import refusal
 AUDIO = "AAAAAI/C9Tw="
 VOICE = pcm(0.5)
 PICTURE = pictured()
+VIDEO = base64.b64encode(b"\0\0\0\x10ftypisom").decode()
 ITEM = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
 
 MINIMAL: dict[str, list[Event]] = {
@@ -209,6 +211,8 @@ def texts(schema: Event, name: str) -> st.SearchStrategy[str]:
     if name.endswith("ref_audio_path"):
         return st.sampled_from(["", *(CATALOGUE.of("").voices or ())])
     if "contentEncoding" in schema:
+        if "Matroska" in schema.get("description", ""):
+            return st.just(VIDEO)
         is_picture = "WebP" in schema.get("description", "") or re.search(r"frame|image|^\.data", name)
         value = VOICE if "ref_audio" in name else PICTURE if is_picture else AUDIO
         return st.just(value) if "minLength" in schema else st.sampled_from([value, ""])

@@ -24,7 +24,7 @@ from antiphon.cli.output.failure import ExitCode, Failure, explain
 from antiphon.cli.output.terminal import Style
 from antiphon.errors import AntiphonError
 from antiphon.protocol.chat import GenerationConfig
-from antiphon.protocol.messages import Clip, Part
+from antiphon.protocol.messages import Clip, Part, Video
 
 _ANSWER: Final = Path("answer.wav")
 _GENERATION: Final = ("max_new_tokens", "temperature", "top_p", "length_penalty")
@@ -35,7 +35,7 @@ def add_to(commands: Subcommands) -> None:
     command = add_command(
         commands,
         "chat",
-        "ask by text, picture or recording, once or turn by turn",
+        "ask by text, picture, sound or video, once or in turns",
         examples("antiphon chat", 'antiphon chat --image photo.jpg "What do you see?"'),
         run,
         "[PROMPT]",
@@ -50,6 +50,7 @@ def add_to(commands: Subcommands) -> None:
     )
     add("--image", metavar="FILE", action="append", default=[], help="JPEG, PNG or WebP; may be repeated")
     add("--audio", metavar="FILE", action="append", default=[], help="WAV; may be repeated, asks by itself")
+    add("--video", metavar="FILE", action="append", default=[], help="MP4, MOV, WebM or MKV, with its sound")
     add("--system", metavar="TEXT", default=None, help="instructions (default: the model's)")
     add("--speak", action="store_true", default=False, help="have the answer spoken, too, into --out")
     add(
@@ -84,8 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
     )
     attached: list[Part] = [read_picture(path) for path in arguments.image]
     attached += [Clip.read(path) for path in arguments.audio]
+    attached += [Video.read(path) for path in arguments.video]
     dialogue = Dialogue(arguments.url, arguments.api_key, arguments.system, manner)
-    if arguments.prompt is None and not arguments.audio and sys.stdin and sys.stdin.isatty():
+    if arguments.prompt is None and not _asks_by_itself(arguments) and sys.stdin and sys.stdin.isatty():
         if arguments.json:
             raise Failure("--json is for one question. Add a PROMPT.", ExitCode.USAGE)
         _converse(dialogue, attached)
@@ -102,9 +104,13 @@ def _generation(arguments: argparse.Namespace) -> GenerationConfig:
     return given
 
 
+def _asks_by_itself(arguments: argparse.Namespace) -> bool:
+    return bool(arguments.audio or arguments.video)
+
+
 def _question(arguments: argparse.Namespace) -> Sequence[str]:
-    """The text that is asked, if any: a recording is a question by itself."""
-    if arguments.prompt is None and arguments.audio:
+    """The text that is asked, if any: a recording or a video is a question by itself."""
+    if arguments.prompt is None and _asks_by_itself(arguments):
         return []
     text: str = arguments.prompt
     if arguments.prompt in (None, "-"):

@@ -14,7 +14,7 @@ from antiphon.cli.output.terminal import QueueNote, printable
 from antiphon.client import connect
 from antiphon.protocol.chat import GenerationConfig, Speech
 from antiphon.protocol.events import Answer, ChatEvent, Queued, TextDelta
-from antiphon.protocol.messages import Message, Part
+from antiphon.protocol.messages import Message, Part, Video
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class Dialogue:
                     generation=self._manner.generation,
                     speech=Speech() if self._manner.answer is not None else None,
                     streaming=self._manner.streaming,
+                    omni_mode=any(isinstance(part, Video) for message in messages for part in message.parts),
                     enable_thinking=self._manner.enable_thinking,
                     on_queue=self._wait,
                 ) as turn:

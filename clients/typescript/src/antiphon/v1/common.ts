@@ -210,6 +210,20 @@ export interface Image {
   data: Buffer;
 }
 
+/**
+ * One video file: MP4, MOV, WebM or Matroska with H.264, HEVC, VP8, VP9 or AV1, and any sound. The format is sniffed
+ * from the bytes, never taken from a name.
+ */
+export interface Video {
+  /** The whole file. */
+  data: Buffer;
+  /**
+   * Frames seen of each second, 1 to 8; 0 is 1. Those after the first are joined to one picture, which follows the
+   * frame of that second.
+   */
+  stackFrames: number;
+}
+
 /** The voice to speak with: either reference audio or a `voice_id`. All unset means the server's default voice. */
 export interface Voice {
   /** Speech that the language model hears as its own, at most 30 s. */
@@ -390,8 +404,8 @@ export interface Timings {
 /** Why one unit failed. The session goes on; a failed session is a gRPC status instead. */
 export interface ItemError {
   /**
-   * Machine-readable: AUDIO_INVALID, IMAGE_INVALID, PARAMS_INVALID, CONTENT_UNSUPPORTED, INPUT_TOO_LONG or
-   * INFERENCE_FAILED.
+   * Machine-readable: AUDIO_INVALID, IMAGE_INVALID, VIDEO_INVALID, PARAMS_INVALID, CONTENT_UNSUPPORTED,
+   * INPUT_TOO_LONG or INFERENCE_FAILED.
    */
   reason: string;
   /** For people: what was wrong and what was expected. */
@@ -570,6 +584,95 @@ export const Image: MessageFns<Image> = {
   fromPartial(object: DeepPartial<Image>): Image {
     const message = createBaseImage();
     message.data = object.data ?? Buffer.alloc(0);
+    return message;
+  },
+};
+
+function createBaseVideo(): Video {
+  return { data: Buffer.alloc(0), stackFrames: 0 };
+}
+
+export const Video: MessageFns<Video> = {
+  encode(message: Video, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.data.length !== 0) {
+      writer.uint32(10).bytes(message.data);
+    }
+    if (message.stackFrames !== 0) {
+      writer.uint32(16).uint32(message.stackFrames);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Video {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseVideo();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.data = Buffer.from(reader.bytes());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.stackFrames = reader.uint32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): Video {
+    return {
+      data: isSet(object.data) ? Buffer.from(bytesFromBase64(object.data)) : Buffer.alloc(0),
+      stackFrames: isSet(object.stackFrames)
+        ? globalThis.Number(object.stackFrames)
+        : isSet(object.stack_frames)
+        ? globalThis.Number(object.stack_frames)
+        : 0,
+    };
+  },
+
+  toJSON(message: Video): unknown {
+    const obj: any = {};
+    if (message.data.length !== 0) {
+      obj.data = base64FromBytes(message.data);
+    }
+    if (message.stackFrames !== 0) {
+      obj.stackFrames = Math.round(message.stackFrames);
+    }
+    return obj;
+  },
+
+  create(base?: DeepPartial<Video>): Video {
+    return Video.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<Video>): Video {
+    const message = createBaseVideo();
+    message.data = object.data ?? Buffer.alloc(0);
+    message.stackFrames = object.stackFrames ?? 0;
     return message;
   },
 };

@@ -29,6 +29,7 @@ import {
   SamplingParams,
   Timings,
   Usage,
+  Video,
   Voice,
   WindowConfig,
 } from "./common.js";
@@ -651,6 +652,12 @@ export interface Content {
     | //
     /** A clip of any length that the context can hold. */
     { $case: "audio"; value: AudioChunk }
+    | //
+    /**
+     * A video: with `omni_mode` its frames and, between them, its sound; else its frames alone. At most 4 in one unit,
+     * 10 minutes all together. A worker that does not know this field refuses the unit with PARAMS_INVALID.
+     */
+    { $case: "video"; value: Video }
     | undefined;
 }
 
@@ -670,7 +677,7 @@ export interface TtsConfig {
 
 /** How the pictures of one chat unit are prepared. */
 export interface ImageConfig {
-  /** Most slices that a picture is cut into, 1 to 9; unset means the model's default. */
+  /** Most slices that a picture is cut into, 1 to 9; unset means the model's default, and 1 for frames of a video. */
   maxSliceNums?:
     | number
     | undefined;
@@ -2429,6 +2436,9 @@ export const Content: MessageFns<Content> = {
       case "audio":
         AudioChunk.encode(message.part.value, writer.uint32(26).fork()).join();
         break;
+      case "video":
+        Video.encode(message.part.value, writer.uint32(34).fork()).join();
+        break;
     }
     return writer;
   },
@@ -2470,6 +2480,14 @@ export const Content: MessageFns<Content> = {
             message.part = { $case: "audio", value: AudioChunk.decode(reader, reader.uint32()) };
             continue;
           }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.part = { $case: "video", value: Video.decode(reader, reader.uint32()) };
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -2490,6 +2508,8 @@ export const Content: MessageFns<Content> = {
         ? { $case: "image", value: Image.fromJSON(object.image) }
         : isSet(object.audio)
         ? { $case: "audio", value: AudioChunk.fromJSON(object.audio) }
+        : isSet(object.video)
+        ? { $case: "video", value: Video.fromJSON(object.video) }
         : undefined,
     };
   },
@@ -2502,6 +2522,8 @@ export const Content: MessageFns<Content> = {
       obj.image = Image.toJSON(message.part.value);
     } else if (message.part?.$case === "audio") {
       obj.audio = AudioChunk.toJSON(message.part.value);
+    } else if (message.part?.$case === "video") {
+      obj.video = Video.toJSON(message.part.value);
     }
     return obj;
   },
@@ -2527,6 +2549,12 @@ export const Content: MessageFns<Content> = {
       case "audio": {
         if (object.part?.value !== undefined && object.part?.value !== null) {
           message.part = { $case: "audio", value: AudioChunk.fromPartial(object.part.value) };
+        }
+        break;
+      }
+      case "video": {
+        if (object.part?.value !== undefined && object.part?.value !== null) {
+          message.part = { $case: "video", value: Video.fromPartial(object.part.value) };
         }
         break;
       }

@@ -1,0 +1,49 @@
+"""What the worker and its decoding process say to each other."""
+
+import math
+from dataclasses import dataclass
+
+MAX_SIDE = 4096
+MAX_RATE = 240
+"""Frames a second."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is wanted of a video."""
+
+    most_s: float
+    """Its longest duration."""
+    most_pixels: int
+    """Of a picture that is handed on."""
+    stack_frames: int = 1
+    hears: bool = False
+    """Whether its sound is wanted too."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a video is."""
+
+    frames: int
+    rate: float
+    """Frames a second."""
+    width: int
+    height: int
+    samples: int
+    """Of its sound at 16 kHz; 0 without any."""
+
+    def check(self, order: Order) -> None:
+        """Raise `ValueError` for numbers that no video within `order` has."""
+        numbers = (self.frames, self.width, self.height, self.samples)
+        if not all(isinstance(it, int) for it in numbers) or not isinstance(self.rate, float):
+            raise ValueError("numbers of another type")
+        if not (0 < self.rate <= MAX_RATE and math.isfinite(self.rate)):
+            raise ValueError(f"{self.rate} frames a second")
+        if not (
+            0 < self.frames <= self.rate * order.most_s + 1
+            and 0 <= self.samples <= 16_000 * order.most_s + 16_000
+        ):
+            raise ValueError(f"{self.frames} frames, {self.samples} samples")
+        if not (0 < self.width <= MAX_SIDE and 0 < self.height <= MAX_SIDE):
+            raise ValueError(f"{self.width} x {self.height} pixels")

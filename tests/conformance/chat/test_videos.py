@@ -1,0 +1,136 @@
+"""Video parts, 5.3, with the checkpoint of the package behind both doors."""
+
+import base64
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.conformance.support.chat_words import CHAT, REALTIME, begin
+from tests.conformance.support.client import Event
+from tests.conformance.support.stack import Stack
+from tests.support.drawing import picture
+from tests.support.hostile_videos import sound_alone
+from tests.support.videos import numbered, short, shown, video
+
+LONG_S = 60.0
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+CODECS = {"mp4": "libx264", "webm": "libvpx-vp9"}
+
+
+def film(colour: str, shape: str, container: str, sound: NDArray[np.float32] | None = None) -> bytes:
+    """A shape, for two seconds or as long as somebody speaks."""
+    seconds = 2.0 if sound is None else len(sound) / 16_000
+    frames = shown(picture(colour, shape), seconds)
+    return video(frames, rate=10, container=container, codec=CODECS[container], sound=sound)
+
+
+def voice(name: str) -> NDArray[np.float32]:
+    with wave.open(str(RECORDINGS / f"{name}.wav")) as file:
+        return np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32768
+
+
+def asked(data: bytes, *texts: str, **fields: object) -> Event:
+    parts = [
+        {"type": "video", "data": base64.b64encode(data).decode()},
+        *({"type": "text", "text": text} for text in texts),
+    ]
+    drawn = {"temperature": 0, "max_new_tokens": 32}
+    told = {"generation": drawn, "tts": {"enabled": False}, **fields}
+    return {"messages": [{"role": "user", "content": parts}], **told}
+
+
+async def answer(shipped: Stack, request: Event) -> Event:
+    async with shipped.client(CHAT) as client:
+        client.ignored = {"queued", "queue_update", "queue_done"}
+        await client.send(request)
+        return (await client.until("done", LONG_S))[-1]
+
+
+@pytest.mark.parametrize("container", CODECS)
+@pytest.mark.parametrize(("colour", "shape"), [("red", "circle"), ("yellow", "triangle")])
+async def test_answer_names_what_a_video_shows(
+    shipped: Stack, container: str, colour: str, shape: str
+) -> None:
+    """5.3: the frames of MP4 and WebM reach the model."""
+    done = await answer(shipped, asked(film(colour, shape, container), "what do you see?"))
+
+    assert done["text"].strip() == f"i see a {colour} {shape}"
+
+
+@pytest.mark.parametrize("container", CODECS)
+@pytest.mark.parametrize(
+    ("name", "reply"),
+    [
+        ("light", "the light is on"),
+        ("joke", "why did the robot cross the road because a chicken programmed it"),
+        ("vision", "i see a blue square"),
+    ],
+)
+async def test_voice_in_a_video_is_answered(shipped: Stack, container: str, name: str, reply: str) -> None:
+    """5.3 `omni_mode`: the sound of MP4 and WebM reaches the model."""
+    data = film("blue", "square", container, voice(name))
+
+    assert (await answer(shipped, asked(data, omni_mode=True)))["text"].strip() == reply
+
+
+async def test_video_on_a_connection_of_many_turns(shipped: Stack) -> None:
+    """5.3 on `/v1/realtime?mode=chat`: a refused video ends no session, and the next one is answered."""
+    async with shipped.client(REALTIME) as client:
+        client.ignored = {"session.queued", "session.queue_update"}
+        await begin(client)
+        await client.send({"type": "input.append", "input": asked(short()[:-100], "what do you see?")})
+        refused = await client.next(LONG_S)
+        assert (refused["error"]["code"], refused["error"]["param"]) == (
+            "invalid_payload",
+            "input.messages[0].content[0].video",
+        )
+        assert refused["error"]["message"] == "input.messages[0].content[0].video: is cut short"
+        assert (await client.next())["reason"] == "error"
+
+        await client.send(
+            {"type": "input.append", "input": asked(film("red", "circle", "mp4"), "what do you see?")}
+        )
+        done = (await client.until("response.done", LONG_S))[-1]
+
+    assert done["text"].strip() == "i see a red circle"
+    assert done["usage"]["input_token_details"]["vision_tokens"] == 8
+
+
+REFUSED = {
+    "not a video": (b"GIF89a" + bytes(99), "expected an MP4, MOV, WebM or Matroska file, got something else"),
+    "cut short": (short()[:-100], "is cut short"),
+    "no pictures": (sound_alone(), "has no moving pictures"),
+    "too long": (video(numbered(601, (32, 32)), rate=1), "must last at most 600 s, not 601.0 s"),
+    "too large": (video(numbered(1, (4112, 64))), "must be at most 4096 x 4096, not 4112 x 64"),
+    "unknown codec": (video(numbered(4), codec="mpeg4"), "has pictures in mpeg4"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_refusal_says_why_and_frees_the_slot(shipped: Stack, name: str) -> None:
+    """5.3 refusals: `invalid_payload` with the reason in one sentence, 1008; the slot goes on to the next."""
+    data, told = REFUSED[name]
+    slots = (await shipped.request("/ready"))[1]["slots"]
+    async with shipped.client(CHAT) as client:
+        client.ignored = {"queued", "queue_update", "queue_done"}
+        await client.send(asked(data))
+        events, code = await client.end()
+
+    assert (events[-1]["code"], code) == ("invalid_payload", 1008)
+    assert told in events[-1]["error"]
+    assert events[-1]["error"].startswith("messages[0].content[0].")
+    await shipped.until(free_slots=slots)
+
+
+async def test_client_that_leaves_while_its_video_is_decoded_frees_its_slot(shipped: Stack) -> None:
+    """Row 11, with a video of ten minutes at the worker."""
+    slots = (await shipped.request("/ready"))[1]["slots"]
+    long = video(numbered(6000, (32, 32)), rate=10)
+    async with shipped.client(CHAT) as client:
+        await client.send(asked(long))
+        await shipped.until(free_slots=slots - 1)
+        client.vanish()
+    await shipped.until(free_slots=slots)

@@ -1,0 +1,218 @@
+"""What is no usable video is refused with the reason in one sentence, whatever its decoder does."""
+
+import logging
+import signal
+import subprocess
+from collections.abc import Callable
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import pytest
+
+from inference_service.errors import UnitRefused
+from inference_service.video import process
+from inference_service.video.messages import Order
+from inference_service.video.process import VideoReader
+from tests.support.drawing import jpeg
+from tests.support.hostile_videos import (
+    covered,
+    huge,
+    huge_in_disguise,
+    many_tracks,
+    noisy,
+    retagged,
+    sound_alone,
+)
+from tests.support.videos import numbered, short, tone, video
+
+FIELD = "turn.messages[0].content[0].video"
+ALL = Order(600.0, 4_000_000, hears=True)
+
+
+def refusal(data: bytes, order: Order = ALL, watch: Callable[[], None] = lambda: None) -> str:
+    """What follows the field's name in the refusal."""
+    with pytest.raises(UnitRefused) as refused, VideoReader(data, order, field=FIELD, watch=watch) as reader:
+        list(reader.pictures())
+    failure = refused.value.failure
+    assert (failure.reason, failure.field) == ("VIDEO_INVALID", FIELD)
+    assert failure.message.startswith(f"{FIELD} ")
+    return failure.message.removeprefix(f"{FIELD} ")
+
+
+@cache
+def cut(container: str, share: float, **options: str) -> bytes:
+    whole = video(
+        numbered(40), rate=10, container=container, sound=tone(4.0), codec=_CODECS[container],
+        container_options=options,
+    )  # fmt: skip
+    return whole[: int(len(whole) * share)]
+
+
+_CODECS = {"mp4": "libx264", "webm": "libvpx", "matroska": "libx264"}
+_NAMED = "H.264, HEVC, VP8, VP9, AV1"
+
+BAD: dict[str, tuple[Callable[[], bytes], str]] = {
+    "nothing": (lambda: b"", "must be an MP4, MOV, WebM or Matroska file."),
+    "text": (lambda: b"#EXTM3U\nfile:///etc/passwd\n" * 99, "must be an MP4, MOV, WebM or Matroska file."),
+    "picture": (jpeg, "must be an MP4, MOV, WebM or Matroska file."),
+    "MP4 cut short": (lambda: cut("mp4", 0.5), "is cut short."),
+    "MP4 cut short behind its index": (
+        lambda: cut("mp4", 0.8, movflags="empty_moov+frag_keyframe"),
+        "is cut short.",
+    ),
+    "WebM cut short": (lambda: cut("webm", 0.5), "is cut short."),
+    "Matroska cut short": (lambda: cut("matroska", 0.9), "is cut short."),
+    "MP4 without an index": (lambda: short()[: short().index(b"moov") - 4], "is damaged."),
+    "MP4 of noise": (lambda: noisy(video(numbered(20))), "is damaged."),
+    "WebM of noise": (lambda: b"\x1aE\xdf\xa3" + bytes(2000), "is damaged."),
+    "sound alone": (sound_alone, "has no moving pictures."),
+    "sound with a cover": (covered, "has no moving pictures."),
+    "other codec": (
+        lambda: video(numbered(4), codec="mpeg4"),
+        f"has pictures in mpeg4; they must be in {_NAMED}.",
+    ),
+    "unknown codec": (
+        lambda: retagged(video(numbered(4)), b"avc1", b"zzzz"),
+        f"has pictures in an unknown codec; they must be in {_NAMED}.",
+    ),
+    "too long": (lambda: video(numbered(601), rate=1), "must last at most 600 s, not 601.0 s."),
+    "long by its own account": (
+        lambda: video(numbered(10), rate=Fraction(1, 100)),
+        "must last at most 600 s, not 1000.0 s.",
+    ),
+    "too large": (
+        lambda: video(numbered(1, (4112, 64))),
+        "must be at most 4096 x 4096, not 4112 x 64.",
+    ),
+    "far too large": (huge, "must be at most 4096 x 4096, not 8192 x 8192."),
+    "far too large behind a small container": (
+        huge_in_disguise,
+        "must be at most 4096 x 4096, not 8192 x 8192.",
+    ),
+    "too many frames a second": (
+        lambda: video(numbered(600), rate=1000),
+        "must have at most 240 frames a second, not 1000.",
+    ),
+    "too many tracks": (many_tracks, "must have at most 32 tracks, not 301."),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_video_is_refused_in_one_sentence(name: str) -> None:
+    make, told = BAD[name]
+
+    assert refusal(make()) == told
+
+
+def test_more_frames_than_any_video_of_that_length_are_not_counted_to_the_end() -> None:
+    assert refusal(video(numbered(600), rate=600), Order(1.0, 65_536)) == (
+        "has more than 240 frames, 240 for each of 1 s."
+    )
+
+
+def test_time_that_other_videos_have_taken_is_not_there_any_more() -> None:
+    assert refusal(short(), Order(1.5, 65_536)) == "must last at most 1.5 s, not 2.0 s."
+
+
+# ------------------------------------------------------------------------------- the decoder is not trusted
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """The processes that are started."""
+    found: list[subprocess.Popen[bytes]] = []
+    start = process._started
+
+    def noted(*arguments: Any) -> subprocess.Popen[bytes]:
+        found.append(start(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(process, "_started", noted)
+    return found
+
+
+def send(started: list[subprocess.Popen[bytes]], what: signal.Signals) -> Callable[[], None]:
+    """A watch that sends a signal to the process when it is looked at first."""
+    sent: list[int] = []
+
+    def watch() -> None:
+        if not sent:
+            sent.append(started[0].pid)
+            started[0].send_signal(what)
+
+    return watch
+
+
+def test_decoder_that_hangs_is_killed(
+    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "STALL_S", 0.3)
+
+    assert refusal(short(), watch=send(started, signal.SIGSTOP)) == "could not be decoded in time."
+    assert started[0].returncode == -signal.SIGKILL
+
+
+def test_decoder_that_crashes_is_told(
+    started: list[subprocess.Popen[bytes]], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert refusal(short(), watch=send(started, signal.SIGSEGV)) == "could not be decoded."
+
+    assert "video decoder failed: it ended with exit code -11" in caplog.text
+
+
+def test_decoder_that_takes_too_much_time_is_killed(
+    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "CPU_S_A_MINUTE", 0.02)
+
+    assert refusal(short()) == "takes more than 0.02 s of processor time a minute to decode."
+    assert started[0].returncode == -signal.SIGKILL
+
+
+def test_decoder_that_takes_too_much_memory_is_killed(
+    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "MEMORY_BYTES", 1 << 20)
+
+    assert refusal(short()) == "needs more than 1 GiB of memory."
+    assert started[0].returncode == -signal.SIGKILL
+
+
+def test_decoder_is_killed_when_nobody_wants_its_result(started: list[subprocess.Popen[bytes]]) -> None:
+    class Gone(Exception):
+        pass
+
+    def watch() -> None:
+        raise Gone
+
+    with pytest.raises(Gone):
+        VideoReader(short(), ALL, field=FIELD, watch=watch)
+    assert started[0].returncode == -signal.SIGKILL
+
+
+HEADER = b'{"frames": 20, "rate": 10.0, "width": 192, "height": 64, "samples": 0}'
+ANSWERS = {
+    "nothing": b"",
+    "noise": b"\0" * 4096,
+    "other message": b"P" + (4).to_bytes(4, "big") + b"abcd",
+    "endless header": b"H" + b"\xff" * 8192,
+    "no JSON": b"H" + (3).to_bytes(4, "big") + b"abc",
+    "no header": b"H" + (2).to_bytes(4, "big") + b"{}",
+    "nested header": b"H" + (500).to_bytes(4, "big") + b"[" * 500,
+    "huge picture": b"H" + (len(HEADER) + 4).to_bytes(4, "big") + HEADER.replace(b"192", b"1920000"),
+    "endless sound": b"H" + (len(HEADER) + 9).to_bytes(4, "big") + HEADER.replace(b" 0}", b" 9999999999}"),
+    "short picture": b"H" + len(HEADER).to_bytes(4, "big") + HEADER + b"S\0\0\0\0P\0\0\0\x05abcde",
+    "refusal with control characters": b"R" + (5).to_bytes(4, "big") + b"a\n\x1b[m",
+    "refusal of other bytes": b"R" + (3).to_bytes(4, "big") + b"\xff\xfe\0",
+    "refusal without end": b"R" + (5000).to_bytes(4, "big") + b"a" * 5000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_decoder_that_answers_nonsense_is_not_believed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = f"import sys; sys.stdout.buffer.write({ANSWERS[name]!r})"
+    monkeypatch.setattr(process, "_PROGRAM", program.replace("{", "{{").replace("}", "}}"))
+
+    assert refusal(short()) == "could not be decoded."

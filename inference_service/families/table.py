@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -14,7 +15,7 @@ from inference_service.checkpoints.folder import load_duplex
 from inference_service.checkpoints.minicpmo import load_minicpmo, read_minicpmo
 from inference_service.engine.batch.rope import UNBOUNDED, require_independent
 from inference_service.engine.runtime import Runtime
-from inference_service.errors import ConfigurationError
+from inference_service.errors import ConfigurationError, FootprintUnknown
 from inference_service.families import antiphon_mini, minicpmo, minicpmo_voice
 from inference_service.families.causal_runtime import CausalRuntime, causal_footprint, require_packable
 from inference_service.families.duplex_runtime import DuplexRuntime
@@ -94,6 +95,7 @@ def _minicpmo(
     number = numbers(device, dtype)
     if not speech.no_speech:
         minicpmo_voice.require_folder(speech.vocoder or folder / minicpmo_voice.FOLDER, folder)
+    footprint(folder, device, context_limit, dtype, speech).require_weights(folder, device)
     loaded = load_minicpmo(folder, device, number, speech=not speech.no_speech)
     limit = minicpmo.limit(loaded.config, context_limit)
     voice = needs = None
@@ -101,14 +103,14 @@ def _minicpmo(
         voice, needs = minicpmo_voice.load(folder, loaded.model.tts, minicpmo.SPEECH_CAPACITY, device, speech)
     require_independent(loaded.model.llm.model, UNBOUNDED)
     components = minicpmo.components(loaded, voice, context_limit=limit)
-    footprint = minicpmo.footprint(loaded.config, number, limit, needs, device)
+    told = minicpmo.footprint(loaded.config, number, limit, needs, device)
 
     def make(slots: int) -> DuplexRuntime:
         if voice is not None and isinstance(voice.mouth, minicpmo_voice.Token2WavMouth):
             voice.mouth.room = slots
         return DuplexRuntime(components, slots)
 
-    return Build(make, device, footprint)
+    return Build(make, device, told)
 
 
 def numbers(device: torch.device, dtype: str | None) -> torch.dtype:
@@ -143,6 +145,8 @@ def _duplex(folder: Path, device: torch.device, context_limit: int | None) -> Bu
 
 
 def _causal(folder: Path, device: torch.device, context_limit: int | None, dtype: str | None) -> Build:
+    with suppress(FootprintUnknown):  # loading says why the model cannot be served
+        footprint(folder, device, context_limit, dtype).require_weights(folder, device)
     loaded = causal.load(folder, device, numbers(device, dtype))
     limit = context_limit or loaded.context_limit
     if limit > loaded.context_limit:
@@ -153,8 +157,8 @@ def _causal(folder: Path, device: torch.device, context_limit: int | None, dtype
     require_independent(loaded.model.get_decoder(), limit - 1)
 
     config = loaded.model.config.get_text_config(decoder=True)
-    footprint = causal_footprint(config, loaded.model.dtype, limit, device)
-    return Build(lambda slots: CausalRuntime(loaded, limit, slots), device, footprint)
+    told = causal_footprint(config, loaded.model.dtype, limit, device)
+    return Build(lambda slots: CausalRuntime(loaded, limit, slots), device, told)
 
 
 def limited(config: ModelConfig, context_limit: int) -> ModelConfig:
@@ -180,7 +184,7 @@ def footprint(
 ) -> Footprint:
     """The memory that `load` and its sessions will take, told without loading.
 
-    Raises `CheckpointError`, or `ConfigurationError` for a model of which it is not known.
+    Raises `CheckpointError`, or `FootprintUnknown`.
     """
     raw = read_json(folder, "config.json")
     number = numbers(device, dtype)
@@ -192,7 +196,12 @@ def footprint(
         ours = parse_config(raw)
         return antiphon_mini.footprint(folder, limited(ours, context_limit) if context_limit else ours)
     if raw.get("model_type") == voxtral.MODEL_TYPE:
-        raise ConfigurationError("What a Voxtral Realtime model takes is not known before it is loaded.")
+        raise FootprintUnknown("What a Voxtral Realtime model takes is not known before it is loaded.")
     require_causal(raw)
     limit = context_limit or int(raw.get("max_position_embeddings", 0))
-    return causal_footprint(causal.read_config(folder), number, limit, device, stored(folder, number))
+    try:
+        return causal_footprint(causal.read_config(folder), number, limit, device, stored(folder, number))
+    except AttributeError:
+        raise FootprintUnknown(
+            f"What a model of type {raw.get('model_type')!r} takes is not known before it is loaded."
+        ) from None

@@ -32,12 +32,14 @@ AGENTS_STAMP := $(AGENTS)/.installed
 OTHER_WEBSOCKETS := 16.1.1
 SOCKETS := .venv-websockets
 SOCKETS_STAMP := $(SOCKETS)/.installed-$(OTHER_WEBSOCKETS)
+# Where `make full-size` writes its checkpoint.
+FULL_SIZE := build/full-size
 # Without Node the TypeScript client is left as it is.
 WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make gcc python3-dev python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents browser-modules browser screenshots protos check-protos schemas check-schemas websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours clean
+.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents browser-modules browser screenshots protos check-protos schemas check-schemas websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -187,6 +189,9 @@ bench: install ## measure adapter, worker and shared queue against their goals
 
 neighbours: install ## measure what neighbours notice of attacks; ARGS='--short pings' narrows it
 	$(BIN)/python -m benchmarks.neighbours $(ARGS)
+
+full-size: install ## MiniCPM-o 4.5 at full size with random weights, served here: 20 GB of disk, 22 GiB of memory
+	$(BIN)/python -m benchmarks.full_size $(FULL_SIZE) $(ARGS)
 
 clean: ## remove .venv, build products and caches
 	rm -rf $(VENV) $(AGENTS) $(SOCKETS) build dist *.egg-info clients/python/*.egg-info

@@ -2,6 +2,7 @@
 
     WorkerError
     ├── ConfigurationError        the worker cannot start as it was told (exit code 2)
+    │   └── FootprintUnknown      of a model that has to be loaded before its memory is known
     ├── UnitRefused               one unit's input; the session goes on (`ItemError`)
     └── SessionError              ends the three streams of a session, or refuses one
         ├── InvalidArgument       ConfigInvalid, MetadataInvalid, PayloadInvalid
@@ -48,6 +49,10 @@ class WorkerError(Exception):
 
 class ConfigurationError(WorkerError):
     """The worker cannot start with these settings; the message says what to change."""
+
+
+class FootprintUnknown(ConfigurationError):
+    """A model has to be loaded before the memory that it takes is known."""
 
 
 class UnitRefused(WorkerError):

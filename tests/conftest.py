@@ -19,6 +19,7 @@ from tests.support.redis_server import INSTALLED, MISSING, RedisServer
 from tests.support.redis_users import RedisUsers
 
 SLOW = (
+    "benchmarks/test_full_size.py",
     "benchmarks/test_neighbours.py",
     "benchmarks/test_tracing.py",
     "benchmarks/test_walk.py",

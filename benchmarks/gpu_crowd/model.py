@@ -4,33 +4,25 @@ What is random costs what is trained costs: the same rows through the same layer
 the tests, whose ids are the first of the published vocabulary.
 """
 
-import json
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, Qwen3Config
 
+from benchmarks.full_size.sizes import FULL, TINY, TINY_FOLDER
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.engine.sessions.components import DuplexComponents, SpeechComponents
 from inference_service.families import minicpmo, minicpmo_voice
 from inference_service.families.footprint import Footprint
-from inference_service.models.minicpmo.config import AudioConfig, MiniCPMOConfig, parse_config
+from inference_service.models.minicpmo.config import MiniCPMOConfig
 from inference_service.models.minicpmo.model import MiniCPMO
-from inference_service.models.token2wav.config import (
-    EncoderConfig,
-    EstimatorConfig,
-    Token2WavConfig,
-    VocoderConfig,
-)
+from inference_service.models.token2wav.config import Token2WavConfig
 from inference_service.models.token2wav.flow import VoicePrompt
 from inference_service.models.token2wav.model import Token2Wav
 from inference_service.models.tokenizer import Tokenizer
 from inference_service.options import SpeechOptions
 
-TINY: Final = Path(__file__).parents[2] / "tests/data/minicpmo_tiny"
 _SEED: Final = 1
 _SPREAD: Final = 0.02
 _VOICE_TOKENS: Final = 50
@@ -47,49 +39,12 @@ class Size:
 
 def full() -> Size:
     """MiniCPM-o 4.5 as published."""
-    tiny = _tiny()
-    language = Qwen3Config(
-        vocab_size=151_748,
-        hidden_size=4096,
-        intermediate_size=12_288,
-        num_hidden_layers=36,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=128,
-        tie_word_embeddings=False,
-        rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
-    )
-    backbone = LlamaConfig(
-        vocab_size=1,
-        bos_token_id=None,
-        eos_token_id=None,
-        hidden_size=768,
-        intermediate_size=3072,
-        num_hidden_layers=20,
-        num_attention_heads=12,
-        num_key_value_heads=12,
-    )
-    config = replace(
-        tiny,
-        language=language,
-        audio=AudioConfig(width=1024, layers=24, heads=16, inner=4096, bands=80, pool=5, block=50),
-        vision=replace(tiny.vision, width=1152, layers=27, heads=16, inner=4304, queries=64, resolution=448),
-        speech=replace(tiny.speech, codes=6561, backbone=backbone),
-        text_tokens=152_064,
-    )
-    return Size("MiniCPM-o 4.5", config, Token2WavConfig())
+    return Size(FULL.name, FULL.config, FULL.vocoder)
 
 
 def small() -> Size:
     """That of the tests' recordings, which runs anywhere."""
-    vocoder = VocoderConfig(channels=32, f0_channels=32)
-    parts = EncoderConfig(6561, 32, 4, 48, 2, 1), EstimatorConfig(24, 2, 2, 8)
-    return Size("tiny", _tiny(), Token2WavConfig(*parts, vocoder))
-
-
-def _tiny() -> MiniCPMOConfig:
-    files = [TINY / name for name in ("config.json", "preprocessor_config.json")]
-    return parse_config(*(json.loads(file.read_text()) for file in files))
+    return Size(TINY.name, TINY.config, TINY.vocoder)
 
 
 def weights(size: Size, device: torch.device, dtype: torch.dtype) -> MiniCPMO:
@@ -110,7 +65,7 @@ def components(size: Size, device: torch.device, dtype: torch.dtype, context_lim
     """The model with its voice on `device`."""
     model = weights(size, device, dtype)
     token2wav = Token2Wav(size.vocoder).to(device).eval().requires_grad_(False)
-    tokenizer = Tokenizer.load(TINY)
+    tokenizer = Tokenizer.load(TINY_FOLDER)
     checkpoint = MiniCPMOCheckpoint(size.name, model, tokenizer, size.config, ())
     assert model.tts is not None
     mouth = minicpmo_voice.Token2WavMouth(token2wav, voice())

@@ -5,10 +5,13 @@ their published names: in shards that `model.safetensors.index.json` lists, or a
 Never pickle, never remote code: the Python files of a published folder are not read.
 """
 
+import mmap
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -31,6 +34,8 @@ _UNUSED = ("tts.model.embed_tokens.", "tts.projector_spk.")
 _NORM = "tts.head_code.0.parametrizations.weight.original0"
 _DIRECTION = "tts.head_code.0.parametrizations.weight.original1"
 _HEAD = "tts.head_code.0.weight"
+_DTYPES = ("F32", "F16", "BF16")
+"""Of stored weights, as safetensors names them."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ def load_minicpmo(
     bad_token_ids = _bad_token_ids(folder, vocabulary)
     files = weight_files(folder)
     model = MiniCPMO.hollow(config, speech=speech)
+    _check(model, files)
     _fill(model, files, device, dtype)
     model = pack_linears(model.to(device).eval())
     return MiniCPMOCheckpoint(model_name(folder), model, tokenizer, config, bad_token_ids)
@@ -123,25 +129,41 @@ def _no_weights(folder: Path) -> str:
     )
 
 
-def _fill(model: MiniCPMO, files: list[Path], device: torch.device, dtype: torch.dtype) -> None:
-    """Assigns every tensor, one by one, so that the weights are in memory but once."""
-    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    found: dict[str, Tensor] = {}
-    extra, wrong = [], []
-    for name, tensor in _folded(_tensors(files)):
-        if name not in wanted:
-            if not name.startswith(_UNUSED if model.tts is not None else "tts."):
+def _check(model: MiniCPMO, files: list[Path]) -> None:
+    """Compare names, shapes and dtypes in the headers of files with what the model needs; read no weights.
+
+    Raises `CheckpointError` naming the file and the tensor.
+    """
+    wanted = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    unused = _UNUSED if model.tts is not None else ("tts.",)
+    if model.tts is not None:
+        wanted |= {_NORM: [wanted[_HEAD][0], 1], _DIRECTION: wanted[_HEAD]}
+    found: set[str] = set()
+    extra = []
+    for path in files:
+        for name, shape, dtype in _headers(path):
+            if name.startswith(unused):
+                continue
+            if name not in wanted:
                 extra.append(name)
-        elif tensor.shape != wanted[name]:
-            wrong.append(f"{name} is {list(tensor.shape)} and not {list(wanted[name])}")
-        else:
-            found[name] = tensor.to(device, dtype)
-    missing = [name for name in wanted if name not in found]
-    if wrong:
-        raise CheckpointError(
-            f"The weights in {files[0].parent} are not of the sizes that config.json states "
-            f"({listed(wrong)}). Take both from one checkpoint."
-        )
+            elif shape != wanted[name]:
+                raise CheckpointError(
+                    f"{path}: {name} is {shape} and not {wanted[name]}, the size that config.json states. "
+                    "Take both from one checkpoint."
+                )
+            elif dtype not in _DTYPES:
+                raise CheckpointError(
+                    f"{path}: {name} is stored as {dtype}; only {listed(_DTYPES)} are read. Take a "
+                    "checkpoint that is not quantised."
+                )
+            elif name in found:
+                raise CheckpointError(
+                    f"{path}: {name} is in another file too. Download the checkpoint again."
+                )
+            found.add(name)
+    if {_NORM, _DIRECTION} <= found:
+        found.add(_HEAD)
+    missing = [name for name in wanted if name not in found | {_NORM, _DIRECTION}]
     problems = [f"lack {len(missing)} tensors that the model needs ({listed(missing)})"] if missing else []
     if extra:
         problems.append(f"have {len(extra)} that it has no place for ({listed(sorted(extra))})")
@@ -149,6 +171,39 @@ def _fill(model: MiniCPMO, files: list[Path], device: torch.device, dtype: torch
         raise CheckpointError(
             f"The weights in {files[0].parent} {' and '.join(problems)}. Is this a whole MiniCPM-o 4.5?"
         )
+
+
+def _headers(path: Path) -> Iterator[tuple[str, list[int], str]]:
+    """Yield name, shape and stored dtype of each tensor in a file."""
+    with _opened(path) as file:
+        for name in file.keys():  # noqa: SIM118 - it is no mapping
+            part = file.get_slice(name)
+            yield name, list(part.get_shape()), str(part.get_dtype())
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a safetensors file, whose tensors are mapped into memory. Raises `CheckpointError`."""
+    try:
+        with safe_open(path, "pt") as file:
+            yield file
+    except (OSError, SafetensorError):
+        raise CheckpointError(f"{path} is not a readable safetensors file. Download it again.") from None
+
+
+def _fill(model: MiniCPMO, files: list[Path], device: torch.device, dtype: torch.dtype) -> None:
+    """Assign every tensor, one by one, so that the weights are in memory but once.
+
+    On the CPU, weights that are stored in `dtype` stay mapped from their files. They are read here, so that
+    no unit waits for the disk.
+    """
+    wanted = set(model.state_dict())
+    found: dict[str, Tensor] = {}
+    for name, tensor in _folded(_tensors(files)):
+        if name in wanted:
+            found[name] = tensor.to(device, dtype)
+            if found[name] is tensor:
+                tensor.flatten().view(torch.uint8)[:: mmap.PAGESIZE].sum()
     model.load_state_dict(found, assign=True)
 
 
@@ -156,16 +211,11 @@ def _tensors(files: list[Path]) -> Iterator[tuple[str, Tensor]]:
     total = sum(path.stat().st_size for path in files)
     with tqdm(total=total, unit="B", unit_scale=True, desc="weights", disable=not sys.stderr.isatty()) as bar:
         for path in files:
-            try:
-                with safe_open(path, "pt") as file:
-                    for name in file.keys():  # noqa: SIM118 - it is no mapping
-                        tensor = file.get_tensor(name)
-                        yield name, tensor
-                        bar.update(tensor.nbytes)
-            except (OSError, SafetensorError):
-                raise CheckpointError(
-                    f"{path} is not a readable safetensors file. Download it again."
-                ) from None
+            with _opened(path) as file:
+                for name in file.keys():  # noqa: SIM118 - it is no mapping
+                    tensor = file.get_tensor(name)
+                    yield name, tensor
+                    bar.update(tensor.nbytes)
 
 
 def _folded(tensors: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
@@ -182,7 +232,5 @@ def _folded(tensors: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor
 
 def _weight(norm: Mapping[str, Tensor]) -> Tensor:
     direction = norm[_DIRECTION]
-    if norm[_NORM].shape != (len(direction), 1):
-        raise CheckpointError(f"{_NORM} is {list(norm[_NORM].shape)}, not {[len(direction), 1]}.")
     weight: Tensor = norm[_NORM] * direction / direction.norm(dim=1, keepdim=True)
     return weight

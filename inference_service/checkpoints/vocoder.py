@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from inference_service.checkpoints.files import read_json, read_tensors
@@ -65,6 +66,23 @@ def load(
     tensors = {name: tensor.to(wanted[name].dtype) for name, tensor in tensors.items()}
     model.load_state_dict(tensors, assign=True)
     return pack_linears(model.to(device).eval())
+
+
+def require_fitting(folder: Path) -> None:
+    """Compare the headers of a converted vocoder with its `config.json`; read no weights.
+
+    Raises `CheckpointError`.
+    """
+    wanted, path = wanted_tensors(read_vocoder_config(folder)), folder / WEIGHTS
+    if not path.is_file():
+        raise CheckpointError(f"{folder} has no {WEIGHTS}. Convert the vocoder again.")
+    try:
+        with safe_open(path, "pt") as file:
+            shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError):
+        raise CheckpointError(f"{path} is not a readable safetensors file.") from None
+    found = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    check_tensors(wanted, found, path)
 
 
 def read_vocoder_config(folder: Path) -> Token2WavConfig:

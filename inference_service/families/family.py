@@ -88,6 +88,6 @@ class Family:
     load: Callable[[Path, Settings], Build]
     """Load the weights of a folder."""
     footprint: Callable[[Path, Settings], Footprint]
-    """Tell without loading what `load` and its sessions will take."""
+    """Tell without loading what `load` and its sessions will take. Raises `FootprintUnknown`, too."""
     takes: frozenset[str] = frozenset()
     """Those of the options `DTYPE` and `SPEECH` that mean something here; others are refused."""

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from inference_service.engine.batch.memory import free_bytes
 from inference_service.engine.sessions.components import VOICES_AT_ONCE
 from inference_service.errors import ConfigurationError
+from inference_service.models.errors import CheckpointError
 
 _GIB = 2**30
 
@@ -63,6 +64,22 @@ class Footprint:
             slots -= 1
         return slots
 
+    def require_weights(self, folder: Path, device: torch.device) -> None:
+        """Raise `ConfigurationError` unless the weights in `folder` and the state of one session fit.
+
+        To be called before anything is loaded.
+        """
+        free = free_bytes(device)
+        if free is None or self.total(1) <= free:
+            return
+        weights = gib(sum(self.weights.values()))
+        parts = ", ".join(f"{part} {gib(size)}" for part, size in self.weights.items())
+        raise ConfigurationError(
+            f"{folder} needs {gib(self.total(1))}: {weights} for its weights ({parts}) and "
+            f"{gib(self.states(1))} for one session; {gib(free)} are free on {device}. Pass a smaller "
+            "--dtype or --context-limit, or use a device with more memory."
+        )
+
     def require(self, slots: int, device: torch.device) -> None:
         """Raises `ConfigurationError` unless the states of all slots fit beside the loaded weights."""
         free = free_bytes(device)
@@ -86,10 +103,16 @@ def gib(size: int) -> str:
 
 
 def stored(folder: Path, dtype: torch.dtype) -> dict[str, int]:
-    """Bytes of the weights in a folder's safetensors files once they are in `dtype`, by part of the model."""
+    """Bytes of the weights in a folder's safetensors files once they are in `dtype`, by part of the model.
+
+    Raises `CheckpointError` for a file that cannot be read.
+    """
     parts: dict[str, int] = defaultdict(int)
     for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118 - it is no mapping
-                parts[name.split(".")[0]] += math.prod(file.get_slice(name).get_shape()) * dtype.itemsize
+        try:
+            with safe_open(path, "pt") as file:
+                for name in file.keys():  # noqa: SIM118 - it is no mapping
+                    parts[name.split(".")[0]] += math.prod(file.get_slice(name).get_shape()) * dtype.itemsize
+        except (OSError, SafetensorError):
+            raise CheckpointError(f"{path} is not a readable safetensors file. Download it again.") from None
     return dict(parts)

@@ -99,12 +99,13 @@ def load(
 
 
 def require_folder(folder: Path, model: Path) -> None:
-    """Raises `CheckpointError` if there is no converted vocoder."""
+    """Raises `CheckpointError` if there is no converted vocoder, or if its files do not fit together."""
     if not (folder / vocoder.CONFIG).is_file():
         raise CheckpointError(
             f"There is no converted vocoder in {folder}. Make it once with: antiphon convert-vocoder "
             f"{model / 'assets' / 'token2wav'} {model / FOLDER}; or pass --no-speech."
         )
+    vocoder.require_fitting(folder)
 
 
 def _reader(folder: Path, config: Token2WavConfig, *, required: bool) -> VoiceReader | None:
@@ -227,6 +228,8 @@ def planned(model: Path, options: SpeechOptions) -> Needs:
     """Of the vocoder of the checkpoint in `model`, without loading it; as published if there is none yet."""
     folder = options.vocoder or model / FOLDER
     can_clone = find_spec("onnxruntime") is not None
+    if (folder / vocoder.CONFIG).is_file():
+        can_clone &= all((folder / name).is_file() for name in (voices.TOKENIZER, voices.SPEAKER_ENCODER))
     if not (folder / vocoder.CONFIG).is_file():
         return needs(Token2WavConfig(), options, LONGEST_FRAMES, can_clone=can_clone)
     config = vocoder.read_vocoder_config(folder)

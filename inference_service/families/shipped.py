@@ -1,6 +1,7 @@
 """The families that ship: how their folders are told, loaded and measured."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +12,7 @@ from inference_service.checkpoints.files import read_json
 from inference_service.checkpoints.folder import load_duplex
 from inference_service.checkpoints.minicpmo import load_minicpmo, read_minicpmo
 from inference_service.engine.batch.rope import UNBOUNDED, require_independent
-from inference_service.errors import ConfigurationError
+from inference_service.errors import ConfigurationError, FootprintUnknown
 from inference_service.families import antiphon_mini, minicpmo, minicpmo_voice
 from inference_service.families.causal_runtime import CausalRuntime, causal_footprint, require_packable
 from inference_service.families.duplex_runtime import DuplexRuntime
@@ -28,6 +29,7 @@ def _load_minicpmo(folder: Path, settings: Settings) -> Build:
     device, speech = settings.device, settings.speech
     if not speech.no_speech:
         minicpmo_voice.require_folder(speech.vocoder or folder / minicpmo_voice.FOLDER, folder)
+    _minicpmo_footprint(folder, settings).require_weights(folder, device)
     loaded = load_minicpmo(folder, device, settings.numbers, speech=not speech.no_speech)
     limit = minicpmo.limit(loaded.config, settings.context_limit)
     voice = needs = None
@@ -68,7 +70,7 @@ def _load_voxtral(folder: Path, settings: Settings) -> Build:
 
 
 def _voxtral_footprint(folder: Path, settings: Settings) -> Footprint:
-    raise ConfigurationError("What a Voxtral Realtime model takes is not known before it is loaded.")
+    raise FootprintUnknown("What a Voxtral Realtime model takes is not known before it is loaded.")
 
 
 # --------------------------------------------------------------------------------------- antiphon-mini
@@ -113,6 +115,8 @@ def limited(config: ModelConfig, context_limit: int | None) -> ModelConfig:
 
 
 def _load_causal(folder: Path, settings: Settings) -> Build:
+    with suppress(FootprintUnknown):  # loading says why the model cannot be served
+        _causal_footprint(folder, settings).require_weights(folder, settings.device)
     loaded = causal_folder.load(folder, settings.device, settings.numbers)
     limit = settings.context_limit or loaded.context_limit
     if limit > loaded.context_limit:
@@ -129,7 +133,12 @@ def _load_causal(folder: Path, settings: Settings) -> Build:
 def _causal_footprint(folder: Path, settings: Settings) -> Footprint:
     config, number = causal_folder.read_config(folder), settings.numbers
     limit = settings.context_limit or int(getattr(config, "max_position_embeddings", 0))
-    return causal_footprint(config, number, limit, settings.device, stored(folder, number))
+    try:
+        return causal_footprint(config, number, limit, settings.device, stored(folder, number))
+    except AttributeError:
+        raise FootprintUnknown(
+            f"What a model of type {config.model_type!r} takes is not known before it is loaded."
+        ) from None
 
 
 FAMILIES: Final = (

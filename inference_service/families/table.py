@@ -65,7 +65,7 @@ def footprint(
 ) -> Footprint:
     """Tell without loading what `load` and its sessions will take.
 
-    Raises `CheckpointError`, or `ConfigurationError` for a model of which it is not known.
+    Raises `CheckpointError`, or `FootprintUnknown`.
     """
     return family_of(folder).footprint(folder, Settings(device, context_limit, dtype, speech))
 

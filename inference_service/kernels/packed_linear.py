@@ -5,6 +5,9 @@ which in bfloat16 takes half the time of `nn.Linear` for one row. oneDNN makes a
 rows that it meets and keeps it, half a MiB each. So rows reach it in a few `SIZES` only: more of them are cut
 up, and the last piece is filled with zeros. Layers of a decoder that read the same rows are joined, which
 saves calls.
+
+With kernels off weights stay as they are, in the order of their file: nothing is packed or joined, so that
+weights which are mapped from a file take no memory of their own.
 """
 
 from collections import Counter
@@ -15,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inference_service.kernels import panels
+from inference_service.kernels import panels, selection
 from inference_service.kernels.panels import Panels
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -44,7 +47,7 @@ class PackedLinear(nn.Module):
     """
 
     def __init__(self, linear: nn.Linear, *, shared: bool = False) -> None:
-        """Takes over `linear`; a weight that another module needs too is `shared`: it stays as it is."""
+        """Takes over `linear`; a weight that is `shared` with another module or a file stays as it is."""
         super().__init__()
         self.in_features = linear.in_features
         self.out_features = linear.out_features
@@ -127,13 +130,14 @@ def pack_linears(model: Model) -> Model:
     Those of a common layer that read the same rows are joined before, each then a `Part`.
     """
     owners = Counter(id(it) for _, it in model.named_parameters(remove_duplicate=False))
+    keeps_order = selection.selected() == "off"
     for layer in list(model.modules()):
-        if is_common(layer):
+        if is_common(layer) and not keeps_order:
             for where, name, parts in _JOINED:
                 _join(layer.get_submodule(where), name, parts, owners)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            shared = type(child) is nn.Linear and owners[id(child.weight)] > 1
+            shared = type(child) is nn.Linear and (keeps_order or owners[id(child.weight)] > 1)
             if type(child) is nn.Linear and _gains(child.weight, shared):
                 setattr(parent, name, PackedLinear(child, shared=shared))
     return model

@@ -25,7 +25,7 @@ def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "oneDNN's":
         if not runs(torch.float32):
             pytest.skip("this torch has no packed weights")
-        monkeypatch.setattr(selection, "_selected", "off")
+        monkeypatch.setattr(selection, "_is_built", lambda module: False)
     return str(request.param)
 
 
@@ -230,3 +230,26 @@ def test_a_layer_that_is_anybody_else_s_too_is_not_joined() -> None:
 
     assert not hasattr(first, "qkv_proj")
     assert hasattr(model.layers[0].mlp, "gate_up_proj")
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@torch.inference_mode()
+def test_kernels_off_keep_weights_where_they_are_and_join_no_layers(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that are mapped from a file would else take memory of their own."""
+    monkeypatch.setattr(selection, "_selected", "off")
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=8, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2,
+    )  # fmt: skip
+    model = Qwen2Model(config).to(dtype).eval()
+    places = {name: tensor.data_ptr() for name, tensor in model.state_dict().items()}
+    plain = model(inputs_embeds=x(1, 7, 64, dtype=dtype)).last_hidden_state
+
+    packed = pack_linears(model)
+
+    assert {name: tensor.data_ptr() for name, tensor in packed.state_dict().items()} == places
+    again = packed(inputs_embeds=x(1, 7, 64, dtype=dtype)).last_hidden_state
+    assert (again - plain).abs().max() <= TOLERANCE[dtype]

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from inference_service.checkpoints.location import find
-    from inference_service.engine.batch.memory import free_bytes
+    from inference_service.engine.batch.memory import free_bytes, held_bytes
     from inference_service.engine.device.paged import has_block_tables
     from inference_service.errors import ConfigurationError
     from inference_service.families import table
@@ -79,13 +79,19 @@ def run(arguments: argparse.Namespace) -> int:
     for name, title in _TITLES.items():
         for kind, size in getattr(footprint, name).items():
             _line(title, kind, gib(size))
+    # A worker holds about what this process does, with the same libraries loaded and no weights. Memory that
+    # is given is what is left for the model.
+    counts = device.type == "cpu" and arguments.memory_gib is None
+    process = (held_bytes(device) or 0) if counts else 0
+    if process:
+        _line("process", "with libraries", gib(process))
     if device.type == "cuda":
         _line("tokens", "not run on CUDA", "varlen" if has_block_tables() else "gathered")
     memory = arguments.memory_gib
     free = round(memory * _GIB) if memory is not None else free_bytes(device)
-    left = None if free is None else free - sum(footprint.weights.values())
+    left = None if free is None else free - sum(footprint.weights.values()) - process
     slots = arguments.slots or slots_that_fit(footprint, device, left)
-    _line(f"{slots} sessions", "with the weights", gib(footprint.total(slots)))
+    _line(f"{slots} sessions", "with the weights", gib(footprint.total(slots) + process))
     if arguments.slots is None:
         _line("no --slots", "sessions at most", str(slots))
     if free is None or left is None:

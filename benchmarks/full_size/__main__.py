@@ -1,0 +1,99 @@
+"""Serves MiniCPM-o 4.5 at full size here: `python -m benchmarks.full_size FOLDER [--size full]`.
+
+Writes a checkpoint of random weights in the published layout into FOLDER, or what is still missing there.
+Then `antiphon worker --dtype bfloat16 --kernels off` serves it on the CPU, and answers a listening unit, a
+speaking unit and a chat with a picture. Prints the time of each, and holds the most memory that the worker
+had against what `antiphon check-config` tells.
+
+Exit code 0; 1 if an answer is wrong or memory differs by more than 5 % (10 % at a tenth); 2 if the folder
+cannot be written or the worker does not start.
+"""
+
+import argparse
+import asyncio
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import grpc
+import torch
+
+from benchmarks.full_size.conversation import Answer, WrongAnswer, converse
+from benchmarks.full_size.folder import FolderRefused, write_folder
+from benchmarks.full_size.patient_worker import PATIENCE_S
+from benchmarks.full_size.sizes import SIZES
+from benchmarks.full_size.worker import CONTEXT_LIMIT, Peak, WorkerEnded, serving
+from inference_service.engine.batch.memory import held_bytes
+from inference_service.families import table
+from inference_service.families.footprint import gib
+from inference_service.kernels import selection
+
+CPU: Final = torch.device("cpu")
+
+
+def main() -> int:
+    """Write, serve, measure; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("folder", type=Path, help="of the checkpoint")
+    parser.add_argument("--size", default="full", choices=SIZES, help="full needs 19.5 GB of disk")
+    parser.add_argument("--write-only", action="store_true", help="do not serve it")
+    parser.add_argument("--remove", action="store_true", help="remove the folder at the end")
+    given = parser.parse_args()
+    began = time.monotonic()
+    try:
+        written = write_folder(given.folder, SIZES[given.size])
+        _say(began, f"{written.nbytes / 1e9:.1f} GB, {written.kept} of {written.files} files were there")
+        return 0 if given.write_only else _serve(given.folder, given.size, began)
+    except (FolderRefused, WorkerEnded) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except (WrongAnswer, grpc.RpcError, TimeoutError) as error:
+        print(f"The worker does not answer as it should: {error!r}", file=sys.stderr)
+        return 1
+    finally:
+        if given.remove:
+            shutil.rmtree(given.folder, ignore_errors=True)
+
+
+def _serve(folder: Path, size: str, began: float) -> int:
+    told = told_bytes(folder)
+    _say(began, f"check-config tells {gib(told)}")
+    with serving(folder) as worker:
+        _say(began, "the worker is ready")
+        answers = asyncio.run(
+            converse(worker.address, PATIENCE_S, lambda it: _say(began, f"{it.asked} was answered"))
+        )
+        peak = worker.peak()
+    print(report(SIZES[size].name, answers, peak, told))
+    return 0 if abs(peak.resident / told - 1) <= SIZES[size].tolerance else 1
+
+
+def told_bytes(folder: Path) -> int:
+    """Return what `antiphon check-config` tells for such a worker: the model, a session, the process."""
+    torch.set_num_threads(1)
+    selection.select("off")
+    footprint = table.footprint(folder, CPU, CONTEXT_LIMIT, "bfloat16")
+    return footprint.total(1) + (held_bytes(CPU) or 0)
+
+
+def report(name: str, answers: list[Answer], peak: Peak, told: int) -> str:
+    """Return the table."""
+    lines = [f"{name}, bfloat16, on the CPU, one thread, kernels off", ""]
+    lines += [f"| {'asked for':<22} | seconds | characters | samples |", "|---|---:|---:|---:|"]
+    lines += [
+        f"| {it.asked:<22} | {it.seconds:7.1f} | {len(it.text):10} | {it.samples:7} |" for it in answers
+    ]
+    difference = peak.resident / told - 1
+    lines += ["", f"Most memory: {gib(peak.resident)}; told: {gib(told)} ({difference:+.1%})."]
+    lines += [f"At the end: {gib(peak.mapped)} mapped from files, {gib(peak.anonymous)} of its own."]
+    return "\n".join(lines)
+
+
+def _say(began: float, what: str) -> None:
+    print(f"{time.monotonic() - began:.0f} s: {what}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""`antiphon worker`, which waits longer than usual for a step of its engine.
+
+A full-size model on a CPU takes longer than the ten seconds after which a worker counts its device as hung.
+"""
+
+import sys
+from functools import partial
+from typing import Final
+
+from antiphon.cli.main import main
+from inference_service import app
+from inference_service.session.machine import Limits
+
+PATIENCE_S: Final = 1_800.0
+
+
+def run() -> int:
+    """Run `antiphon worker` with the arguments of this process; return its exit code."""
+    patient = Limits(config_s=PATIENCE_S, unit_s=PATIENCE_S, step_s=PATIENCE_S)
+    app.serve = partial(app.serve, limits=patient)
+    return main(["worker", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(run())

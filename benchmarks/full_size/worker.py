@@ -1,0 +1,80 @@
+"""A worker process that serves a checkpoint on the CPU, and the memory that it held."""
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from benchmarks.full_size.patient_worker import PATIENCE_S
+
+CONTEXT_LIMIT: Final = 1024
+"""With less the worker skips its warm-up: its longest unit would not fit."""
+OPTIONS: Final = ("--dtype", "bfloat16", "--kernels", "off", "--slots", "1", "--threads", "1")
+_GRACE_S: Final = 60.0
+
+
+class WorkerEnded(Exception):
+    """The worker has ended instead of serving; the message is what it said."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most memory that a process held, and what it holds now, in bytes."""
+
+    resident: int
+    anonymous: int
+    """Of now: memory of its own."""
+    mapped: int
+    """Of now: pages of files, weights among them."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker that serves."""
+
+    address: str
+    pid: int
+
+    def peak(self) -> Peak:
+        """Return what the kernel says about its memory."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        sizes = {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", status, re.M)}
+        return Peak(sizes["VmHWM"], sizes["RssAnon"], sizes["RssFile"])
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Worker]:
+    """Run `antiphon worker` with the checkpoint in `folder`; end it by its process id.
+
+    Raises `WorkerEnded` if it cannot serve.
+    """
+    options = ("--model", str(folder), "--context-limit", str(CONTEXT_LIMIT), "--listen", "127.0.0.1:0")
+    command = [sys.executable, "-m", "benchmarks.full_size.patient_worker", *options, *OPTIONS]
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield Worker(_address(process, log), process.pid)
+        finally:
+            process.terminate()
+            try:
+                process.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _address(process: "subprocess.Popen[bytes]", log: IO[str]) -> str:
+    end = time.monotonic() + PATIENCE_S
+    while process.poll() is None and time.monotonic() < end:
+        log.seek(0)
+        if ready := re.search(r"ready on (\S+)$", log.read(), re.MULTILINE):
+            return ready[1]
+        time.sleep(0.2)
+    log.seek(0)
+    raise WorkerEnded(f"The worker did not become ready (exit code {process.poll()}):\n{log.read()}")

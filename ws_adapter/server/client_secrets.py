@@ -42,7 +42,7 @@ class Bind(Struct, frozen=True, forbid_unknown_fields=True):
     """Origin of the web page, such as `https://example.org`."""
     model: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     mode: Literal["chat", "transcription"] | None = None
-    """`chat` forbids `semantic_vad` too, which is a full-duplex session."""
+    """With `chat` `semantic_vad`, which is a full-duplex session, becomes `server_vad`."""
 
 
 class Wanted(Struct, frozen=True, forbid_unknown_fields=True):

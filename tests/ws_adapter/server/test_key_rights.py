@@ -170,17 +170,18 @@ async def test_models_are_listed_as_far_as_the_key_is_for_them(keys: KeyFile) ->
         assert (told["modes"], told["semantic_vad"]) == (["chat"], False)
 
 
-async def test_semantic_vad_is_refused_to_a_key_that_is_not_for_audio(keys: KeyFile) -> None:
+async def test_semantic_vad_becomes_server_vad_for_a_key_that_is_not_for_audio(keys: KeyFile) -> None:
     keys.add("alice", modes="chat")
     update = {"turn_detection": {"type": "semantic_vad"}}
     async with served(keys) as stage:
-        for name, answer in (("alice", "error"), ("bob", "session.updated")):
+        for name, detection in (("alice", "server_vad"), ("bob", "semantic_vad")):
             async with opened(stage, keys.bearer(name)) as client:
                 await client.expect("session.created", "conversation.created")
                 await client.send(
                     {"type": "session.update", "session": {"type": "realtime", "audio": {"input": update}}}
                 )
-                await client.expect(answer)
+                session = (await client.expect("session.updated"))["session"]
+                assert session["audio"]["input"]["turn_detection"]["type"] == detection
 
 
 # ------------------------------------------------------------------------------------------- expiry, limits
@@ -319,7 +320,8 @@ async def test_client_secret_bound_to_chat_takes_no_turns_by_itself(keys: KeyFil
             await client.expect("session.created", "conversation.created")
             audio = {"input": {"turn_detection": {"type": "semantic_vad"}}}
             await client.send({"type": "session.update", "session": {"type": "realtime", "audio": audio}})
-            assert (await client.expect("error"))["error"]["param"].endswith("turn_detection.type")
+            session = (await client.expect("session.updated"))["session"]
+            assert session["audio"]["input"]["turn_detection"]["type"] == "server_vad"
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ SEMANTIC = {"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}
         ("writer", {"tools": [TOOL]}, None),
         ("writer", voice("amber"), None),
         ("writer", voice("birch"), "session.audio.output.voice"),
-        ("writer", SEMANTIC, "session.audio.input.turn_detection.type"),
-        ("speaker", {"tools": [TOOL]}, "session.tools"),
+        ("writer", {"tools": [TOOL], "tool_choice": "required"}, None),
+        ("speaker", {"tools": [TOOL], "tool_choice": "required"}, "session.tool_choice"),
         ("speaker", voice("birch"), None),
         ("speaker", voice("amber"), "session.audio.output.voice"),
         ("speaker", SEMANTIC, None),
@@ -87,9 +87,27 @@ async def test_realtime_session_can_do_what_the_pool_of_its_model_can(
             assert (await talk.expect("error"))["error"]["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("model", "tools", "detection"), [("writer", 1, "server_vad"), ("speaker", 0, "semantic_vad")]
+)
+async def test_realtime_session_leaves_out_what_the_pool_of_its_model_cannot(
+    model: str, tools: int, detection: str
+) -> None:
+    async with served() as stage, client(stage, f"/v1/realtime?model={model}") as talk:
+        await talk.expect("session.created", "conversation.created")
+        await talk.send(changed(tools=[TOOL], **SEMANTIC))
+        session = (await talk.expect("session.updated"))["session"]
+
+    assert len(session["tools"]) == tools
+    assert session["audio"]["input"]["turn_detection"]["type"] == detection
+
+
 async def test_response_can_ask_for_what_the_pool_of_the_model_can() -> None:
     async with served() as stage:
-        for model, wrong in (("speaker", {"tools": [TOOL]}), ("writer", voice("birch"))):
+        for model, wrong in (
+            ("speaker", {"tools": [TOOL], "tool_choice": "required"}),
+            ("writer", voice("birch")),
+        ):
             async with client(stage, f"/v1/realtime?model={model}") as talk:
                 await talk.expect("session.created", "conversation.created")
                 await talk.send({"type": "response.create", "response": wrong})
@@ -98,7 +116,10 @@ async def test_response_can_ask_for_what_the_pool_of_the_model_can() -> None:
 
 @pytest.mark.parametrize(
     ("model", "session", "param"),
-    [("speaker", {"tools": [TOOL]}, "session.tools"), ("writer", SEMANTIC, "session.audio.input")],
+    [
+        ("speaker", {"tools": [TOOL], "tool_choice": "required"}, "session.tool_choice"),
+        ("writer", voice("birch"), "session.audio.output.voice"),
+    ],
 )
 async def test_client_secret_is_made_for_what_the_pool_of_its_model_can(
     model: str, session: Event, param: str

@@ -42,6 +42,7 @@ from ws_adapter.protocol.core.speech import WINDOW
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.live.sound import PCM_24K, Format
 from ws_adapter.protocol.realtime_ga.machine import RealtimeGa
+from ws_adapter.protocol.realtime_ga.worker_slot import Hold
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.limits import Limits
 
@@ -175,6 +176,7 @@ class RealtimeGaConversation:
                 case LeaveSlot():
                     assert self.has_slot
                     self.has_slot = False
+                    self._answered = len(self.units)
                 case Note(text=text):
                     self.notes.append(text)
                 case Apart(work=work):
@@ -214,6 +216,8 @@ class RealtimeGaConversation:
 
     _ready = 0
     _done = 0
+    _answered = 0
+    """Units that need no answer any more."""
 
     @property
     def is_asked(self) -> bool:
@@ -264,18 +268,28 @@ class RealtimeGaConversation:
 
 
 class NativeConversation(RealtimeGaConversation):
-    """One session whose model takes turns by itself."""
+    """One session whose model takes turns by itself; with `is_ready` workers take it at once."""
 
     def __init__(self, is_ready: bool = True, **session: Any) -> None:
         super().__init__()
+        self._is_ready = is_ready
         self.grant()
         self.client(update(**{**SEMANTIC, **session}))
-        if is_ready:
-            self.worker(ready_signal())
 
     def hear(self, score: float = 0.0, seconds: float = 1.0) -> list[Event]:
         """The user speaks, or is silent, for so long."""
-        return self.detect(score, seconds)
+        before = len(self.sent)
+        self.detect(score, seconds)
+        if self._is_ready:
+            self.settle()
+        return self.sent[before:]
+
+    def settle(self) -> None:
+        """A slot is there, and its worker is ready, if the session asked for that."""
+        self._is_ready = True
+        if self.dialect._answers.slot.hold is Hold.WANTED:
+            self.grant()
+        self.ready()
 
     @property
     def unanswered(self) -> list[RunUnit]:
@@ -284,8 +298,8 @@ class NativeConversation(RealtimeGaConversation):
 
     def answer_unit(self, end: UnitEnd = UnitEnd.LISTEN, text: str = "", **done: Any) -> list[Event]:
         """The worker's answer to the oldest unit that it has."""
+        unit = self.unanswered[0].unit
         self._answered += 1
-        unit = self._answered
         pieces = [Piece(unit, text, SPEECH)] if text else []
         done = {"context_tokens": 119, "tokens": counted.tokens(input_audio=10, output_text=3), **done}
         return self.worker(*pieces, UnitDone(unit, end, **done), Finalized(unit))
@@ -302,8 +316,6 @@ class NativeConversation(RealtimeGaConversation):
         self.answer_unit(end, text, **done)
         self.now += 1.0
         return self.sent[before:]
-
-    _answered = 0
 
 
 def told(events: list[Event]) -> list[str]:

@@ -60,10 +60,10 @@ class Answers:
         """Whether nothing is asked of the model."""
         return self.active is None and self._running is None and not self._waiting
 
-    def check(self, *, is_beside: bool) -> None:
-        """Raises `Refusal` unless there may be another one."""
-        if not is_beside and self.active is not None:
-            message = f"Conversation already has an active response in progress: {self.active.id}"
+    def check(self, *, is_beside: bool, spoken: Response | None = None) -> None:
+        """Raises `Refusal` unless there may be another one; `spoken` is a turn of the model's own."""
+        if not is_beside and (active := self.active or spoken) is not None:
+            message = f"Conversation already has an active response in progress: {active.id}"
             raise Denied(Code.ACTIVE_RESPONSE, message)
         if is_beside and sum(response.is_beside for response in self._waiting) >= MOST_BESIDE:
             message = f"{MOST_BESIDE} responses outside the conversation wait already; wait for one"

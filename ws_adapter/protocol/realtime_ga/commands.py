@@ -61,7 +61,7 @@ class Commands:
             case AudioAppend():
                 return self._append(event, dialogue, size, now)
             case SessionUpdate():
-                return dialogue.update(event)
+                return dialogue.update(event, now)
             case AudioCommit():
                 self._refuses_audio = False
                 return dialogue.commit()

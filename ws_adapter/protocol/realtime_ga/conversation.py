@@ -22,6 +22,7 @@ from ws_adapter.protocol.realtime_ga.wire.items import (
 from ws_adapter.protocol.realtime_ga.wire.items import Part as ToldPart
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
 from ws_adapter.protocol.wire.errors import invalid
+from ws_adapter.protocol.wire.events import MAX_PROMPT_CHARACTERS
 from ws_adapter.protocol.wire.faults import shown
 
 MOST_ITEMS: Final = 256
@@ -34,7 +35,12 @@ MOST_DROPPED: Final = 1024
 MOST_KEPT_BYTES: Final = 2**22
 """Of the sound of answers, which is kept only for those who ask for it: of the oldest it is forgotten."""
 
+MOST_HISTORY: Final = 8_000
+"""Characters of the past that are told a model that can be told nothing of it but words: the latest."""
+
 FRONT: Final = "root"
+
+_HEAD: Final = "The conversation so far:\n"
 
 
 class Entry:
@@ -139,6 +145,17 @@ class Conversation:
     def size(self) -> int:
         """Bytes of what the model may be told of it."""
         return sum(entry.size for entry in self._entries.values())
+
+    @property
+    def has_unwritten_speech(self) -> bool:
+        """Whether the user has said something of which there are no words."""
+        entries = self._entries.values()
+        return any(
+            isinstance(part, Heard) and not part.transcript
+            for entry in entries
+            if isinstance(entry.item, MessageItem)
+            for part in entry.item.content
+        )
 
     @property
     def last_id(self) -> str | None:
@@ -271,6 +288,26 @@ def messages_of(entries: Iterable[Entry]) -> list[Message]:
         elif message.parts or message.calls:
             told.append(message)
     return told
+
+
+def prompt_of(instructions: str, messages: Iterable[Message], most: int = MOST_HISTORY) -> str:
+    """Return the instructions and, behind them, the latest `most` characters of the conversation, in lines.
+
+    Clips and pictures without words are left out.
+    """
+    before = f"{instructions}\n\n{_HEAD}" if instructions else _HEAD
+    room = min(most, MAX_PROMPT_CHARACTERS - len(before))
+    lines: list[str] = []
+    for message in reversed(list(messages)):
+        words = " ".join(part for part in message.parts if isinstance(part, str)).strip()
+        if not words:
+            continue
+        line = f"{message.role}: {words}"
+        room -= len(line) + 1
+        if room < 0:
+            break
+        lines.append(line)
+    return before + "\n".join(reversed(lines)) if lines else instructions
 
 
 def without_calls(messages: Iterable[Message]) -> Iterator[Message]:

@@ -3,17 +3,20 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec import structs
+
 from ws_adapter.protocol.core.actions import Action, Detect, Note
 from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.speech import RATE_HZ
 from ws_adapter.protocol.core.turn import Message, Speech
 from ws_adapter.protocol.realtime_ga.answers import Answers
 from ws_adapter.protocol.realtime_ga.asking import NOTHING_DIFFERENT, ask
 from ws_adapter.protocol.realtime_ga.conversation import MOST_BYTES, Conversation, Entry, told
 from ws_adapter.protocol.realtime_ga.input_buffer import InputBuffer, ms_of
 from ws_adapter.protocol.realtime_ga.listening import Began, Listening
-from ws_adapter.protocol.realtime_ga.native import Native, model_decides
+from ws_adapter.protocol.realtime_ga.native import Native
 from ws_adapter.protocol.realtime_ga.response import Response
-from ws_adapter.protocol.realtime_ga.settings import Settings
+from ws_adapter.protocol.realtime_ga.settings import Settings, vad_of
 from ws_adapter.protocol.realtime_ga.wire import events, resources
 from ws_adapter.protocol.realtime_ga.wire.client_events import (
     ItemCreate,
@@ -87,38 +90,67 @@ class Dialogue:
             self._teller.event(events.ConversationCreated, conversation=conversation),
         ]
 
-    def update(self, event: SessionUpdate) -> list[Action]:
+    def update(self, event: SessionUpdate, now: float) -> list[Action]:
         """Changes the settings."""
         assert event.session is not None
         old = self.settings
+        can_take_turns = self._answers.are_none and not self.conversation.has_unwritten_speech
         new = old.changed(
-            event.session, self._catalogue(), has_spoken=self._answers.has_spoken, has_input=self._has_input
+            event.session,
+            self._catalogue(),
+            has_spoken=self.has_spoken,
+            has_input=self._has_input,
+            can_take_turns=self.native is not None or can_take_turns,
         )
-        self._check_native(new)
         self.settings = new
         self.conversation.ratio = new.retention_ratio
-        self.native = self.native or self._new_native(new)
         if self.settings.input_format != old.input_format:
             self.buffer = InputBuffer(self.settings.input_format)
         if self.settings.turn_detection != old.turn_detection:
             self.idle_at = None
-            self._listening = self._new_listening()
+            self._listen_anew()
+        actions = self._change_native(now)
         session = self.settings.resource(self._session_id, self._expires_at)
-        updated = self._teller.event(events.SessionUpdated, session=session)
-        return [updated, *([_TOOLS_IGNORED] if event.session.tools and not new.fields.tools else [])]
+        actions.append(self._teller.event(events.SessionUpdated, session=session))
+        return [*actions, *([_TOOLS_IGNORED] if event.session.tools and not new.fields.tools else [])]
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether anything was to be heard of the model."""
+        return self._answers.has_spoken or (self.native is not None and self.native.has_spoken)
+
+    @property
+    def user_speaks(self) -> bool:
+        """Whether the user speaks, as far as the server detects that."""
+        return self._listening is not None and self._listening.is_speech
+
+    def _listen_anew(self) -> None:
+        """Detects speech as the settings say; speech that goes on does so if they detect it alike."""
+        listening, new = self._listening, self._new_listening()
+        if listening is not None and new is not None and listening.detects_as(new.vad):
+            listening.vad = new.vad
+        else:
+            self._listening = new
 
     def _new_native(self, settings: Settings) -> Native | None:
         if not isinstance(settings.turn_detection, SemanticVad):
             return None
         return Native(settings, self.conversation, self._teller, self._limits)
 
-    def _check_native(self, new: Settings) -> None:
-        """Raises `Refusal` for what a conversation cannot become."""
-        if self.native is not None:
-            self.native.check(new)
-        elif isinstance(new.turn_detection, SemanticVad) and (self._has_input or not self._answers.are_none):
-            message = "the conversation has begun: connect again for a model that takes turns by itself"
-            raise invalid("session.audio.input.turn_detection.type", message)
+    def _change_native(self, now: float) -> list[Action]:
+        """The model takes its turns as the settings say; what waits to be committed it hears."""
+        native = self.native
+        if native is not None and isinstance(self.settings.turn_detection, SemanticVad):
+            native.change(self.settings)
+        elif native is not None:
+            self.native = None
+            self._answers.has_spoken |= native.has_spoken
+            return native.interrupt("client_cancelled")
+        elif made := self._new_native(self.settings):
+            self.native = made
+            held = self.buffer.samples
+            return [*made.hear(held, now), *(made.user_began(held, now) if self.user_speaks else ())]
+        return []
 
     # --------------------------------------------------------------------------------- what is heard
 
@@ -127,6 +159,8 @@ class Dialogue:
         if not self.settings.abilities.hears:
             raise invalid("audio", "the model cannot hear; send text")
         self.buffer.check_room(size)
+        if self.native is not None and not self.native.is_away:
+            self.native.check_room(size * RATE_HZ // self.buffer.format.bytes_per_s)
 
     def heard(self, samples: Samples, now: float) -> list[Action]:
         """What was appended to the buffer."""
@@ -143,12 +177,12 @@ class Dialogue:
         actions: list[Action] = []
         for edge in self._listening.hear(scores):
             if isinstance(edge, Began):
-                actions += self._speech_started(edge.at)
+                actions += self._speech_started(edge.at, now)
             else:
                 actions += self._speech_stopped(edge.at, now)
         return actions
 
-    def _speech_started(self, at: int) -> list[Action]:
+    def _speech_started(self, at: int, now: float) -> list[Action]:
         self.idle_at, self._has_prompted = None, False
         self._item_id = self._teller.new_id("item")
         self.buffer.forget(at)
@@ -156,12 +190,13 @@ class Dialogue:
             self._teller.event(events.SpeechStarted, audio_start_ms=ms_of(at), item_id=self._item_id)
         ]
         vad, active = self._vad, self._answers.active
-        if vad is None or not vad.interrupt_response:
-            return actions
+        if vad is not None and vad.interrupt_response:
+            if self.native is not None:
+                actions += self.native.interrupt("turn_detected")
+            if active is not None:
+                actions += self._answers.cancel(active, "turn_detected")
         if self.native is not None:
-            actions += self.native.interrupt("turn_detected")
-        elif active is not None:
-            actions += self._answers.cancel(active, "turn_detected")
+            actions += self.native.user_began(self.buffer.samples, now)
         return actions
 
     def _speech_stopped(self, at: int, now: float) -> list[Action]:
@@ -174,7 +209,10 @@ class Dialogue:
         except Refusal as refusal:  # there is no event of the client to refuse
             code = refusal.name if isinstance(refusal, Denied) else None
             return [*actions, self._teller.error(code, refusal.message)]
-        if self._vad is not None and self._vad.create_response:
+        if self.native is not None and self.native.is_away:
+            self.native.user_was_answered()
+            self._owes_answer = True
+        elif self._vad is not None and self._vad.create_response:
             self._owes_answer = True
         return actions
 
@@ -223,15 +261,13 @@ class Dialogue:
     def _new_listening(self) -> Listening | None:
         vad = self.settings.turn_detection
         if isinstance(vad, SemanticVad):
-            vad = ServerVad(0.5, 300, 500, False, vad.interrupt_response, None)  # it tells, and no more
+            vad = structs.replace(vad_of(vad), create_response=False)  # it tells, and no more
         return Listening(vad, self.buffer) if vad is not None else None
 
     # -------------------------------------------------------------------------------- the conversation
 
     def create_item(self, event: ItemCreate, entry: Entry) -> list[Action]:
         """Adds what the client has made up, which was read as `entry`."""
-        if self.native is not None:
-            raise model_decides("conversation.item.create")
         item = entry.item
         if item.id in self.conversation:
             message = f"item.id: there is an item {shown(item.id)} in the conversation"
@@ -241,6 +277,10 @@ class Dialogue:
         if entry.size > MOST_BYTES:
             raise invalid("item", f"expected at most {MOST_BYTES // 2**20} MiB, got more")
         self.conversation.admit(entry.size)
+        if self.native is not None and isinstance(item, MessageItem) and item.role == "system":
+            self.native.tell(" ".join(part for part in entry.parts if isinstance(part, str)))
+        elif self.native is not None:
+            self.native.expire()
         return self._add(entry, event.previous_item_id or None)
 
     def _add(self, entry: Entry, after: str | None = None) -> list[Action]:
@@ -269,29 +309,34 @@ class Dialogue:
             what = f"Audio content of {entry.transcript.ms}ms is already shorter than {event.audio_end_ms}ms"
             raise Denied(Code.INVALID_VALUE, what, "audio_end_ms")
         entry.truncate(event.audio_end_ms)
-        back = self.native.rewind(event.item_id, event.audio_end_ms) if self.native is not None else []
+        back: list[Action] = []
+        if self.native is not None and self.native.knows(event.item_id):
+            back = self.native.rewind(event.item_id, event.audio_end_ms)
+        elif self.native is not None:
+            self.native.expire()
         return [*back, self._teller.event(events.ItemTruncated, **fields)]
 
     def delete(self, event: ItemDelete) -> list[Action]:
         """Forgets an item."""
         assert event.item_id is not None
         self.conversation.delete(event.item_id)
+        if self.native is not None:
+            self.native.expire()
         return [self._teller.event(events.ItemDeleted, item_id=event.item_id)]
 
     # ----------------------------------------------------------------------------------- the answers
 
     def respond(self, fields: ResponseFields, input: list[Message] | None) -> list[Action]:
         """Asks the model, as a client wants it; `input` is what was read of its fields."""
-        if self.native is not None:
-            raise model_decides("response.create")
-        self._answers.check(is_beside=fields.conversation == "none")
+        spoken = self.native.active if self.native is not None else None
+        self._answers.check(is_beside=fields.conversation == "none", spoken=spoken)
         asked = ask(
             fields,
             input,
             self.settings,
             self.conversation,
             self._catalogue(),
-            has_spoken=self._answers.has_spoken,
+            has_spoken=self.has_spoken,
         )
         if asked.conversation is not None:
             self._owes_answer, self.idle_at = False, None

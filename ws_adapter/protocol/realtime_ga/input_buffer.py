@@ -20,6 +20,10 @@ MOST_S: Final = 120.0
 """Of what may wait."""
 
 
+MOST_REPLAYED_S: Final = 30.0
+"""Of speech that the model has not answered: the latest."""
+
+
 class InputBuffer:
     """Takes audio in `format`, and holds it as the model is to hear it: float32 at 16 kHz."""
 
@@ -57,9 +61,14 @@ class InputBuffer:
         self._appended += len(data)
         return self._hold(self._ear.hear(data))
 
+    @property
+    def samples(self) -> Samples:
+        """All that is held and can be heard yet."""
+        return np.concatenate([NO_AUDIO.samples, *self._held])
+
     def take(self, end: int) -> bytes:
         """What is held up to there, which then is not held any more."""
-        samples = np.concatenate([NO_AUDIO.samples, *self._held])
+        samples = self.samples
         size = min(max(0, end - self.begin), samples.size)
         self.forget(end)
         data: bytes = samples[:size].astype("<f4", copy=False).tobytes()
@@ -108,6 +117,45 @@ class InputBuffer:
             self._held.append(samples)
             self.end += samples.size
         return samples
+
+
+class Replay:
+    """What the user has said and the model has not answered: another session of the model hears it again."""
+
+    def __init__(self) -> None:
+        self._is_kept = False
+        self._heard: deque[Samples] = deque()
+        self._size = 0
+
+    @property
+    def samples(self) -> Samples:
+        """All that is kept."""
+        return np.concatenate(self._heard) if self._heard else NO_AUDIO.samples
+
+    @property
+    def held_bytes(self) -> int:
+        """Of memory."""
+        return 4 * self._size
+
+    def begin(self, samples: Samples) -> None:
+        """The user speaks since the first of these `samples`; speech that goes on is kept from its begin."""
+        if not self._is_kept:
+            self._is_kept = True
+            self.hear(samples)
+
+    def hear(self, samples: Samples) -> None:
+        """Keeps more, if the user has begun to speak."""
+        if not self._is_kept or not samples.size:
+            return
+        self._heard.append(samples)
+        self._size += samples.size
+        while self._size > MOST_REPLAYED_S * INPUT_RATE_HZ and len(self._heard) > 1:
+            self._size -= self._heard.popleft().size
+
+    def clear(self) -> None:
+        """The model has answered."""
+        self._is_kept, self._size = False, 0
+        self._heard.clear()
 
 
 def ms_of(place: int) -> int:

@@ -38,6 +38,11 @@ class Listening:
         self._buffer = buffer
         self._start(buffer.end)
 
+    def detects_as(self, vad: ServerVad) -> bool:
+        """Whether other settings detect the same: then what is heard goes on."""
+        own, other = ((one.threshold, one.silence_duration_ms) for one in (self.vad, vad))
+        return own == other
+
     def _start(self, at: int) -> None:
         assert self.vad.threshold is not None
         assert self.vad.silence_duration_ms is not None

@@ -129,8 +129,9 @@ class RealtimeGa:
         if self.is_over:
             return None
         idle_at = self._dialogue.idle_at if self._dialogue is not None else None
+        native = self._native
         answers = self._answers
-        native_at = self._native.deadline if self._native is not None else None
+        native_at = native.deadline if native is not None and not native.is_away else None
         times = (
             self._limit_at,
             answers.slot.due_at,
@@ -193,7 +194,9 @@ class RealtimeGa:
 
     def refused(self, verdict: Verdict) -> list[Action]:
         """See `Machine.refused`: a session that has begun asks again when it needs one."""
-        if self._dialogue is None or self._native is not None or verdict.code not in _PASSING:
+        native = self._native
+        is_heard = native is not None and not native.is_away
+        if self._dialogue is None or is_heard or verdict.code not in _PASSING:
             return self.ended(verdict)
         self._answers.slot.lost()
         return self._answers.fail_all(Code.OVERLOADED, verdict.message)
@@ -207,14 +210,19 @@ class RealtimeGa:
         match signal:
             case Ready():
                 slot.begun(signal)
-                if self._native is not None and slot.setup == self._native.setup:
+                if self._native_has_slot and self._native is not None:
                     actions = self._native.begin(signal, now)
-            case Prefilled() | Piece() | UnitDone() | Finalized() | Rewound() if self._native is not None:
+            case Prefilled() | Piece() | UnitDone() | Finalized() | Rewound() if self._native_has_slot:
+                assert self._native is not None
                 actions = self._native.signal(signal, now)
             case Prefilled() | Piece() | UnitDone():
                 actions = self._answers.signal(signal, now)
             case Finalized():
                 actions = slot.finalized()
+            case GoingAway() if self._native_has_slot:
+                assert self._native is not None
+                actions = self._native.restart(now) if self._native.active is None else []
+                self._native.expire()
             case GoingAway():
                 actions = slot.going_away()
             case Failed():
@@ -228,12 +236,21 @@ class RealtimeGa:
         if reason is Reason.MODEL_NOT_FOUND:
             message = f"the model {shown(self._model)} is not served here; /v1/models lists those that are"
             return self._conclude(model_end(Code.INVALID_MODEL, message))
-        if self._native is not None and self._native.has_begun:
+        native = self._native
+        if native is not None and self._native_has_slot:
+            if reason is Reason.INPUT_TOO_LONG and not native.has_begun and native.shorten():
+                return self._then(self._answers.slot.leave(), now)
             return self._conclude(end_of(errors.lost(reason, is_going_away=False)))
         verdict = VERDICTS[reason]
         code = Code.INVALID_VALUE if reason in errors.CORRECTABLE else Code.INTERNAL
         told = self._answers.fail_all(code, verdict.message)
         return self._then([*self._answers.slot.leave(), *told], now)
+
+    @property
+    def _native_has_slot(self) -> bool:
+        """Whether the worker has the session of a model that takes turns by itself."""
+        native, setup = self._native, self._answers.slot.setup
+        return native is not None and setup is not None and setup is native.setup
 
     def _wrong_model(self) -> End | None:
         catalogue = self._catalogue()
@@ -299,20 +316,19 @@ class RealtimeGa:
         slot, dialogue = self._answers.slot, self._dialogue
         actions: list[Action] = []
         if is_due(slot.due_at, now):
-            if slot.hold is Hold.WANTED and dialogue is None:
+            is_heard = self._native is not None and not self._native.is_away
+            if slot.hold is Hold.WANTED and (dialogue is None or is_heard):
                 return self._conclude(end_of(errors.QUEUE_TIMEOUT))
             if slot.hold is Hold.WANTED:
                 actions += [
                     *slot.leave(),
                     *self._answers.fail_all(Code.OVERLOADED, errors.QUEUE_TIMEOUT.message),
                 ]
+            elif is_heard and self._native is not None:
+                actions += self._native.open(slot)
             elif dialogue is not None:
                 actions += slot.open(dialogue.settings.setup)
-        if self._native is not None:
-            if self._native.is_idle(now):
-                seconds = self._limits.duplex_idle_s
-                message = f"The model heard nothing for {seconds:g} s."
-                return self._conclude(end_of(Verdict(None, message, errors.TIMEOUT, None)))
+        if self._native is not None and not self._native.is_away:
             actions += self._native.tick(now)
         if is_due(self._answers.resumes_at, now):
             actions += self._answers.resume(now)
@@ -320,7 +336,10 @@ class RealtimeGa:
             actions += dialogue.timed_out()
         if is_due(self._unused_at, now):
             self._unused_at = now + IDLE_S
-            actions += slot.leave() if others_wait and self._answers.are_none else []
+            if others_wait and self._answers.are_none:
+                actions += slot.leave()
+                if self._native is not None:
+                    self._native.give_back(now)
         return self._then(actions, now)
 
     def ended(self, verdict: Verdict) -> list[Action]:
@@ -345,7 +364,7 @@ class RealtimeGa:
         try:
             if drops_input and isinstance(event, ItemCreate | ResponseCreate):
                 raise Refusal(ErrorCode.SERVICE_UNAVAILABLE, errors.OVERLOADED.message)
-            if not isinstance(event, AudioAppend):
+            if self._native is not None or not isinstance(event, AudioAppend):
                 self._unused_at = now + IDLE_S
             done = self._commands.obey(event, self._dialogue, size, now)
             if isinstance(done, Later):
@@ -395,16 +414,21 @@ class RealtimeGa:
             return actions
         if any(isinstance(act, Send) and isinstance(act.event, events.ResponseDone) for act in actions):
             dialogue.answered(now)
-        if dialogue.native is not None:
-            self._unused_at = None
-            if dialogue.native.verdict is not None:
-                return [*actions, *self._conclude(end_of(dialogue.native.verdict))]
-            return [*actions, *dialogue.native.advance(answers.slot, now + self._limits.realtime_wait_s)]
-        actions = [*actions, *dialogue.answer_turn(), *answers.advance(now)]
-        if answers.are_none:
-            self._unused_at = self._unused_at or now + IDLE_S
+        native = dialogue.native
+        if native is not None and native.verdict is not None:
+            return [*actions, *self._conclude(end_of(native.verdict))]
+        actions = [*actions, *dialogue.answer_turn()]
+        if native is None:
+            actions += answers.advance(now)
+        elif not answers.are_none and native.active is None:
+            native.leave(user_speaks=dialogue.user_speaks)
+            actions += answers.advance(now)
         else:
-            self._unused_at = None
+            if native.is_away:
+                actions += native.come_back(now)
+            actions += native.advance(answers.slot, now + self._limits.realtime_wait_s, now)
+        is_used = not answers.are_none or (native is not None and native.active is not None)
+        self._unused_at = None if is_used else self._unused_at or now + IDLE_S
         return actions
 
     # ------------------------------------------------------------------------------------- telling it

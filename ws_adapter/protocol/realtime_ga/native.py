@@ -1,12 +1,14 @@
 """Turns that the model takes by itself (`semantic_vad`): it hears the user all the time, and speaks when it
 decides to. A response is one spoken turn of it."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, Literal
 
 from ws_adapter.protocol.core.actions import Action, Rewind, Withdraw
-from ws_adapter.protocol.core.answer import Answer, Outcome
+from ws_adapter.protocol.core.answer import Answer, Outcome, StandaloneText
 from ws_adapter.protocol.core.config import DuplexConfig, Mode, SessionSetup
 from ws_adapter.protocol.core.signals import (
     OUTPUT_RATE_HZ,
@@ -15,24 +17,27 @@ from ws_adapter.protocol.core.signals import (
     Prefilled,
     Ready,
     Rewound,
+    TextPurpose,
     UnitDone,
     UnitEnd,
 )
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.duplex.flow import Step, UnitFlow, summed
-from ws_adapter.protocol.duplex.input import Append
-from ws_adapter.protocol.realtime_ga.conversation import Conversation
+from ws_adapter.protocol.duplex.input import UNIT_BYTES, Append
+from ws_adapter.protocol.duplex.texts import MOST_BYTES as MOST_TEXT_BYTES
+from ws_adapter.protocol.realtime_ga.conversation import MOST_HISTORY, Conversation, prompt_of
+from ws_adapter.protocol.realtime_ga.input_buffer import MOST_S, Replay
 from ws_adapter.protocol.realtime_ga.response import Asked, Response
 from ws_adapter.protocol.realtime_ga.settings import Settings, format_of, voice_of
-from ws_adapter.protocol.realtime_ga.wire.events import type_of
-from ws_adapter.protocol.realtime_ga.wire.refusals import code_of
+from ws_adapter.protocol.realtime_ga.wire.events import Code, type_of
+from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, code_of
 from ws_adapter.protocol.realtime_ga.wire.resources import ResponseError
 from ws_adapter.protocol.realtime_ga.wire.teller import Teller
 from ws_adapter.protocol.realtime_ga.worker_slot import Hold, WorkerSlot
 from ws_adapter.protocol.wire.codec import Clip, Samples
-from ws_adapter.protocol.wire.errors import ErrorCode, Refusal, Verdict, invalid
+from ws_adapter.protocol.wire.errors import CONTEXT_IS_FULL, Refusal, Verdict
 from ws_adapter.protocol.wire.events import NO_TOKENS
-from ws_adapter.protocol.wire.limits import Limits, is_due
+from ws_adapter.protocol.wire.limits import Limits
 
 MOST_SPOKEN: Final = 16
 """Items of which it is known in which units they were said."""
@@ -40,34 +45,54 @@ MOST_SPOKEN: Final = 16
 _WIDTH: Final = 4
 """Bytes of a sample of the worker."""
 
+_UNITS_WAITING: Final = 2 * int(MOST_S) + 1
+"""Seconds that can wait: as many as may, and those of the append that exceeds them."""
+
+_LEAST_CHUNK: Final = 20
+"""Text tokens that a model says in a second unless it is told otherwise; a smaller limit is told."""
+
 
 class Native:
-    """See above. The settings are those that hold when it begins, and stay."""
+    """See above.
+
+    It has a session at the worker from the first audio on. Another one is opened for what a session cannot be
+    told, and hears again what it has not answered; of the past it is told the words.
+    """
 
     def __init__(
         self, settings: Settings, conversation: Conversation, teller: Teller, limits: Limits
     ) -> None:
-        is_silent = settings.modality == "text"
-        self.setup = SessionSetup(
-            mode=Mode.AUDIO,
-            system_prompt=settings.instructions,
-            duplex=DuplexConfig(generate_audio=False if is_silent else None),
-            voice=voice_of(settings.voice_name),
-            model=settings.model,
-        )
+        self.setup: SessionSetup | None = None
+        """What the worker was told; None: a session has to be opened."""
         self.active: Response | None = None
         """The turn that the model is speaking."""
         self.has_begun = False
-        self.idle_at: float | None = None
-        """When nothing was heard for too long."""
+        self.has_spoken = False
+        self.is_away = False
+        """A client's response is answered as a turn of chat: the model hears nothing until that is over."""
         self._settings = settings
         self._conversation = conversation
         self._teller = teller
-        self._limits = limits
-        self._flow = UnitFlow(limits, lambda: teller.new_id("turn"))
+        self._limits = replace(
+            limits,
+            max_lag_s=math.inf,
+            max_waiting_units=_UNITS_WAITING,
+            max_waiting_bytes=_UNITS_WAITING * UNIT_BYTES,
+        )
+        self._most_history = MOST_HISTORY
+        self._is_stale = False
+        """The worker lacks something: another session is opened when the user speaks next."""
+        self._purposes: frozenset[TextPurpose] = frozenset()
+        self._replay = Replay()
         self._tokens = NO_TOKENS
         """Of the open response."""
         self._item_id = ""
+        self._forget_session()
+
+    def _forget_session(self) -> None:
+        self.setup, self.has_begun, self._is_stale = None, False, False
+        self._flow = UnitFlow(self._limits, lambda: self._teller.new_id("turn"))
+        self._units_answered = 0
         self._spoken: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
         """The units that said an item, and the samples of each."""
         self._finalized = 0
@@ -77,51 +102,88 @@ class Native:
     @property
     def held_bytes(self) -> int:
         """Of input that waits or is at the worker."""
-        return self._flow.held_bytes
+        return self._flow.held_bytes + self._replay.held_bytes
 
     @property
     def deadline(self) -> float | None:
         """When `tick` is due."""
-        times = [at for at in (self._flow.deadline, self.idle_at) if at is not None]
-        return min(times, default=None)
+        return self._flow.deadline
 
     @property
     def verdict(self) -> Verdict | None:
         """Why the session cannot go on."""
-        return self._flow.answers.verdict
+        verdict = self._flow.answers.verdict
+        is_full = verdict is CONTEXT_IS_FULL and self._conversation.ratio is not None
+        return None if is_full and self._units_answered > 1 else verdict
 
-    def check(self, settings: Settings) -> None:
-        """Raises `Refusal` for settings that a conversation under way cannot have."""
-        own, stays = self._settings, "stays as it is while the model takes turns by itself"
-        fixed = {
-            "session.instructions": own.instructions != settings.instructions,
-            "session.output_modalities": own.modality != settings.modality,
-            "session.audio.output.voice": own.voice_name != settings.voice_name,
-            "session.audio.output.format": own.output.format != settings.output.format,
-            "session.audio.input.turn_detection.type": type(own.turn_detection)
-            is not type(settings.turn_detection),
-        }
-        for path, is_changed in fixed.items():
-            if is_changed:
-                raise invalid(path, stays)
+    def check_room(self, size: int) -> None:
+        """Raises `Refusal` if so many samples more would be too many that wait for the model."""
+        if self._flow.held_bytes + _WIDTH * size > MOST_S * UNIT_BYTES:
+            message = f"{MOST_S:g} s of audio wait for the model, the most that may; send it as it is spoken"
+            raise Denied(Code.BUFFER_FULL, message, "audio")
 
-    # ---------------------------------------------------------------------------------- the worker
+    # ------------------------------------------------------------------------------------ its session
 
-    def advance(self, slot: WorkerSlot, by: float) -> list[Action]:
-        """What brings the conversation to a worker, at the latest then."""
+    def advance(self, slot: WorkerSlot, by: float, now: float) -> list[Action]:
+        """What brings the model to a worker, at the latest `by`, once there is something to hear."""
         actions: list[Action] = []
-        if slot.hold in (Hold.OPENING, Hold.READY) and slot.setup != self.setup:
-            actions += slot.leave()  # it was opened for turns of chat
+        if self._flow.answers.verdict is not None:
+            response, self.active = self.active, None
+            actions += [*(response.cut() if response is not None else ()), *self.restart(now)]
+        if self._is_stale and not self._units_answered and not self._flow.held_bytes:
+            actions += self.restart(now)  # nothing was heard yet
+        if not self.has_begun and not self._flow.held_bytes:
+            return actions
+        if slot.hold in (Hold.OPENING, Hold.READY) and slot.setup is not self.setup:
+            actions += slot.leave()  # it was opened for turns of chat, or is not up to date
         match slot.hold:
             case Hold.NONE:
                 actions += slot.want(by)
             case Hold.HELD:
-                actions += slot.open(self.setup)
+                actions += self.open(slot)
         return actions
+
+    def open(self, slot: WorkerSlot) -> list[Action]:
+        """The worker that waits is told what the session is."""
+        self.setup = self._new_setup()
+        return slot.open(self.setup)
+
+    def _new_setup(self) -> SessionSetup:
+        settings = self._settings
+        most = settings.max_output_tokens
+        duplex = DuplexConfig(
+            generate_audio=False if settings.modality == "text" else None,
+            max_new_speak_tokens_per_chunk=int(most) if most != "inf" and int(most) < _LEAST_CHUNK else None,
+        )
+        return SessionSetup(
+            mode=Mode.AUDIO,
+            system_prompt=prompt_of(settings.instructions, self._conversation.messages(), self._most_history),
+            duplex=duplex,
+            voice=voice_of(settings.voice_name),
+            model=settings.model,
+        )
+
+    def restart(self, now: float) -> list[Action]:
+        """Another session is opened: it hears again what the model has not answered."""
+        congested = self._flow.congested
+        self._forget_session()
+        self._flow.congested = congested
+        return self._put(self._replay.samples, now)
+
+    def give_back(self, now: float) -> None:
+        """The slot is gone: another session is opened when there is something to hear."""
+        self._replay.clear()
+        self.restart(now)
+
+    def shorten(self) -> bool:
+        """The next session is told less of the past, since one was not opened; False if it was told none."""
+        had_none = self.setup is None or self.setup.system_prompt == self._settings.instructions
+        self.setup, self._most_history = None, self._most_history // 4
+        return not had_none
 
     def begin(self, ready: Ready, now: float) -> list[Action]:
         """The model hears from now on, and what it was told before."""
-        self.has_begun, self.idle_at = True, now + self._limits.duplex_idle_s
+        self.has_begun, self._purposes = True, ready.text_purposes
         return self._do(self._flow.begin(ready, now))
 
     def signal(self, signal: Prefilled | Piece | UnitDone | Finalized | Rewound, now: float) -> list[Action]:
@@ -132,13 +194,68 @@ class Native:
             actions += self._due_rewind()
         return actions
 
+    # -------------------------------------------------------------------------------- what it is told
+
+    def change(self, settings: Settings) -> None:
+        """Other settings hold: at once where the worker can be told, else from the user's next words on."""
+        old, self._settings = self._settings, settings
+        own, new = (
+            (one.modality, one.voice_name, one.max_output_tokens, bool(one.instructions))
+            for one in (old, settings)
+        )
+        if own != new:
+            self.expire()
+        elif old.instructions != settings.instructions:
+            self.tell(settings.instructions)
+
+    def tell(self, text: str) -> None:
+        """The model reads it before the next second, if it can."""
+        told, texts = StandaloneText(TextPurpose.INSTRUCTIONS, text), self._flow.texts
+        can_read = self.has_begun and TextPurpose.INSTRUCTIONS in self._purposes
+        if can_read and text and told.size <= MOST_TEXT_BYTES and not texts.is_full:
+            texts.put(told)
+        else:
+            self.expire()
+
+    def expire(self) -> None:
+        """What the model should know has changed: from the user's next words on it does."""
+        self._is_stale = self.setup is not None
+
+    def knows(self, item_id: str) -> bool:
+        """Whether it is known in which units an item was said."""
+        return item_id in self._spoken
+
+    def leave(self, *, user_speaks: bool) -> None:
+        """A client's response is answered as a turn of chat."""
+        if not self.is_away:
+            self.is_away = True
+            if not user_speaks:
+                self._replay.clear()
+            self._forget_session()
+
+    def come_back(self, now: float) -> list[Action]:
+        """That is over: the model hears what is said since it was."""
+        self.is_away = False
+        return self.restart(now)
+
     # ------------------------------------------------------------------------------------ the user
 
     def hear(self, samples: Samples, now: float) -> list[Action]:
         """More of what the user says."""
-        if self.has_begun:
-            self.idle_at = now + self._limits.duplex_idle_s
-        return self._do(self._flow.append(Append(Clip(samples), ""), now))
+        self._replay.hear(samples)
+        return [] if self.is_away else self._put(samples, now)
+
+    def _put(self, samples: Samples, now: float) -> list[Action]:
+        return self._do(self._flow.append(Append(Clip(samples), ""), now)) if samples.size else []
+
+    def user_began(self, samples: Samples, now: float) -> list[Action]:
+        """The user speaks since the first of these `samples`, which the model has heard."""
+        self._replay.begin(samples)
+        return self.restart(now) if self._is_stale and self.active is None and not self.is_away else []
+
+    def user_was_answered(self) -> None:
+        """What was said is answered in a turn of chat."""
+        self._replay.clear()
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
         """While the client does not read, the model hears nothing more."""
@@ -148,10 +265,6 @@ class Native:
     def tick(self, now: float) -> list[Action]:
         """Fills up a second that comes no further."""
         return self._do(self._flow.tick(now))
-
-    def is_idle(self, now: float) -> bool:
-        """Whether nothing was heard for too long."""
-        return is_due(self.idle_at, now)
 
     def interrupt(self, reason: Literal["turn_detected", "client_cancelled"]) -> list[Action]:
         """The model is silent from now on, and listens to what comes."""
@@ -193,6 +306,7 @@ class Native:
         return actions
 
     def _answer(self, answer: Answer) -> list[Action]:
+        self._units_answered += 1
         done = answer.unit.done
         if answer.outcome is Outcome.SPEECH and done is not None:
             return self._speak(answer, done)
@@ -212,6 +326,7 @@ class Native:
         actions: list[Action] = []
         if self.active is None:
             self.active, self._tokens, self._item_id = self._new_response(), NO_TOKENS, ""
+            self._replay.clear()
             actions += self.active.created()
         if answer.text or answer.audio:
             actions += self.active.said(Piece(done.unit, answer.text, answer.audio))
@@ -221,8 +336,16 @@ class Native:
                 while len(self._spoken) > MOST_SPOKEN:
                     self._spoken.popitem(last=False)
             self._spoken[self._item_id].append((done.unit, len(answer.audio) // _WIDTH))
+            self.has_spoken |= self.active.has_spoken
         self._tokens = summed(self._tokens, answer.own)
-        return [*actions, *(self._end(done) if answer.ends_turn else ())]
+        self.active.counted(self._tokens)
+        if answer.ends_turn:
+            return [*actions, *self._end(done)]
+        most = self.active.asked.max_output_tokens
+        if most != "inf" and self._tokens.output_token_details.text_tokens >= int(most):
+            response, self.active = self.active, None
+            return [*actions, *self._do(self._flow.interrupt()), *response.cut()]
+        return actions
 
     def _end(self, done: UnitDone) -> list[Action]:
         response, self.active = self.active, None
@@ -235,18 +358,11 @@ class Native:
         self._conversation.make_room()
         asked = Asked(
             turn=Turn(()),
-            setup=self.setup,
+            setup=settings.setup,
             modality=settings.modality,
             format=format_of(settings.output.format),
             voice=settings.voice_name,
-            max_output_tokens="inf",
+            max_output_tokens=settings.max_output_tokens,
             conversation=self._conversation,
         )
         return Response(asked, self._teller)
-
-
-def model_decides(what: str) -> Refusal:
-    """Why something cannot be asked of a model that takes turns by itself."""
-    return Refusal(
-        ErrorCode.INVALID_PAYLOAD, f"{what}: the model takes turns by itself (semantic_vad)", "type"
-    )

@@ -82,6 +82,10 @@ class Response:
         """The model has read its turn."""
         self._read = signal.tokens
 
+    def counted(self, tokens: TokenUsage) -> None:
+        """So many tokens it took up to now."""
+        self._read = tokens
+
     def said(self, piece: Piece) -> list[Action]:
         """More of the answer."""
         if self.is_over:
@@ -92,8 +96,8 @@ class Response:
             if entry is None or isinstance(entry.item, CallItem):
                 told += [*self._end_open("completed"), *self._begin_message()]
             entry = self._output[-1]
-            if piece.text:
-                told.append(self._write(entry, piece.text))
+            if text := piece.text if self._has_words(entry) else piece.text.lstrip():
+                told.append(self._write(entry, text))
             if piece.audio and self.asked.modality == "audio":
                 told += self._speak(entry, self._mouth.say(piece.audio, ends_turn=False))
         if piece.call is not None:
@@ -102,11 +106,14 @@ class Response:
 
     def done(self, signal: UnitDone) -> list[Action]:
         """The model has said all."""
-        is_cut = signal.finish is Finish.LENGTH or signal.end is UnitEnd.CONTEXT_FULL
-        if is_cut:
-            details = StatusDetails("incomplete", "max_output_tokens")
-            return self.end("incomplete", details, signal.tokens)
+        if signal.finish is Finish.LENGTH or signal.end is UnitEnd.CONTEXT_FULL:
+            self.counted(signal.tokens)
+            return self.cut()
         return self.end("completed", None, signal.tokens)
+
+    def cut(self) -> list[Action]:
+        """It has as many tokens as it may."""
+        return self.end("incomplete", StatusDetails("incomplete", "max_output_tokens"), self._read)
 
     def cancelled(self, reason: Literal["turn_detected", "client_cancelled"]) -> list[Action]:
         """Nobody wants to hear the rest."""
@@ -199,6 +206,13 @@ class Response:
             return self._of_part(events.TextDelta, entry, delta=text)
         entry.transcript.write(text)
         return self._of_part(events.TranscriptDelta, entry, delta=text)
+
+    @staticmethod
+    def _has_words(entry: Entry) -> bool:
+        """Whether an item has any: models begin theirs with the space between words."""
+        if entry.transcript is not None:
+            return bool(entry.transcript.all)
+        return isinstance(entry.item, MessageItem) and entry.item.content != [Written(text="")]
 
     def _speak(self, entry: Entry, data: bytes) -> list[Action]:
         if not data or entry.transcript is None:

@@ -152,11 +152,18 @@ class Settings:
         return ChatSetup(voice=voice_of(self.voice_name), model=self.model)
 
     def changed(
-        self, new: SessionFields, catalogue: Catalogue | None, *, has_spoken: bool, has_input: bool
+        self,
+        new: SessionFields,
+        catalogue: Catalogue | None,
+        *,
+        has_spoken: bool,
+        has_input: bool,
+        can_take_turns: bool = True,
     ) -> "Settings":
         """The settings with a change. Raises `Refusal`, and then nothing of it holds.
 
-        `has_spoken`: the model has, with its voice. `has_input`: audio or items have come.
+        `has_spoken`: the model has, with its voice. `has_input`: audio or items have come. `can_take_turns`:
+        the conversation so far lets the model take its turns by itself.
         """
         if new.type != "realtime":
             message = (
@@ -166,7 +173,7 @@ class Settings:
         if new.model is not None and new.model != self.model:
             message = f"expected {shown(self.model)}, the model of the URL, got {shown(new.model)}"
             raise invalid("session.model", message)
-        made = self._merged(msgspec.structs.replace(new, model=None))
+        made = self._merged(msgspec.structs.replace(new, model=None), can_take_turns)
         made._check(new, catalogue)
         if has_spoken and made.voice_name != self.voice_name:
             message = "session.audio.output.voice: the model has spoken: it keeps its voice"
@@ -175,36 +182,39 @@ class Settings:
             raise invalid("session.audio.input.format", "audio has come: it keeps its format")
         return made
 
-    def _merged(self, new: SessionFields) -> "Settings":
-        """The settings with a change; a model that calls no tools is told of none."""
+    def _merged(self, new: SessionFields, can_take_turns: bool) -> "Settings":
+        """The settings with a change, as far as the model can have them: one that calls no tools is told of
+        none, and where it cannot take turns by itself, the server detects them."""
         fields = merged(self.fields, _completed(new, self))
         if not self.abilities.calls_tools:
             fields = msgspec.structs.replace(fields, tools=[])
-        return Settings(self.model, self.abilities, fields)
+        made = Settings(self.model, self.abilities, fields)
+        wanted = made.turn_detection
+        if not isinstance(wanted, SemanticVad):
+            return made
+        is_possible = self.abilities.takes_turns and can_take_turns
+        if is_possible and wanted.create_response and not fields.tools:
+            return made
+        return made._with_detection(vad_of(wanted))
+
+    def _with_detection(self, detection: ServerVad) -> "Settings":
+        replace = msgspec.structs.replace
+        input = replace(self.input, turn_detection=detection)
+        assert self.fields.audio is not None
+        audio = replace(self.fields.audio, input=input)
+        return Settings(self.model, self.abilities, replace(self.fields, audio=audio))
 
     def _check(self, new: SessionFields, catalogue: Catalogue | None) -> None:
         if new.prompt is not None:
             raise invalid("session.prompt", "expected null: no prompts are stored here")
         if self.output.speed != 1.0:
             raise invalid("session.audio.output.speed", f"expected 1, got {self.output.speed:g}")
-        if isinstance(self.turn_detection, SemanticVad):
-            self._check_native(self.turn_detection)
         check_voice(self.output.voice, self.model, catalogue, "session.audio.output.voice")
         calls_tools = self.abilities.calls_tools
         given = self.fields.tools if calls_tools else new.tools
         tools = read_tools(given or (), "session.tools", calls_tools=calls_tools)
         if new.tool_choice is not None:
             read_choice(new.tool_choice, tools, "session.tool_choice", calls_tools=calls_tools)
-
-    def _check_native(self, given: SemanticVad) -> None:
-        path = "session.audio.input.turn_detection"
-        if not self.abilities.takes_turns:
-            message = "expected server_vad or null: the model does not take turns by itself here"
-            raise invalid(f"{path}.type", message)
-        if given.create_response is False:
-            raise invalid(f"{path}.create_response", "expected true: the model decides when it answers")
-        if self.fields.tools:
-            raise invalid("session.tools", "the model calls no tools while it takes turns by itself")
 
     def resource(self, session_id: str, expires_at: int) -> resources.SessionResource:
         """The session as its client is told of it, with all that holds."""
@@ -259,6 +269,13 @@ def _completed(new: SessionFields, old: Settings) -> SessionFields:
     whole = merged(_SERVER_VAD, given) if isinstance(given, ServerVad) else merged(_SEMANTIC_VAD, given)
     replace = msgspec.structs.replace
     return replace(new, audio=replace(new.audio, input=replace(new.audio.input, turn_detection=whole)))
+
+
+def vad_of(given: SemanticVad) -> ServerVad:
+    """Turns that the server detects, in place of the model's own."""
+    return msgspec.structs.replace(
+        _SERVER_VAD, create_response=given.create_response, interrupt_response=given.interrupt_response
+    )
 
 
 def format_of(given: AudioFormat | None) -> Format:

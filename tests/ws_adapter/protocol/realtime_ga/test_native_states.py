@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tests.support.long import examples
 from tests.support.schemas import Event
 from tests.support.states import read_states
-from tests.ws_adapter.support.conversation import ready_signal
 from tests.ws_adapter.support.realtime_ga_conversation import (
     SEMANTIC,
     NativeConversation,
@@ -33,7 +32,6 @@ MODEL: Final = {
 EVENTS: Final[dict[str, Event]] = {
     "session.update with the same settings": update(**SEMANTIC),
     "session.update with other instructions": update(instructions="Sing."),
-    "session.update with another turn detection": update(audio={"input": {"turn_detection": None}}),
     COMMIT: {"type": "input_audio_buffer.commit"},
     "input_audio_buffer.clear": {"type": "input_audio_buffer.clear"},
     "output_audio_buffer.clear": {"type": "output_audio_buffer.clear"},
@@ -73,8 +71,10 @@ def test_each_cell_of_the_table(step: str, state: str) -> None:
 def test_any_order_of_events_is_a_walk_through_the_table(is_ready: bool, steps: list[str]) -> None:
     session, is_waiting = NativeConversation(is_ready=is_ready), not is_ready
     for step in steps:
+        if is_waiting and step == "response.create":
+            continue
         if step == READY and is_waiting:
-            assert session.worker(ready_signal()) == []
+            session.settle()
             is_waiting = False
         elif step in MODEL and not is_waiting:
             go_on(session, MODEL[step])
@@ -95,7 +95,16 @@ def test_any_order_of_events_is_a_walk_through_the_table(is_ready: bool, steps: 
 
 def go_on(session: NativeConversation, end: UnitEnd) -> None:
     """A second passes, and the model does this, unless it was told to listen."""
-    while not session.unanswered:
+    answers = session.dialect._answers
+    if answers.active is None and session.is_asked:
+        session.finish(UnitEnd.CANCELLED)
+    session.settle()
+    if answers.active is not None:
+        session.say() if end is UnitEnd.CHUNK else session.finish()
+        return
+    for _ in range(8):
+        if session.unanswered:
+            break
         session.hear(seconds=0.25)
     unit = session.unanswered[0]
     if unit.unit <= max(session.cancelled, default=0):

@@ -183,11 +183,6 @@ REFUSED: list[tuple[Event, str, str]] = [
         "missing_required_parameter",
         "session.audio.input.turn_detection.type",
     ),
-    (
-        {"audio": {"input": {"turn_detection": {"type": "semantic_vad", "create_response": False}}}},
-        "invalid_value",
-        "session.audio.input.turn_detection.create_response",
-    ),
 ]
 
 

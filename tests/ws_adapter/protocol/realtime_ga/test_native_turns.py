@@ -1,0 +1,460 @@
+"""What clients do beside the turns that the model takes by itself: greet, type, replay, change, mute."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from antiphon.semconv import Reason
+from tests.support.schemas import Event
+from tests.ws_adapter.support.conversation import ready_signal
+from tests.ws_adapter.support.pools import catalogue as catalogue_of
+from tests.ws_adapter.support.realtime_ga_conversation import (
+    SEMANTIC,
+    WEATHER,
+    NativeConversation,
+    RealtimeGaConversation,
+    append,
+    message,
+    told,
+    update,
+)
+from ws_adapter.protocol.core.config import ChatSetup, Mode, SessionSetup
+from ws_adapter.protocol.core.signals import GoingAway, TextPurpose, UnitEnd
+from ws_adapter.protocol.core.turn import Message, Speech
+from ws_adapter.protocol.realtime_ga.worker_slot import Hold
+
+CHUNK, TURN = UnitEnd.CHUNK, UnitEnd.TURN
+SPEAKS = 0.9
+CREATE: Event = {"type": "response.create"}
+
+
+def prompts(session: RealtimeGaConversation) -> list[str]:
+    """The prompts of all full-duplex sessions that workers were told."""
+    setups = [opened.setup for opened in session.configured]
+    return [setup.system_prompt for setup in setups if isinstance(setup, SessionSetup)]
+
+
+def detection(events: list[Event]) -> Any:
+    return events[-1]["session"]["audio"]["input"]["turn_detection"]
+
+
+def answer_typed(session: NativeConversation, text: str = "Hi.") -> list[Event]:
+    """The worker answers the response that was asked for."""
+    before = len(session.sent)
+    session.settle()
+    session.say(text)
+    session.finish()
+    return session.sent[before:]
+
+
+def audio_of(session: NativeConversation, begin: int = 0) -> float:
+    """Seconds of sound, other than silence, in the units that were run."""
+    data = b"".join(unit.audio for unit in session.units[begin:])
+    return float(np.count_nonzero(np.abs(np.frombuffer(data, "<f4")) > 0.05)) / 16_000
+
+
+# ------------------------------------------------------------------------------- how the mode begins
+
+
+def test_audio_before_the_update_moves_to_the_model() -> None:
+    session = NativeConversation.__new__(NativeConversation)
+    RealtimeGaConversation.__init__(session)
+    session._is_ready = True
+    session.grant()
+    session.detect(SPEAKS, 1.5)
+
+    updated = session.client(update(**SEMANTIC))
+    session.settle()
+    session.hear(SPEAKS, 0.6)
+
+    assert detection(updated)["type"] == "semantic_vad"
+    assert audio_of(session) == pytest.approx(2.0, abs=0.05)
+    stopped = told(session.hear(0.0, 1.0))
+    assert stopped[0] == "input_audio_buffer.speech_stopped"
+    assert told(session.sent).count("input_audio_buffer.speech_started") == 1
+    assert not session.runs
+
+
+def test_update_after_a_spoken_turn_is_accepted_and_turns_stay_detected() -> None:
+    """The model could not be told what was said, since nobody has written it down."""
+    session = RealtimeGaConversation()
+    session.begin()
+    session.client(append(1.0))
+    session.client({"type": "input_audio_buffer.commit"})
+
+    updated = session.client(update(instructions="Be brief.", **SEMANTIC))
+
+    assert updated[0]["session"]["instructions"] == "Be brief."
+    assert detection(updated) == {
+        "type": "server_vad",
+        "threshold": 0.5,
+        "prefix_padding_ms": 300,
+        "silence_duration_ms": 500,
+        "create_response": True,
+        "interrupt_response": True,
+        "idle_timeout_ms": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "session"),
+    [
+        ({"modes": frozenset({Mode.CHAT})}, {}),
+        ({"calls_tools": True}, {"tools": [WEATHER]}),
+    ],
+)
+def test_model_that_cannot_take_turns_so_has_them_detected(catalogue: Any, session: Any) -> None:
+    talk = RealtimeGaConversation(catalogue=catalogue_of(**catalogue))
+    talk.grant()
+
+    assert detection(talk.client(update(**SEMANTIC, **session)))["type"] == "server_vad"
+
+
+def test_turns_that_are_not_to_be_answered_are_detected() -> None:
+    session = RealtimeGaConversation()
+    session.grant()
+    vad = {"type": "semantic_vad", "create_response": False, "interrupt_response": False}
+
+    echo = detection(session.client(update(audio={"input": {"turn_detection": vad}})))
+
+    assert (echo["type"], echo["create_response"], echo["interrupt_response"]) == ("server_vad", False, False)
+
+
+def test_model_goes_back_to_detected_turns_when_it_is_told_to() -> None:
+    session = NativeConversation()
+    session.second(CHUNK, "Once upon a time")
+
+    events = session.client(update(audio={"input": {"turn_detection": {"type": "server_vad"}}}))
+
+    assert told(events)[-2:] == ["response.done", "session.updated"]
+    assert detection(events)["type"] == "server_vad"
+    session.client(message("Hello"))
+    session.client(CREATE)
+    assert told(answer_typed(session))[-1] == "response.done"
+
+
+# ---------------------------------------------------------------------------------- typed turns
+
+
+def test_greeting_before_any_audio_is_a_turn_and_then_the_model_hears() -> None:
+    session = NativeConversation(instructions="Be brief.")
+
+    created = session.client({**CREATE, "response": {"instructions": "Greet the user."}})
+    greeting = answer_typed(session, "Welcome!")
+
+    assert told(created) == ["response.created"]
+    assert told(greeting)[-1] == "response.done"
+    assert session.turn.messages == (Message("system", ("Greet the user.",)),)
+    assert told(session.second(TURN, "Seven"))[-1] == "response.done"
+    assert prompts(session) == ["Be brief.\n\nThe conversation so far:\nassistant: Welcome!"]
+
+
+def test_replayed_history_is_told_the_model_before_it_hears() -> None:
+    session = NativeConversation()
+    session.client(message("My name is Ada."))
+    session.client(message("Hello Ada.", "assistant"))
+
+    session.second()
+
+    (prompt,) = prompts(session)
+    assert prompt.endswith("The conversation so far:\nuser: My name is Ada.\nassistant: Hello Ada.")
+    assert not session.runs
+
+
+def test_longest_history_is_told_in_its_latest_lines() -> None:
+    session = NativeConversation()
+    for i in range(60):
+        session.client(message(f"{i} " + "x" * 500))
+
+    session.second()
+
+    (prompt,) = prompts(session)
+    assert len(prompt) < 9_000
+    assert "user: 59 " in prompt
+    assert "user: 0 " not in prompt
+
+
+def test_history_that_is_too_long_for_the_model_is_told_shorter() -> None:
+    session = NativeConversation(is_ready=False)
+    for i in range(60):
+        session.client(message(f"{i} " + "x" * 100))
+    session.hear(seconds=1.2)
+    assert session.fail(Reason.INPUT_TOO_LONG) == []
+    session.grant()
+
+    first, second = prompts(session)
+    assert len(second) < len(first) / 2
+    session.settle()
+    session.answer_unit()
+    assert session.closed is None
+
+
+def test_typed_turn_leaves_the_mode_for_one_response_and_returns() -> None:
+    session = NativeConversation()
+    session.second(TURN, " Hello.")
+    session.client(message("What is seven?"))
+
+    assert told(session.client(CREATE)) == ["response.created"]
+    assert told(session.client(CREATE)) == ["error:conversation_already_has_active_response"]
+    session.hear(0.0, 0.5)
+    assert told(answer_typed(session, "A number."))[-1] == "response.done"
+    assert session.turn.messages[1:] == (
+        Message("assistant", ("Hello.",)),
+        Message("user", ("What is seven?",)),
+    )
+    assert told(session.second(TURN, "Yes."))[-1] == "response.done"
+
+    assert [type(opened.setup) for opened in session.configured] == [SessionSetup, ChatSetup, SessionSetup]
+    assert prompts(session)[-1].endswith("assistant: Hello.\nuser: What is seven?\nassistant: A number.")
+
+
+def test_spoken_turn_of_the_model_is_not_cut_by_a_typed_one() -> None:
+    session = NativeConversation()
+    session.second(CHUNK, "Once upon a time")
+
+    assert told(session.client(CREATE)) == ["error:conversation_already_has_active_response"]
+    assert told(session.second(TURN, " there was a fox."))[-1] == "response.done"
+
+
+def test_response_beside_waits_for_the_models_turn() -> None:
+    session = NativeConversation()
+    session.second(CHUNK, "Once upon a time")
+
+    assert told(session.client({**CREATE, "response": {"conversation": "none"}})) == ["response.created"]
+    assert session.dialect._answers.slot.hold is Hold.READY
+    session.second(TURN, " there was a fox.")
+    assert told(answer_typed(session))[-1] == "response.done"
+
+
+def test_speech_over_a_typed_answer_ends_it_and_is_heard_from_its_first_word() -> None:
+    session = NativeConversation()
+    session.second()
+    session.client(CREATE)
+    session.settle()
+    session.say("Once upon a time")
+    begin = len(session.units)
+
+    events = session.hear(SPEAKS, 1.0)
+    session.finish(UnitEnd.CANCELLED)
+    session.settle()
+    session.hear(SPEAKS, 1.0)
+
+    assert told(events)[0] == "input_audio_buffer.speech_started"
+    assert events[-1]["response"]["status_details"]["reason"] == "turn_detected"
+    assert audio_of(session, begin) >= 1.9
+
+
+def test_turn_that_ends_during_a_typed_answer_is_answered_behind_it() -> None:
+    vad = {"type": "semantic_vad", "interrupt_response": False}
+    session = NativeConversation(audio={"input": {"turn_detection": vad}})
+    session.second()
+    session.client(CREATE)
+    session.settle()
+    session.hear(SPEAKS, 1.0)
+    session.hear(0.0, 1.0)
+
+    events = session.finish()
+
+    assert told(events)[-1] == "response.created"
+    assert told(answer_typed(session))[-1] == "response.done"
+    assert any(isinstance(part, Speech) for said in session.turn.messages for part in said.parts)
+    assert told(session.second(TURN, "Yes."))[-1] == "response.done"
+
+
+# ------------------------------------------------------------------------------------ what changes
+
+
+def test_later_instructions_hold_from_the_users_next_words() -> None:
+    session = NativeConversation(instructions="Be brief.")
+    session.second()
+    begin = len(session.units)
+
+    assert told(session.client(update(instructions="Sing."))) == ["session.updated"]
+    assert prompts(session) == ["Be brief."]
+    session.hear(SPEAKS, 1.0)
+    session.settle()
+    session.hear(SPEAKS, 1.0)
+
+    assert prompts(session) == ["Be brief.", "Sing."]
+    assert audio_of(session, begin) >= 1.9
+
+
+def test_model_that_reads_while_it_listens_is_told_instructions_at_once() -> None:
+    session = NativeConversation(is_ready=False)
+    session.hear(seconds=1.2)
+    session.ready(text_purposes=frozenset({TextPurpose.INSTRUCTIONS}))
+    session.settle()
+    session.answer_unit()
+
+    session.client(update(instructions="Sing."))
+    session.client(message("It rains.", "system"))
+    session.second()
+
+    assert [text.text for unit in session.units for text in unit.texts] == ["Sing.", "It rains."]
+    assert len(session.configured) == 1
+
+
+def test_answer_ends_at_max_output_tokens() -> None:
+    session = NativeConversation(max_output_tokens=6)
+    session.second(CHUNK, "Once upon")
+
+    events = session.second(CHUNK, " a time")
+
+    response = events[-1]["response"]
+    assert (response["status"], response["max_output_tokens"]) == ("incomplete", 6)
+    assert response["status_details"] == {"type": "incomplete", "reason": "max_output_tokens"}
+    assert response["usage"]["output_token_details"]["text_tokens"] == 6
+    (opened,) = session.configured
+    assert isinstance(opened.setup, SessionSetup)
+    assert opened.setup.duplex.max_new_speak_tokens_per_chunk == 6
+
+
+def test_transcript_begins_without_a_space() -> None:
+    session = NativeConversation()
+    session.second(CHUNK, " Once")
+
+    events = session.second(TURN, " upon.")
+
+    deltas = [e["delta"] for e in session.sent if e["type"].endswith("transcript.delta")]
+    assert deltas == ["Once", " upon."]
+    assert events[-1]["response"]["output"][0]["content"][0]["transcript"] == "Once upon."
+
+
+def test_cancelled_turn_tells_the_tokens_of_its_seconds() -> None:
+    session = NativeConversation()
+    session.second(CHUNK, "Once")
+    session.second(CHUNK, " upon")
+
+    done = session.client({"type": "response.cancel"})[-1]
+
+    usage = done["response"]["usage"]
+    assert (usage["input_tokens"], usage["output_tokens"]) == (20, 6)
+
+
+# ------------------------------------------------------------------------------------ time and room
+
+
+def test_muted_session_stays_while_nobody_waits() -> None:
+    session = NativeConversation()
+    session.second()
+    while session.unanswered:
+        session.answer_unit()
+
+    session.wait(3000.0)
+
+    assert session.closed is None
+    assert session.has_slot
+    assert told(session.second(TURN, "Seven"))[-1] == "response.done"
+
+
+def test_muted_session_gives_its_slot_to_others_and_takes_one_when_it_is_unmuted() -> None:
+    session = NativeConversation()
+    session.second(TURN, "Seven.")
+    for _ in range(40):
+        session.wait(10.0, others_wait=True)
+        while session.unanswered:
+            session.answer_unit()
+
+    assert not session.has_slot
+    assert session.closed is None
+    assert told(session.second(TURN, "Eight."))[-1] == "response.done"
+    assert prompts(session)[-1].endswith("assistant: Seven.")
+
+
+def test_speech_that_was_not_answered_does_not_keep_the_slot() -> None:
+    session = NativeConversation()
+    session.hear(SPEAKS, 1.0)
+    session.hear(0.0, 2.0)
+    for _ in range(40):
+        session.wait(10.0, others_wait=True)
+        while session.unanswered:
+            session.answer_unit()
+
+    assert not session.has_slot
+    assert session.closed is None
+
+
+def test_upload_faster_than_real_time_loses_nothing() -> None:
+    session = NativeConversation()
+    for _ in range(60):
+        session.hear(seconds=1.0)
+    session.now += 5.0
+    while session.unanswered:
+        session.answer_unit()
+        session.now += 1.0
+
+    assert audio_of(session) == pytest.approx(60.0, abs=1.0)
+    assert "error" not in told(session.sent)
+
+
+def test_audio_that_waits_for_the_model_is_bounded_and_said_once() -> None:
+    session = NativeConversation(is_ready=False)
+
+    answers = [name for _ in range(20) for name in told(session.hear(seconds=10.0))]
+
+    assert answers == ["error:input_audio_buffer_full"]
+    assert session.dialect.held_bytes < 16 * 2**20
+
+
+def test_full_context_is_opened_anew_with_what_was_said() -> None:
+    session = NativeConversation()
+    session.second(TURN, "Seven.")
+
+    session.second(UnitEnd.CONTEXT_FULL)
+
+    assert session.closed is None
+    assert told(session.second(TURN, "Eight."))[-1] == "response.done"
+    assert prompts(session)[-1].endswith("assistant: Seven.")
+
+
+def test_full_context_in_the_middle_of_an_answer_cuts_it() -> None:
+    session = NativeConversation()
+    session.second(CHUNK, "Once upon a time")
+
+    events = session.second(UnitEnd.CONTEXT_FULL, " there was")
+
+    assert told(events)[-1] == "response.done"
+    assert events[-1]["response"]["status"] == "incomplete"
+    assert told(session.second(TURN, "Eight."))[-1] == "response.done"
+
+
+def test_full_context_ends_a_session_whose_truncation_is_disabled() -> None:
+    session = NativeConversation(truncation="disabled")
+    session.second(TURN, "Seven.")
+    session.second(UnitEnd.CONTEXT_FULL)
+    assert session.closed is not None
+
+
+def test_worker_that_goes_away_is_replaced() -> None:
+    session = NativeConversation()
+    session.second(TURN, "Seven.")
+
+    session.worker(GoingAway(30.0))
+
+    assert told(session.second(TURN, "Eight."))[-1] == "response.done"
+    assert len(prompts(session)) == 2
+
+
+def test_conversation_without_a_worker_is_told_so() -> None:
+    session = NativeConversation(is_ready=False)
+    session.client(CREATE)
+    session.ready()
+    session.finish()
+    session.hear()
+    assert session.dialect._answers.slot.hold is Hold.WANTED
+
+    events = session.wait(10.0)
+
+    assert told(events) == ["error:server_overloaded"]
+    assert session.closed is not None
+
+
+def test_ready_signal_of_another_session_begins_nothing() -> None:
+    session = NativeConversation(is_ready=False)
+    session.hear()
+    session.client(CREATE)
+
+    session.worker(ready_signal())
+
+    assert not session.units

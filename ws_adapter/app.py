@@ -35,6 +35,7 @@ from ws_adapter.process import descriptors
 from ws_adapter.process.clock import Clock, LoopClock
 from ws_adapter.process.errors import CannotListen, ConfigurationError
 from ws_adapter.process.load import Load
+from ws_adapter.recording.library import Library
 from ws_adapter.recording.recorder import Recorder
 from ws_adapter.server.access import Access
 from ws_adapter.server.admin import Administration
@@ -267,7 +268,10 @@ def _assemble(
     told = options.processes_file
     snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock, detects, peers, told)
     handshake = Handshake(options, access, telemetry, metrics, snapshot)
-    pages = Pages(services, access, voice, {} if options.no_page else read_files(), metrics.leases)
+    library = None
+    if recorder is not None and options.recordings is not None:
+        library = Library(options.recordings, recorder)
+    pages = Pages(services, access, voice, {} if options.no_page else read_files(), metrics.leases, library)
     server = PublicServer(services, access, handshake, pages, metrics, certificate, recorder)
     direct = _direct_server(services, access, metrics, handshake, certificate)
     expiry = KeyExpiry(access, clock, lambda: _end_withdrawn(server, direct))

@@ -8,6 +8,7 @@
     │   ├── WaitExpired           the longest wait allowed is over
     │   ├── WaitCancelled         somebody who has the ticket gave its place up
     │   └── DispatcherUnavailable nobody can give slots: no worker is ready
+    ├── RecorderBusy              too many ask for recordings at once
     └── AttachFailed              a worker refused or lost a session before it began
 
 What a client sends and may correct is a `Refusal` of `ws_adapter.protocol.wire.errors`.
@@ -67,3 +68,7 @@ class AttachFailed(AdapterError):
         self.reason = reason
         self.worker_id = worker_id
         """Who refused, where it says so."""
+
+
+class RecorderBusy(AdapterError):
+    """Too many ask for recordings at once."""

@@ -10,14 +10,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from ws_adapter.process.clock import Clock
-from ws_adapter.process.errors import ConfigurationError
+from ws_adapter.process.errors import ConfigurationError, RecorderBusy
 from ws_adapter.recording.folder import Client, Direction, Folder, Meta, iso
 from ws_adapter.recording.retention import Kept, Shelf
 
@@ -37,6 +38,11 @@ FLUSH_S: Final = 3.0
 
 TIDY_S: Final = 600.0
 """How often recordings that became too old are looked for when nothing else happens."""
+
+MOST_QUESTIONS: Final = 64
+"""That may wait at once of those who fetch recordings."""
+
+T = TypeVar("T")
 
 MOST_OF_ALL: Final = 1 / 8
 """The share of all recordings that one session may have."""
@@ -142,6 +148,8 @@ class Recorder:
         self._is_closed = False
         self._is_abandoned = False
         self._growing = 0
+        self._questions: deque[Callable[[], None]] = deque()
+        """Of those who fetch recordings; asked and answered in the thread."""
         self._running: set[Folder] = set()
         self._is_failing = False
 
@@ -180,6 +188,28 @@ class Recorder:
         self.hand_over(_Job(folder, folder.create))
         return Recording(self, recording_id, folder, created)
 
+    async def ask(self, question: Callable[[], T]) -> T:
+        """Return what `question` returns in the thread, between two frames. Raises `RecorderBusy`."""
+        if self._is_closed or len(self._questions) >= MOST_QUESTIONS:
+            raise RecorderBusy("the recorder answers no more questions for now")
+        answer: Future[T] = Future()
+        self._questions.append(partial(_answer, question, answer))
+        self._news.set()
+        return await asyncio.wrap_future(answer)
+
+    def names(self) -> list[tuple[str, str, int]]:
+        """Return name, caller and bytes of each recording, the oldest first. In the thread only."""
+        running = [(folder.path.name, folder.caller, folder.size) for folder in self._running]
+        return [*((kept.name, kept.caller, kept.size) for kept in self._shelf.kept()), *running]
+
+    def is_running(self, name: str) -> bool:
+        """Whether the session of a recording goes on. In the thread only."""
+        return any(folder.path.name == name for folder in self._running)
+
+    def remove(self, name: str) -> bool:
+        """Remove a finished recording; False if there is none. In the thread only."""
+        return self._shelf.remove(name)
+
     @property
     def backlog(self) -> int:
         """Bytes of frames that wait for the disk."""
@@ -217,10 +247,16 @@ class Recorder:
             # Waking a thread costs the event loop more than all else here: not for every frame.
             if not self._is_closed:
                 time.sleep(BATCH_S)
+            self._answer_questions()
             while self._jobs and not self._is_abandoned:
+                self._answer_questions()
                 job = self._jobs.popleft()
                 self._do(job)
                 self._done += job.size
+
+    def _answer_questions(self) -> None:
+        while self._questions:
+            self._questions.popleft()()
 
     def _do(self, job: _Job) -> None:
         folder = job.folder
@@ -285,6 +321,15 @@ class Recorder:
                 self._root,
                 _text(error),
             )
+
+
+def _answer(question: Callable[[], T], answer: "Future[T]") -> None:
+    if not answer.set_running_or_notify_cancel():
+        return
+    try:
+        answer.set_result(question())
+    except Exception as error:
+        answer.set_exception(error)
 
 
 def _text(error: Exception) -> str:

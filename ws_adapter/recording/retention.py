@@ -70,6 +70,19 @@ class Shelf:
         self._sizes[kept.caller] += kept.size
         self.size += kept.size
 
+    def kept(self) -> list[Kept]:
+        """Return all of them, the oldest first."""
+        return list(self._kept.values())
+
+    def remove(self, name: str) -> bool:
+        """Remove a recording; False if there is none."""
+        kept = self._kept.get(name)
+        if kept is None:
+            return False
+        self._of[kept.caller].remove(kept)
+        self._remove(kept)
+        return True
+
     def tidy(self, now: float, growing: int, running: Iterable[Folder]) -> str | None:
         """Removes what is too old, and what is too much beside `running`, the unfinished recordings of
         `growing` bytes in all: always the oldest of the caller who has most.
@@ -93,7 +106,11 @@ class Shelf:
         return None
 
     def _remove_oldest(self, caller: str) -> None:
-        kept = self._of[caller].popleft()
+        self._remove(self._of[caller].popleft())
+
+    def _remove(self, kept: Kept) -> None:
+        """What is no longer among those of its caller."""
+        caller = kept.caller
         del self._kept[kept.name]
         self.size -= kept.size
         self._sizes[caller] -= kept.size

@@ -6,7 +6,8 @@ from typing import Final
 from websockets.http11 import Response
 
 from ws_adapter.observability.leases import Leases
-from ws_adapter.server import client_secrets, responses
+from ws_adapter.recording.library import Library
+from ws_adapter.server import client_secrets, recordings, responses
 from ws_adapter.server.access import Access
 from ws_adapter.server.default_voice import DefaultVoice
 from ws_adapter.server.slot_rows import Slots
@@ -20,7 +21,11 @@ from ws_adapter.web.routes import Page, find_page
 
 READING: Final = ("GET", "HEAD")
 
-_METHODS: Final = {Page.TICKET: (*READING, "DELETE"), Page.CLIENT_SECRETS: ("POST",)}
+_METHODS: Final = {
+    Page.TICKET: (*READING, "DELETE"),
+    Page.CLIENT_SECRETS: ("POST",),
+    Page.RECORDINGS: (*READING, "DELETE"),
+}
 """Of pages that are not only read."""
 
 _OPEN: Final = frozenset({Page.HEALTH, Page.READY, Page.VERSION, Page.TICKET, Page.FILE, Page.ABOUT})
@@ -38,11 +43,13 @@ class Pages:
         voice: DefaultVoice,
         files: Mapping[str, PageFile],
         leases: Leases,
+        library: Library | None = None,
     ) -> None:
         """`voice` is for clients that ask for one, `files` are those of the web page, none without it.
 
-        `leases` are the slots that sessions have.
+        `leases` are the slots that sessions have, `library` the recordings, None where none are made.
         """
+        self._library = library
         self._leases = leases
         self.tls_port: int | None = None
         """Where TLS is spoken, once it is."""
@@ -76,6 +83,8 @@ class Pages:
             return self._make_secret(request, key)
         if request.refused_body is not None:
             return responses.body_refused(request.refused_body, *allowed)
+        if page is Page.RECORDINGS:
+            return await recordings.answer(request, name, self._library, recordings.rights(key, caller))
         if request.method in READING:
             if page is Page.FILE:
                 return responses.page_file(self._files[name], request.headers.get_all("If-None-Match"))

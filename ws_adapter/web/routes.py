@@ -25,6 +25,7 @@ _NAMELESS: Final = frozenset({"/", _REALTIME, _DUPLEX, _CHAT, _TRANSCRIPTION, _L
 _HALF_DUPLEX: Final = re.compile(r"/ws/half_duplex/[^/]+")
 _CLIENT_SECRETS: Final = "/v1/realtime/client_secrets"
 _TICKET: Final = "/api/queue/"
+_RECORDINGS: Final = "/api/sessions"
 _FILES: Final = "/page/"
 _START: Final = "index.html"
 
@@ -48,6 +49,7 @@ class Page(Enum):
     FILE = "file"
     ABOUT = "about"
     CLIENT_SECRETS = "client secrets"
+    RECORDINGS = "recordings"
 
 
 _PAGES: Final = {
@@ -70,8 +72,8 @@ LARGEST_BODY: Final = 2**16
 
 
 def find_page(target: str) -> tuple[Page, str] | None:
-    """The page of a request target, and the ticket or the file that it names; a slash at its end changes
-    nothing."""
+    """The page of a request target, and the ticket, file or recording that it names; a slash at its end
+    changes nothing."""
     path = _split(target)[0]
     if path in _PAGES:
         return _PAGES[path], ""
@@ -79,6 +81,8 @@ def find_page(target: str) -> tuple[Page, str] | None:
         return Page.FILE, _START
     if path.startswith(_FILES):
         return Page.FILE, path.removeprefix(_FILES)
+    if path == _RECORDINGS or path.startswith(f"{_RECORDINGS}/"):
+        return Page.RECORDINGS, path.removeprefix(_RECORDINGS).removeprefix("/")
     ticket_id = path.removeprefix(_TICKET)
     return (Page.TICKET, ticket_id) if ticket_id != path and "/" not in ticket_id else None
 

@@ -51,6 +51,7 @@ SLOW = (
     "failures/test_faults.py",
     "inference_service/engine/batch/test_memory.py",
     "inference_service/engine/batch/test_speech.py",
+    "inference_service/engine/device/test_fake_device.py",
     "inference_service/engine/golden/*",
     "inference_service/engine/sessions/test_transcription.py",
     "inference_service/engine/sessions/test_vision.py",

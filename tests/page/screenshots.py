@@ -14,6 +14,8 @@ from tests.page.browser import PHONE, RECORDINGS, Watched, running_browser, watc
 from tests.page.test_failures import NO_SOCKET, REFUSED, holders
 from tests.page.test_status import administration
 from tests.support.drawing import jpeg
+from tests.support.drawing import picture as drawn
+from tests.support.videos import shown, video
 
 SLOTS = 2
 WIDE = {"width": 1240, "height": 1060}
@@ -70,10 +72,14 @@ class Studio:
             page.page.locator("#developer").scroll_into_view_if_needed()
             self.take(page, "developer")
 
-    def chat(self, picture: Path) -> None:
+    def chat(self, picture: Path, film: Path) -> None:
         with watched(self._browser, self._address, viewport=WIDE, color_scheme="light") as page:
             page.show("chat")
-            for text, attached in (("what is two plus three", None), ("what do you see", picture)):
+            for text, attached in (
+                ("what is two plus three", None),
+                ("what do you see", picture),
+                ("what do you see", film),
+            ):
                 if attached is not None:
                     page.page.locator("#chat-file").set_input_files(attached)
                     expect(page.page.locator("#chat-parts li")).to_have_count(1)
@@ -137,6 +143,8 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     picture = folder / "shape.jpg"
     picture.write_bytes(jpeg("blue", "square"))
+    film = folder / "shape.webm"
+    film.write_bytes(video(shown(drawn("red", "circle"), 3.0), rate=10, container="webm", codec="libvpx-vp9"))
     try:
         with (
             running_worker(slots=SLOTS) as worker,
@@ -147,12 +155,13 @@ def main() -> None:
             studio.conversation()
             studio.camera()
             studio.developer()
-            studio.chat(picture)
+            studio.chat(picture, film)
             studio.phone()
             studio.queue_and_failure()
             studio.status(administration(adapter))
     finally:
         picture.unlink()
+        film.unlink()
 
 
 if __name__ == "__main__":

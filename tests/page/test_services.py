@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
+from antiphon.audio.wav import read_wav
 from tests.page.browser import PHONE, RECORDINGS, Watched, make_client_modules, watched
 from tests.page.conftest import needs_chromium, needs_node
-from tests.support.drawing import jpeg
+from tests.support.drawing import jpeg, picture
+from tests.support.videos import shown, video
 
 pytestmark = needs_chromium
 
@@ -50,6 +52,37 @@ def test_chat_with_a_picture_a_recording_and_speech(page: Watched, tmp_path: Pat
     expect(answers.last).to_contain_text("my name is antiphon")
     expect(page.page.locator("#chat-send")).to_be_visible()
     page.page.wait_for_function("() => window.tap.played()[1].some((level) => Math.abs(level) > 0.05)")
+
+
+def test_chat_with_a_video_that_is_seen_and_heard(page: Watched, tmp_path: Path) -> None:
+    answers = page.page.locator("#chat .model")
+    for name, sound in (("silent", None), ("spoken", read_wav(RECORDINGS / "light.wav"))):
+        frames = shown(picture("blue", "square"), 2.0 if sound is None else len(sound) / 16_000)
+        data = video(frames, rate=10, container="webm", codec="libvpx-vp9", sound=sound)
+        (tmp_path / f"{name}.webm").write_bytes(data)
+    take_the_likeliest_words(page)
+    page.show("chat")
+    for name, text, told in (("silent", "what do you see", "blue square"), ("spoken", "", "the light is on")):
+        page.page.locator("#chat-clear").click()
+        page.page.locator("#chat-file").set_input_files(tmp_path / f"{name}.webm")
+        expect(page.page.locator("#chat-parts li")).to_have_text(f"video {name}.webm ×")
+        ask_in_chat(page, text)
+        expect(page.page.locator("#chat .you video")).to_be_visible()
+        expect(answers.last).to_contain_text(told)
+        expect(page.page.locator("#chat-send")).to_be_visible()
+
+    page.page.wait_for_function("() => document.querySelector('#chat .you video').readyState > 0")
+    assert page.sent[-1]["omni_mode"] is True
+    assert page.sent[-1]["messages"][0]["content"][0]["type"] == "video"
+
+
+def test_video_that_is_too_large_is_not_sent(page: Watched) -> None:
+    page.show("chat")
+    large = {"name": "long.mp4", "mimeType": "video/mp4", "buffer": bytes(24 * 2**20)}
+    page.page.locator("#chat-file").set_input_files([large])  # type: ignore[list-item]
+
+    expect(page.page.locator("#failure")).to_contain_text("too large for a server")
+    expect(page.page.locator("#chat-parts li")).to_have_count(0)
 
 
 def test_recording_and_speech_are_written_down(page: Watched) -> None:

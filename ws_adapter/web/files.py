@@ -19,13 +19,14 @@ POLICY: Final = "; ".join(
         "script-src 'self'",
         "style-src 'self'",
         "img-src 'self' blob:",
+        "media-src blob:",
         "connect-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
     )
 )
-"""Nothing from elsewhere, nothing inline; `blob:` are pictures of the camera and of the user."""
+"""Nothing from elsewhere, nothing inline; `blob:` are pictures and videos of the camera and of the user."""
 
 _TYPES: Final = {
     ".html": "text/html; charset=utf-8",

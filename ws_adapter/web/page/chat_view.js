@@ -6,7 +6,7 @@
 
 import { ask } from "./client/antiphon.js";
 import * as failures from "./failures.js";
-import { asPart } from "./media.js";
+import { asPart, TooLarge } from "./media.js";
 import { Sound } from "./sound.js";
 import * as settings from "./settings.js";
 import { t } from "./texts.js";
@@ -72,8 +72,8 @@ export class ChatView {
   async attach(file) {
     try {
       this.attached.push({ ...(await asPart(file)), name: file.name });
-    } catch {
-      failures.show({ name: "file" });
+    } catch (error) {
+      failures.show({ name: error instanceof TooLarge ? "video" : "file" });
     }
     this.renderParts();
   }
@@ -135,7 +135,7 @@ export class ChatView {
     const { instructions, config } = settings.given();
     const messages = [...(instructions ? [{ role: "system", content: instructions }] : []), ...this.history];
     const generation = { temperature: config?.temperature, top_p: config?.top_p };
-    const request = { messages, generation, tts: { enabled: speaks } };
+    const request = { messages, generation, tts: { enabled: speaks }, omni_mode: this.history.some(hasVideo) };
     const options = {
       base: location.origin,
       key: this.known.key(),
@@ -163,7 +163,9 @@ export class ChatView {
         case "done":
           this.sound?.endTurn();
           this.history.push({ role: "assistant", content: event.text });
-          note.textContent = t("chat_tokens", { input: event.inputTokens, output: event.outputTokens });
+          keepInView(this.box, () => {
+            note.textContent = t("chat_tokens", { input: event.inputTokens, output: event.outputTokens });
+          });
           if (speaks && event.unsupported.includes("tts.enabled")) failures.show({ name: "no_voice" });
           this.busy(false);
           break;
@@ -214,14 +216,28 @@ export class ChatView {
   }
 }
 
+const NAMES = /** @type {const} */ ({ image: "chat_picture", audio: "chat_recording", video: "chat_video" });
+
 /** @param {Attached} one */
 function named({ part, name }) {
-  return t(part.type === "image" ? "chat_picture" : "chat_recording", { name });
+  return t(NAMES[part.type], { name });
+}
+
+/** A video is heard only in a chat whose pictures and sound belong together. @param {Message} message */
+function hasVideo({ content }) {
+  return Array.isArray(content) && content.some((part) => "type" in part && part.type === "video");
 }
 
 /** @param {Attached} one */
 function asNode(one) {
   if (!one.shown) return make("small", "", named(one));
+  if (one.part.type === "video") {
+    const video = make("video");
+    video.src = URL.createObjectURL(one.shown);
+    video.controls = true;
+    video.ariaLabel = named(one);
+    return video;
+  }
   const image = make("img");
   image.src = URL.createObjectURL(one.shown);
   image.alt = named(one);

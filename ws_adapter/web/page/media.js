@@ -4,6 +4,8 @@ import { encodeBytes, encodeFloat32, INPUT_RATE_HZ } from "./client/antiphon.js"
 
 /** What a server takes of a picture. */
 const MOST_BYTES = 2 ** 20;
+/** What a server takes of a video: a message of 32 MiB holds it in base64. */
+const MOST_VIDEO_BYTES = 23 * 2 ** 20;
 const SIDE = 1024;
 
 /** @param {Blob} file of any sort the browser reads @returns {Promise<Float32Array<ArrayBuffer>>} at 16 kHz, one channel */
@@ -27,10 +29,19 @@ async function fitting(file) {
   return canvas.convertToBlob({ type: "image/jpeg", quality: 0.85 });
 }
 
-/** @typedef {{type: "image", data: string} | {type: "audio", data: string, sample_rate: number}} Part */
+/** A video that no server takes for its size. */
+export class TooLarge extends Error {}
 
-/** A picture or a recording as a part of a message. @param {File} file @returns {Promise<{part: Part, shown: Blob | null}>} */
+/**
+ * @typedef {{type: "image" | "video", data: string} | {type: "audio", data: string, sample_rate: number}} Part
+ */
+
+/** A picture, a recording or a video as a part of a message. @param {File} file @returns {Promise<{part: Part, shown: Blob | null}>} */
 export async function asPart(file) {
+  if (file.type.startsWith("video/") || file.name.endsWith(".mkv")) {
+    if (file.size > MOST_VIDEO_BYTES) throw new TooLarge();
+    return { part: { type: "video", data: encodeBytes(new Uint8Array(await file.arrayBuffer())) }, shown: file };
+  }
   if (file.type.startsWith("image/")) {
     const shown = await fitting(file);
     return { part: { type: "image", data: encodeBytes(new Uint8Array(await shown.arrayBuffer())) }, shown };

@@ -20,6 +20,9 @@ MOST_UNTOLD: Final = 8
 PATIENCE_S: Final = 1.25
 """So long nothing has to have come from a client, until silence is fed in its place."""
 
+HELD_UP_S: Final = 5.0
+"""So much sound may come at once after a time without any."""
+
 MOST_SILENCE: Final = 10
 """Seconds that a model has to begin to speak of what it was told."""
 
@@ -76,14 +79,22 @@ class Conversation:
 
 
 class Upload:
-    """Tells a client that sends faster than real time from one that streams a microphone."""
+    """Tells a client that sends faster than real time from one that streams a microphone.
+
+    What a network has held up comes at once and is no upload.
+    """
 
     def __init__(self) -> None:
-        self._heard_until = 0.0
+        self._heard_until = float("-inf")
 
-    def came(self, seconds: float, now: float) -> bool:
-        """So much sound came; whether it is ahead of the clock by more than a stream is."""
-        self._heard_until = max(self._heard_until, now) + seconds
+    def came(self, seconds: float, now: float, *, is_quiet: bool) -> bool:
+        """So much sound came; whether it is ahead of the clock by more than a stream is.
+
+        `is_quiet`: nothing waits to be heard, by either side. Then nobody is ahead.
+        """
+        if is_quiet:
+            self._heard_until = min(self._heard_until, now)
+        self._heard_until = max(self._heard_until, now - HELD_UP_S) + seconds
         return self._heard_until - now > BURST_LEAD_S
 
 

@@ -437,7 +437,8 @@ class Live:
         if conversation is None or not samples.size:
             return []
         steps: list[Step | Detect] = []
-        if conversation.upload.came(samples.size / INPUT_RATE_HZ, now):
+        is_quiet = not self._flow.waiting_units and conversation.playout.is_empty
+        if conversation.upload.came(samples.size / INPUT_RATE_HZ, now, is_quiet=is_quiet):
             self._flow.keep_all()
         # What is sent ahead of the clock was not said over the answer that is heard now.
         is_over = conversation.is_saying(self._flow) and not self._flow.keeps_all

@@ -510,6 +510,22 @@ def test_upload_far_ahead_of_the_clock_loses_no_second() -> None:
     assert not any(answer.outcome is Outcome.DROPPED for answer in session.answers)
 
 
+def test_microphone_that_a_network_held_up_still_interrupts() -> None:
+    session = live()
+    session.talk((LISTEN, ""))
+    session.wait(3.0)
+    for _ in range(30):
+        session.client(append(0.1))
+    while len(session.runs) > session.finished:
+        session.finish(LISTEN)
+    session.talk((CHUNK, "One two three"), (CHUNK, " four"))
+    for _ in range(12):
+        session.client(append(0.1, 0.5))
+        session.wait(0.1)
+
+    assert session.runs[-1].force_listen or any(run.force_listen for run in session.runs)
+
+
 def test_client_far_ahead_is_not_read_and_bounded() -> None:
     session = live()
     for _ in range(100):

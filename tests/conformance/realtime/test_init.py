@@ -202,11 +202,11 @@ async def test_model(stack: Stack) -> None:
         await client.expect("session.created")
 
 
-async def test_mode_and_unknown_fields_are_ignored(stack: Stack) -> None:
-    """3.1 `mode`: any, ignored. Section 1: unknown fields in events are ignored without comment."""
+async def test_mode_has_no_effect_and_unknown_fields_are_ignored(stack: Stack) -> None:
+    """3.1 `mode`: any, listed. Section 1: unknown fields in events are ignored without comment."""
     async with stack.client() as client:
         created = await G3.begin(client, mode={"x": 1}, nonsense=[1], deferred_finalize=True)
-        assert "unsupported_fields" not in created
+        assert created["unsupported_fields"] == ["mode"]
 
 
 async def test_tools_are_not_honoured(stack: Stack) -> None:
@@ -238,7 +238,8 @@ async def test_slices_of_the_session(stack: Stack, words: Words) -> None:
         refused = await client.ask(words.init(**{words.config: {"max_slice_nums": 10}}))
         assert refused == error("invalid_payload", words.path(f"{words.config}.max_slice_nums"))
         await client.send(words.init(max_slice_nums=9, **{words.config: {"max_slice_nums": 1}}))
-        assert "unsupported_fields" not in await client.expect("session.created")
+        created = await client.expect("session.created")
+        assert created["unsupported_fields"] == ["max_slice_nums"], "the model sees nothing"
 
 
 # -------------------------------------------------------------------------------------------- 3.6 config

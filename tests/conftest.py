@@ -85,6 +85,7 @@ SLOW = (
     "ws_adapter/dispatch/test_contract.py",
     "ws_adapter/dispatch/test_redis.py",
     "ws_adapter/observability/test_metrics.py",
+    "ws_adapter/protocol/realtime_ga/test_truncation.py",
     "ws_adapter/protocol/wire/test_schema_truth.py",
     "ws_adapter/recording/test_sessions.py",
     "ws_adapter/server/test_floods.py",

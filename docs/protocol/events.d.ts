@@ -2492,6 +2492,14 @@ export namespace RealtimeGa {
     audio_tokens: number;
     image_tokens: number;
     cached_tokens: number;
+    /** Absent where some of an input of several kinds was cached: the worker counts these together. */
+    cached_tokens_details?: CachedTokens;
+  }
+  /** Input tokens that were cached, by kind. */
+  interface CachedTokens {
+    text_tokens: number;
+    audio_tokens: number;
+    image_tokens: number;
   }
   /** Output tokens by kind. */
   interface OutputTokens {

@@ -1,11 +1,12 @@
 """A conversation by OpenAI's SDK of voice agents, as its users hold one; prints what came as JSON.
 
-    python voice_agents.py ws://HOST:PORT/v1/realtime?model=MODEL KEY MODEL [QUESTION.pcm]
+    python voice_agents.py ws://HOST:PORT/v1/realtime?model=MODEL KEY MODEL [QUESTION.pcm|semantic_vad]
 
-Two typed questions with server_vad, or one that is spoken with the turn detection that the SDK asks for by
-itself: 24 kHz, one channel, 16-bit PCM without a header, sent as fast as it is spoken, and then silence. It
-runs in an environment of its own, since that SDK needs an older `websockets`. Events that do not fit their
-types it reports as errors.
+Two typed questions with server_vad; or one that is spoken with the turn detection that the SDK asks for by
+itself; or, with `semantic_vad` in its place, two typed ones with that turn detection and a tool. A spoken
+question is 24 kHz, one channel, 16-bit PCM without a header, sent as fast as it is spoken, and then silence.
+This runs in an environment of its own, since that SDK needs an older `websockets`. Events that do not fit
+their types it reports as errors.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from agents import function_tool
 from agents.realtime import RealtimeAgent, RealtimeRunner, RealtimeSession
 
 PATIENCE_S = 60.0
@@ -23,9 +25,16 @@ PIECE = 960
 
 
 async def converse(url: str, key: str, model: str, question: str = "") -> dict[str, Any]:
-    agent = RealtimeAgent(name="Antiphon", instructions="Answer briefly.")
+    @function_tool
+    async def forecast(city: str) -> str:
+        """The weather of a city."""
+        return f"Rain in {city}."
+
+    is_default, question = question == "semantic_vad", question.replace("semantic_vad", "")
+    tools = [forecast] if is_default else []
+    agent = RealtimeAgent(name="Antiphon", instructions="Answer briefly.", tools=list(tools))
     settings: Any = {"model_name": model}
-    if not question:
+    if not question and not is_default:
         settings["audio"] = {"input": {"turn_detection": {"type": "server_vad"}}}
     runner = RealtimeRunner(agent, config={"model_settings": settings})
     session = await runner.run(model_config={"url": url, "api_key": key})

@@ -232,6 +232,8 @@ def _realtime(
         return _in_mode(Mode(mode))
     if mode:
         return Misdirected(Dialect.REALTIME, _unserved(mode[:_LONGEST_ECHO], set(Mode)))
+    if "call_id" in query:
+        return Misdirected(Dialect.REALTIME_GA, _NO_CALLS)
     is_transcription = _first(query, "intent") == Mode.TRANSCRIPTION
     talking = Selection(Dialect.REALTIME_GA, Mode.CHAT, announces_slot=False, model=_first(query, "model"))
     if opens:
@@ -258,6 +260,12 @@ _WAITING: Final = _DUPLEX_MODES | {Mode.CHAT}
 """Modes whose clients may wait for a worker that serves them."""
 
 
+_NO_CALLS: Final = Verdict(
+    ErrorCode.INVALID_PAYLOAD,
+    "call_id: no calls (WebRTC, SIP) are served here; connect to /v1/realtime?model=",
+    None,
+    CloseCode.INVALID_REQUEST,
+)
 _NO_HALF_DUPLEX: Final = Verdict(
     ErrorCode.UNSUPPORTED_PROTOCOL,
     "half duplex is not served here; use /ws/duplex",

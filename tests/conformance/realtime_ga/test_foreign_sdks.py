@@ -159,12 +159,18 @@ def test_agents_for_python_as_they_come_out_of_the_box(shipped: Stack, tmp_path:
 
 
 @needs_agents
-def test_agents_for_python_find_no_event_invalid(shipped: Stack) -> None:
-    """Each event is held against the types of OpenAI's client, and one that does not fit is an error."""
+@pytest.mark.parametrize("detection", ["server_vad", "semantic_vad"])
+def test_agents_for_python_find_no_event_invalid(shipped: Stack, detection: str) -> None:
+    """Each event is held against the types of OpenAI's client, and one that does not fit is an error.
+
+    With `semantic_vad` they are as they come, and have a tool, which the model cannot call.
+    """
     url = shipped.url(f"/v1/realtime?model={MODEL}")
+    own = ("semantic_vad",) if detection == "semantic_vad" else ()
 
-    told = run(str(AGENTS / "bin/python"), "voice_agents.py", url, "none", MODEL)
+    told = run(str(AGENTS / "bin/python"), "voice_agents.py", url, "none", MODEL, *own)
 
+    assert told["turn_detection"] == detection
     assert told["errors"] == []
     assert told["events"][0] == "session.created"
     assert told["audio_bytes"] > 48_000

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 from openai import AsyncOpenAI
+from openai.types.realtime import RealtimeServerEvent
+from pydantic import TypeAdapter
 
 from tests.conformance.support.stack import Stack
 from tests.recordings import make
@@ -20,6 +22,7 @@ RECORDINGS = Path(make.__file__).parent
 RATE = 24_000
 PIECE = RATE // 50 * 2
 """Bytes of 20 ms."""
+_EVENTS: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
 SEMANTIC = {"type": "realtime", "audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}
 
 
@@ -139,3 +142,58 @@ async def interrupted_answer(stack: Stack) -> None:
 async def test_a_spoken_question_is_answered_and_speech_over_an_answer_ends_it(shipped: Stack) -> None:
     """Both at once: a conversation takes its ten seconds."""
     await asyncio.gather(spoken_answer(shipped), interrupted_answer(shipped))
+
+
+async def test_clients_greet_type_and_change_instructions_around_the_models_own_turns(shipped: Stack) -> None:
+    """The microphone is open before the first update; every event fits the types of OpenAI's SDK."""
+    pcm, reply = question("counting")
+    client = AsyncOpenAI(api_key="none", base_url=f"{shipped.address}/v1")
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        client.realtime.connect(model="antiphon-mini") as connection,
+    ):
+        microphone = Microphone(connection)
+        before = base64.b64encode(bytes(10 * PIECE)).decode()
+        await connection.input_audio_buffer.append(audio=before)
+        speaking = asyncio.create_task(microphone.run())
+
+        async def answer() -> Any:
+            while True:
+                frame = json.loads(await connection.recv_bytes())
+                event = _EVENTS.validate_python(frame)
+                assert event.type != "error", event
+                if event.type == "session.updated":
+                    detections.append(frame["session"]["audio"]["input"]["turn_detection"]["type"])
+                if event.type == "response.done":
+                    return event.response
+
+        detections: list[str] = []
+        try:
+            await connection.session.update(session=SEMANTIC)  # type: ignore[arg-type]
+            await write(connection)
+            greeting = await answer()
+            microphone.say(pcm)
+            spoken = await answer()
+            await connection.session.update(session={"type": "realtime", "instructions": "Be brief."})
+            await write(connection)
+            typed = await answer()
+            microphone.say(pcm)
+            again = await answer()
+        finally:
+            speaking.cancel()
+            with suppress(asyncio.CancelledError):
+                await speaking
+
+    assert detections == ["semantic_vad", "semantic_vad"]
+    assert [done.status for done in (greeting, spoken, typed, again)] == ["completed"] * 4
+    transcripts = [done.output[0].content[0].transcript for done in (greeting, spoken, typed, again)]
+    assert "antiphon" in transcripts[0]
+    assert "antiphon" in transcripts[2]
+    assert (transcripts[1], transcripts[3]) == (reply, reply)
+
+
+async def write(connection: Any) -> None:
+    """A typed question, and that it is to be answered."""
+    content = [{"type": "input_text", "text": "what is your name"}]
+    await connection.conversation.item.create(item={"type": "message", "role": "user", "content": content})
+    await connection.response.create()

@@ -246,6 +246,12 @@ async def test_the_beta_is_refused_by_its_name(value: str) -> None:
         assert await told(client) == ("beta_api_shape_disabled", 4000, expected)
 
 
+async def test_call_is_refused_and_its_id_named() -> None:
+    """It opened a full-duplex session of another protocol."""
+    async with served() as stage, coming(stage, "/v1/realtime?call_id=rtc_1") as client:
+        assert await told(client) == ("invalid_value", 4000, "invalid_request_error.invalid_value")
+
+
 @pytest.mark.parametrize(
     ("path", "code"), [("/v1/realtime?model=", "missing_model"), ("/v1/realtime?model=x", "invalid_model")]
 )

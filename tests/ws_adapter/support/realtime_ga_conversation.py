@@ -158,6 +158,7 @@ class RealtimeGaConversation:
                 case RunTurn():
                     assert self.has_slot
                     self.runs.append(action)
+                    self._done = 0
                 case RunUnit():
                     assert self.has_slot
                     self.units.append(action)
@@ -177,6 +178,7 @@ class RealtimeGaConversation:
                     assert self.has_slot
                     self.has_slot = False
                     self._answered = len(self.units)
+                    self._ready = len(self.configured)
                 case Note(text=text):
                     self.notes.append(text)
                 case Apart(work=work):

@@ -88,6 +88,22 @@ def test_rule_1_of_two_modes_the_first_counts(query: str) -> None:
     assert chosen(f"/v1/realtime?{query}").mode is Mode.AUDIO
 
 
+@pytest.mark.parametrize(
+    "query", ["call_id=rtc_1", "call_id=", "call_id=rtc_1&model=m", "intent=transcription&call_id=1"]
+)
+def test_call_id_is_refused_by_name(query: str) -> None:
+    """It would open a session of another model than the call's."""
+    found = select(f"/v1/realtime?{query}", (), Mode.VIDEO, None)
+
+    assert isinstance(found, Misdirected)
+    assert found.dialect is Dialect.REALTIME_GA
+    assert found.verdict.message.startswith("call_id: ")
+
+
+def test_mode_goes_before_call_id() -> None:
+    assert chosen("/v1/realtime?mode=audio&call_id=rtc_1").mode is Mode.AUDIO
+
+
 def test_rule_2_intent_of_transcription() -> None:
     """There the client's first frame may choose OpenAI's events."""
     expected = replace(TRANSCRIBING, may_be_ga=True)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import UNSET, UnsetType
+
 from ws_adapter.protocol.core.actions import Action, Send
 from ws_adapter.protocol.core.config import WorkerSetup
 from ws_adapter.protocol.core.signals import CallDelta, Finish, Piece, Prefilled, UnitDone, UnitEnd
@@ -15,6 +17,7 @@ from ws_adapter.protocol.realtime_ga.transcript import Transcript
 from ws_adapter.protocol.realtime_ga.wire import events
 from ws_adapter.protocol.realtime_ga.wire.items import CallItem, Item, MessageItem, Spoken, Status, Written
 from ws_adapter.protocol.realtime_ga.wire.resources import (
+    CachedTokens,
     InputTokens,
     Modality,
     OutputTokens,
@@ -26,7 +29,7 @@ from ws_adapter.protocol.realtime_ga.wire.resources import (
     Usage,
 )
 from ws_adapter.protocol.realtime_ga.wire.teller import Teller
-from ws_adapter.protocol.wire.events import NO_TOKENS, TokenUsage
+from ws_adapter.protocol.wire.events import NO_TOKENS, InputTokenDetails, TokenUsage
 
 
 @dataclass(frozen=True)
@@ -307,12 +310,21 @@ class Response:
         )
 
 
+def _cached(given: InputTokenDetails) -> CachedTokens | UnsetType:
+    kinds = (given.text_tokens, given.audio_tokens, given.vision_tokens)
+    if given.cached_tokens in (0, sum(kinds)) or sum(kind > 0 for kind in kinds) == 1:
+        return CachedTokens(*(min(kind, given.cached_tokens) for kind in kinds))
+    return UNSET
+
+
 def _usage(tokens: TokenUsage) -> Usage:
     given, made = tokens.input_token_details, tokens.output_token_details
     return Usage(
         tokens.total_tokens,
         tokens.input_tokens,
         tokens.output_tokens,
-        InputTokens(given.text_tokens, given.audio_tokens, given.vision_tokens, given.cached_tokens),
+        InputTokens(
+            given.text_tokens, given.audio_tokens, given.vision_tokens, given.cached_tokens, _cached(given)
+        ),
         OutputTokens(made.text_tokens, made.audio_tokens),
     )

@@ -614,3 +614,29 @@ def test_what_is_not_sent_yet_can_be_flushed() -> None:
 
     assert done(events)["output"][0]["content"][0]["transcript"] == "OneTwo"
     assert len(heard(session.sent)) == 48_000
+
+
+@pytest.mark.parametrize(
+    ("counts", "details"),
+    [
+        ({"input_text": 30}, {"text_tokens": 0, "audio_tokens": 0, "image_tokens": 0}),
+        ({"input_text": 30, "cached": 16}, {"text_tokens": 16, "audio_tokens": 0, "image_tokens": 0}),
+        (
+            {"input_text": 30, "input_audio": 10, "cached": 40},
+            {"text_tokens": 30, "audio_tokens": 10, "image_tokens": 0},
+        ),
+        ({"input_text": 30, "input_audio": 10, "cached": 16}, None),
+    ],
+)
+def test_cached_tokens_are_told_by_kind_where_that_is_known(
+    counts: dict[str, int], details: dict[str, int] | None
+) -> None:
+    session = talking()
+    session.respond()
+    session.say()
+
+    events = session.finish(tokens=counted.tokens(**counts))
+
+    given = done(events)["usage"]["input_token_details"]
+    assert given["cached_tokens"] == counts.get("cached", 0)
+    assert given.get("cached_tokens_details") == details

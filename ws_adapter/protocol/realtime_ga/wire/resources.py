@@ -6,7 +6,7 @@ absent then.
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ws_adapter.protocol.realtime_ga.wire.items import Item
 from ws_adapter.protocol.wire.events import Count
@@ -111,6 +111,14 @@ class StatusDetails(Struct, omit_defaults=True):
     error: ResponseError | None = None
 
 
+class CachedTokens(Struct):
+    """Input tokens that were cached, by kind."""
+
+    text_tokens: Count
+    audio_tokens: Count
+    image_tokens: Count
+
+
 class InputTokens(Struct):
     """Input tokens by kind; those that were cached count among them."""
 
@@ -118,6 +126,8 @@ class InputTokens(Struct):
     audio_tokens: Count
     image_tokens: Count
     cached_tokens: Count
+    cached_tokens_details: CachedTokens | UnsetType = UNSET
+    """Absent where some of an input of several kinds was cached: the worker counts these together."""
 
 
 class OutputTokens(Struct):

@@ -2933,6 +2933,8 @@ export namespace TranscriptionGa {
     expires_at: number;
     audio: AudioResource;
     include: Array<string> | null;
+    /** Paths in `session` of what was accepted but is not honoured; absent if there is nothing. */
+    unsupported_fields?: Array<string>;
   }
   /** Sound of the client's. */
   interface AudioResource {

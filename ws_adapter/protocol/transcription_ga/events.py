@@ -100,6 +100,8 @@ class SessionResource(Struct, kw_only=True):
     """Unix seconds of its end."""
     audio: AudioResource
     include: list[str] | None
+    unsupported_fields: list[str] | UnsetType = UNSET
+    """Paths in `session` of what was accepted but is not honoured; absent if there is nothing."""
 
 
 class SessionCreated(RealtimeEvent, kw_only=True, tag="session.created"):

@@ -104,7 +104,19 @@ class Settings:
                 )
             ),
             include=self._include,
+            unsupported_fields=self._unsupported or UNSET,
         )
+
+    @property
+    def _unsupported(self) -> list[str]:
+        """Paths of what is as it was given and changes nothing: no model here is told of it."""
+        told = _as_given(self._fields.transcription) or {}
+        paths = [f"audio.input.transcription.{name}" for name in told if name != "model"]
+        if _as_given(self._fields.noise_reduction) is not None:
+            paths.append("audio.input.noise_reduction")
+        if self.vad is not None and isinstance(self.vad.idle_timeout_ms, int):
+            paths.append("audio.input.turn_detection.idle_timeout_ms")
+        return [*paths, "include"] if self._include else paths
 
 
 def _worker_model(fields: InputFields, catalogue: Catalogue | None) -> str:

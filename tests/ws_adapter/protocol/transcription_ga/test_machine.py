@@ -244,6 +244,33 @@ def test_a_change_that_cannot_be_changes_nothing() -> None:
     assert updated["session"] == session.sent[1]["session"]
 
 
+def test_settings_without_effect_are_listed() -> None:
+    session = begun()
+    transcription = {"model": "whisper-1", "language": "de", "keywords": ["Bern"]}
+    audio = {"input": {"transcription": transcription, "noise_reduction": {"type": "near_field"}}}
+    given = {"type": "transcription", "audio": audio, "include": ["item.input_audio_transcription.logprobs"]}
+
+    (updated,) = session.client({"type": "session.update", "session": given})
+    (plain,) = session.client(
+        {
+            "type": "session.update",
+            "session": {
+                "type": "transcription",
+                "audio": {"input": {"transcription": None, "noise_reduction": None}},
+                "include": None,
+            },
+        }
+    )
+
+    assert updated["session"]["unsupported_fields"] == [
+        "audio.input.transcription.language",
+        "audio.input.transcription.keywords",
+        "audio.input.noise_reduction",
+        "include",
+    ]
+    assert "unsupported_fields" not in plain["session"]
+
+
 def test_the_model_may_be_named() -> None:
     session = begun()
     session.client({"type": "session.update", "session": {"type": "transcription", "audio": {"input": {

@@ -1,9 +1,11 @@
 """`antiphon check-config`: what a model takes, told before it is loaded."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import MambaConfig
 
 from inference_service.kernels.selection import usable
 from tests.cli.support.process import run_cli, run_here
@@ -95,3 +97,31 @@ def test_on_a_gpu_it_tells_what_a_token_takes_and_what_has_not_run(folder: Path)
     assert gpu["a step, each", "tokens"] == "2.0 MiB"  # of one of 2 layers, and in bfloat16
     assert ("tokens", "not run on CUDA") in gpu
     assert not any("token" in part for line in usual for part in line)
+
+
+def test_process_itself_counts_on_this_machine_and_not_in_memory_that_is_given(folder: Path) -> None:
+    usual, given = (
+        rows(run_here("check-config", "--model", str(folder), "--slots", "1", *more).out)
+        for more in ([], ["--memory-gib", "8"])
+    )
+
+    assert usual["process", "with libraries"].endswith("GiB")
+    assert ("process", "with libraries") not in given
+
+
+def test_voices_of_recordings_do_not_count_where_none_can_be_read(folder: Path, tmp_path: Path) -> None:
+    without = Path(shutil.copytree(folder, tmp_path / "tiny"))
+    (without / "vocoder/campplus.onnx").unlink()
+
+    told = rows(run_here("check-config", "--model", str(without), "--slots", "1").out)
+
+    assert ("a session", "voice") not in told
+
+
+def test_model_whose_memory_is_not_known_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    MambaConfig(vocab_size=16, hidden_size=16, num_hidden_layers=1).save_pretrained(tmp_path)
+
+    done = run_here("check-config", "--model", str(tmp_path))
+
+    assert done.code == 2
+    assert done.err == "What a model of type 'mamba' takes is not known before it is loaded.\n"

@@ -39,9 +39,13 @@ from inference_service.options import SpeechOptions
 from tests.inference_service.engine.device.fakes import DEVICE, Fakes, duplex_runtime
 from tests.support.drawing import jpeg
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Accessing the data pointer of FakeTensor", "ignore:divide by zero encountered"
-)
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:Accessing the data pointer of FakeTensor", "ignore:divide by zero encountered"
+    ),
+    # With CUDA torch would look for the second GPU.
+    pytest.mark.skipif(torch.cuda.is_available(), reason="fakes stand for a GPU where there is none"),
+]
 SLOTS = 3
 LIMIT = 1024
 VOICE_FRAMES = 100

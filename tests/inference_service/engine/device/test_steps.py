@@ -189,6 +189,44 @@ def test_every_way_that_runs_here_is_attention_over_a_contexts_own_entries(
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("seed", seeds(0, *range(1, 8)))
+@pytest.mark.parametrize(("way", "device"), RUNNING)
+def test_every_way_with_random_pages_lengths_and_heads_sees_its_own_context(
+    way: str, device: str, seed: int
+) -> None:
+    """Rows of no context have huge keys and values, which `gathered` bears to be no numbers.
+
+    A cache keeps its keys finite, and for `varlen`, which multiplies what it masks by zero, its values too.
+    """
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    dtype, tolerance = (torch.float32, 2e-5) if device == "cpu" else (torch.bfloat16, 0.03)
+    attend = {"gathered": gathered, "varlen": varlen}[way]
+    for _ in range(12):
+        kv, groups, head = rng.choice([1, 2, 4]), rng.choice([1, 2, 4]), rng.choice([16, 64, 128])
+        count, width = rng.randint(1, 9), rng.randint(1, 6)
+        pages = count * width + rng.randint(0, 5)
+        table = torch.tensor(rng.sample(range(pages), count * width), dtype=torch.int32).view(count, width)
+        ends = torch.tensor([rng.randint(1, width * PAGE) for _ in range(count)], dtype=torch.int32)
+        cells = (table.long()[:, :, None] * PAGE + torch.arange(PAGE)).flatten(1)
+        other = torch.nan if way == "gathered" else 1e4
+        keys, values = (torch.full((kv, pages * PAGE, head), it) for it in (1e4, other))
+        for row, end in zip(cells, ends.tolist(), strict=True):
+            for slab in (keys, values):
+                slab[:, row[:end]] = torch.randn(kv, end, head, generator=generator)
+        queries = torch.randn(count, kv * groups, head, generator=generator)
+        window = rng.choice([None, rng.randint(1, width * PAGE)])
+        given = [it.to(device, dtype) for it in (queries, keys, values)]
+
+        seen = attend(*given, Contexts(table.to(device), ends.to(device)), None, window).float().cpu()
+
+        for row, (own, end) in enumerate(zip(cells, ends.tolist(), strict=True)):
+            begin = 0 if window is None else max(0, end - window)
+            k, v = (slab[:, own[begin:end]].repeat_interleave(groups, 0) for slab in (keys, values))
+            alone = nn.functional.scaled_dot_product_attention(queries[row][:, None], k, v)
+            torch.testing.assert_close(seen[row], alone[:, 0], atol=tolerance, rtol=tolerance)
+
+
+@torch.inference_mode()
 def test_window_that_slides_needs_no_shape_beyond_those_captured_at_start() -> None:
     """A shape that is not captured at start would be captured in service, which stops every session."""
     decoder = pair(qwen3)[1]

@@ -62,6 +62,17 @@ async def test_what_only_newer_workers_can_is_refused_and_not_left_out_in_silenc
                 await turn.answer()
 
 
+async def test_video_is_refused_by_a_worker_that_knows_none(served: Served) -> None:
+    video = antiphon.Message("user", [antiphon.Video(b"\0\0\0\x10ftypisom"), "What is this?"])
+    async with served(*REPLY) as stage:
+        async with antiphon.connect(stage.address) as client:
+            with pytest.raises(antiphon.AntiphonError, match=r"messages\[0\]\.content\[0\]") as refused:
+                async with client.chat([video]) as turn:
+                    await turn.answer()
+        assert refused.value.reason == "invalid_payload"
+        assert await one_answer(stage.address) == "Yes."
+
+
 async def test_what_it_does_not_say_of_itself_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow_workers(monkeypatch)
     async with running_worker(ScriptedEngine(info=EVERYTHING)) as worker:

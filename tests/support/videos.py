@@ -88,3 +88,11 @@ def tone(seconds: float, hertz: float = 440.0) -> Pcm:
 def short() -> bytes:
     """Two seconds with sound, in MP4."""
     return video(numbered(20), rate=10, sound=tone(2.0))
+
+
+def upright(data: bytes) -> bytes:
+    """An MP4 file as a phone that was held upright writes it: to be turned by a quarter, clockwise."""
+    quarter = [0, 1 << 16, 0, -1 << 16, 0, 0, 0, 0, 1 << 30]
+    matrix = b"".join(number.to_bytes(4, "big", signed=True) for number in quarter)
+    at = data.index(b"tkhd") + 4 + 40
+    return data[:at] + matrix + data[at + len(matrix) :]

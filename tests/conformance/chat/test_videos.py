@@ -2,6 +2,7 @@
 
 import base64
 import wave
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -99,24 +100,27 @@ async def test_video_on_a_connection_of_many_turns(shipped: Stack) -> None:
     assert done["usage"]["input_token_details"]["vision_tokens"] == 8
 
 
-REFUSED = {
-    "not a video": (b"GIF89a" + bytes(99), "expected an MP4, MOV, WebM or Matroska file, got something else"),
-    "cut short": (short()[:-100], "is cut short"),
-    "no pictures": (sound_alone(), "has no moving pictures"),
-    "too long": (video(numbered(601, (32, 32)), rate=1), "must last at most 600 s, not 601.0 s"),
-    "too large": (video(numbered(1, (4112, 64))), "must be at most 4096 x 4096, not 4112 x 64"),
-    "unknown codec": (video(numbered(4), codec="mpeg4"), "has pictures in mpeg4"),
+REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
+    "not a video": (
+        lambda: b"GIF89a" + bytes(99),
+        "expected an MP4, MOV, WebM or Matroska file, got something else",
+    ),
+    "cut short": (lambda: short()[:-100], "is cut short"),
+    "no pictures": (sound_alone, "has no moving pictures"),
+    "too long": (lambda: video(numbered(601, (32, 32)), rate=1), "must last at most 600 s, not 601.0 s"),
+    "too large": (lambda: video(numbered(1, (4112, 64))), "must be at most 4096 x 4096, not 4112 x 64"),
+    "unknown codec": (lambda: video(numbered(4), codec="mpeg4"), "has pictures in mpeg4"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 async def test_refusal_says_why_and_frees_the_slot(shipped: Stack, name: str) -> None:
     """5.3 refusals: `invalid_payload` with the reason in one sentence, 1008; the slot goes on to the next."""
-    data, told = REFUSED[name]
+    make, told = REFUSED[name]
     slots = (await shipped.request("/ready"))[1]["slots"]
     async with shipped.client(CHAT) as client:
         client.ignored = {"queued", "queue_update", "queue_done"}
-        await client.send(asked(data))
+        await client.send(asked(make()))
         events, code = await client.end()
 
     assert (events[-1]["code"], code) == ("invalid_payload", 1008)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from inference_service.video.messages import Order
 from inference_service.video.process import VideoReader
-from tests.support.videos import SAMPLE_RATE, SIZE, number, numbered, shown, tone, video
+from tests.support.videos import SAMPLE_RATE, SIZE, number, numbered, shown, tone, upright, video
 
 FIELD = "turn.messages[0].content[0].video"
 REFERENCE: list[dict[str, Any]] = json.loads(Path(__file__).with_name("reference.json").read_text())
@@ -109,3 +109,25 @@ def test_large_frames_are_scaled_down_in_their_shape() -> None:
     assert frame.shape[0] * frame.shape[1] <= 65_536
     assert frame.shape[1] / frame.shape[0] == pytest.approx(16 / 9, rel=0.01)
     assert np.abs(frame.reshape(-1, 3).mean(axis=0) - (254, 0, 0)).max() < 6
+
+
+def test_video_of_a_phone_stands_upright() -> None:
+    pixels = np.zeros((64, 128, 3), np.uint8)
+    pixels[:, :64, 0], pixels[:, 64:, 2] = 255, 255
+    data = upright(video([pixels], rate=10))
+
+    reader, [[frame]] = read(data)
+
+    assert reader.sizes == [(64, 128)]
+    assert frame[:56].mean(axis=(0, 1)).argmax() == 0
+    assert frame[72:].mean(axis=(0, 1)).argmax() == 2
+
+
+@pytest.mark.parametrize("codec", ["libx264", pytest.param("libx265", marks=pytest.mark.long)])
+def test_largest_frames_fit_into_the_memory_of_the_process(codec: str) -> None:
+    data = video(numbered(5, (4096, 4096)), rate=4, codec=codec, options={"preset": "ultrafast"})
+
+    _, pictures = read(data, Order(600.0, 65_536, 4))
+
+    assert [number(frame) for frame, *_ in pictures] == [0, 4]
+    assert [len(stack) for _, *stack in pictures] == [1, 0]

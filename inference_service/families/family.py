@@ -17,9 +17,6 @@ from inference_service.options import USUAL_SPEECH, SpeechOptions
 
 T = TypeVar("T")
 
-GROUP: Final = "antiphon.families"
-"""Group of the entry points of packages that bring a family."""
-
 DTYPE: Final = "dtype"
 SPEECH: Final = "no_speech, vocoder, vocoder_steps, vocoder_dtype and voice"
 

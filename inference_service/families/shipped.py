@@ -141,7 +141,7 @@ def _causal_footprint(folder: Path, settings: Settings) -> Footprint:
         ) from None
 
 
-FAMILIES: Final = (
+SHIPPED: Final = (
     Family(
         "MiniCPM-o",
         lambda config: config.get("model_type") == MINICPMO,

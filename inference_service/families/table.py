@@ -6,11 +6,12 @@ from pathlib import Path
 
 import torch
 
+from antiphon.semconv import FAMILIES
 from inference_service.checkpoints.files import read_json
 from inference_service.errors import ConfigurationError
-from inference_service.families.family import GROUP, Build, Family, Settings
+from inference_service.families.family import Build, Family, Settings
 from inference_service.families.footprint import Footprint
-from inference_service.families.shipped import CAUSAL, FAMILIES
+from inference_service.families.shipped import CAUSAL, SHIPPED
 from inference_service.models.causality import require_causal
 from inference_service.options import USUAL_SPEECH, SpeechOptions
 
@@ -23,7 +24,7 @@ def families() -> tuple[Family, ...]:
     Raises `ConfigurationError` if a package's entry point does not name a `Family`.
     """
     brought: list[Family] = []
-    for entry in entry_points(group=GROUP):
+    for entry in entry_points(group=FAMILIES):
         try:
             found = entry.load()
         except Exception as error:  # whatever the package does while it is imported
@@ -33,10 +34,10 @@ def families() -> tuple[Family, ...]:
             ) from error
         if not isinstance(found, Family):
             raise ConfigurationError(
-                f"The entry point {entry.name!r} of {GROUP} names {entry.value}, which is no Family."
+                f"The entry point {entry.name!r} of {FAMILIES} names {entry.value}, which is no Family."
             )
         brought.append(found)
-    return (*FAMILIES, *brought, CAUSAL)
+    return (*SHIPPED, *brought, CAUSAL)
 
 
 def load(

@@ -85,6 +85,7 @@ class UnitTelemetry:
         self._first_audio_after = metrics.first_audio.recorder(kind, dialect)
         self._overhead = metrics.overhead.recorder()
         self._outbox = metrics.outbox.recorder()
+        self._has_waited = False
         self.slot: SlotTotals | None = None
         """Totals of the slot that the session has, or had last."""
         self._running: dict[int, _Unit] = {}
@@ -133,6 +134,7 @@ class UnitTelemetry:
     def ended(self, done: UnitDone, waiting_s: float) -> None:
         """The end of a unit was passed on; so many seconds of audio wait for the client now."""
         if waiting_s:
+            self._has_waited = True
             self._outbox(waiting_s)
         unit, self._ending = self._ending, None
         if unit is None:
@@ -188,6 +190,8 @@ class UnitTelemetry:
 
     def end(self, now: float) -> None:
         """The session is over; so is a turn that had not come to its end."""
+        if not self._has_waited:
+            self._outbox(0.0)
         if self._turn is not None:
             self._end_turn(self._turn, now, UnitEnd.CANCELLED)
 

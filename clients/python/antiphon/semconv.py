@@ -19,6 +19,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 # --------------------------------------------------------------------------------------- call metadata
 
+FAMILIES: Final = "antiphon.families"
+"""Group of the entry points of packages that bring a family of models."""
+
 METADATA_SESSION_ID: Final = "antiphon-session-id"
 """On all three streams: the session's name, chosen by the caller, 1 to 64 visible ASCII characters."""
 
@@ -644,7 +647,7 @@ BYTES: Final = Metric("antiphon_bytes_total", "By", "What was sent and received.
 OUTBOX: Final = Metric(
     "antiphon_outbox_seconds",
     "s",
-    "Audio that waits for a client, at the end of each unit that finds some.",
+    "Audio that waits for a client, after each unit that leaves some; else 0 at the end of a session.",
     (),
     OUTBOX_SECONDS,
 )

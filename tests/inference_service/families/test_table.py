@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from antiphon.semconv import FAMILIES
 from inference_service.errors import ConfigurationError
 from inference_service.families import table
-from inference_service.families.family import GROUP
 from inference_service.options import SpeechOptions
 from tests.inference_service.engine.support import tiny_causal
 
@@ -40,7 +40,7 @@ def install(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told = folder / "brought-1.0.dist-info"
     told.mkdir(parents=True)
     (told / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
-    (told / "entry_points.txt").write_text(f"[{GROUP}]\nbrought = brought_family:FAMILY\n")
+    (told / "entry_points.txt").write_text(f"[{FAMILIES}]\nbrought = brought_family:FAMILY\n")
     (folder / "brought_family.py").write_text(source)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(__import__("sys").modules, "brought_family", raising=False)

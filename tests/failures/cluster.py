@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tests.conformance.support.stack import (
     Log,
@@ -53,6 +53,8 @@ class Running:
     """Its files when nobody is there but who is always there."""
     pools: frozenset[int] = frozenset()
     """Ports to which it keeps connections for whoever comes next."""
+    pooled: set[str] = field(default_factory=set)
+    """Sockets that were such connections."""
 
     def signal(self, number: signal.Signals) -> None:
         """Sends it a signal."""
@@ -73,7 +75,7 @@ class Running:
     @property
     def files(self) -> list[str]:
         """See `tests.failures.descriptors.files`."""
-        return descriptors.files(self.process.pid, self.pools)
+        return descriptors.files(self.process.pid, self.pools, self.pooled)
 
     async def exit_code(self) -> int:
         """Waits for its end."""

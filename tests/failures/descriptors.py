@@ -5,10 +5,11 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def files(pid: int, pools: frozenset[int] = frozenset()) -> list[str]:
+def files(pid: int, pools: frozenset[int], kept: set[str]) -> list[str]:
     """Open sockets, pipes and files of a process; what threads of a pool wake each other with is none.
 
-    Connections to the ports of `pools` are left out: they are kept for whoever comes next.
+    Connections to the ports of `pools` are left out: they are kept for whoever comes next. They are noted in
+    `kept`, since one that was reset has no port any more and stays until somebody wants it.
     """
     folder = Path(f"/proc/{pid}/fd")
     found = []
@@ -16,7 +17,7 @@ def files(pid: int, pools: frozenset[int] = frozenset()) -> list[str]:
         with suppress(FileNotFoundError):
             found.append(os.readlink(entry))
     peers = _peers(pid)
-    kept = {socket for socket, (_, port) in peers.items() if port in pools}
+    kept |= {socket for socket, (_, port) in peers.items() if port in pools}
     return [
         f"{it} {peers.get(it, '')}" for it in found if not it.startswith("anon_inode:") and it not in kept
     ]

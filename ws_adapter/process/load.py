@@ -11,7 +11,9 @@ from ws_adapter.process.clock import Clock, Timer
 
 SAMPLE_S: Final = 0.5
 SAMPLES: Final = 7
-"""CPU and lag are means over the time between so many samples: 3 s."""
+"""CPU and lag are means over the time between so many samples."""
+
+WINDOW_S: Final = SAMPLE_S * (SAMPLES - 1)
 
 DROPPING_LAG: Final = 2.0
 """At so many times the lag at which no new session is taken, new input is dropped: a unit needs half a dozen
@@ -76,11 +78,11 @@ class Load:
 
     @property
     def cpu(self) -> float:
-        """Cores in use, over the last seconds."""
-        if len(self._samples) < 2:
+        """Cores in use, over the last `WINDOW_S`: a moment after the start is not taken for more."""
+        if not self._samples:
             return 0.0
         first, last = self._samples[0], self._samples[-1]
-        return (last.cpu - first.cpu) / (last.time - first.time)
+        return (last.cpu - first.cpu) / max(WINDOW_S, last.time - first.time)
 
     @property
     def loop_lag_s(self) -> float:
@@ -97,7 +99,7 @@ class Load:
         if self.is_full:
             return False
         now, limits = self._clock.now(), self._limits
-        while self._newcomers and self._newcomers[0] < now - SAMPLE_S * (SAMPLES - 1):
+        while self._newcomers and self._newcomers[0] < now - WINDOW_S:
             self._newcomers.popleft()
         expected = self.cpu + NEWCOMER_CPU * len(self._newcomers)
         if limits.max_cpu and expected >= limits.max_cpu:

@@ -290,7 +290,7 @@ async def test_7_2_more_than_20_errors(chatter: Stack) -> None:
 
 
 async def test_7_2_more_than_1000_events(chatter: Stack) -> None:
-    """7.2, changed: more than 1000 events in 5 s are slowed down; 1000 small frames at once are a flood."""
+    """7.2: more than 1000 events in 5 s: read more slowly, not closed; 1000 small frames at once: 1008."""
     async with chatter.raw_client(CHAT) as client:
         await client.send(request(Play(says=(("Seven.", 0.0),), hold="generate"), key="many"))
         await client.expect("prefill_done")

@@ -447,7 +447,7 @@ async def test_more_than_20_errors_in_a_second(stack: Processes) -> None:
 
 
 async def test_more_than_1000_events_in_5_s(stack: Processes) -> None:
-    """7.2, changed: more than 1000 events in 5 s are read more slowly, and each is answered."""
+    """7.2: more than 1000 events in 5 s: read more slowly, and each is answered."""
     async with stack.client(OMNI) as client:
         await begin(client)
         resume = RESUME | {"padding": " " * SMALL_MESSAGE}

@@ -8,6 +8,7 @@ import numpy as np
 
 from inference_service.api.engine import ModelInfo
 from tests.support.drawing import encoded, picture
+from tests.support.videos import short
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.web.routes import Dialect, Selection
 
@@ -29,6 +30,7 @@ def s16(level: int = 1000, samples: int = 27_000) -> str:
 PICTURE = base64.b64encode(encoded(picture("red", "circle", (900, 700)), "JPEG")).decode()
 """Large enough to be cut into slices."""
 OTHER = base64.b64encode(encoded(picture("blue", "square", (900, 700)), "JPEG")).decode()
+VIDEO = base64.b64encode(short()).decode()
 TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 TOOL = {"type": "function", "function": {"name": "weather", "description": "Of a city."}}
 
@@ -284,6 +286,7 @@ def _chat(root: str, script: Script) -> Script:
         return {"input": given} if root else given
 
     clip = {"type": "audio", "data": f32(seconds=1.0)}
+    seen = {"type": "video", "data": VIDEO}
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     script.patches.update(
         {
@@ -292,6 +295,7 @@ def _chat(root: str, script: Script) -> Script:
                 request({"type": "audio", "data": f32(0.3)}),
             ),
             f"{root}messages[].content[].sample_rate": (request(clip), request(clip | {"sample_rate": 8000})),
+            f"{root}messages[].content[].stack_frames": (request(seen), request(seen | {"stack_frames": 3})),
             f"{root}tts.mode": ({}, fields(tts={"mode": "audio_assistant"})),
             "payload.mode": ({}, {"payload": {"mode": "audio"}}),
         }

@@ -7,9 +7,7 @@ import pytest
 
 from tests.ws_adapter.support.stage import ManualClock
 from ws_adapter.process.clock import Timer
-from ws_adapter.process.load import NEWCOMER_CPU, SAMPLE_S, SAMPLES, Load, LoadLimits
-
-WINDOW_S = SAMPLE_S * (SAMPLES - 1)
+from ws_adapter.process.load import NEWCOMER_CPU, SAMPLE_S, SAMPLES, WINDOW_S, Load, LoadLimits
 
 
 class Busy:
@@ -41,6 +39,15 @@ async def test_cpu_is_a_mean_over_the_last_seconds() -> None:
     await busy.clock.advance(WINDOW_S / 2)
 
     assert busy.load.cpu == pytest.approx(0.7)
+
+
+async def test_moment_of_work_after_the_start_turns_nobody_away() -> None:
+    busy = Busy()
+    busy.use(1.0)
+    await busy.clock.advance(2 * SAMPLE_S)
+
+    assert busy.load.cpu == pytest.approx(2 * SAMPLE_S / WINDOW_S)
+    assert busy.load.admit()
 
 
 async def test_busy_process_takes_no_session_until_it_is_less_busy() -> None:

@@ -34,13 +34,13 @@ class WrongAnswer(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What one request came to."""
+    """The worker's answer to one request."""
 
     asked: str
     seconds: float
     text: str
     samples: int
-    """Of sound, at 24 kHz."""
+    """Number of audio samples at 24 kHz."""
 
 
 async def converse(address: str, patience_s: float, tell: Callable[[Answer], object]) -> list[Answer]:

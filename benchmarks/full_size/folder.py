@@ -35,10 +35,10 @@ class FolderRefused(Exception):
 
 @dataclass(frozen=True)
 class Written:
-    """What a run has done."""
+    """Result of a run."""
 
     nbytes: int
-    """Of all files with weights."""
+    """Bytes of all files with weights."""
     kept: int
     """Files with weights that were whole already."""
     files: int

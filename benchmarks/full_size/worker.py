@@ -29,9 +29,9 @@ class Peak:
 
     resident: int
     anonymous: int
-    """Of now: memory of its own."""
+    """Anonymous memory that it holds now."""
     mapped: int
-    """Of now: pages of files, weights among them."""
+    """Mapped pages of files that it holds now, weights among them."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ SAMPLES: Final = 7
 """CPU and lag are means over the time between so many samples."""
 
 WINDOW_S: Final = SAMPLE_S * (SAMPLES - 1)
+"""Seconds over which CPU and lag are averaged."""
 
 DROPPING_LAG: Final = 2.0
 """At so many times the lag at which no new session is taken, new input is dropped: a unit needs half a dozen
@@ -78,7 +79,7 @@ class Load:
 
     @property
     def cpu(self) -> float:
-        """Cores in use, over the last `WINDOW_S`: a moment after the start is not taken for more."""
+        """Return the cores in use, as a mean over `WINDOW_S`. Time before the start counts as idle."""
         if not self._samples:
             return 0.0
         first, last = self._samples[0], self._samples[-1]

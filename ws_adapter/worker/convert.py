@@ -37,6 +37,7 @@ from ws_adapter.protocol.wire.events import InputTokenDetails, OutputTokenDetail
 
 _LONGEST_PROBLEM: Final = 200
 """Characters of a worker's sentence that a client is told."""
+
 _ENDS: Final = {
     pb.UNIT_END_LISTEN: UnitEnd.LISTEN,
     pb.UNIT_END_CHUNK: UnitEnd.CHUNK,

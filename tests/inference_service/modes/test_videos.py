@@ -64,20 +64,6 @@ def test_refusal_names_the_field(content: list[pb.Content], sees: bool, reason: 
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
-    """The decoding processes that are started."""
-    found: list[subprocess.Popen[bytes]] = []
-    start = process._started
-
-    def noted(*arguments: Any) -> subprocess.Popen[bytes]:
-        found.append(start(*arguments))
-        return found[-1]
-
-    monkeypatch.setattr(process, "_started", noted)
-    return found
-
-
-@pytest.fixture
 def stopped(
     started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> list[subprocess.Popen[bytes]]:

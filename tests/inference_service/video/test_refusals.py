@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
-from typing import Any
 
 import pytest
 
@@ -116,20 +115,6 @@ def test_time_that_other_videos_have_taken_is_not_there_any_more() -> None:
 
 
 # ------------------------------------------------------------------------------- the decoder is not trusted
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
-    """The processes that are started."""
-    found: list[subprocess.Popen[bytes]] = []
-    start = process._started
-
-    def noted(*arguments: Any) -> subprocess.Popen[bytes]:
-        found.append(start(*arguments))
-        return found[-1]
-
-    monkeypatch.setattr(process, "_started", noted)
-    return found
 
 
 def send(started: list[subprocess.Popen[bytes]], what: signal.Signals) -> Callable[[], None]:

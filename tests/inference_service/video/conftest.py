@@ -1,0 +1,5 @@
+"""Decoding processes are noted."""
+
+from tests.inference_service.support.decoders import started
+
+__all__ = ["started"]

@@ -22,8 +22,8 @@ _ENDS = {
 def check_record(record: pb.UnitRecord, setup: SessionSetup, info: ModelInfo) -> None:
     """Raise `UnitRefused` for a record that no unit of such a session can have."""
     if not isinstance(setup, DuplexSetup) or not setup.records:
-        problem = "this session has no `records`, so that no unit can be replayed"
-        raise UnitRefused(Reason.CONTENT_UNSUPPORTED, f"recorded: {problem}.", "recorded")
+        why = "this session has no `records`, so that no unit can be replayed"
+        raise UnitRefused(Reason.CONTENT_UNSUPPORTED, f"recorded: {why}.", "recorded")
     problem: str | None
     if (size := record.ByteSize()) > MOST_BYTES:
         raise _bad("", f"has {size} bytes; at most {MOST_BYTES} are taken")

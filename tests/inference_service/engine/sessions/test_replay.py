@@ -22,10 +22,12 @@ from inference_service.api.setups import (
 from inference_service.engine.session import QueuedUnit, Stage
 from inference_service.engine.sessions.duplex import DuplexSession
 from inference_service.engine.tick import Tick
+from inference_service.families import table
 from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.test_crowd import runtime
 from tests.inference_service.engine.test_independence import shipped
 from tests.inference_service.engine.test_shares import sound
+from tests.inference_service.models.minicpmo import whole
 from tests.support.drawing import jpeg
 
 TOLERANCE = 1e-4
@@ -150,6 +152,27 @@ def test_replay_of_all_units_is_the_session_that_was_not_moved(talk: Any, make: 
     moved = replayed(talk(where, **SPEAKING), contents, [done.record for done in ends])
 
     agree(original, moved)
+
+
+@pytest.fixture(scope="module")
+def minicpmo(tmp_path_factory: pytest.TempPathFactory) -> DuplexRuntime:
+    """MiniCPM-o with random weights and its vocoder."""
+    folder = whole.write(tmp_path_factory.mktemp("models") / "MiniCPM-o-tiny")
+    runtime = table.load(folder, torch.device("cpu"), 2048)(4)
+    assert isinstance(runtime, DuplexRuntime)
+    return runtime
+
+
+def test_replay_of_minicpmo_with_pictures_agrees(talk: Any, minicpmo: DuplexRuntime) -> None:
+    original = talk(minicpmo, **SPEAKING)
+    frames = (jpeg("red", "circle", (64, 48)),)
+    contents = [UnitInput(sound(seed), frames if seed == 2 else ()) for seed in range(1, 6)]
+    ends = [original.unit(content, force_listen=seed == 3) for seed, content in enumerate(contents)]
+    assert {done.end for done in ends} & {End.CHUNK, End.TURN}
+
+    moved = replayed(talk(minicpmo, **SPEAKING), contents, [done.record for done in ends])
+
+    agree(original, moved, units=2)
 
 
 def test_replay_with_pictures_and_a_slid_window_agrees(talk: Any) -> None:

@@ -4,7 +4,8 @@
 
 An `AgentSession` hears a spoken question, and over Realtime two typed ones; its second answer is
 interrupted. Its microphone is the file, 24 kHz, one channel, 16-bit PCM without a header, at the pace of
-speech, and silence around it; its loudspeaker plays as fast as sound is spoken. TURN_DETECTION is `default` or the JSON of one.
+speech, and silence around it; its loudspeaker plays as fast as sound is spoken. TURN_DETECTION is
+`default` or the JSON of one.
 """
 
 import asyncio

@@ -42,7 +42,7 @@ WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make gcc python3-dev python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots protos check-protos schemas check-schemas websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size clean
+.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots test-clients protos check-protos schemas check-schemas websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -149,6 +149,9 @@ screenshots: install ## the web page in each of its states, as pictures in docs/
 typescript: $(NODE_STAMP) ## build the TypeScript client (needs Node 20 or newer)
 	cd $(TYPESCRIPT) && npm run --silent build
 
+test-clients: install ## hold conversations with the clients in TypeScript, JavaScript and C++, and check each against golden vectors
+	$(PYTEST) -m 'long or not long' tests/e2e/test_foreign_clients.py $(ARGS)
+
 schemas: install ## regenerate the JSON Schema and AsyncAPI files of docs/protocol
 	$(BIN)/python -m ws_adapter.schemas $(PROTOCOL)
 
@@ -205,6 +208,6 @@ full-size: install ## MiniCPM-o 4.5 at full size with random weights, served her
 
 clean: ## remove .venv, build products and caches
 	rm -rf $(VENV) $(AGENTS) $(FRAMEWORKS) $(SOCKETS) build dist *.egg-info clients/python/*.egg-info
-	rm -rf $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist $(BROWSER)/node_modules $(SDKS)/node_modules
+	rm -rf clients/cpp/build $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist $(BROWSER)/node_modules $(SDKS)/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,17 +16,13 @@ from tests.support.patience import START_S
 ROOT = Path(__file__).parents[2]
 TYPESCRIPT = ROOT / "clients" / "typescript"
 JAVASCRIPT = ROOT / "clients" / "javascript"
-CPP = ROOT / "clients" / "cpp"
 BUILD_S = 600.0
 
 needs_node = pytest.mark.skipif(
     shutil.which("npm") is None, reason="Node is not installed here: apt-get install nodejs npm (20 or newer)"
 )
 
-needs_cpp = pytest.mark.skipif(
-    shutil.which("grpc_cpp_plugin") is None or shutil.which("g++") is None,
-    reason="clients/cpp/Makefile names the packages that the C++ client is built with",
-)
+COMPILERS = {"cpp": ("g++", "grpc_cpp_plugin"), "go": ("go", "protoc-gen-go-grpc")}
 
 
 def run(*command: str, timeout_s: float = START_S) -> "subprocess.CompletedProcess[str]":
@@ -95,21 +91,23 @@ def test_typescript_says_why_it_cannot_talk(typescript: Path, worker: str, tmp_p
     assert (talk.returncode, talk.stderr) == (1, f"{vectors.FILE} is not a WAV file.\n")
 
 
-@pytest.fixture(scope="module")
-def cpp() -> Iterator[Path]:
-    """The folder of the built client."""
-    with (CPP / "Makefile").open() as held:
+@pytest.fixture(scope="module", params=COMPILERS)
+def compiled(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The folder of the programs of a client that is built with the compilers of this machine."""
+    folder = ROOT / "clients" / request.param
+    if not all(map(shutil.which, COMPILERS[request.param])):
+        pytest.skip(f"{folder.relative_to(ROOT)}/Makefile names the packages that it is built with")
+    with (folder / "Makefile").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        built = run("make", "--no-print-directory", "-C", str(CPP), timeout_s=BUILD_S)
+        built = run("make", "--no-print-directory", "-C", str(folder), timeout_s=BUILD_S)
         assert built.returncode == 0, built.stdout + built.stderr
-        yield CPP / "build"
+        yield folder / "build"
 
 
 @pytest.mark.long
 @pytest.mark.timeout(BUILD_S + 300)
-@needs_cpp
-def test_conformance_in_cpp(cpp: Path, worker: str, tmp_path: Path) -> None:
-    checked = run(str(cpp / "conformance"), str(vectors.FILE), worker)
+def test_conformance_of_a_compiled_client(compiled: Path, worker: str, tmp_path: Path) -> None:
+    checked = run(str(compiled / "conformance"), str(vectors.FILE), worker)
 
     assert checked.returncode == 0, checked.stdout + checked.stderr
     lines = checked.stdout.splitlines()
@@ -119,7 +117,7 @@ def test_conformance_in_cpp(cpp: Path, worker: str, tmp_path: Path) -> None:
     rows[1]["json"]["unit"] = "4"
     wrong = tmp_path / "wrong.json"
     wrong.write_text(json.dumps(rows))
-    checked = run(str(cpp / "conformance"), str(wrong), worker)
+    checked = run(str(compiled / "conformance"), str(wrong), worker)
 
     assert checked.returncode == 1
     assert [line for line in checked.stdout.splitlines() if line.startswith("FAILED")] == [
@@ -129,16 +127,15 @@ def test_conformance_in_cpp(cpp: Path, worker: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(BUILD_S + 300)
-@needs_cpp
-def test_spoken_conversation_in_cpp(cpp: Path, worker: str, tmp_path: Path) -> None:
+def test_spoken_conversation_of_a_compiled_client(compiled: Path, worker: str, tmp_path: Path) -> None:
     answer = tmp_path / "answer.wav"
 
-    talk = run(str(cpp / "talk"), str(FOLDER / "name.wav"), str(answer), worker)
+    talk = run(str(compiled / "talk"), str(FOLDER / "name.wav"), str(answer), worker)
 
     assert (talk.returncode, talk.stdout.strip()) == (0, "my name is antiphon"), talk.stderr
     assert answer.stat().st_size > 44 + 24_000  # half a second of 16-bit sound
 
-    talk = run(str(cpp / "talk"), str(vectors.FILE), str(answer), worker)
+    talk = run(str(compiled / "talk"), str(vectors.FILE), str(answer), worker)
 
     assert (talk.returncode, talk.stderr) == (1, f"{vectors.FILE} is not a WAV file.\n")
 

@@ -66,6 +66,8 @@ class Status(Struct, frozen=True):
     """Of the last five minutes."""
     recent_misses: int
     sessions: int
+    detached: int
+    """Those of them that wait for their client to return."""
     cpu_cores: float
     loop_lag_ms: float
     inflight_bytes: int
@@ -97,6 +99,7 @@ def read_status(snapshot: Snapshot) -> Status:
         recent_units=snapshot.recent_units,
         recent_misses=snapshot.recent_misses,
         sessions=sum(snapshot.metrics.active.values()),
+        detached=sum(snapshot.metrics.detached.values()),
         cpu_cores=round(snapshot.load.cpu, 3),
         loop_lag_ms=round(snapshot.load.loop_lag_s * 1000, 2),
         inflight_bytes=snapshot.load.inflight_bytes,

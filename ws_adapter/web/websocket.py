@@ -72,6 +72,9 @@ WRITE_LIMIT: Final = 32 * 1024
 COUNTED_BYTES: Final = 2**15
 """A longer frame counts as several against what its address may send."""
 
+_GATEWAY_CODES: Final = frozenset({1012, 1013, 1014})
+"""Close codes of a gateway that restarts, is too busy or has lost the other side (IANA's registry)."""
+
 LARGE: Final = 2**20
 """Only who is in the middle of a message longer than this is cut for want of room."""
 
@@ -132,6 +135,8 @@ class PublicConnection(ServerConnection):
         self._arrivals: deque[tuple[bool, float]] = deque()
         """Kind (whether it is text) and arrival time of each message that waits."""
         self._is_lost = False
+        self.leave: Callable[[], None] = _nothing
+        """Gives back the place of the connection among those of its client; called when it is lost."""
         self._on_lost: list[Callable[[], None]] = []
 
     @property
@@ -139,6 +144,20 @@ class PublicConnection(ServerConnection):
         """The code of the Close that was sent, if one was."""
         sent = self.protocol.close_sent
         return sent.code if sent is not None else None
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether the connection was lost by neither side's will: no Close was sent, none came but that of a
+        gateway, and no limit was broken."""
+        received = self.protocol.close_rcvd
+        if received is not None:
+            return received.code in _GATEWAY_CODES
+        return self.protocol.close_sent is None and not self.was_too_large and self._flood is None
+
+    def take_leave(self) -> Callable[[], None]:
+        """Return `leave`, which is not called any more when the connection is lost."""
+        leave, self.leave = self.leave, _nothing
+        return leave
 
     def limit_messages(self, size: int) -> None:
         """Messages of more than `size` bytes end the connection."""
@@ -344,6 +363,10 @@ class PublicConnection(ServerConnection):
     def abort(self) -> None:
         """Cuts the transport, whatever waits in it."""
         self.transport.abort()
+
+
+def _nothing() -> None:
+    """Give nothing back."""
 
 
 def _text_head(size: int) -> bytes:

@@ -39,6 +39,7 @@ class Code(StrEnum):
     RATE_LIMITED = "rate_limit_exceeded"
     SLOW_CONSUMER = "slow_consumer"
     INVALID_KEY = "invalid_api_key"
+    RESUME_FAILED = "resume_failed"
     QUEUE_CANCELLED = "queue_cancelled"
     UNSUPPORTED_MODE = "unsupported_mode"
     # The server's.

@@ -32,6 +32,7 @@ class Code(StrEnum):
     # The connection closes.
     UNSUPPORTED_MODE = "unsupported_mode"
     UNAUTHORIZED = "unauthorized"
+    RESUME_FAILED = "resume_failed"
     SLOW_CONSUMER = "slow_consumer"
     RATE_LIMITED = "rate_limited"
 

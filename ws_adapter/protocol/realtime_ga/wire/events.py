@@ -40,6 +40,7 @@ class Code(StrEnum):
     INVALID_MODEL = "invalid_model"
     RATE_LIMITED = "rate_limit_exceeded"
     INVALID_KEY = "invalid_api_key"
+    RESUME_FAILED = "resume_failed"
     BETA_DISABLED = "beta_api_shape_disabled"
     SESSION_EXPIRED = "session_expired"
     # The server's.

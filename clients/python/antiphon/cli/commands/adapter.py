@@ -202,6 +202,12 @@ def _add_session_options(command: argparse.ArgumentParser) -> None:
     add("--transcription-buffer-s", type=positive_float, metavar="S", help="audio waiting (default 1800)")
     add("--unit-flush-s", type=positive_float, metavar="S", help="then short input is padded (default 1.25)")
     add("--silence-tail-units", type=limit, metavar="N", help="of silence after an utterance (default 10)")
+    add(
+        "--resume-window-s",
+        type=seconds,
+        metavar="S",
+        help="wait for a client that lost its connection, 0: not at all (default 30)",
+    )
     add("--recordings-max-days", type=amount, metavar="D", help="then they go, 0: never (default 7)")
     add("--recordings-max-gib", type=amount, metavar="GIB", help="then the oldest go, 0: any (default 10)")
 

@@ -371,7 +371,7 @@ export namespace RealtimeChat {
   /** What a client may send. */
   type ClientEvent = SessionInit | TurnAppend | SessionClose;
   /** What the server sends. */
-  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | ChatCreated | ReplyText | ReplyAudio | ReplyThinking | ReplyCall | ResponseDone | SessionClosed | ErrorEvent;
+  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | ChatCreated | SessionResumed | ReplyText | ReplyAudio | ReplyThinking | ReplyCall | ResponseDone | SessionClosed | ErrorEvent;
   /** Opens the session. `payload` is required and may be empty. */
   interface SessionInit {
     type: "session.init";
@@ -630,6 +630,7 @@ export namespace RealtimeChat {
     unsupported_fields?: Array<string>;
     /** Name of the recording that is made. */
     recording_session_id?: string;
+    resume?: ResumeOffer;
   }
   /** Figures beside an event; what is not known is absent. Times in milliseconds, lengths in tokens. */
   interface Metrics {
@@ -684,6 +685,21 @@ export namespace RealtimeChat {
   interface OutputTokenDetails {
     text_tokens: number;
     audio_tokens: number;
+  }
+  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  interface ResumeOffer {
+    /** Good for one time; `session.resumed` brings the next one. */
+    token: string;
+    window_s: number;
+  }
+  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  interface SessionResumed {
+    type: "session.resumed";
+    resume: ResumeOffer;
+    /** The number of the event before the next one: what the client said it got last. */
+    last_event: number;
+    /** Messages of the client that the session took; those after them were lost. */
+    received: number;
   }
   /** More of what the model says, as text. */
   interface ReplyText {
@@ -1336,7 +1352,7 @@ export namespace Chat {
   /** What a client may send. */
   type ClientEvent = ChatRequest;
   /** What the server sends. */
-  type ServerEvent = Queued | QueueUpdate | QueueDone | PrefillDone | Chunk | Done | Error;
+  type ServerEvent = Queued | QueueUpdate | QueueDone | PrefillDone | SessionResumed | Chunk | Done | Error;
   /** The one thing that a client sends, as soon as it is connected. A `type` is not looked at. */
   interface ChatRequest {
     /** The whole conversation so far, at least one message of the user among it. */
@@ -1489,6 +1505,22 @@ export namespace Chat {
   interface PrefillDone {
     type: "prefill_done";
     input_tokens: number;
+    resume?: ResumeOffer;
+  }
+  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  interface ResumeOffer {
+    /** Good for one time; `session.resumed` brings the next one. */
+    token: string;
+    window_s: number;
+  }
+  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  interface SessionResumed {
+    type: "session.resumed";
+    resume: ResumeOffer;
+    /** The number of the event before the next one: what the client said it got last. */
+    last_event: number;
+    /** Messages of the client that the session took; those after them were lost. */
+    received: number;
   }
   /** A piece of a streamed answer. */
   interface Chunk {
@@ -1560,7 +1592,7 @@ export namespace Transcription {
   /** What a client may send. */
   type ClientEvent = SessionUpdate | AudioAppend | AudioCommit;
   /** What the server sends. */
-  type ServerEvent = SessionCreated | Delta | Done | Error;
+  type ServerEvent = SessionCreated | SessionResumed | Delta | Done | Error;
   /** Choose the model of the utterances that follow; success is silent. Nothing else in it is looked at. */
   interface SessionUpdate {
     type: "session.update";
@@ -1593,6 +1625,22 @@ export namespace Transcription {
     event_id?: string;
     /** See `event_id`. */
     session?: Record<string, unknown>;
+    resume?: ResumeOffer;
+  }
+  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  interface ResumeOffer {
+    /** Good for one time; `session.resumed` brings the next one. */
+    token: string;
+    window_s: number;
+  }
+  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  interface SessionResumed {
+    type: "session.resumed";
+    resume: ResumeOffer;
+    /** The number of the event before the next one: what the client said it got last. */
+    last_event: number;
+    /** Messages of the client that the session took; those after them were lost. */
+    received: number;
   }
   /** What the model has heard further on in the utterance. */
   interface Delta {
@@ -1633,7 +1681,7 @@ export namespace Live {
   /** What a client may send. */
   type ClientEvent = SessionStart | SessionUpdate | AudioAppend | AudioMute | AudioUnmute | InstructionsAppend | ThinkingAppend | CommentaryAppend | SessionClose;
   /** What the server sends. */
-  type ServerEvent = SessionStarted | SessionUpdated | OutputAudioDelta | OutputTranscriptDelta | AudioMuted | AudioUnmuted | InstructionsAppended | ThinkingAppended | CommentaryAppended | UsageUpdated | SessionClosed | Info | Error;
+  type ServerEvent = SessionStarted | SessionResumed | SessionUpdated | OutputAudioDelta | OutputTranscriptDelta | AudioMuted | AudioUnmuted | InstructionsAppended | ThinkingAppended | CommentaryAppended | UsageUpdated | SessionClosed | Info | Error;
   /** Begin. Nothing else may come before `session.started` has answered it. */
   interface SessionStart {
     type: "session.start";
@@ -1810,6 +1858,7 @@ export namespace Live {
     /** The `event_id` of what it answers, if that had one. */
     client_event_id?: string;
     session: SessionResource;
+    resume?: ResumeOffer;
   }
   /** A session as it is. */
   interface SessionResource {
@@ -1843,6 +1892,21 @@ export namespace Live {
     acknowledgement_delay_ms?: number;
     /** As it was given. */
     responses?: Record<string, unknown>;
+  }
+  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  interface ResumeOffer {
+    /** Good for one time; `session.resumed` brings the next one. */
+    token: string;
+    window_s: number;
+  }
+  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  interface SessionResumed {
+    type: "session.resumed";
+    resume: ResumeOffer;
+    /** The number of the event before the next one: what the client said it got last. */
+    last_event: number;
+    /** Messages of the client that the session took; those after them were lost. */
+    received: number;
   }
   /** A change is made. */
   interface SessionUpdated {
@@ -1982,7 +2046,7 @@ export namespace RealtimeGa {
   /** What a client may send. */
   type ClientEvent = SessionUpdate | AudioAppend | AudioCommit | AudioClear | OutputClear | ItemCreate | ItemRetrieve | ItemTruncate | ItemDelete | ResponseCreate | ResponseCancel;
   /** What the server sends. */
-  type ServerEvent = SessionCreated | SessionUpdated | ConversationCreated | ItemAdded | ItemDone | ItemRetrieved | ItemTruncated | ItemDeleted | AudioCommitted | AudioCleared | ResponseCreated | ResponseDone | OutputItemAdded | OutputItemDone | ContentPartAdded | ContentPartDone | AudioDelta | AudioDone | TranscriptDelta | TranscriptDone | TextDelta | TextDone | ArgumentsDelta | ArgumentsDone | SpeechStarted | SpeechStopped | TimeoutTriggered | Error;
+  type ServerEvent = SessionCreated | SessionResumed | SessionUpdated | ConversationCreated | ItemAdded | ItemDone | ItemRetrieved | ItemTruncated | ItemDeleted | AudioCommitted | AudioCleared | ResponseCreated | ResponseDone | OutputItemAdded | OutputItemDone | ContentPartAdded | ContentPartDone | AudioDelta | AudioDone | TranscriptDelta | TranscriptDone | TextDelta | TextDone | ArgumentsDelta | ArgumentsDone | SpeechStarted | SpeechStopped | TimeoutTriggered | Error;
   /** Change what is given, all of it or nothing. */
   interface SessionUpdate {
     type: "session.update";
@@ -2296,6 +2360,7 @@ export namespace RealtimeGa {
     type: "session.created";
     event_id: string;
     session: SessionResource;
+    resume?: ResumeOffer;
   }
   /** A session as it is. */
   interface SessionResource {
@@ -2362,6 +2427,21 @@ export namespace RealtimeGa {
     format: Format;
     voice: string;
     speed: number;
+  }
+  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  interface ResumeOffer {
+    /** Good for one time; `session.resumed` brings the next one. */
+    token: string;
+    window_s: number;
+  }
+  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  interface SessionResumed {
+    type: "session.resumed";
+    resume: ResumeOffer;
+    /** The number of the event before the next one: what the client said it got last. */
+    last_event: number;
+    /** Messages of the client that the session took; those after them were lost. */
+    received: number;
   }
   /** A change is made; the session is this. */
   interface SessionUpdated {
@@ -2737,7 +2817,7 @@ export namespace TranscriptionGa {
   /** What a client may send. */
   type ClientEvent = SessionUpdate | AudioAppend | AudioCommit | AudioClear | ResponseCreate;
   /** What the server sends. */
-  type ServerEvent = SessionCreated | SessionUpdated | AudioCommitted | AudioCleared | SpeechStarted | SpeechStopped | ItemAdded | ItemDone | TranscriptionDelta | TranscriptionCompleted | TranscriptionFailed | Error;
+  type ServerEvent = SessionCreated | SessionResumed | SessionUpdated | AudioCommitted | AudioCleared | SpeechStarted | SpeechStopped | ItemAdded | ItemDone | TranscriptionDelta | TranscriptionCompleted | TranscriptionFailed | Error;
   /** Change what is given, all of it or nothing. */
   interface SessionUpdate {
     type: "session.update";
@@ -2971,6 +3051,7 @@ export namespace TranscriptionGa {
     /** Unix seconds. */
     created: number;
     session: SessionResource;
+    resume?: ResumeOffer;
   }
   /** A session as it is. */
   interface SessionResource {
@@ -3008,6 +3089,21 @@ export namespace TranscriptionGa {
     threshold: number;
     prefix_padding_ms: number;
     silence_duration_ms: number;
+  }
+  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  interface ResumeOffer {
+    /** Good for one time; `session.resumed` brings the next one. */
+    token: string;
+    window_s: number;
+  }
+  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  interface SessionResumed {
+    type: "session.resumed";
+    resume: ResumeOffer;
+    /** The number of the event before the next one: what the client said it got last. */
+    last_event: number;
+    /** Messages of the client that the session took; those after them were lost. */
+    received: number;
   }
   /** A change is made; the session is this. */
   interface SessionUpdated {

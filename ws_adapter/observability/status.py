@@ -66,8 +66,6 @@ class Status(Struct, frozen=True):
     """Of the last five minutes."""
     recent_misses: int
     sessions: int
-    detached: int
-    """Those of them that wait for their client to return."""
     cpu_cores: float
     loop_lag_ms: float
     inflight_bytes: int
@@ -77,6 +75,8 @@ class Status(Struct, frozen=True):
     """The last five minutes, oldest first."""
     adapters: list[Peer] = []
     """Those of the cluster, the oldest first; none where there is but this one."""
+    detached: int = 0
+    """Sessions that wait for their client to return."""
     processes: list[Process] = []
     """Those that `antiphon serve` keeps up on this machine; none of an adapter that was started alone."""
 

@@ -103,9 +103,15 @@ class ResumableConnection:
         """Events that were sent."""
         self.received = 0
         """Messages that the session took."""
-        self.nonce = b""
-        """Of the last token; empty before there is one."""
         self.is_detached = False
+        self.ends_with_an_answer = False
+        """Whether the session has closed behind an answer: that may be fetched even then."""
+        self._nonce = b""
+        """Of the last token; empty before there is one."""
+        self._used_nonce = b""
+        """Of the token that brought the connection; empty for the first one."""
+        self._received_before = 0
+        """Messages that had come when the session got its connection."""
         self._connection = connection
         self._registry = registry
         self._clock = clock
@@ -157,9 +163,23 @@ class ResumableConnection:
     def offer(self) -> ResumeOffer:
         """Make a token. The session keeps its place among the connections of its client from now on, also
         while it has none."""
-        if not self.nonce:
+        if not self._nonce:
             self._leave = self._connection.take_leave()
         return self._registry.offer(self)
+
+    @property
+    def nonces(self) -> tuple[bytes, bytes]:
+        """Those of the tokens that open the session.
+
+        A used token is good once more if nothing came over the connection that it opened, and that is lost:
+        the client may never have got the next one.
+        """
+        is_unconfirmed = self.is_detached and self.received == self._received_before and self._used_nonce
+        return self._nonce, self._used_nonce if is_unconfirmed else self._nonce
+
+    def rotate(self, nonce: bytes) -> None:
+        """Take the nonce of a new token."""
+        self._nonce = nonce
 
     # ------------------------------------------------------------------------- as a session uses it
 
@@ -214,17 +234,17 @@ class ResumableConnection:
         return True
 
     async def close(self, code: int = CloseCode.NORMAL, reason: str = "") -> None:
-        """See `PublicConnection.close`. A session without a connection is over at once."""
+        """See `PublicConnection.close`; waits while there is no connection."""
         self._is_closing = True
-        self._registry.forget(self)
-        if self.is_detached:
-            self.end()
-        else:
-            await self._connection.close(code, reason)
+        while True:
+            await self.until_attached()
+            connection = self._connection
+            await connection.close(code, reason)
+            if connection is self._connection and not self.is_detached:
+                return
 
     def abort(self) -> None:
         """See `PublicConnection.abort`. No other connection takes its place."""
-        self._is_closing = True
         self.end()
         self._connection.abort()
 
@@ -242,7 +262,9 @@ class ResumableConnection:
         """The transport of a connection is gone."""
         if connection is not self._connection or self._is_over:
             return
-        if not (self.nonce and connection.was_cut) or self._is_closing or self._owner is None:
+        was_cut = connection.was_cut_in_closing and self.ends_with_an_answer
+        was_cut = was_cut or (connection.was_cut and not self._is_closing)
+        if not (self._nonce and was_cut) or self._owner is None:
             self.end()
             return
         self.is_detached = True
@@ -296,8 +318,8 @@ class ResumableConnection:
         """Whether it was not resumed too often of late; if so, this time is counted."""
         return self._resumes.take()
 
-    def resume(self, connection: PublicConnection, last_event: int | None) -> bool:
-        """Go on over `connection`, with what was sent after `last_event`.
+    def resume(self, connection: PublicConnection, last_event: int | None, nonce: bytes) -> bool:
+        """Go on over `connection`, with what was sent after `last_event`. `nonce` is that of the token.
 
         False if that is not kept any more, or was never sent: then the session is over.
         """
@@ -305,6 +327,7 @@ class ResumableConnection:
         if not 0 <= missed <= len(self._kept):
             self.abort()
             return False
+        self._used_nonce, self._received_before = nonce, self.received
         self._context.run(self._go_on, connection, missed)
         return True
 
@@ -345,7 +368,7 @@ class ResumableConnection:
 
     def _keep(self, parts: tuple[bytes, ...]) -> None:
         self.sent += 1
-        if self._is_over or not self.nonce:
+        if self._is_over or not self._nonce:
             return
         kept, size = self._kept, sum(map(len, parts))
         kept.append(parts)

@@ -42,19 +42,23 @@ class ResumableSessions:
 
     def offer(self, connection: ResumableConnection) -> ResumeOffer:
         """Make the token of a session, which replaces the last one."""
-        token, connection.nonce = self._tokens.make(connection.session_id, connection.holder)
+        token, nonce = self._tokens.make(connection.session_id, connection.holder)
+        connection.rotate(nonce)
         self._sessions[connection.session_id] = connection
         return ResumeOffer(token, self._window_s)
 
-    def find(self, token: str) -> ResumableConnection | None:
-        """Return the session that a token opens. An unknown session takes as long as a wrong nonce."""
+    def find(self, token: str) -> tuple[ResumableConnection, bytes] | None:
+        """Return the session that a token opens, and the token's nonce.
+
+        An unknown session takes as long as a wrong nonce.
+        """
         claim = self._tokens.read(token)
         if claim is None:
             return None
         connection = self._sessions.get(claim.session_id)
-        nonce = connection.nonce if connection is not None else _NO_NONCE
-        is_current = hmac.compare_digest(nonce, claim.nonce)
-        return connection if is_current else None
+        nonces = connection.nonces if connection is not None else (_NO_NONCE, _NO_NONCE)
+        is_good = any([hmac.compare_digest(nonce, claim.nonce) for nonce in nonces])
+        return (connection, claim.nonce) if connection is not None and is_good else None
 
     def detached(self, connection: ResumableConnection) -> None:
         """A session lost its connection."""

@@ -336,13 +336,13 @@ class PublicServer:
 
     def _resume(self, connection: PublicConnection, asked: ResumeRequest) -> Verdict | None:
         """Give a session its new connection; return why that cannot be, None if it was done."""
-        found = self._resumables.find(asked.token)
-        if found is None or not found.is_for(connection):
+        session, nonce = self._resumables.find(asked.token) or (None, b"")
+        if session is None or not session.is_for(connection):
             self._resumables.refused()
             return errors.RESUME_FAILED
-        if not found.may_resume():
+        if not session.may_resume():
             return errors.RESUMES_FLOOD
-        if not found.resume(connection, asked.last_event):
+        if not session.resume(connection, asked.last_event, nonce):
             self._resumables.refused()
             return errors.RESUME_FAILED
         return None

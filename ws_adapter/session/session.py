@@ -480,6 +480,8 @@ class Session:
 
         A client that lost its connection before that gets all of it if it comes back in time.
         """
+        if self._resumable is not None:
+            self._resumable.ends_with_an_answer = action.reason == errors.DONE
         while True:
             try:
                 if self._resumable is not None:

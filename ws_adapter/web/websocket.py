@@ -154,6 +154,13 @@ class PublicConnection(ServerConnection):
             return received.code in _GATEWAY_CODES
         return self.protocol.close_sent is None and not self.was_too_large and self._flood is None
 
+    @property
+    def was_cut_in_closing(self) -> bool:
+        """Whether it was lost after the Close of a session that is complete, and no Close came back: what was
+        sent before may never have arrived."""
+        sent = self.protocol.close_sent
+        return sent is not None and sent.code == CloseCode.NORMAL and self.protocol.close_rcvd is None
+
     def take_leave(self) -> Callable[[], None]:
         """Return `leave`, which is not called any more when the connection is lost."""
         leave, self.leave = self.leave, _nothing

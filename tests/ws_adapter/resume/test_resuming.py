@@ -155,7 +155,34 @@ async def test_resumed_session_can_be_resumed_again() -> None:
         assert list(engine.session.heard) == [1, 2, 3]
 
 
-async def test_interrupted_close_of_the_client_still_gets_its_last_event() -> None:
+async def test_token_is_good_again_if_its_connection_was_lost_before_anything_came_over_it() -> None:
+    engine = ScriptedEngine(listen())
+    async with stage_of(engine) as stage:
+        async with stage.client() as client:
+            first = (await client.begin())["resume"]["token"]
+            client.vanish()
+        for _ in range(2):
+            async with stage.client(url_of(stage, first, 2)) as client:
+                second = (await client.expect("session.resumed"))["resume"]["token"]
+                client.vanish()
+            await detached(stage)
+        async with stage.client(url_of(stage, second, 2)) as client:
+            await client.expect("session.resumed")
+            client.vanish()
+        await detached(stage)
+        assert (await refusal(stage, url_of(stage, first, 2)))[0]["error"]["code"] == "resume_failed"
+        async with stage.client(url_of(stage, second, 2)) as client:
+            third = (await client.expect("session.resumed"))["resume"]["token"]
+            await client.send(append())
+            await client.expect("listen")
+            client.vanish()
+        await detached(stage)
+        assert (await refusal(stage, url_of(stage, second, 2)))[0]["error"]["code"] == "resume_failed"
+        async with stage.client(url_of(stage, third, 3)) as client:
+            await client.expect("session.resumed")
+
+
+async def test_client_that_closes_after_a_resume_still_gets_its_last_event() -> None:
     engine = ScriptedEngine(listen())
     async with stage_of(engine) as stage:
         async with stage.client() as client:

@@ -15,7 +15,9 @@ from ws_adapter.protocol.wire.events import (
     MAX_PROMPT_CHARACTERS,
     Count,
     Fault,
+    ResumeField,
     ServerEvent,
+    SessionResumed,
 )
 
 MAX_HISTORY: Final = 128
@@ -411,6 +413,9 @@ class SessionStarted(LiveEvent, kw_only=True, tag="session.started"):
     """The session has begun, and its output with it."""
 
     session: SessionResource
+    resume: ResumeField = None
+
+    offers_resume: ClassVar = True
 
 
 class SessionUpdated(LiveEvent, kw_only=True, tag="session.updated"):
@@ -541,6 +546,7 @@ def error(code: Code, message: str, event_id: str, param: str | None, client_eve
 
 SERVER_EVENTS: Final = (
     SessionStarted,
+    SessionResumed,
     SessionUpdated,
     OutputAudioDelta,
     OutputTranscriptDelta,

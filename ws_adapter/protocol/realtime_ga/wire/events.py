@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from ws_adapter.protocol.realtime_ga.wire.items import Item
 from ws_adapter.protocol.realtime_ga.wire.resources import Conversation, ResponseResource, SessionResource
-from ws_adapter.protocol.wire.events import Count, Fault, ServerEvent
+from ws_adapter.protocol.wire.events import Count, Fault, ResumeField, ServerEvent, SessionResumed
 
 
 class Code(StrEnum):
@@ -80,6 +80,9 @@ class SessionCreated(RealtimeEvent, kw_only=True, tag="session.created"):
     """The first event: the session has a slot."""
 
     session: SessionResource
+    resume: ResumeField = None
+
+    offers_resume: ClassVar = True
 
 
 class SessionUpdated(RealtimeEvent, kw_only=True, tag="session.updated"):
@@ -316,6 +319,7 @@ def error(
 
 SERVER_EVENTS: Final = (
     SessionCreated,
+    SessionResumed,
     SessionUpdated,
     ConversationCreated,
     ItemAdded,

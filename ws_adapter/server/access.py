@@ -215,7 +215,8 @@ class Access:
 
         What was counted on the way is given back if a later check fails, except the attempt itself. Other
         adapters are asked last, and about those with a bad key too. A connection that `resumes` a session
-        counts as an attempt only, since the session has kept its place.
+        counts as an attempt only, since the session has kept its place; its client secret may have expired
+        since the session began.
         """
         self.check_origin(request, caller)
         dialect = found.dialect if found is not None else None
@@ -228,7 +229,7 @@ class Access:
                     counts.append((self._addresses, caller.name, bounds))
                     leaves.callback(self._addresses.enter(caller.name, bounds))
                 try:
-                    admitted = self._admit(request, dialect)
+                    admitted = self._admit(request, dialect, resumes=resumes)
                 except Denied as error:
                     denied = error
                 if admitted.key is not None:
@@ -347,19 +348,19 @@ class Access:
             raise Denied(Rejection.AUTH, responses.forbidden(message))
         return key
 
-    def opened_by(self, request: Request) -> Set[Mode]:
+    def opened_by(self, request: Request, *, resumes: bool = False) -> Set[Mode]:
         """What the client secret of a request opens, nothing without one; one that is not good, whatever is
-        asked for."""
+        asked for. One of a request that `resumes` a session may have expired."""
         secret = self._secret(request)
         if not secret.startswith(PREFIX):
             return frozenset()
-        grant = self.client_secrets.read(secret)
+        grant = self.client_secrets.read(secret, may_have_expired=resumes)
         if grant is None:
             return _EITHER
         is_transcription = _typed.decode(grant.session).type == Mode.TRANSCRIPTION
         return frozenset({Mode.TRANSCRIPTION if is_transcription else Mode.CHAT})
 
-    def _admit(self, request: Request, dialect: Dialect | None) -> Admission:
+    def _admit(self, request: Request, dialect: Dialect | None, *, resumes: bool) -> Admission:
         """Return who a request comes from. Raises `Denied`.
 
         A client secret counts for the limits of the key that it was made with and ends with it. It inherits
@@ -369,7 +370,7 @@ class Access:
         if dialect is None or not dialect.takes_client_secrets or not secret.startswith(PREFIX):
             key = self.identify(request)
             return Admission(key, key.rights) if key is not None else Admission()
-        grant = self.client_secrets.read(secret)
+        grant = self.client_secrets.read(secret, may_have_expired=resumes)
         key = self._keys.find_half(grant.holder) if grant is not None and self._keys is not None else None
         if grant is None or (key is None and self._keys is not None):
             raise Denied(Rejection.AUTH, responses.unauthorized(_NO_SECRET))

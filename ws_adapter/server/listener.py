@@ -299,9 +299,11 @@ class PublicServer:
         offered = offered_subprotocols(request.headers.get_all("Sec-WebSocket-Protocol"))
         catalogue = self._services.registry.catalogue()
         served = catalogue.modes if catalogue is not None else None
-        if resume_request(request.path) is not None:
+        resumes = resume_request(request.path) is not None
+        if resumes:
             served = frozenset(Mode)  # its worker may have left those that take new sessions
-        return select(request.path, offered, self._mode, served, self._access.opened_by(request))
+        opened = self._access.opened_by(request, resumes=resumes)
+        return select(request.path, offered, self._mode, served, opened)
 
     async def _serve(self, connection: ServerConnection) -> None:
         assert isinstance(connection, PublicConnection)

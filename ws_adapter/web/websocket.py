@@ -72,8 +72,9 @@ WRITE_LIMIT: Final = 32 * 1024
 COUNTED_BYTES: Final = 2**15
 """A longer frame counts as several against what its address may send."""
 
-_GATEWAY_CODES: Final = frozenset({1012, 1013, 1014})
-"""Close codes of a gateway that restarts, is too busy or has lost the other side (IANA's registry)."""
+_LOSS_CODES: Final = frozenset({1011, 1012, 1013, 1014})
+"""Close codes of a client's library that gets no pong, and of a gateway that restarts, is too busy or has
+lost the other side (IANA's registry)."""
 
 LARGE: Final = 2**20
 """Only who is in the middle of a message longer than this is cut for want of room."""
@@ -147,11 +148,11 @@ class PublicConnection(ServerConnection):
 
     @property
     def was_cut(self) -> bool:
-        """Whether the connection was lost by neither side's will: no Close was sent, none came but that of a
-        gateway, and no limit was broken."""
+        """Whether the connection was lost by neither side's will: no Close was sent, none came but for a
+        loss, and no limit was broken."""
         received = self.protocol.close_rcvd
         if received is not None:
-            return received.code in _GATEWAY_CODES
+            return received.code in _LOSS_CODES
         return self.protocol.close_sent is None and not self.was_too_large and self._flood is None
 
     @property

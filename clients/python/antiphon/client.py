@@ -57,18 +57,21 @@ class Client:
         config: DuplexConfig | None = None,
         on_queue: Callable[[Queued], object] | None = None,
         seed: int | None = None,
+        reconnect: bool = False,
     ) -> AsyncIterator[DuplexSession]:
         """Opens a full-duplex conversation: both sides may speak at any time.
 
         `instructions` is the system prompt, `config` what differs from the model's defaults, and `seed`
         makes the answers repeatable on one server. `on_queue` is called with a `Queued` when no slot is
-        free, and every few seconds until one is. Leaving the block ends the conversation and waits at most 2
-        s for the server to confirm.
+        free, and every few seconds until one is. With `reconnect` a lost connection is opened again for as
+        long as the server waits, and the conversation goes on: `ConnectionLost` and `Resumed` tell of it,
+        and `send_audio` waits meanwhile. Leaving the block ends the conversation and waits at most 2 s for
+        the server to confirm.
 
         Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if the settings are refused.
         """
         session = await DuplexSession.open(
-            self._duplex_url, self._api_key, instructions, config, seed, on_queue
+            self._duplex_url, self._api_key, instructions, config, seed, on_queue, reconnect=reconnect
         )
         async with self._holding(session):
             yield session

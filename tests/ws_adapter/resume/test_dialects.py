@@ -1,5 +1,6 @@
 """Sessions of every protocol go on over another connection, in the middle of an answer."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from tests.ws_adapter.support import realtime_ga_conversation as ga
 from tests.ws_adapter.support.chat_conversation import append as chat_append
 from tests.ws_adapter.support.chat_conversation import request
 from tests.ws_adapter.support.conversation import INIT, Event
-from tests.ws_adapter.support.stage import Client, running_adapter, until
+from tests.ws_adapter.support.stage import Client, ManualClock, running_adapter, until
 from tests.ws_adapter.support.transcription_conversation import COMMIT, FINAL
 from tests.ws_adapter.support.transcription_conversation import append as spoken
 
@@ -143,3 +144,31 @@ async def stream_of(client: Client) -> None:
     """Some of the sound that comes all the time."""
     for _ in range(3):
         await client.expect_until("session.output_audio.delta")
+
+
+async def test_session_of_a_client_secret_that_has_expired_since_can_be_resumed() -> None:
+    clock = ManualClock()
+    engine = ScriptedEngine(write(*WORDS), info=EVERYTHING)
+    options: dict[str, Any] = {"admin_port": 0, "resume_window_s": 30}
+    async with running_worker(engine) as worker:
+        async with running_adapter(worker.address, clock=clock, **options) as stage:
+            wanted = {
+                "session": {"type": "realtime", "model": EVERYTHING.name},
+                "expires_after": {"anchor": "created_at", "seconds": 10},
+            }
+            path = "/v1/realtime/client_secrets"
+            _, _, secret = await stage.request(path, "POST", body=json.dumps(wanted).encode())
+            bearer: dict[str, Any] = {"additional_headers": {"Authorization": f"Bearer {secret['value']}"}}
+            url = stage.address.replace("http://", "ws://") + "/v1/realtime"
+            async with stage.client(url, **bearer) as client:
+                token = (await client.expect("session.created"))["resume"]["token"]
+                await client.expect("conversation.created")
+                client.vanish()
+            await detached(stage)
+            await clock.advance(20)
+            async with stage.client(url, **bearer) as late:
+                assert (await late.expect("error"))["error"]["code"] == "invalid_api_key"
+            async with stage.client(url_of(stage, token, 2, "/v1/realtime?"), **bearer) as back:
+                await back.expect("session.resumed")
+                await back.send(ga.message(), {"type": "response.create"})
+                await back.expect_until("response.done")

@@ -16,6 +16,7 @@ from antiphon.protocol.events import (
     Interrupted,
     Listening,
     Queued,
+    ResumeOffer,
     TextDelta,
     TurnEnd,
 )
@@ -156,7 +157,14 @@ def _created(fields: Fields) -> Created:
         mode=fields.text("mode") or "",
         prompt_tokens=fields.object("metrics").integer("prompt_length"),
         unsupported_fields=fields.texts("unsupported_fields"),
+        resume=resume_offer(fields.object("resume")),
     )
+
+
+def resume_offer(fields: Fields) -> ResumeOffer | None:
+    """How the server lets a session be resumed; None if it does not."""
+    token, window_s = fields.text("token"), fields.number("window_s")
+    return ResumeOffer(token, window_s) if token and window_s else None
 
 
 def _error(fields: Fields) -> ErrorEvent:

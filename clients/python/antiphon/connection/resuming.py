@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 
 from antiphon.connection.endpoint import close_websocket
 from antiphon.errors import AntiphonError
-from antiphon.protocol.duplex import resume_offer
+from antiphon.protocol.duplex import continued
 from antiphon.protocol.events import ResumeOffer
 from antiphon.protocol.fields import Fields
 
@@ -185,10 +185,10 @@ class ResumingSocket:
                 fields = Fields.of(await socket.recv())
                 if fields.text("type") != "session.resumed":
                     return _BUSY_DELAY_S if _is_rate_limited(fields) else None
-                self._offer = resume_offer(fields.object("resume"))
-                received = fields.integer("received") or 0
+                resumed = continued(fields)
+                self._offer = resumed.offer
                 for number, frame in list(self._kept):
-                    if number > received:
+                    if number > resumed.received:
                         await socket.send(frame)
             self._socket = socket
             return 0.0

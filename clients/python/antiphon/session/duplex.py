@@ -191,7 +191,7 @@ class DuplexSession:
         """Reads until the server has closed the conversation and then the socket."""
         while self._closed is None:
             event = self._decoder.decode(await self._socket.recv())
-            if event is None or isinstance(event, Queued | duplex.Assigned):
+            if event is None or isinstance(event, Queued | duplex.Assigned | duplex.Continued):
                 continue
             if isinstance(event, ErrorEvent):
                 self._last_error = event

@@ -11,7 +11,15 @@ import pytest
 import antiphon
 from tests.failures.link import Link, link_to
 from tests.support.patience import PATIENCE_S
-from tests.support.scripted_engine import ScriptedEngine, hang, listen, running_worker, speak
+from tests.support.scripted_engine import (
+    EVERYTHING,
+    ScriptedEngine,
+    hang,
+    listen,
+    running_worker,
+    speak,
+    write,
+)
 from tests.ws_adapter.support.stage import Stage, running_adapter, until
 
 SECOND = np.full(16_000, 0.1, np.float32)
@@ -147,3 +155,16 @@ async def test_close_while_the_connection_is_lost_ends_at_once() -> None:
                 await expect(session, antiphon.ConnectionLost)
             async with asyncio.timeout(PATIENCE_S):
                 assert [event async for event in session] == []
+
+
+async def test_answer_of_a_chat_goes_on_over_another_connection() -> None:
+    words = ("One ", "two ", "three.")
+    engine = ScriptedEngine(write(*words, hold="generate"), info=EVERYTHING)
+    async with behind_a_link(engine) as (_, link):
+        async with antiphon.connect(f"ws://{link.address}") as client:
+            async with client.chat("Count.", reconnect=True) as turn:
+                link.cut()
+                engine.session.release("generate", 1)
+                async with asyncio.timeout(PATIENCE_S):
+                    assert (await turn.answer()).text == "".join(words)
+        assert len(engine.sessions) == 1

@@ -5,8 +5,8 @@ import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection
@@ -79,6 +79,9 @@ class ResumingSocket:
     def offered(self, offer: ResumeOffer | None) -> None:
         """The server says how the session is resumed."""
         self._offer = offer if self._reopen is not None else None
+        if self._offer is None:
+            self._reopen = None
+            self._kept.clear()
 
     async def recv(self) -> str | bytes:
         """The next message. Raises `ConnectionClosed`."""
@@ -152,7 +155,7 @@ class ResumingSocket:
         attempts = 0
         while time.monotonic() + delay_s < until and not await self._is_ended_within(delay_s):
             attempts += 1
-            again_s = await self._try()
+            again_s = await self._unless_ended(self._try())
             if again_s is None:
                 return False
             if again_s == 0.0:
@@ -172,6 +175,17 @@ class ResumingSocket:
             return False
         return True
 
+    async def _unless_ended(self, attempt: Coroutine[Any, Any, float | None]) -> float | None:
+        """What an attempt returns; None if the session is ended here meanwhile."""
+        trying, ending = asyncio.create_task(attempt), asyncio.create_task(self._ending.wait())
+        try:
+            await asyncio.wait({trying, ending}, return_when=asyncio.FIRST_COMPLETED)
+            return trying.result() if trying.done() and not self._is_over else None
+        finally:
+            trying.cancel()
+            ending.cancel()
+            await asyncio.gather(trying, ending, return_exceptions=True)
+
     async def _try(self) -> float | None:
         """One attempt: 0 if it was good, else the time to the next one, None if none is worth it."""
         assert self._offer is not None
@@ -190,6 +204,8 @@ class ResumingSocket:
                 for number, frame in list(self._kept):
                     if number > resumed.received:
                         await socket.send(frame)
+            if self._is_over:
+                return None
             self._socket = socket
             return 0.0
         except (ConnectionClosed, TimeoutError):

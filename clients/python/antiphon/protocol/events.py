@@ -156,6 +156,8 @@ class Prefilled:
     """The model has read the whole history; the first event of every chat answer."""
 
     input_tokens: int
+    resume: ResumeOffer | None = None
+    """None if the server ends chats with their connection."""
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def test_lost_connection_leaves_no_microphone_open(browser: Browser, worker: str
 
 
 def test_lost_connection_is_opened_again_and_the_conversation_goes_on(browser: Browser, worker: str) -> None:
-    with running_adapter(worker, "--resume-window-s", "30") as adapter:
+    with running_adapter(worker, "--resume-window-s", "60") as adapter:
         target = adapter.address.removeprefix("http://")
         with link_in_thread(target) as link, watched(browser, f"http://{link.address}", NO_SOCKET) as page:
             page.page.locator("#start").click()

@@ -266,12 +266,15 @@ class ResumableConnection:
         was_cut = was_cut or (connection.was_cut and not self._is_closing)
         if not (self._nonce and was_cut) or self._owner is None:
             self.end()
-            return
+        else:
+            self._context.run(self._detach, self._owner)
+
+    def _detach(self, owner: Owner) -> None:
         self.is_detached = True
         now = self._clock.now()
         self._ends_at = now + self._window_s
         self._timer = self._clock.call_at(min(now + SLOT_KEPT_S, self._ends_at), self._look)
-        self._owner.detached()
+        owner.detached()
         self._registry.detached(self)
 
     def _look(self) -> None:
@@ -329,6 +332,7 @@ class ResumableConnection:
             return False
         self._used_nonce, self._received_before = nonce, self.received
         self._context.run(self._go_on, connection, missed)
+        connection.when_lost(partial(self._lost, connection))
         return True
 
     def _go_on(self, connection: PublicConnection, missed: int) -> None:
@@ -349,7 +353,6 @@ class ResumableConnection:
         self._changed.set()
         if was_detached and self._owner is not None:
             self._owner.resumed()
-        connection.when_lost(partial(self._lost, connection))
 
     def _supersede(self, old: PublicConnection) -> None:
         """Close a connection whose client has another one; what still comes over it is thrown away."""

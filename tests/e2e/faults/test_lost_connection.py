@@ -44,7 +44,7 @@ async def answer(url: str, recording: Recording, link: Link | None) -> tuple[str
 async def test_conversation_with_lost_connections_equals_an_undisturbed_one(
     worker: str, recordings: list[Recording]
 ) -> None:
-    options = ("--resume-window-s", "30", "--silence-tail-units", "0")
+    options = ("--resume-window-s", "60", "--silence-tail-units", "0")
     with running_adapter(worker, *options) as adapter:
         async with link_to(adapter.address.removeprefix("http://")) as link:
             recording = max(recordings[:10], key=lambda each: len(each.reply))

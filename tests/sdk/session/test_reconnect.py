@@ -27,7 +27,7 @@ SECOND = np.full(16_000, 0.1, np.float32)
 
 @asynccontextmanager
 async def behind_a_link(engine: ScriptedEngine, **options: Any) -> AsyncIterator[tuple[Stage, Link]]:
-    options = {"resume_window_s": 30, "silence_tail_units": 0, **options}
+    options = {"resume_window_s": 60, "silence_tail_units": 0, **options}
     async with running_worker(engine, slots=engine.slots) as worker:
         async with running_adapter(worker.address, **options) as stage:
             async with link_to(stage.address.removeprefix("http://")) as link:
@@ -56,7 +56,7 @@ async def test_lost_connection_is_opened_again_and_nothing_is_missed_or_repeated
                 await until(lambda: 2 in engine.session.heard)
                 link.cut()
                 lost = await expect(session, antiphon.ConnectionLost)
-                assert lost.window_s == 30
+                assert lost.window_s == 60
                 assert (await expect(session, antiphon.Resumed)).attempts >= 1
                 engine.session.release("generate", 2)
                 units = [(await expect(session, antiphon.Listening)).unit]
@@ -112,7 +112,7 @@ async def test_session_that_is_gone_ends_the_conversation_at_once() -> None:
             async with client.duplex(reconnect=True) as session:
                 await expect(session, antiphon.Created)
                 async with running_worker(ScriptedEngine(listen())) as other:
-                    async with running_adapter(other.address, resume_window_s=30) as second:
+                    async with running_adapter(other.address, resume_window_s=60) as second:
                         link.target = second.address.removeprefix("http://")
                         link.cut()
                         await expect(session, antiphon.ConnectionLost)

@@ -67,7 +67,7 @@ TALKS = {
 async def test_answer_goes_on_where_the_connection_was_lost(name: str) -> None:
     talk = TALKS[name]
     engine = ScriptedEngine(write(*WORDS, hold="finalize"), info=EVERYTHING, repeat=True)
-    options: dict[str, Any] = {"admin_port": 0, "resume_window_s": 30}
+    options: dict[str, Any] = {"admin_port": 0, "resume_window_s": 60}
     async with running_worker(engine) as worker, running_adapter(worker.address, **options) as stage:
         url = stage.address.replace("http://", "ws://") + talk.path
         async with stage.client(url) as client:
@@ -97,7 +97,7 @@ async def test_answer_that_the_client_did_not_get_is_told_at_its_return(
 ) -> None:
     """Also where the server has closed the connection behind the answer, and no Close came back."""
     engine = ScriptedEngine(write(*WORDS, hold="generate"), info=EVERYTHING)
-    options: dict[str, Any] = {"admin_port": 0, "resume_window_s": 30}
+    options: dict[str, Any] = {"admin_port": 0, "resume_window_s": 60}
     async with running_worker(engine) as worker, running_adapter(worker.address, **options) as stage:
         async with stage.client(stage.address.replace("http://", "ws://") + "/ws/chat") as client:
             await client.send(request())
@@ -122,7 +122,7 @@ async def test_answer_that_the_client_did_not_get_is_told_at_its_return(
 
 async def test_live_stream_goes_on() -> None:
     engine = ScriptedEngine(speak("word"), info=EVERYTHING, repeat=True)
-    options: dict[str, Any] = {"admin_port": 0, "resume_window_s": 30}
+    options: dict[str, Any] = {"admin_port": 0, "resume_window_s": 60}
     async with running_worker(engine) as worker, running_adapter(worker.address, **options) as stage:
         path = "/v1/live/sessions?"
         async with stage.client(stage.address.replace("http://", "ws://") + path) as client:
@@ -149,7 +149,7 @@ async def stream_of(client: Client) -> None:
 async def test_session_of_a_client_secret_that_has_expired_since_can_be_resumed() -> None:
     clock = ManualClock()
     engine = ScriptedEngine(write(*WORDS), info=EVERYTHING)
-    options: dict[str, Any] = {"admin_port": 0, "resume_window_s": 30}
+    options: dict[str, Any] = {"admin_port": 0, "resume_window_s": 60}
     async with running_worker(engine) as worker:
         async with running_adapter(worker.address, clock=clock, **options) as stage:
             wanted = {

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from antiphon.telemetry.logs import session_log
 from tests.support.scrape import Scrape, get, scrape
 from tests.support.scripted_engine import ScriptedEngine, hang, listen, running_worker, speak
 from tests.ws_adapter.support.conversation import CLOSE, INIT, Event, append, pcm
@@ -17,7 +18,7 @@ from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter, until
 from ws_adapter.resume import connection, sessions
 
-WINDOW_S = 30.0
+WINDOW_S = 60.0
 OPENERS: dict[str, tuple[str, Event, Event]] = {
     "/v1/realtime?mode=audio": ("session.created", INIT, append()),
     "/v1/realtime?mode=audio&earlier=": (
@@ -517,6 +518,34 @@ async def test_withdrawn_key_ends_its_detached_session(
         keys.remove("alice")
         stage.adapter.reload()
         await until(lambda: engine.session.is_closed)
+
+
+async def test_log_names_the_session_that_is_detached_and_resumed(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    engine = ScriptedEngine(listen())
+    seen: list[tuple[str, str]] = []
+
+    class Watch(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            fields = session_log.get()
+            seen.append((record.getMessage(), fields.session_id if fields is not None else ""))
+
+    handler = Watch()
+    logging.getLogger(sessions.__name__).addHandler(handler)
+    try:
+        async with stage_of(engine) as stage:
+            async with stage.client() as client:
+                created = await client.begin()
+                client.vanish()
+            await detached(stage)
+            async with stage.client(url_of(stage, created["resume"]["token"], 2)) as client:
+                await client.expect("session.resumed")
+    finally:
+        logging.getLogger(sessions.__name__).removeHandler(handler)
+    assert seen[:2] == [
+        ("the session lost its connection and waits for another one", created["session_id"]),
+        ("the session was resumed", created["session_id"]),
+    ]
 
 
 async def test_status_page_tells_of_detached_sessions() -> None:

@@ -37,6 +37,7 @@ from ws_adapter.process.errors import CannotListen, ConfigurationError
 from ws_adapter.process.load import Load
 from ws_adapter.recording.library import Library
 from ws_adapter.recording.recorder import Recorder
+from ws_adapter.resume.sessions import ResumableSessions
 from ws_adapter.server.access import Access
 from ws_adapter.server.admin import Administration
 from ws_adapter.server.default_voice import read_default_voice
@@ -267,12 +268,13 @@ def _assemble(
     detects = services.detector.name
     told = options.processes_file
     snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock, detects, peers, told)
-    handshake = Handshake(options, access, telemetry, metrics, snapshot)
+    resumables = ResumableSessions(access.resume_tokens, metrics, options.resume_window_s)
+    handshake = Handshake(options, access, telemetry, metrics, snapshot, resumables)
     library = None
     if recorder is not None and options.recordings is not None:
         library = Library(options.recordings, recorder)
     pages = Pages(services, access, voice, {} if options.no_page else read_files(), metrics.leases, library)
-    server = PublicServer(services, access, handshake, pages, metrics, certificate, recorder)
+    server = PublicServer(services, access, handshake, pages, metrics, resumables, certificate, recorder)
     direct = _direct_server(services, access, metrics, handshake, certificate)
     expiry = KeyExpiry(access, clock, lambda: _end_withdrawn(server, direct))
     readable: dict[str, Callable[[], None]] = {}

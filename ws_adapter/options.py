@@ -20,6 +20,9 @@ _MIB = 2**20
 WORKERS_PATIENCE_S = 30.0
 """How long a worker waits for the settings of a session."""
 
+LONGEST_WINDOW_S = 60.0
+"""A worker lets a session live so much longer than the adapter does: no pause may be longer."""
+
 ANY_ORIGIN = "*"
 """As an allowed origin: all of them, also on this machine."""
 
@@ -252,6 +255,10 @@ class AdapterOptions:
     slow_consumer_s: float = 5.0
     """How long a client over its outbox's bound may read nothing."""
 
+    resume_window_s: float = 30.0
+    """How long a session whose connection was lost waits for its client to come back, 0 for not at all. At
+    most `LONGEST_WINDOW_S`."""
+
     drain_timeout_s: float = 60.0
     """How long sessions may go on after the signal to stop."""
 
@@ -282,6 +289,11 @@ class AdapterOptions:
         for name in _NOT_NEGATIVE:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigurationError(f"{name} must be 0 or more, not {getattr(self, name)}.")
+        if not 0 <= self.resume_window_s <= LONGEST_WINDOW_S:
+            raise ConfigurationError(
+                f"resume_window_s must be 0 to {LONGEST_WINDOW_S:g}, not {self.resume_window_s:g}: no worker "
+                "keeps a paused session for longer."
+            )
         if not SHORTEST_PAUSE_S <= self.pause_timeout_s <= LONGEST_PAUSE_S:
             raise ConfigurationError(
                 f"pause_timeout_s must be {SHORTEST_PAUSE_S:g} to {LONGEST_PAUSE_S:g}, not "

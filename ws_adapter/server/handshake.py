@@ -29,6 +29,8 @@ from ws_adapter.protocol.transcription import events
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.events import ServerEvent
+from ws_adapter.resume.request import resume_request
+from ws_adapter.resume.sessions import ResumableSessions
 from ws_adapter.server.access import Access, Denied
 from ws_adapter.web.keys import Key
 from ws_adapter.web.message import Disconnected
@@ -53,12 +55,14 @@ class Handshake:
         telemetry: Telemetry,
         metrics: Metrics,
         snapshot: Snapshot,
+        resumables: ResumableSessions,
     ) -> None:
         self._options = options
         self._access = access
         self._telemetry = telemetry
         self._metrics = metrics
         self._snapshot = snapshot
+        self._resumables = resumables
 
     async def enter(
         self,
@@ -69,7 +73,9 @@ class Handshake:
     ) -> None:
         """Lets a WebSocket in. Raises `Denied`."""
         try:
-            entry = await self._access.enter(request, caller, found)
+            asked = resume_request(request.path)
+            resumes = asked is not None and self._resumables.find(asked.token) is not None
+            entry = await self._access.enter(request, caller, found, resumes=resumes)
         except Denied as denied:
             connection.upgrade = self._upgrade(request, found, None)
             connection.upgrade.answered(denied.response.status_code)
@@ -78,7 +84,8 @@ class Handshake:
         connection.key = entry.key
         connection.tenant = entry.tenant
         connection.allowance = entry.allowance
-        connection.when_lost(entry.leave)
+        connection.leave = entry.leave
+        connection.when_lost(lambda: connection.take_leave()())
         connection.rights = entry.rights
         if entry.unknown is not None:
             found = Misdirected(found.dialect, errors.KEY_UNKNOWN, entry.unknown)
@@ -142,6 +149,8 @@ _REJECTIONS: Final = {
     errors.SHUTTING_DOWN: Rejection.SHUTDOWN,
     errors.OVERLOADED: Rejection.FULL,
     errors.NO_WORKER: Rejection.FULL,
+    errors.RESUME_FAILED: Rejection.RESUME,
+    errors.RESUMES_FLOOD: Rejection.RATE,
 }
 """What is counted for those who are told after the upgrade why they are not let in."""
 

@@ -22,14 +22,17 @@ from antiphon.telemetry.logs import SessionFields, session_log
 from antiphon.telemetry.port import NOWHERE, stop_listening
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.session_telemetry import SessionTelemetry
-from ws_adapter.process.clock import sleep
+from ws_adapter.process.clock import Clock, sleep
 from ws_adapter.process.errors import CannotListen
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire import errors
-from ws_adapter.protocol.wire.errors import CloseCode
+from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.recording.folder import Client
 from ws_adapter.recording.recorder import Recorder
+from ws_adapter.resume.connection import ResumableConnection
+from ws_adapter.resume.request import ResumeRequest, resume_request
+from ws_adapter.resume.sessions import ResumableSessions
 from ws_adapter.server import responses
 from ws_adapter.server.access import Access, Denied
 from ws_adapter.server.handshake import Handshake
@@ -37,6 +40,7 @@ from ws_adapter.server.pages import READING, Pages
 from ws_adapter.server.protocols import MachineMaker, new_session_id
 from ws_adapter.session.catalogue import SessionCatalogue
 from ws_adapter.session.newcomers import Newcomers
+from ws_adapter.session.pausable_clock import PausableClock
 from ws_adapter.session.services import Services
 from ws_adapter.session.session import CLOSE_TIMEOUT_S, Session
 from ws_adapter.session.slot import Identity
@@ -90,6 +94,7 @@ class PublicServer:
         handshake: Handshake,
         pages: Pages,
         metrics: Metrics,
+        resumables: ResumableSessions,
         certificate: Certificate | None = None,
         recorder: Recorder | None = None,
     ) -> None:
@@ -100,6 +105,7 @@ class PublicServer:
         self._handshake = handshake
         self._pages = pages
         self._metrics = metrics
+        self._resumables = resumables
         self._certificate = certificate
         self._recorder = recorder
         self._mode = Mode(options.default_realtime_mode)
@@ -293,7 +299,11 @@ class PublicServer:
         offered = offered_subprotocols(request.headers.get_all("Sec-WebSocket-Protocol"))
         catalogue = self._services.registry.catalogue()
         served = catalogue.modes if catalogue is not None else None
-        return select(request.path, offered, self._mode, served, self._access.opened_by(request))
+        resumes = resume_request(request.path) is not None
+        if resumes:
+            served = frozenset(Mode)  # its worker may have left those that take new sessions
+        opened = self._access.opened_by(request, resumes=resumes)
+        return select(request.path, offered, self._mode, served, opened)
 
     async def _serve(self, connection: ServerConnection) -> None:
         assert isinstance(connection, PublicConnection)
@@ -307,9 +317,16 @@ class PublicServer:
     async def _serve_opened(self, connection: PublicConnection) -> None:
         selection = connection.selection
         assert selection is not None
+        assert connection.request is not None
+        asked = resume_request(connection.request.path)
         if isinstance(selection, Selection):
             if (verdict := self._access.end_of(connection.key)) is not None:
                 selection = Misdirected(selection.dialect, verdict)
+            elif asked is not None:
+                if (refused := self._resume(connection, asked)) is None:
+                    await connection.wait_closed()
+                    return
+                selection = Misdirected(selection.dialect, refused)
             elif self._services.load.is_draining:
                 selection = Misdirected(selection.dialect, errors.SHUTTING_DOWN)
             elif not self._services.load.admit():
@@ -319,10 +336,24 @@ class PublicServer:
         else:
             await self._run(connection, selection)
 
+    def _resume(self, connection: PublicConnection, asked: ResumeRequest) -> Verdict | None:
+        """Give a session its new connection; return why that cannot be, None if it was done."""
+        session, nonce = self._resumables.find(asked.token) or (None, b"")
+        if session is None or not session.is_for(connection):
+            self._resumables.refused()
+            return errors.RESUME_FAILED
+        if not session.may_resume():
+            return errors.RESUMES_FLOOD
+        if not session.resume(connection, asked.last_event, nonce):
+            self._resumables.refused()
+            return errors.RESUME_FAILED
+        return None
+
     async def _run(self, connection: PublicConnection, selection: Selection) -> None:
         session_id = new_session_id(selection.dialect)
         label = selection.label or session_id
-        telemetry = self._telemetry_of(connection, selection, session_id)
+        clock = PausableClock(self._services.clock)
+        telemetry = self._telemetry_of(connection, selection, session_id, clock)
         recording = None
         if self._recorder is not None:
             recording = self._recorder.begin(label, selection.mode, self._describe(connection))
@@ -332,13 +363,15 @@ class PublicServer:
             session_id,
             self._options.limits(selection.kind),
             catalogue,
+            clock,
             recording.recording_id if recording is not None else None,
         )
         upgrade = connection.upgrade
         assert upgrade is not None
         tenant = connection.tenant or f"session:{secrets.token_hex(16)}"
         identity = Identity(session_id, selection.kind, label, upgrade.trace_id, tenant)
-        session = Session(identity, connection, machine, self._services, telemetry, catalogue, recording)
+        socket = self._socket_of(connection, selection, session_id)
+        session = Session(identity, socket, machine, self._services, telemetry, catalogue, clock, recording)
         self._sessions[session] = connection
         self._empty.clear()
         if selection.dialect is Dialect.LIVE:
@@ -348,14 +381,26 @@ class PublicServer:
         finally:
             del self._sessions[session]
             self._newcomers.leave(session)
+            if isinstance(socket, ResumableConnection):
+                socket.end()
+                connection = socket.connection
             if connection.was_too_large or connection.closed_with == CloseCode.MESSAGE_TOO_BIG:
                 self._handshake.rejected(Rejection.SIZE)
             telemetry.ended(session.end_reason, connection.closed_with)
             if not self._sessions:
                 self._empty.set()
 
-    def _telemetry_of(
+    def _socket_of(
         self, connection: PublicConnection, selection: Selection, session_id: str
+    ) -> PublicConnection | ResumableConnection:
+        window_s = self._options.resume_window_s
+        if not window_s:
+            return connection
+        clock = self._services.clock
+        return ResumableConnection(connection, session_id, selection, self._resumables, clock, window_s)
+
+    def _telemetry_of(
+        self, connection: PublicConnection, selection: Selection, session_id: str, clock: Clock
     ) -> SessionTelemetry:
         """What is seen of a session; whatever its tasks log from now on carries its id."""
         upgrade = connection.upgrade
@@ -377,7 +422,7 @@ class PublicServer:
             fields,
             kind,
             dialect,
-            self._services.clock,
+            clock,
             connection.allowance.lines.take,
         )
 

@@ -49,6 +49,7 @@ class MachineMaker:
     """Makes machines."""
 
     def __init__(self, clock: Clock) -> None:
+        """`clock` tells the time that ids are made of."""
         self._clock = clock
         self._last_earlier_id = 0
 
@@ -58,12 +59,13 @@ class MachineMaker:
         session_id: str,
         limits: Limits,
         catalogue: Callable[[], Catalogue | None],
+        clock: Clock,
         recording_id: str | None = None,
     ) -> Machine:
         """Make the machine of one session.
 
         `catalogue` tells what the session may use, None while nothing is known of the workers; `recording_id`
-        is that of its recording, if one is made.
+        is that of its recording, if one is made. `clock` is the session's.
         """
         make = MACHINES[selection.dialect, selection.mode]
         return make(
@@ -73,7 +75,7 @@ class MachineMaker:
                 limits,
                 recording_id,
                 catalogue,
-                self._clock,
+                clock,
                 self._new_earlier_id,
             )
         )

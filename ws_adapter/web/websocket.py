@@ -72,6 +72,10 @@ WRITE_LIMIT: Final = 32 * 1024
 COUNTED_BYTES: Final = 2**15
 """A longer frame counts as several against what its address may send."""
 
+_LOSS_CODES: Final = frozenset({1011, 1012, 1013, 1014})
+"""Close codes of a client's library that gets no pong, and of a gateway that restarts, is too busy or has
+lost the other side (IANA's registry)."""
+
 LARGE: Final = 2**20
 """Only who is in the middle of a message longer than this is cut for want of room."""
 
@@ -132,6 +136,8 @@ class PublicConnection(ServerConnection):
         self._arrivals: deque[tuple[bool, float]] = deque()
         """Kind (whether it is text) and arrival time of each message that waits."""
         self._is_lost = False
+        self.leave: Callable[[], None] = _nothing
+        """Gives back the place of the connection among those of its client; called when it is lost."""
         self._on_lost: list[Callable[[], None]] = []
 
     @property
@@ -139,6 +145,27 @@ class PublicConnection(ServerConnection):
         """The code of the Close that was sent, if one was."""
         sent = self.protocol.close_sent
         return sent.code if sent is not None else None
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether the connection was lost by neither side's will: no Close was sent, none came but for a
+        loss, and no limit was broken."""
+        received = self.protocol.close_rcvd
+        if received is not None:
+            return received.code in _LOSS_CODES
+        return self.protocol.close_sent is None and not self.was_too_large and self._flood is None
+
+    @property
+    def was_cut_in_closing(self) -> bool:
+        """Whether it was lost after the Close of a session that is complete, and no Close came back: what was
+        sent before may never have arrived."""
+        sent = self.protocol.close_sent
+        return sent is not None and sent.code == CloseCode.NORMAL and self.protocol.close_rcvd is None
+
+    def take_leave(self) -> Callable[[], None]:
+        """Return `leave`, which is not called any more when the connection is lost."""
+        leave, self.leave = self.leave, _nothing
+        return leave
 
     def limit_messages(self, size: int) -> None:
         """Messages of more than `size` bytes end the connection."""
@@ -344,6 +371,10 @@ class PublicConnection(ServerConnection):
     def abort(self) -> None:
         """Cuts the transport, whatever waits in it."""
         self.transport.abort()
+
+
+def _nothing() -> None:
+    """Give nothing back."""
 
 
 def _text_head(size: int) -> bytes:

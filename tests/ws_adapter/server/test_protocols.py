@@ -34,11 +34,12 @@ def selections() -> Iterator[Selection]:
 
 
 async def test_whatever_is_selected_has_one_entry_in_the_table() -> None:
-    maker = MachineMaker(LoopClock())
+    clock = LoopClock()
+    maker = MachineMaker(clock)
     found = set()
     for selection in selections():
         found.add((selection.dialect, selection.mode))
-        machine = maker.make(selection, new_session_id(selection.dialect), Limits(), lambda: None)
+        machine = maker.make(selection, new_session_id(selection.dialect), Limits(), lambda: None, clock)
         assert not machine.is_over
 
     assert found == set(MACHINES)

@@ -39,7 +39,7 @@ _LISTEN: Final = (
 )
 _PUBLIC: Final = (
     *("default_realtime_mode", "live_interrupt", "voices", "allowed_origins", "trusted_proxies"),
-    "no_page",
+    *("no_page", "resume_window_s"),
 )
 
 
@@ -248,6 +248,12 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
         metavar="BY",
         choices=("speech", "model"),
         help="what ends an answer on /v1/live/sessions: speech over it, or only the model (default speech)",
+    )
+    add(
+        "--resume-window-s",
+        type=seconds,
+        metavar="S",
+        help="wait for a client that lost its connection, 0: not at all (default 30)",
     )
     add("--no-page", action="store_true", help="do not serve the web page at /")
     add("--voices", type=Path, metavar="DIR", help="folder with default.wav, a voice clients may ask for")

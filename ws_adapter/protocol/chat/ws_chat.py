@@ -9,6 +9,7 @@ from antiphon.semconv import Reason
 from ws_adapter.protocol.chat import ws_chat_events
 from ws_adapter.protocol.chat.content import ChatRules, Request, read_request
 from ws_adapter.protocol.chat.reply import Reply, failure
+from ws_adapter.protocol.chat.tools import CallPiece
 from ws_adapter.protocol.chat.ws_chat_events import Chunk, Done, Error, PrefillDone, QueueDone
 from ws_adapter.protocol.core.actions import (
     Action,
@@ -126,7 +127,7 @@ class Chat(Deaf):
         if drops_input:
             return self._conclude(errors.OVERLOADED)
         self._init_at = None
-        read = partial(_read, frame, self._catalogue())
+        read = partial(self.read, frame, self._catalogue())
         if len(frame) > LARGE_FRAME:
             return self._reading.apart(len(frame), read, self._take)
         return self._take(read(), now)
@@ -146,11 +147,11 @@ class Chat(Deaf):
             case Refusal():
                 is_json = request.code is not ErrorCode.INVALID_JSON
                 close = CloseCode.POLICY_VIOLATION if is_json else CloseCode.UNSUPPORTED_DATA
-                return self._refuse(request.code, request.message, close)
+                return self._conclude(Verdict(request.code, request.message, None, close), request.param)
         self._request = request
         self._reply = Reply(now, streaming=request.streaming)
         self.state = State.QUEUED
-        return [TakeSlot("")]  # the protocol has no field for a model
+        return [TakeSlot(self.setup_of(request).model)]
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
         """See `Machine.congested`. What is being said cannot be held up."""
@@ -196,7 +197,7 @@ class Chat(Deaf):
             return []
         told = [Send(QueueDone())] if self._has_waited and self.state is State.QUEUED else []
         self.state = State.PREFILL
-        return [*told, OpenWorkerSession(ChatSetup(voice=self._request.voice or NO_VOICE))]
+        return [*told, OpenWorkerSession(self.setup_of(self._request))]
 
     def displaced(self) -> None:
         """See `Machine.displaced`."""
@@ -212,16 +213,15 @@ class Chat(Deaf):
             return []
         match signal:
             case Ready():
-                turn, self._unsupported = self._request.for_worker(signal, has_own_session=True)
-                return [RunTurn(1, turn)]
+                return self._run(self._request, signal)
             case Prefilled():
                 self._reply.prefilled = signal
                 ignored = self._request.ignored_by(signal)
                 self._unsupported = list(listed([*self._unsupported, *ignored]))
                 self.state = State.GENERATE
-                return [Send(PrefillDone(input_tokens=self._reply.input_tokens))]
+                return self.was_read()
             case Piece():
-                return self._said(signal)
+                return self._say(signal)
             case UnitDone():
                 return self._done(signal)
             case GoingAway():
@@ -232,24 +232,52 @@ class Chat(Deaf):
                 )
         return []
 
-    def _said(self, piece: Piece) -> list[Action]:
+    def _run(self, request: Request, ready: Ready) -> list[Action]:
+        turn, self._unsupported = request.for_worker(ready, has_own_session=True)
+        return [RunTurn(1, turn)]
+
+    def _say(self, piece: Piece) -> list[Action]:
         try:
             called = self._reply.add(piece)
         except Refusal as refusal:
-            return self._refuse(refusal.code, refusal.message)
+            return self._refuse(refusal)
         if not self._reply.streaming or not (piece.text or piece.audio or piece.thinking or called):
             return []
+        return self.said(piece, called)
+
+    def _done(self, done: UnitDone) -> list[Action]:
+        if done.end is UnitEnd.FAILED:
+            return self._refuse(failure(done))
+        if done.end is UnitEnd.CANCELLED:
+            return self._conclude(VERDICTS[Reason.WORKER_LOST])
+        self.state = State.DONE
+        return [*self.answered(done), CloseSocket(CloseCode.NORMAL, errors.DONE)]
+
+    # --------------------------------------------------------------- what the dialect says of it
+
+    def read(self, frame: bytes, catalogue: Catalogue | None) -> Request | Refusal | InvalidUtf8:
+        """Return the request in a frame, or what is wrong with it. Runs beside the event loop."""
+        try:
+            return read_request(_DECODER.decode(frame), _RULES, capabilities_of("", catalogue))
+        except (Refusal, InvalidUtf8) as fault:
+            return fault
+
+    def setup_of(self, request: Request) -> ChatSetup:
+        """Return what the session at the worker is to be. The protocol has no field for a model."""
+        return ChatSetup(voice=request.voice or NO_VOICE)
+
+    def was_read(self) -> list[Action]:
+        """Tell that the model has read the messages."""
+        return [Send(PrefillDone(input_tokens=self._reply.input_tokens))]
+
+    def said(self, piece: Piece, called: CallPiece | None) -> list[Action]:
+        """Tell a piece of a streamed answer."""
         chunk = Chunk(text_delta=piece.text, audio_data=piece.audio or None)
         chunk.thinking_delta, chunk.tool_call = piece.thinking, called
         return [Send(chunk)]
 
-    def _done(self, done: UnitDone) -> list[Action]:
-        if done.end is UnitEnd.FAILED:
-            refusal = failure(done)
-            return self._refuse(refusal.code, refusal.message)
-        if done.end is UnitEnd.CANCELLED:
-            return self._conclude(VERDICTS[Reason.WORKER_LOST])
-        self.state = State.DONE
+    def answered(self, done: UnitDone) -> list[Action]:
+        """Tell the whole answer."""
         event = Done(
             text=self._reply.text,
             generated_tokens=done.tokens.output_token_details.text_tokens,
@@ -260,7 +288,11 @@ class Chat(Deaf):
             thinking=self._reply.thinking,
             tool_calls=self._reply.calls.complete,
         )
-        return [Send(event), CloseSocket(CloseCode.NORMAL, errors.DONE)]
+        return [Send(event)]
+
+    def failed(self, verdict: Verdict, code: ErrorCode, param: str | None) -> list[Action]:
+        """Tell the one error; `param` is the path of the field at fault, which the message names too."""
+        return [Send(Error(error=verdict.message, code=code))]
 
     # ---------------------------------------------------------------------------------- the rest
 
@@ -271,7 +303,7 @@ class Chat(Deaf):
         message = (
             f"no request came within {self._limits.init_timeout_s:g} s; connect again and send it at once"
         )
-        return self._refuse(ErrorCode.INIT_TIMEOUT, message)
+        return self._refuse(Refusal(ErrorCode.INIT_TIMEOUT, message))
 
     def ended(self, verdict: Verdict) -> list[Action]:
         """See `Machine.ended`."""
@@ -283,24 +315,22 @@ class Chat(Deaf):
             return []
         return self._conclude(errors.SHUTTING_DOWN if self.is_waiting else errors.SERVER_SHUTDOWN)
 
-    def _refuse(self, code: ErrorCode, message: str, close: CloseCode | None = None) -> list[Action]:
-        return [] if self.is_over else self._conclude(Verdict(code, message, None, close))
+    def _refuse(self, refusal: Refusal) -> list[Action]:
+        if self.is_over:
+            return []
+        return self._conclude(Verdict(refusal.code, refusal.message, None, None), refusal.param)
 
-    def _conclude(self, verdict: Verdict) -> list[Action]:
+    def _conclude(self, verdict: Verdict, param: str | None = None) -> list[Action]:
         """The one error, and the end."""
         self.state = State.DONE
         if verdict.close is CloseCode.INVALID_UTF8:
-            return [CloseSocket(verdict.close, verdict.message)]
+            return [*self.not_text(), CloseSocket(verdict.close, verdict.message)]
         code = verdict.code or _CODES.get(verdict.closed or "", ErrorCode.INFERENCE_ERROR)
         close = verdict.close
         if close is None:
             close = CloseCode.INTERNAL_ERROR if code.is_servers else CloseCode.POLICY_VIOLATION
-        return [Send(Error(error=verdict.message, code=code)), CloseSocket(close, verdict.closed or code)]
+        return [*self.failed(verdict, code, param), CloseSocket(close, verdict.closed or code)]
 
-
-def _read(frame: bytes, catalogue: Catalogue | None) -> Request | Refusal | InvalidUtf8:
-    """The request, or what is wrong with it."""
-    try:
-        return read_request(_DECODER.decode(frame), _RULES, capabilities_of("", catalogue))
-    except (Refusal, InvalidUtf8) as fault:
-        return fault
+    def not_text(self) -> list[Action]:
+        """Tell that the request is not UTF-8, which a WebSocket tells by its close code."""
+        return []

@@ -17,6 +17,7 @@ from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.options import AdapterOptions
 from ws_adapter.protocol.chat import ws_chat_events
+from ws_adapter.protocol.completions import refusals as completions
 from ws_adapter.protocol.core import render
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.duplex import ws_duplex_events
@@ -30,6 +31,7 @@ from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.events import ServerEvent
 from ws_adapter.server.access import Access, Denied
+from ws_adapter.web.http_socket import HttpSocket
 from ws_adapter.web.keys import Key
 from ws_adapter.web.message import Disconnected
 from ws_adapter.web.rate_limit import Caller
@@ -62,12 +64,12 @@ class Handshake:
 
     async def enter(
         self,
-        connection: PublicConnection,
+        connection: PublicConnection | HttpSocket,
         request: Request,
         caller: Caller,
         found: Selection | Misdirected,
     ) -> None:
-        """Lets a WebSocket in. Raises `Denied`."""
+        """Lets a WebSocket in, or a request that a session answers. Raises `Denied`."""
         try:
             entry = await self._access.enter(request, caller, found)
         except Denied as denied:
@@ -102,7 +104,7 @@ class Handshake:
         attributes: dict[str, AttributeValue] = {
             semconv.ATTR_HTTP_METHOD: request.method,
             semconv.ATTR_URL_PATH: describe(request.path),
-            semconv.ATTR_PROTOCOL: "websocket",
+            semconv.ATTR_PROTOCOL: "http" if found.dialect is Dialect.COMPLETIONS else "websocket",
             semconv.ATTR_DIALECT: found.dialect.value,
             semconv.ATTR_QUEUE_LENGTH: self._snapshot.status.queue_length,
         }
@@ -168,3 +170,5 @@ def _refusal(refusal: Misdirected) -> ServerEvent:
             return live_events.error(CODES[code], message, "event_refused", None, None)
         case Dialect.REALTIME_GA | Dialect.TRANSCRIPTION_GA:
             return ga_events.error("event_refused", GA_CODES[code], message)
+        case Dialect.COMPLETIONS:
+            return completions.error(code, message, None)

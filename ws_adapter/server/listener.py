@@ -27,10 +27,10 @@ from ws_adapter.process.errors import CannotListen
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire import errors
-from ws_adapter.protocol.wire.errors import CloseCode
+from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.recording.folder import Client
 from ws_adapter.recording.recorder import Recorder
-from ws_adapter.server import responses
+from ws_adapter.server import openai_errors, responses
 from ws_adapter.server.access import Access, Denied
 from ws_adapter.server.handshake import Handshake
 from ws_adapter.server.pages import READING, Pages
@@ -41,8 +41,10 @@ from ws_adapter.session.services import Services
 from ws_adapter.session.session import CLOSE_TIMEOUT_S, Session
 from ws_adapter.session.slot import Identity
 from ws_adapter.web.http1 import HttpRequest
-from ws_adapter.web.message import Arriving
+from ws_adapter.web.http_socket import HttpSocket, TooLarge
+from ws_adapter.web.message import Arriving, Disconnected
 from ws_adapter.web.routes import (
+    COMPLETING,
     SUBPROTOCOL,
     Dialect,
     Misdirected,
@@ -62,6 +64,9 @@ _quiet.addFilter(lambda record: not _is_of_a_client(record))
 
 OPEN_TIMEOUT_S: Final = 5.0
 PING_S: Final = 20.0
+BODY_TIMEOUT_S: Final = 60.0
+"""Within which the body of a request for a session has to come."""
+
 RECEIVE_QUEUE: Final = 4
 SEND_BUFFER_BYTES: Final = 128 * 1024
 """The kernel's share of what is sent and not yet read: what is hidden there cannot be taken back."""
@@ -105,11 +110,13 @@ class PublicServer:
         self._mode = Mode(options.default_realtime_mode)
         self._machines = MachineMaker(services.clock)
         self._arriving = Arriving(options.max_inflight_bytes)
-        self._sessions: dict[Session, PublicConnection] = {}
+        self._sessions: dict[Session, PublicConnection | HttpSocket] = {}
         self._newcomers = Newcomers()
         self._empty = asyncio.Event()
         self._empty.set()
         self._servers: list[Server] = []
+        self._requests: dict[asyncio.Task[None], HttpSocket] = {}
+        """Requests that sessions answer."""
         self._coming: set[PublicConnection] = set()
         """Connections whose handshake is not over."""
 
@@ -169,6 +176,7 @@ class PublicServer:
                 byte_count=self._metrics.public_bytes,
                 answer=self._answer,
                 coming=self._coming,
+                open_session=self._take_request,
             ),
             **tls,
         )
@@ -219,6 +227,10 @@ class PublicServer:
                 await self._empty.wait()
         for server in self._servers:
             server.close()
+        for request in self._requests.values():
+            request.abort()
+        if self._requests:
+            await asyncio.wait(list(self._requests))
         for server in self._servers:
             await server.wait_closed()
 
@@ -287,6 +299,80 @@ class PublicServer:
             self._handshake.rejected(denied.reason)
         return responses.without_body(response) if request.method == "HEAD" else response
 
+    # ----------------------------------------------------------------- requests for sessions
+
+    def _take_request(self, connection: HttpSocket) -> None:
+        task = asyncio.create_task(self._serve_request(connection))
+        self._requests[task] = connection
+        task.add_done_callback(self._requests.pop)
+
+    async def _serve_request(self, connection: HttpSocket) -> None:
+        """Answer a request by a session of its own, or refuse it."""
+        request = connection.http_request
+        try:
+            refusal = await self._refusal_of(connection)
+            if refusal is not None:
+                connection.refuse(refusal)
+                await connection.wait_closed()
+            else:
+                await self._run(connection, COMPLETING)
+        except Disconnected:
+            pass
+        except Exception:
+            logger.exception("request failed: connection cut")
+            connection.abort()
+        if connection.status:
+            _log(request, HTTPStatus(connection.status))
+
+    async def _refusal_of(self, connection: HttpSocket) -> Response | None:
+        """Let a request in and read its body; return the answer to one that is refused.
+
+        Raises `Disconnected`.
+        """
+        request = connection.http_request
+        peer, *_ = connection.remote_address or (NOWHERE,)
+        try:
+            await self._handshake.enter(connection, request, self._access.caller(request, peer), COMPLETING)
+        except Denied as denied:
+            self._handshake.rejected(denied.reason)
+            return openai_errors.renamed(denied.response)
+        response, reason = None, Rejection.SIZE
+        most = self._options.message_bytes_of(Kind.CHAT)
+        if self._services.load.is_draining:
+            response, reason = openai_errors.unavailable(errors.SHUTTING_DOWN), Rejection.SHUTDOWN
+        elif "Transfer-Encoding" in request.headers or len(request.headers.get_all("Content-Length")) != 1:
+            response = openai_errors.error(
+                HTTPStatus.LENGTH_REQUIRED, "length_required", openai_errors.NO_LENGTH
+            )
+        elif request.size > most:
+            response = openai_errors.too_large(most)
+        elif not connection.may_send():
+            message = errors.ADDRESS_FLOOD.message
+            response = openai_errors.error(
+                HTTPStatus.TOO_MANY_REQUESTS, "rate_limit_exceeded", message, Retry_After="10"
+            )
+            reason = Rejection.RATE
+        else:
+            try:
+                await connection.read_body(BODY_TIMEOUT_S)
+            except TimeoutError:
+                message = f"the body did not come within {BODY_TIMEOUT_S:g} s: send it again"
+                response = openai_errors.error(HTTPStatus.REQUEST_TIMEOUT, "body_timeout", message)
+            except TooLarge:
+                response, reason = openai_errors.unavailable(errors.OVERLOADED), Rejection.FULL
+            else:
+                if (verdict := self._verdict_on_newcomer()) is not None:
+                    response, reason = openai_errors.unavailable(verdict), Rejection.FULL
+        if response is not None:
+            self._handshake.rejected(reason)
+        return response
+
+    def _verdict_on_newcomer(self) -> Verdict | None:
+        """Return why nobody new is taken."""
+        if self._services.load.is_draining:
+            return errors.SHUTTING_DOWN
+        return None if self._services.load.admit() else errors.OVERLOADED
+
     # --------------------------------------------------------------------------------- WebSocket
 
     def _select(self, request: Request) -> Selection | Misdirected | None:
@@ -308,18 +394,15 @@ class PublicServer:
         selection = connection.selection
         assert selection is not None
         if isinstance(selection, Selection):
-            if (verdict := self._access.end_of(connection.key)) is not None:
+            verdict = self._access.end_of(connection.key) or self._verdict_on_newcomer()
+            if verdict is not None:
                 selection = Misdirected(selection.dialect, verdict)
-            elif self._services.load.is_draining:
-                selection = Misdirected(selection.dialect, errors.SHUTTING_DOWN)
-            elif not self._services.load.admit():
-                selection = Misdirected(selection.dialect, errors.OVERLOADED)
         if isinstance(selection, Misdirected):
             await self._handshake.refuse(connection, selection)
         else:
             await self._run(connection, selection)
 
-    async def _run(self, connection: PublicConnection, selection: Selection) -> None:
+    async def _run(self, connection: PublicConnection | HttpSocket, selection: Selection) -> None:
         session_id = new_session_id(selection.dialect)
         label = selection.label or session_id
         telemetry = self._telemetry_of(connection, selection, session_id)
@@ -355,7 +438,7 @@ class PublicServer:
                 self._empty.set()
 
     def _telemetry_of(
-        self, connection: PublicConnection, selection: Selection, session_id: str
+        self, connection: PublicConnection | HttpSocket, selection: Selection, session_id: str
     ) -> SessionTelemetry:
         """What is seen of a session; whatever its tasks log from now on carries its id."""
         upgrade = connection.upgrade
@@ -381,7 +464,7 @@ class PublicServer:
             connection.allowance.lines.take,
         )
 
-    def _describe(self, connection: PublicConnection) -> Client:
+    def _describe(self, connection: PublicConnection | HttpSocket) -> Client:
         assert connection.request is not None
         peer, *_ = connection.remote_address or (NOWHERE,)
         address = self._access.caller(connection.request, peer).address

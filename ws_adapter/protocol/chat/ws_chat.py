@@ -78,7 +78,7 @@ class Chat(Deaf):
         self._init_at: float | None = None
         self._reading = Reading()
         self._request: Request | None = None
-        self._reply = Reply(0.0, streaming=True)
+        self.reply = Reply(0.0, streaming=True)
         self._unsupported: list[str] = []
         self._has_waited = False
         self._is_going_away = False
@@ -99,7 +99,7 @@ class Chat(Deaf):
         """See `Machine.held_bytes`."""
         if self.is_over:
             return 0
-        held = self._reading.held_bytes + self._reply.audio_bytes
+        held = self._reading.held_bytes + self.reply.audio_bytes
         if self._request is None or self.state is State.GENERATE:
             return held
         return held + self._request.size
@@ -147,9 +147,9 @@ class Chat(Deaf):
             case Refusal():
                 is_json = request.code is not ErrorCode.INVALID_JSON
                 close = CloseCode.POLICY_VIOLATION if is_json else CloseCode.UNSUPPORTED_DATA
-                return self._conclude(Verdict(request.code, request.message, None, close), request.param)
+                return self._conclude(Verdict(request.code, request.message, None, close), request)
         self._request = request
-        self._reply = Reply(now, streaming=request.streaming)
+        self.reply = Reply(now, streaming=request.streaming)
         self.state = State.QUEUED
         return [TakeSlot(self.setup_of(request).model)]
 
@@ -213,9 +213,9 @@ class Chat(Deaf):
             return []
         match signal:
             case Ready():
-                return self._run(self._request, signal)
+                return self.run(self._request, signal)
             case Prefilled():
-                self._reply.prefilled = signal
+                self.reply.prefilled = signal
                 ignored = self._request.ignored_by(signal)
                 self._unsupported = list(listed([*self._unsupported, *ignored]))
                 self.state = State.GENERATE
@@ -232,22 +232,18 @@ class Chat(Deaf):
                 )
         return []
 
-    def _run(self, request: Request, ready: Ready) -> list[Action]:
-        turn, self._unsupported = request.for_worker(ready, has_own_session=True)
-        return [RunTurn(1, turn)]
-
     def _say(self, piece: Piece) -> list[Action]:
         try:
-            called = self._reply.add(piece)
+            called = self.reply.add(piece)
         except Refusal as refusal:
-            return self._refuse(refusal)
-        if not self._reply.streaming or not (piece.text or piece.audio or piece.thinking or called):
+            return self.refuse(refusal)
+        if not self.reply.streaming or not (piece.text or piece.audio or piece.thinking or called):
             return []
         return self.said(piece, called)
 
     def _done(self, done: UnitDone) -> list[Action]:
         if done.end is UnitEnd.FAILED:
-            return self._refuse(failure(done))
+            return self.refuse(failure(done))
         if done.end is UnitEnd.CANCELLED:
             return self._conclude(VERDICTS[Reason.WORKER_LOST])
         self.state = State.DONE
@@ -266,9 +262,14 @@ class Chat(Deaf):
         """Return what the session at the worker is to be. The protocol has no field for a model."""
         return ChatSetup(voice=request.voice or NO_VOICE)
 
+    def run(self, request: Request, ready: Ready) -> list[Action]:
+        """Give the turn to a worker that is ready."""
+        turn, self._unsupported = request.for_worker(ready, has_own_session=True)
+        return [RunTurn(1, turn)]
+
     def was_read(self) -> list[Action]:
         """Tell that the model has read the messages."""
-        return [Send(PrefillDone(input_tokens=self._reply.input_tokens))]
+        return [Send(PrefillDone(input_tokens=self.reply.input_tokens))]
 
     def said(self, piece: Piece, called: CallPiece | None) -> list[Action]:
         """Tell a piece of a streamed answer."""
@@ -279,19 +280,19 @@ class Chat(Deaf):
     def answered(self, done: UnitDone) -> list[Action]:
         """Tell the whole answer."""
         event = Done(
-            text=self._reply.text,
+            text=self.reply.text,
             generated_tokens=done.tokens.output_token_details.text_tokens,
-            input_tokens=self._reply.input_tokens,
-            audio_data=self._reply.audio or None,
+            input_tokens=self.reply.input_tokens,
+            audio_data=self.reply.audio or None,
             recording_session_id=self._recording_id,
             unsupported_fields=self._unsupported,
-            thinking=self._reply.thinking,
-            tool_calls=self._reply.calls.complete,
+            thinking=self.reply.thinking,
+            tool_calls=self.reply.calls.complete,
         )
         return [Send(event)]
 
-    def failed(self, verdict: Verdict, code: ErrorCode, param: str | None) -> list[Action]:
-        """Tell the one error; `param` is the path of the field at fault, which the message names too."""
+    def failed(self, verdict: Verdict, code: ErrorCode, refusal: Refusal | None) -> list[Action]:
+        """Tell the one error; `refusal` is the fault of the request, where it was that."""
         return [Send(Error(error=verdict.message, code=code))]
 
     # ---------------------------------------------------------------------------------- the rest
@@ -303,7 +304,7 @@ class Chat(Deaf):
         message = (
             f"no request came within {self._limits.init_timeout_s:g} s; connect again and send it at once"
         )
-        return self._refuse(Refusal(ErrorCode.INIT_TIMEOUT, message))
+        return self.refuse(Refusal(ErrorCode.INIT_TIMEOUT, message))
 
     def ended(self, verdict: Verdict) -> list[Action]:
         """See `Machine.ended`."""
@@ -315,12 +316,13 @@ class Chat(Deaf):
             return []
         return self._conclude(errors.SHUTTING_DOWN if self.is_waiting else errors.SERVER_SHUTDOWN)
 
-    def _refuse(self, refusal: Refusal) -> list[Action]:
+    def refuse(self, refusal: Refusal) -> list[Action]:
+        """End the session with an error of the request."""
         if self.is_over:
             return []
-        return self._conclude(Verdict(refusal.code, refusal.message, None, None), refusal.param)
+        return self._conclude(Verdict(refusal.code, refusal.message, None, None), refusal)
 
-    def _conclude(self, verdict: Verdict, param: str | None = None) -> list[Action]:
+    def _conclude(self, verdict: Verdict, refusal: Refusal | None = None) -> list[Action]:
         """The one error, and the end."""
         self.state = State.DONE
         if verdict.close is CloseCode.INVALID_UTF8:
@@ -329,7 +331,7 @@ class Chat(Deaf):
         close = verdict.close
         if close is None:
             close = CloseCode.INTERNAL_ERROR if code.is_servers else CloseCode.POLICY_VIOLATION
-        return [*self.failed(verdict, code, param), CloseSocket(close, verdict.closed or code)]
+        return [*self.failed(verdict, code, refusal), CloseSocket(close, verdict.closed or code)]
 
     def not_text(self) -> list[Action]:
         """Tell that the request is not UTF-8, which a WebSocket tells by its close code."""

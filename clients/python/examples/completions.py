@@ -1,4 +1,4 @@
-"""Ask a picture, a recording and a text with OpenAI's SDK: `python completions.py URL picture.jpg question.wav`."""
+"""Chat with OpenAI's SDK: `python completions.py http://localhost:8006 picture.jpg question.wav`."""
 
 import base64
 import sys

@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions` with OpenAI's SDK: a real adapter, and a worker that says what the test wants."""
+"""`POST /v1/chat/completions` with OpenAI's SDK, and with bytes that no SDK sends."""
 
 import asyncio
 import base64
@@ -11,8 +11,9 @@ from typing import Any
 
 import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient, OpenAI
 
+from inference_service.api.engine import End
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (
     EVERYTHING,
@@ -20,12 +21,14 @@ from tests.support.scripted_engine import (
     fails,
     hang,
     running_worker,
+    speak,
     turn_end,
     write,
 )
 from tests.ws_adapter.support.conversation import CLOSE, append
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Stage, running_adapter, until
+from tests.ws_adapter.web.test_tls import Authority
 from ws_adapter.server import listener
 
 ASK: Any = [{"role": "user", "content": "Name a prime."}]
@@ -378,7 +381,8 @@ async def test_requests_beyond_capacity_leave_a_conversation_alone() -> None:
             crowd = asyncio.gather(*(stage.request(PATH, "POST", None, BODY) for _ in range(100)))
             for number in range(20):
                 await neighbour.send(append(input_id=f"in-{number}"))
-                assert (await neighbour.next())["input_id"] == f"in-{number}"
+                while (event := await neighbour.next()).get("input_id") != f"in-{number}":
+                    assert event["type"] == "response.output.delta"
             statuses = [status for status, _, _ in await crowd]
             await neighbour.send(CLOSE)
             await neighbour.expect_until("session.closed")
@@ -386,6 +390,59 @@ async def test_requests_beyond_capacity_leave_a_conversation_alone() -> None:
         assert set(statuses) <= {200, 429}
         assert statuses.count(200) >= 1
         assert len(statuses) == 100
+
+
+async def test_client_that_does_not_read_its_stream_frees_its_slot() -> None:
+    engine = ScriptedEngine(speak(*["word"] * 20, seconds=600.0, end=End.TURN), info=EVERYTHING, slots=1)
+    async with served(engine, slow_consumer_s=0.2) as stage:
+        body = json.dumps(
+            {
+                "model": "scripted",
+                "messages": ASK,
+                "stream": True,
+                "modalities": ["text", "audio"],
+                "audio": {"voice": "alloy", "format": "pcm16"},
+            }
+        ).encode()
+        reader, writer = await sent(stage, head(len(body)) + body)
+        assert await status_of(reader) == 200
+        writer.transport.pause_reading()
+        await stage.until(free_slots=1)
+        writer.transport.abort()
+
+
+async def test_answer_over_tls_is_the_same(tmp_path: Any) -> None:
+    authority = Authority(tmp_path)
+    tls: Any = {"tls_cert": authority.certificate, "tls_key": authority.key, "tls_port": 0}
+    async with served(**tls) as stage, DefaultAsyncHttpxClient(verify=authority.trust) as transport:
+        client = AsyncOpenAI(
+            api_key="none", base_url=f"{stage.tls_address}/v1", max_retries=0, http_client=transport
+        )
+        asked: Any = {"model": "scripted", "messages": ASK}
+        whole = await client.chat.completions.create(**asked)
+        pieces = [
+            chunk.choices[0].delta.content or ""
+            async for chunk in await client.chat.completions.create(**asked, stream=True)
+        ]
+
+        assert whole.choices[0].message.content == "".join(pieces) == "Seven."
+        with pytest.raises(openai.NotFoundError):
+            await client.chat.completions.create(model="gpt-9", messages=ASK)
+
+
+async def test_server_that_ends_ends_its_requests() -> None:
+    engine = ScriptedEngine(hang("generate"), info=EVERYTHING, repeat=True, slots=1)
+    async with running_worker(engine, slots=1) as worker:
+        async with running_adapter(worker.address) as stage:
+            reader, writer = await sent(stage, head(len(BODY)) + BODY)
+            _, other = await sent(stage, head(len(BODY)) + BODY[:5])
+            await other.drain()
+            await until(lambda: engine.sessions and engine.session.given)
+        async with asyncio.timeout(PATIENCE_S):
+            told = await reader.read()
+        writer.transport.abort()
+        other.transport.abort()
+    assert b"shutting down" in told
 
 
 async def test_speech_of_a_given_text_is_refused_by_name() -> None:

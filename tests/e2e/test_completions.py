@@ -2,8 +2,11 @@
 
 import base64
 import io
+import json
+import re
 import subprocess
 import sys
+import urllib.request
 import wave
 from pathlib import Path
 from typing import Any
@@ -78,6 +81,18 @@ async def test_spoken_question_about_a_picture_is_answered_aloud(adapter: str) -
         assert file.getframerate() == 24_000
         assert file.getnframes() > 12_000
     await until_all_free(adapter)
+
+
+def test_body_of_the_curl_example_is_answered(adapter: str) -> None:
+    page = (EXAMPLES.parents[2] / "docs" / "completions.md").read_text()
+    found = re.search(r"curl http://localhost:8006(\S+) -H '([^']+)' -d '([^']+)'", page)
+    assert found is not None
+    path, header, body = found.groups()
+    name, _, value = header.partition(": ")
+    request = urllib.request.Request(adapter + path, body.encode(), {name: value})
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+        answer = json.load(response)
+    assert answer["choices"][0]["message"]["content"].startswith("two plus three is")
 
 
 def test_example_of_the_page_runs(adapter: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The state machine for each kind of WebSocket."""
+"""The state machine for each kind of session."""
 
 import secrets
 from collections.abc import Callable

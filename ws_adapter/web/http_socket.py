@@ -14,7 +14,7 @@ from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.core.actions import Respond
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
-from ws_adapter.web.http1 import HttpRequest
+from ws_adapter.web.http1 import LARGEST_BODY_BYTES, HttpRequest
 from ws_adapter.web.http_exchange import LINGER_S
 from ws_adapter.web.keys import Key
 from ws_adapter.web.message import Arriving, Disconnected, Message
@@ -29,6 +29,12 @@ PROBE_S: Final = 20
 """Seconds of silence after which the kernel asks whether the client is still there, and between two times."""
 
 PROBES: Final = 3
+
+LARGE: Final = 2**20
+"""Only a body that is longer so far is given up for want of room."""
+
+_MOST_BEHIND: Final = 2**16
+"""Bytes behind the body that are thrown away before the connection is cut."""
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _DONE: Final = b"data: [DONE]\n\n"
@@ -119,7 +125,7 @@ class HttpSocket(asyncio.Protocol):
         part = data[:missing]
         self._body += part
         self._arriving.size += len(part)
-        if len(self._body) > 2**20 and self._arriving.is_full:
+        if len(self._body) > LARGE and self._arriving.is_full:
             self._reading = False
         if len(data) > missing:
             self._discard(len(data) - missing)
@@ -127,7 +133,7 @@ class HttpSocket(asyncio.Protocol):
 
     def _discard(self, size: int) -> None:
         self._discarded += size
-        if self._discarded > self._most_discarded + 2**16:
+        if self._discarded > self._most_discarded + _MOST_BEHIND:
             self._transport.abort()
 
     def eof_received(self) -> bool:
@@ -262,11 +268,12 @@ class HttpSocket(asyncio.Protocol):
         """Answer without a session; what is still to come of the body is thrown away for a while."""
         self._reading = False
         self.status = response.status_code
-        self._most_discarded = self.http_request.size
+        self._most_discarded = min(self.http_request.size, LARGEST_BODY_BYTES)
         if self._transport.is_closing():
             return
         if self.upgrade is not None:
             response.headers["X-Request-Id"] = self.upgrade.trace_id
+            self.upgrade.answered(response.status_code)
         self._write(response.serialize())
         has_all = len(self._body) >= self.http_request.size
         self._forget_body()

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from ws_adapter.process.clock import Clock, Timer
+from ws_adapter.protocol.core.actions import Respond
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
@@ -197,6 +198,10 @@ class ResumableConnection:
         """See `PublicConnection.hold`."""
         self._is_held = is_held
         self._connection.hold(is_held)
+
+    def begin_answer(self, begun: Respond) -> None:
+        """See `PublicConnection.begin_answer`."""
+        self._connection.begin_answer(begun)
 
     def buffered(self) -> int:
         """See `PublicConnection.buffered`."""

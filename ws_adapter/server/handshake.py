@@ -17,6 +17,7 @@ from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.options import AdapterOptions
 from ws_adapter.protocol.chat import ws_chat_events
+from ws_adapter.protocol.completions import refusals as completions
 from ws_adapter.protocol.core import render
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.duplex import ws_duplex_events
@@ -32,6 +33,7 @@ from ws_adapter.protocol.wire.events import ServerEvent
 from ws_adapter.resume.request import resume_request
 from ws_adapter.resume.sessions import ResumableSessions
 from ws_adapter.server.access import Access, Denied
+from ws_adapter.web.http_socket import HttpSocket
 from ws_adapter.web.keys import Key
 from ws_adapter.web.message import Disconnected
 from ws_adapter.web.rate_limit import Caller
@@ -66,14 +68,15 @@ class Handshake:
 
     async def enter(
         self,
-        connection: PublicConnection,
+        connection: PublicConnection | HttpSocket,
         request: Request,
         caller: Caller,
         found: Selection | Misdirected,
     ) -> None:
-        """Lets a WebSocket in. Raises `Denied`."""
+        """Lets a WebSocket in, or a request that a session answers. Raises `Denied`."""
         try:
-            asked = resume_request(request.path)
+            is_websocket = isinstance(connection, PublicConnection)
+            asked = resume_request(request.path) if is_websocket else None
             resumes = asked is not None and self._resumables.find(asked.token) is not None
             entry = await self._access.enter(request, caller, found, resumes=resumes)
         except Denied as denied:
@@ -84,8 +87,11 @@ class Handshake:
         connection.key = entry.key
         connection.tenant = entry.tenant
         connection.allowance = entry.allowance
-        connection.leave = entry.leave
-        connection.when_lost(lambda: connection.take_leave()())
+        if isinstance(connection, PublicConnection):
+            connection.leave = entry.leave
+            connection.when_lost(lambda: connection.take_leave()())
+        else:
+            connection.when_lost(entry.leave)
         connection.rights = entry.rights
         if entry.unknown is not None:
             found = Misdirected(found.dialect, errors.KEY_UNKNOWN, entry.unknown)
@@ -109,7 +115,7 @@ class Handshake:
         attributes: dict[str, AttributeValue] = {
             semconv.ATTR_HTTP_METHOD: request.method,
             semconv.ATTR_URL_PATH: describe(request.path),
-            semconv.ATTR_PROTOCOL: "websocket",
+            semconv.ATTR_PROTOCOL: "http" if found.dialect is Dialect.COMPLETIONS else "websocket",
             semconv.ATTR_DIALECT: found.dialect.value,
             semconv.ATTR_QUEUE_LENGTH: self._snapshot.status.queue_length,
         }
@@ -177,3 +183,5 @@ def _refusal(refusal: Misdirected) -> ServerEvent:
             return live_events.error(CODES[code], message, "event_refused", None, None)
         case Dialect.REALTIME_GA | Dialect.TRANSCRIPTION_GA:
             return ga_events.error("event_refused", GA_CODES[code], message)
+        case Dialect.COMPLETIONS:
+            return completions.error(code, message, None)

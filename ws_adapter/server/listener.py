@@ -33,7 +33,7 @@ from ws_adapter.recording.recorder import Recorder
 from ws_adapter.resume.connection import ResumableConnection
 from ws_adapter.resume.request import ResumeRequest, resume_request
 from ws_adapter.resume.sessions import ResumableSessions
-from ws_adapter.server import responses
+from ws_adapter.server import openai_errors, responses
 from ws_adapter.server.access import Access, Denied
 from ws_adapter.server.handshake import Handshake
 from ws_adapter.server.pages import READING, Pages
@@ -45,8 +45,10 @@ from ws_adapter.session.services import Services
 from ws_adapter.session.session import CLOSE_TIMEOUT_S, Session
 from ws_adapter.session.slot import Identity
 from ws_adapter.web.http1 import HttpRequest
-from ws_adapter.web.message import Arriving
+from ws_adapter.web.http_socket import HttpSocket, TooLarge
+from ws_adapter.web.message import Arriving, Disconnected
 from ws_adapter.web.routes import (
+    COMPLETING,
     SUBPROTOCOL,
     Dialect,
     Misdirected,
@@ -66,6 +68,9 @@ _quiet.addFilter(lambda record: not _is_of_a_client(record))
 
 OPEN_TIMEOUT_S: Final = 5.0
 PING_S: Final = 20.0
+BODY_TIMEOUT_S: Final = 60.0
+"""Within which the body of a request for a session has to come."""
+
 RECEIVE_QUEUE: Final = 4
 SEND_BUFFER_BYTES: Final = 128 * 1024
 """The kernel's share of what is sent and not yet read: what is hidden there cannot be taken back."""
@@ -111,11 +116,13 @@ class PublicServer:
         self._mode = Mode(options.default_realtime_mode)
         self._machines = MachineMaker(services.clock)
         self._arriving = Arriving(options.max_inflight_bytes)
-        self._sessions: dict[Session, PublicConnection] = {}
+        self._sessions: dict[Session, PublicConnection | HttpSocket] = {}
         self._newcomers = Newcomers()
         self._empty = asyncio.Event()
         self._empty.set()
         self._servers: list[Server] = []
+        self._requests: dict[asyncio.Task[None], HttpSocket] = {}
+        """Requests that sessions answer."""
         self._coming: set[PublicConnection] = set()
         """Connections whose handshake is not over."""
 
@@ -175,6 +182,7 @@ class PublicServer:
                 byte_count=self._metrics.public_bytes,
                 answer=self._answer,
                 coming=self._coming,
+                open_session=self._take_request,
             ),
             **tls,
         )
@@ -225,6 +233,10 @@ class PublicServer:
                 await self._empty.wait()
         for server in self._servers:
             server.close()
+        for request in self._requests.values():
+            request.abort()
+        if self._requests:
+            await asyncio.wait(list(self._requests))
         for server in self._servers:
             await server.wait_closed()
 
@@ -293,6 +305,80 @@ class PublicServer:
             self._handshake.rejected(denied.reason)
         return responses.without_body(response) if request.method == "HEAD" else response
 
+    # ----------------------------------------------------------------- requests for sessions
+
+    def _take_request(self, connection: HttpSocket) -> None:
+        task = asyncio.create_task(self._serve_request(connection))
+        self._requests[task] = connection
+        task.add_done_callback(self._requests.pop)
+
+    async def _serve_request(self, connection: HttpSocket) -> None:
+        """Answer a request by a session of its own, or refuse it."""
+        request = connection.http_request
+        try:
+            refusal = await self._refusal_of(connection)
+            if refusal is not None:
+                connection.refuse(refusal)
+                await connection.wait_closed()
+            else:
+                await self._run(connection, COMPLETING)
+        except Disconnected:
+            pass
+        except Exception:
+            logger.exception("request failed: connection cut")
+            connection.abort()
+        if connection.status:
+            _log(request, HTTPStatus(connection.status))
+
+    async def _refusal_of(self, connection: HttpSocket) -> Response | None:
+        """Let a request in and read its body; return the answer to one that is refused.
+
+        Raises `Disconnected`.
+        """
+        request = connection.http_request
+        peer, *_ = connection.remote_address or (NOWHERE,)
+        try:
+            await self._handshake.enter(connection, request, self._access.caller(request, peer), COMPLETING)
+        except Denied as denied:
+            self._handshake.rejected(denied.reason)
+            return openai_errors.renamed(denied.response)
+        response, reason = None, Rejection.SIZE
+        most = self._options.message_bytes_of(Kind.CHAT)
+        if self._services.load.is_draining:
+            response, reason = openai_errors.unavailable(errors.SHUTTING_DOWN), Rejection.SHUTDOWN
+        elif "Transfer-Encoding" in request.headers or len(request.headers.get_all("Content-Length")) != 1:
+            response = openai_errors.error(
+                HTTPStatus.LENGTH_REQUIRED, "length_required", openai_errors.NO_LENGTH
+            )
+        elif request.size > most:
+            response = openai_errors.too_large(most)
+        elif not connection.may_send():
+            message = errors.ADDRESS_FLOOD.message
+            response = openai_errors.error(
+                HTTPStatus.TOO_MANY_REQUESTS, "rate_limit_exceeded", message, Retry_After="10"
+            )
+            reason = Rejection.RATE
+        else:
+            try:
+                await connection.read_body(BODY_TIMEOUT_S)
+            except TimeoutError:
+                message = f"the body did not come within {BODY_TIMEOUT_S:g} s: send it again"
+                response = openai_errors.error(HTTPStatus.REQUEST_TIMEOUT, "body_timeout", message)
+            except TooLarge:
+                response, reason = openai_errors.unavailable(errors.OVERLOADED), Rejection.FULL
+            else:
+                if (verdict := self._verdict_on_newcomer()) is not None:
+                    response, reason = openai_errors.unavailable(verdict), Rejection.FULL
+        if response is not None:
+            self._handshake.rejected(reason)
+        return response
+
+    def _verdict_on_newcomer(self) -> Verdict | None:
+        """Return why nobody new is taken."""
+        if self._services.load.is_draining:
+            return errors.SHUTTING_DOWN
+        return None if self._services.load.admit() else errors.OVERLOADED
+
     # --------------------------------------------------------------------------------- WebSocket
 
     def _select(self, request: Request) -> Selection | Misdirected | None:
@@ -327,10 +413,8 @@ class PublicServer:
                     await connection.wait_closed()
                     return
                 selection = Misdirected(selection.dialect, refused)
-            elif self._services.load.is_draining:
-                selection = Misdirected(selection.dialect, errors.SHUTTING_DOWN)
-            elif not self._services.load.admit():
-                selection = Misdirected(selection.dialect, errors.OVERLOADED)
+            elif (verdict := self._verdict_on_newcomer()) is not None:
+                selection = Misdirected(selection.dialect, verdict)
         if isinstance(selection, Misdirected):
             await self._handshake.refuse(connection, selection)
         else:
@@ -349,7 +433,7 @@ class PublicServer:
             return errors.RESUME_FAILED
         return None
 
-    async def _run(self, connection: PublicConnection, selection: Selection) -> None:
+    async def _run(self, connection: PublicConnection | HttpSocket, selection: Selection) -> None:
         session_id = new_session_id(selection.dialect)
         label = selection.label or session_id
         clock = PausableClock(self._services.clock)
@@ -391,16 +475,20 @@ class PublicServer:
                 self._empty.set()
 
     def _socket_of(
-        self, connection: PublicConnection, selection: Selection, session_id: str
-    ) -> PublicConnection | ResumableConnection:
+        self, connection: PublicConnection | HttpSocket, selection: Selection, session_id: str
+    ) -> PublicConnection | HttpSocket | ResumableConnection:
         window_s = self._options.resume_window_s
-        if not window_s:
+        if not window_s or isinstance(connection, HttpSocket):
             return connection
         clock = self._services.clock
         return ResumableConnection(connection, session_id, selection, self._resumables, clock, window_s)
 
     def _telemetry_of(
-        self, connection: PublicConnection, selection: Selection, session_id: str, clock: Clock
+        self,
+        connection: PublicConnection | HttpSocket,
+        selection: Selection,
+        session_id: str,
+        clock: Clock,
     ) -> SessionTelemetry:
         """What is seen of a session; whatever its tasks log from now on carries its id."""
         upgrade = connection.upgrade
@@ -426,7 +514,7 @@ class PublicServer:
             connection.allowance.lines.take,
         )
 
-    def _describe(self, connection: PublicConnection) -> Client:
+    def _describe(self, connection: PublicConnection | HttpSocket) -> Client:
         assert connection.request is not None
         peer, *_ = connection.remote_address or (NOWHERE,)
         address = self._access.caller(connection.request, peer).address

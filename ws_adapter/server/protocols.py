@@ -1,4 +1,4 @@
-"""The state machine for each kind of WebSocket."""
+"""The state machine for each kind of session."""
 
 import secrets
 from collections.abc import Callable
@@ -11,6 +11,7 @@ import msgspec
 from ws_adapter.process.clock import Clock
 from ws_adapter.protocol.chat.realtime_chat import RealtimeChat
 from ws_adapter.protocol.chat.ws_chat import Chat
+from ws_adapter.protocol.completions.machine import CompletionMachine
 from ws_adapter.protocol.core.config import Catalogue, Mode
 from ws_adapter.protocol.core.machine import Machine
 from ws_adapter.protocol.duplex.machine import DuplexMachine
@@ -133,6 +134,11 @@ def _chat(wanted: _Wanted) -> Machine:
     return Chat(wanted.limits, wanted.catalogue, wanted.recording_id)
 
 
+def _completion(wanted: _Wanted) -> Machine:
+    created = int(wanted.clock.unix())
+    return CompletionMachine(wanted.limits, wanted.catalogue, secrets.token_hex(12), created)
+
+
 def _transcription(wanted: _Wanted) -> Machine:
     created = int(wanted.clock.unix())
     if wanted.selection.may_be_ga:
@@ -184,6 +190,7 @@ MACHINES: Final[dict[tuple[Dialect, Mode], Callable[[_Wanted], Machine]]] = {
     (Dialect.DUPLEX, Mode.AUDIO): _duplex,
     (Dialect.DUPLEX, Mode.VIDEO): _duplex,
     (Dialect.CHAT, Mode.CHAT): _chat,
+    (Dialect.COMPLETIONS, Mode.CHAT): _completion,
     (Dialect.TRANSCRIPTION, Mode.TRANSCRIPTION): _transcription,
     (Dialect.LIVE, Mode.AUDIO): _live,
     (Dialect.REALTIME_GA, Mode.CHAT): _realtime_ga,

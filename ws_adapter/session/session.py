@@ -26,6 +26,7 @@ from ws_adapter.protocol.core.actions import (
     Note,
     OpenWorkerSession,
     Relate,
+    Respond,
     Rewind,
     Run,
     RunSegment,
@@ -49,8 +50,8 @@ from ws_adapter.session.outbox import Bounds, Outbox
 from ws_adapter.session.pausable_clock import PausableClock
 from ws_adapter.session.services import Services
 from ws_adapter.session.slot import Identity, Slot, SlotSource
+from ws_adapter.session.socket import ClientSocket
 from ws_adapter.web.message import Disconnected, Message
-from ws_adapter.web.websocket import PublicConnection
 from ws_adapter.worker.session_streams import SessionStreams, is_large, prefill_bytes
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class Session:
     def __init__(
         self,
         identity: Identity,
-        socket: PublicConnection | ResumableConnection,
+        socket: ClientSocket,
         machine: Machine,
         services: Services,
         telemetry: SessionTelemetry,
@@ -251,6 +252,8 @@ class Session:
                 self._telemetry.noted(action.text)
             case Relate():
                 self._telemetry.client_context(action.traceparent, action.tracestate)
+            case Respond():
+                self._socket.begin_answer(action)
             case CloseSocket():
                 self._end = action.reason
                 self._leave_slot()

@@ -20,7 +20,7 @@ from antiphon.semconv import ERROR_DOMAIN as PROTOCOL
 VERSION = f"antiphon {antiphon.__version__}, protocol {PROTOCOL}, Python {platform.python_version()}"
 
 _TALKING: Final = ("serve", "talk", "chat", "transcribe", "demo", "probe", "bench")
-_SERVING: Final = ("worker", "adapter", "key", "convert-vocoder", "check-config")
+_SERVING: Final = ("worker", "adapter", "key", "config", "convert-vocoder", "check-config")
 _COMMANDS: Final = (*_TALKING, *_SERVING)
 """Each a module of `antiphon.cli.commands`."""
 

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from antiphon.cli.arguments.configuration import SECTIONS, without_settings
 from antiphon.cli.arguments.toml_file import LARGEST_KIB, SettingsInvalid, TomlFile
 from antiphon.cli.commands import config
+from antiphon.cli.main import main
 from tests.cli.support.process import Outcome, run_cli, run_here
 from tests.repository.source_tree import ROOT
 
@@ -56,6 +59,14 @@ def test_show_flag_before_environment_before_file_before_default(
     assert values["adapter.no_page"] == (False, "ANTIPHON_ADAPTER__NO_PAGE")
     assert values["adapter.max_cpu"] == (1.0, f"{path}:6")
     assert values["adapter.queue_capacity"] == (1000, "default")
+
+
+def test_show_unknown_option_of_the_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["config", "show", "adapter", "--prot", "1"])
+
+    assert ended.value.code == 2
+    assert "unknown option --prot, perhaps --port." in capsys.readouterr().err
 
 
 def test_show_lists_every_section_and_its_own_defaults(tmp_path: Path) -> None:
@@ -195,6 +206,20 @@ def test_file_that_cannot_be_used_is_one_sentence(tmp_path: Path, content: bytes
     done = run_here("config", "check", path)
 
     assert (done.code, done.err) == (2, problem.format(path=path) + "\n")
+
+
+@given(st.one_of(st.binary(max_size=200), st.text("[]{}=\"'#.,\\\n ab1\u00e9", max_size=200).map(str.encode)))
+def test_any_content_is_read_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_bytes(content)
+    try:
+        TomlFile.read(path)
+    except SettingsInvalid as error:
+        [problem] = error.problems
+        assert problem.startswith(str(path))
+        assert problem.isprintable()
 
 
 def test_path_that_is_no_readable_file_is_one_sentence(tmp_path: Path) -> None:

@@ -8,14 +8,16 @@ import argparse
 import difflib
 import inspect
 import json
+import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from antiphon.cli.arguments.dispatcher import DISPATCHER
-from antiphon.cli.arguments.parser import Command
+from antiphon.cli.arguments.parser import Command, Options, given_options
 from antiphon.cli.arguments.shared_key import ADMIN_KEY, CLIENT_SECRET_KEY, WORKER_KEY
 from antiphon.cli.arguments.toml_file import SettingsInvalid, TomlFile
 
@@ -116,7 +118,7 @@ class Setting:
 class Section:
     """The settings of one command."""
 
-    def __init__(self, name: str, command: argparse.ArgumentParser) -> None:
+    def __init__(self, name: str, command: Command) -> None:
         self.name = name
         self.settings = {
             setting.name: setting
@@ -191,10 +193,15 @@ class Section:
                 found.origins[self.settings[name].dest] = each
         return found
 
+    def complete(self, found: argparse.Namespace) -> argparse.Namespace:
+        """Add what the parser of the command gives where nothing else does."""
+        return argparse.ArgumentParser.parse_known_args(self._command, [], found)[0]
+
     def flags(self, words: Sequence[str]) -> dict[str, Given]:
         """Return what the command line alone gives."""
         marked = argparse.Namespace(**{each.dest: _UNSET for each in self.settings.values()})
-        argparse.ArgumentParser.parse_known_args(self._command, words, marked)
+        _, unknown = argparse.ArgumentParser.parse_known_args(self._command, words, marked)
+        self._command.refuse(unknown)
         return {
             name: Given(getattr(marked, setting.dest), setting.option)
             for name, setting in self.settings.items()
@@ -224,9 +231,14 @@ def add_config_option(command: Command, section: str) -> None:
             return argparse.Namespace()
         here = Section(section, command)
         try:
-            return here.namespace(here.given(read_file(words, os.environ), os.environ))
+            file = read_file(words, os.environ)
+            found = here.namespace(here.given(file, os.environ))
         except SettingsInvalid as error:
             command.exit(2, f"{error}\n")
+        if file is not None:
+            flags = here.flags(words)
+            found.reread = partial(_reread, here, file.path, flags)
+        return found
 
     command.prefill = prefill
 
@@ -238,6 +250,37 @@ def refused(error: Exception, arguments: argparse.Namespace) -> str:
     if given is None or getattr(arguments, name) is not given.value:
         return str(error)
     return f"{given.origin}: {error}"
+
+
+def _reread(section: Section, path: Path, flags: Mapping[str, Given]) -> argparse.Namespace:
+    """Return the arguments of a command as its file gives them now. Raises `SettingsInvalid`."""
+    given = section.given(TomlFile.read(path), os.environ)
+    return section.complete(section.namespace({**given, **flags}))
+
+
+def reader(
+    arguments: argparse.Namespace, kind: type[Options], refusal: type[Exception]
+) -> Callable[[], Options] | None:
+    """Return what reads the options of a service again, None where no file was named.
+
+    It raises `refusal` for settings that cannot be used, else sets the level of the log.
+    """
+    if "reread" not in arguments:
+        return None
+
+    def read() -> Options:
+        try:
+            again = arguments.reread()
+        except SettingsInvalid as error:
+            raise refusal(str(error)) from None
+        try:
+            options = given_options(kind, again)
+        except refusal as error:
+            raise refusal(refused(error, again)) from None
+        logging.getLogger().setLevel(again.log_level.upper())
+        return options
+
+    return read
 
 
 def read_file(words: Sequence[str], environment: Mapping[str, str]) -> TomlFile | None:

@@ -77,9 +77,13 @@ class Command(argparse.ArgumentParser):
         if self.prefill is not None:
             namespace = self.prefill(sys.argv[1:] if args is None else args)
         found, unknown = super().parse_known_args(args, namespace)
+        self.refuse(unknown)
+        return found, unknown
+
+    def refuse(self, unknown: Sequence[str]) -> None:
+        """End the process if there are arguments that the command does not know."""
         if unknown:
             self.error(f"{self._what_is(unknown[0])}. See {self.prog} --help")
-        return found, unknown
 
     def _what_is(self, word: str) -> str:
         if not word.startswith("-"):

@@ -6,7 +6,7 @@ import gc
 from pathlib import Path
 from typing import Any, Final
 
-from antiphon.cli.arguments.configuration import add_config_option, refused
+from antiphon.cli.arguments.configuration import add_config_option, reader, refused
 from antiphon.cli.arguments.dispatcher import add_dispatcher_options
 from antiphon.cli.arguments.parser import (
     Subcommands,
@@ -292,7 +292,7 @@ def run(arguments: argparse.Namespace) -> int:
     # A matrix product here is small: more threads would wait for each other longer than they compute.
     threadpool_limits(1, user_api="blas")
     gc.freeze()  # a collection that looks through all that was imported would be felt by every session
-    return asyncio.run(serve(options))
+    return asyncio.run(serve(options, reread=reader(arguments, AdapterOptions, ConfigurationError)))
 
 
 def _listed(text: str) -> tuple[str, ...]:

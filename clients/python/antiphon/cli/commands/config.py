@@ -210,7 +210,7 @@ def _fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _section(name: str) -> Section:
     """Return the settings of a command; none of its packages is imported."""
-    commands = parser("", "").add_subparsers(parser_class=Command)
+    commands = parser("", "").add_subparsers(parser_class=Command, prog="antiphon")
     import_module(f"antiphon.cli.commands.{name}").add_to(commands)
     return Section(name, commands.choices[name])
 
@@ -272,9 +272,24 @@ def _reference(arguments: argparse.Namespace) -> int:
 
 def reference() -> str:
     """Return the page of all settings."""
+    require_extra("config reference", "all")
+    import inference_service.options
+    import ws_adapter.options
+
+    reloaded = {
+        "adapter": {*ws_adapter.options.RELOADED, "log_level"},
+        "worker": {*inference_service.options.RELOADED, "log_level"},
+        "serve": set[str](),
+    }
     tables = {
         name: [
-            (f"`{setting.name}`", setting.takes, _default_text(setting), _what(setting))
+            (
+                f"`{setting.name}`",
+                setting.takes,
+                _default_text(setting),
+                _what(setting),
+                "yes" if setting.dest in reloaded[name] else "",
+            )
             for setting in _section(name).settings.values()
         ]
         for name in SECTIONS

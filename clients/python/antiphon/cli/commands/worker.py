@@ -5,7 +5,7 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
-from antiphon.cli.arguments.configuration import add_config_option, refused
+from antiphon.cli.arguments.configuration import add_config_option, reader, refused
 from antiphon.cli.arguments.dispatcher import add_dispatcher_options
 from antiphon.cli.arguments.parser import (
     Subcommands,
@@ -159,4 +159,5 @@ def run(arguments: argparse.Namespace) -> int:
         options = given_options(WorkerOptions, arguments)
     except ConfigurationError as error:
         raise Failure(refused(error, arguments), ExitCode.USAGE) from None
-    return asyncio.run(serve(options, on_ready=ready))
+    reread = reader(arguments, WorkerOptions, ConfigurationError)
+    return asyncio.run(serve(options, on_ready=ready, reread=reread))

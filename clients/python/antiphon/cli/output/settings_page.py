@@ -58,13 +58,22 @@ adapter.worker_key_file = "********"   ANTIPHON_WORKER_KEY
 adapter.host = "127.0.0.1"             default
 adapter.port = 9000                    --port
 ```
+
+## Change settings without a restart
+
+On SIGHUP an adapter or a worker that was given a file reads it again. Settings marked with *yes* in the
+column *reload* below take effect at once: new connections, sessions and tickets have the new values, and
+running ones keep theirs. The log names what was applied (`settings applied: ...`) and what waits for a
+restart (`settings need a restart: ...`). If the file cannot be used, the log says why and no setting
+changes. Flags and variables go before the file as at the start. `antiphon serve` does not read its file
+again.
 """
 
 
-def page(tables: Mapping[str, Iterable[tuple[str, str, str, str]]]) -> str:
-    """Return the page; each row of a table is name, type, default and meaning of a setting."""
+def page(tables: Mapping[str, Iterable[tuple[str, str, str, str, str]]]) -> str:
+    """Return the page; each row of a table is name, type, default, meaning and reload of a setting."""
     parts = [INTRODUCTION]
     for name, rows in tables.items():
-        head = [f"## [{name}]", "", "| name | takes | default | what |", "|---|---|---|---|"]
+        head = [f"## [{name}]", "", "| name | takes | default | what | reload |", "|---|---|---|---|---|"]
         parts.append("\n".join([*head, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n")
     return "\n".join(parts)

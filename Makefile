@@ -42,7 +42,7 @@ WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make gcc python3-dev python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots test-clients protos check-protos schemas check-schemas websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size clean
+.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots test-clients protos check-protos schemas check-schemas reference websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -154,6 +154,9 @@ test-clients: install ## hold conversations with the clients in TypeScript, Java
 
 schemas: install ## regenerate the JSON Schema and AsyncAPI files of docs/protocol
 	$(BIN)/python -m ws_adapter.schemas $(PROTOCOL)
+
+reference: install ## write docs/configuration.md from the options of the commands
+	$(BIN)/antiphon config reference > docs/configuration.md
 
 check-schemas: schemas ## fail if the checked-in files of docs/protocol are not those of the event structs
 	@git diff --exit-code -- $(PROTOCOL) || \

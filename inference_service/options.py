@@ -11,6 +11,9 @@ DTYPES = ("float32", "bfloat16", "float16")
 MOST_SLOTS = 64
 """Of a worker that was given no number."""
 MOST_VOCODER_STEPS = 16
+RELOADED = frozenset({"drain_timeout_s"})
+"""Options that a running worker takes from its file of settings."""
+
 _OF_DISPATCHER = ("dispatcher_ca", "dispatcher_cert", "dispatcher_cert_key", "dispatcher_password_file")
 
 

@@ -25,6 +25,7 @@ SLOW = (
     "benchmarks/test_walk.py",
     "cli/test_chat.py",
     "cli/test_check_config.py",
+    "cli/test_config_reload.py",
     "cli/test_convert_vocoder.py",
     "cli/test_failures.py",
     "cli/test_help.py",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from antiphon.redis import RedisUnusable, parse
 from antiphon.semconv import MIN_WORKER_KEY_BYTES
@@ -25,6 +25,19 @@ LONGEST_WINDOW_S = 60.0
 
 ANY_ORIGIN = "*"
 """As an allowed origin: all of them, also on this machine."""
+
+RELOADED: Final = frozenset(
+    """
+    allowed_origins trusted_proxies connections_per_address opens_per_min_per_address
+    frames_per_s_per_address pages_per_min_per_address connections_per_key opens_per_min_per_key
+    direct_slots_per_caller direct_session_limit_s direct_idle_s max_cpu max_loop_lag_ms
+    queue_update_s queue_max_wait_s no_worker_grace_s session_limit_audio_s session_limit_video_s
+    session_limit_realtime_s realtime_wait_s live_interrupt pause_timeout_s init_timeout_s duplex_idle_s
+    chat_idle_s transcription_idle_s transcription_buffer_s unit_flush_s silence_tail_units max_append_s
+    max_lag_s max_waiting_units max_waiting_mib outbox_audio_s outbox_mib slow_consumer_s drain_timeout_s
+    """.split()
+)
+"""Options that a running adapter takes from its file of settings; they hold for what begins from then on."""
 
 _DefaultMode = Literal["video", "audio", "chat", "transcription"]
 _Auth = Literal["off", "keys"]

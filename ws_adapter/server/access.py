@@ -138,18 +138,22 @@ class Access:
         self.client_secrets: Final = ClientSecrets(signing_keys, clock)
         self.resume_tokens: Final = ResumeTokens(signing_keys)
         self._in_query = options.auth_query
+        self._has_warned_of_proxy = False
+        self._clock = clock
+        self._addresses = RateLimits(clock, "address")
+        self._holders = RateLimits(clock, "key")
+        self.use(options)
+
+    def use(self, options: AdapterOptions) -> None:
+        """Take origins, proxies and rates from `options`; connections that are open keep their allowance."""
         origins = options.allowed_origins
         self._takes_any_origin = origins is not None and ANY_ORIGIN in origins
         self._origins = frozenset(origin.lower() for origin in origins or ())
         self._proxies = options.proxies
-        self._has_warned_of_proxy = False
         self._allowances = Allowances(
-            clock, options.frames_per_s_per_address, options.pages_per_min_per_address
+            self._clock, options.frames_per_s_per_address, options.pages_per_min_per_address
         )
-        self._clock = clock
-        self._addresses = RateLimits(clock, "address")
         self._address_bounds = Bounds(options.opens_per_min_per_address, options.connections_per_address)
-        self._holders = RateLimits(clock, "key")
         self._key_bounds = Bounds(options.opens_per_min_per_key, options.connections_per_key)
 
     def reload(self) -> None:

@@ -22,6 +22,7 @@ from antiphon.telemetry.logs import SessionFields, session_log
 from antiphon.telemetry.port import NOWHERE, stop_listening
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.session_telemetry import SessionTelemetry
+from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import Clock, sleep
 from ws_adapter.process.errors import CannotListen
 from ws_adapter.protocol.core.config import Mode
@@ -105,7 +106,7 @@ class PublicServer:
     ) -> None:
         """With a certificate it listens for TLS as well; with a recorder it records every session."""
         self._services = services
-        self._options = options = services.options
+        options = services.options
         self._access = access
         self._handshake = handshake
         self._pages = pages
@@ -125,6 +126,10 @@ class PublicServer:
         """Requests that sessions answer."""
         self._coming: set[PublicConnection] = set()
         """Connections whose handshake is not over."""
+
+    @property
+    def _options(self) -> AdapterOptions:
+        return self._services.options
 
     async def start(self) -> list[str]:
         """Listens; returns the addresses for clients: `http://host:port`, and with TLS `https://host:port`.

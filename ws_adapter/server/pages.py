@@ -55,7 +55,7 @@ class Pages:
         self._leases = leases
         self.tls_port: int | None = None
         """Where TLS is spoken, once it is."""
-        self._options = services.options
+        self._services = services
         self._files = files
         self._dispatcher = services.dispatcher
         self._registry = services.registry
@@ -110,7 +110,7 @@ class Pages:
                 return responses.versions()
             case Page.ABOUT:
                 status, catalogue = await self._dispatcher.status(), self._registry.catalogue()
-                return responses.about(status, catalogue, self._options, self.tls_port)
+                return responses.about(status, catalogue, self._services.options, self.tls_port)
             case Page.STATUS:
                 return await self._status()
             case Page.WORKERS:

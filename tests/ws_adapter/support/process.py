@@ -21,7 +21,7 @@ _AS_FROM_A_TERMINAL = (
 
 @asynccontextmanager
 async def adapter_process(
-    worker: str, *arguments: str
+    worker: str, *arguments: str, errors: int | None = None
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     command = [
         "-m",
@@ -35,7 +35,7 @@ async def adapter_process(
         *arguments,
     ]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _AS_FROM_A_TERMINAL, *command), stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-c", _AS_FROM_A_TERMINAL, *command), stdout=asyncio.subprocess.PIPE, stderr=errors
     )
     try:
         assert process.stdout is not None

@@ -6,6 +6,7 @@ import gc
 from pathlib import Path
 from typing import Any, Final
 
+from antiphon.cli.arguments.configuration import add_config_option, reader, refused
 from antiphon.cli.arguments.dispatcher import add_dispatcher_options
 from antiphon.cli.arguments.parser import (
     Subcommands,
@@ -67,6 +68,7 @@ def add_to(commands: Subcommands) -> None:
     add_listen_options(command)
     add("--drain-timeout-s", type=seconds, metavar="S", help="for sessions at the end (default 60)")
     add_log_level(command)
+    add_config_option(command, "adapter")
     add_help_all(command)
     add_dispatcher_options(command.add_argument_group("several adapters"))
     add_public_options(command)
@@ -291,12 +293,12 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         options = given_options(AdapterOptions, arguments)
     except ConfigurationError as error:
-        raise Failure(str(error), ExitCode.USAGE) from None
+        raise Failure(refused(error, arguments), ExitCode.USAGE) from None
     keep_freed_memory()
     # A matrix product here is small: more threads would wait for each other longer than they compute.
     threadpool_limits(1, user_api="blas")
     gc.freeze()  # a collection that looks through all that was imported would be felt by every session
-    return asyncio.run(serve(options))
+    return asyncio.run(serve(options, reread=reader(arguments, AdapterOptions, ConfigurationError)))
 
 
 def _listed(text: str) -> tuple[str, ...]:

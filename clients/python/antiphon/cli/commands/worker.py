@@ -5,6 +5,7 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
+from antiphon.cli.arguments.configuration import add_config_option, reader, refused
 from antiphon.cli.arguments.dispatcher import add_dispatcher_options
 from antiphon.cli.arguments.parser import (
     Subcommands,
@@ -60,6 +61,7 @@ def add_to(commands: Subcommands) -> None:
     )
     add("--seed", type=int, metavar="N", help="makes sessions without a seed repeatable")
     add_log_level(command)
+    add_config_option(command, "worker")
     add_help_all(command)
     add_kernel_option(command)
     add_minicpmo_options(command)
@@ -156,5 +158,6 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         options = given_options(WorkerOptions, arguments)
     except ConfigurationError as error:
-        raise Failure(str(error), ExitCode.USAGE) from None
-    return asyncio.run(serve(options, on_ready=ready))
+        raise Failure(refused(error, arguments), ExitCode.USAGE) from None
+    reread = reader(arguments, WorkerOptions, ConfigurationError)
+    return asyncio.run(serve(options, on_ready=ready, reread=reread))

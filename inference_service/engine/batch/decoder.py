@@ -22,9 +22,9 @@ from inference_service.engine.batch.attention import (
     StepLayout,
     TileLayout,
 )
-from inference_service.engine.batch.common_layers import CommonLayers
 from inference_service.engine.batch.kvcache import KVCache
 from inference_service.engine.batch.pages import slot_pages
+from inference_service.engine.device.common_layers import CommonLayers
 from inference_service.engine.device.compiling import compiles
 from inference_service.engine.device.flex import Part, Tiles, tiled
 from inference_service.engine.device.graph import SIZES, Graph, graph_pool, size_for

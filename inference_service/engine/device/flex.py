@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
@@ -161,9 +162,12 @@ def _mask(
         entry = number * PAGE + key % PAGE
         return (number >= 0) & (entry >= firsts[query]) & (entry <= lasts[query])
 
+    pages = table.index_select(0, owners)
+    if table.device.type == "cpu":  # inductor's kernel there wants room for all pages
+        pages = F.pad(pages, (0, max(0, rows // PAGE - pages.shape[1])))
     return BlockMask.from_kv_blocks(
         counts[None, None],
-        table.index_select(0, owners)[None, None],
+        pages[None, None],
         BLOCK_SIZE=(TILE, PAGE),
         mask_mod=is_seen,
         seq_lengths=(len(lasts), rows),
@@ -187,9 +191,10 @@ def _attend(
 ) -> Tensor:
     (count, heads, head), kv = queries.shape, keys.shape[0]
     groups = heads // kv
-    together = queries.reshape(count, kv, groups, head).transpose(0, 1).reshape(kv, count * groups, head)
+    together = queries.reshape(1, count, kv, groups, head).transpose(1, 2)
+    together = together.reshape(1, kv, count * groups, head)
     seen = flex_attention(
-        together.index_select(1, which)[None],
+        together.index_select(2, which),
         keys[None],
         values[None],
         block_mask=_mask(table, owners, counts, firsts, lasts, numbers, keys.shape[1]),

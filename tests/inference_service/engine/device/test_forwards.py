@@ -14,7 +14,7 @@ from inference_service.api.setups import Window, WindowMode
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.pages import PAGE
-from inference_service.engine.device import compiling, flex
+from inference_service.engine.device import common_layers, compiling, flex
 from inference_service.engine.device.paged import Way
 from inference_service.engine.device.rows import Rows
 from tests.inference_service.engine.batch.test_packed import HIDDEN, llama, mistral, qwen3
@@ -156,8 +156,6 @@ def test_more_rows_than_the_largest_forward_are_computed_all_the_same() -> None:
 @pytest.mark.parametrize("model", [qwen3, llama, mistral])
 def test_common_layers_compute_what_their_modules_do(model: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler: the functions that it is given."""
-    from inference_service.engine.batch import common_layers
-
     monkeypatch.setattr(common_layers, "compiled", lambda function: function)
     monkeypatch.setattr(compiling, "compiled", lambda function: function)
     monkeypatch.setattr(compiling, "_chosen", "on")

@@ -18,6 +18,7 @@ from inference_service.engine.sessions.components import SpeechCodes
 from inference_service.engine.sessions.duplex import DuplexSession
 from inference_service.engine.tick import Tick
 from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.models.token2wav import seconds
 from tests.inference_service.engine.device.fakes import DEVICE, Fakes, duplex_runtime
 from tests.inference_service.engine.device.launches import Launches
 
@@ -110,25 +111,25 @@ def test_25_codes_have_few_launches(fakes: Fakes, runtime: DuplexRuntime, launch
         hidden = torch.zeros(6, FULL.config.language.hidden_size, dtype=torch.bfloat16, device=DEVICE)
         state = SpeechState(0, Noise(0))
         job = SpeechJob(*(state, [0] * 6, hidden), may_be_short=False, temperature=0.8, noise=state.noise)
-        runtime.speaker.step([job])
-        state.end_turn()
-        job = replace(job, codes=[], finished=False)
         launches.clear()
         with launches:
             runtime.speaker.step([job])
 
     assert len(job.codes) == 25
-    report("25 codes", launches, 60)
+    report("25 codes", launches, 64)
 
 
-def test_second_of_sound_has_few_launches(fakes: Fakes, runtime: DuplexRuntime, launches: Launches) -> None:
+def test_second_of_sound_has_few_launches(
+    fakes: Fakes, runtime: DuplexRuntime, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While a turn goes on; what is left of it at its end is computed as it is."""
     speech = runtime.components.speech
     assert speech is not None
+    monkeypatch.setattr(seconds, "BATCHES", (1,))
     with fakes.on_device():
         speech.mouth.capture()
         mouth = speech.mouth.initial_state(None, 0)
-        for number in range(4):
+        for number in range(3):
             launches.clear()
             with launches:
                 speech.mouth.say([SpeechCodes(mouth, [0] * 25, is_last=False)])

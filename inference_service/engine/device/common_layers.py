@@ -3,16 +3,33 @@
 Attention and the writing of keys and values stand between them, so no region changes the cache.
 """
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from inference_service.engine.batch.attention import Layout
 from inference_service.engine.device.compiling import compiled
 from inference_service.kernels.packed_linear import is_common
+
+
+class Cache(Protocol):
+    """Keys and values, each [layers, kv heads, rows, head size]."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class Layout(Protocol):
+    """Where the rows of a forward are in a cache, and what they see."""
+
+    rows: Tensor
+
+    @property
+    def cache(self) -> Cache: ...
+
+    def attend(self, queries: Tensor, layer: int, scaling: float | None, window: int | None) -> Tensor: ...
 
 
 class CommonLayers:

@@ -94,7 +94,8 @@ class PackedDecoder:
             spare=int(steps),
             aligned=steps and not self._takes_all,
         )
-        is_compiled = steps and compiles(parameter.device) and CommonLayers.fit(backbone)
+        is_compiled = steps and not self._conditions and compiles(parameter.device)
+        is_compiled = is_compiled and CommonLayers.fit(backbone)
         self._compiled = CommonLayers(backbone) if is_compiled else None
         self.pool = graph_pool(parameter.device)
         """Memory of the graphs of all its steps."""

@@ -43,6 +43,7 @@ class CommonLayers:
             bool(layers)
             and all(is_common(it) and _is_plain(it) for it in layers)
             and backbone.config.hidden_act == "silu"
+            and 2 * len(backbone.rotary_emb.inv_freq) == layers[0].self_attn.head_dim
         )
 
     def __init__(self, backbone: Any) -> None:

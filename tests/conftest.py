@@ -53,6 +53,8 @@ SLOW = (
     "inference_service/engine/batch/test_memory.py",
     "inference_service/engine/batch/test_speech.py",
     "inference_service/engine/device/test_fake_device.py",
+    "inference_service/engine/device/test_forwards.py",
+    "inference_service/engine/device/test_launches.py",
     "inference_service/engine/golden/*",
     "inference_service/engine/sessions/test_transcription.py",
     "inference_service/engine/sessions/test_vision.py",

@@ -26,8 +26,9 @@ from antiphon.cli.output.failure import ExitCode, Failure, require_extra, requir
 
 DTYPES: Final = ("float32", "bfloat16", "float16")
 KERNELS: Final = ("auto", "off")
+COMPILE: Final = ("off", "on")
 
-_MODEL: Final = ("model", "slots", "threads", "kernels")
+_MODEL: Final = ("model", "slots", "threads", "kernels", "compile")
 _MINICPMO: Final = ("no_speech", "vocoder", "vocoder_steps", "vocoder_dtype", "voice")
 
 
@@ -104,9 +105,12 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_kernel_option(command: argparse.ArgumentParser) -> None:
-    """The option that says what computes on the CPU."""
+    """The options that say what computes on the CPU, and what is compiled for a GPU."""
     command.add_argument_group("the CPU").add_argument(
         "--kernels", metavar="USE", choices=KERNELS, help="compiled kernels; off is torch only (default auto)"
+    )
+    command.add_argument_group("a GPU").add_argument(
+        "--compile", metavar="USE", choices=COMPILE, help="off or on: torch.compile (default: on for CUDA)"
     )
 
 

@@ -28,6 +28,9 @@ SDKS_STAMP := $(SDKS)/node_modules/.installed
 # An environment of its own: openai-agents needs an older websockets than the adapter does.
 AGENTS := .venv-agents
 AGENTS_STAMP := $(AGENTS)/.installed
+# LiveKit and Pipecat need other releases of what openai-agents needs.
+FRAMEWORKS := .venv-frameworks
+FRAMEWORKS_STAMP := $(FRAMEWORKS)/.installed
 # The adapter runs with two feature releases of websockets: constraints.txt pins the newest, this is the one before.
 OTHER_WEBSOCKETS := 16.1.1
 SOCKETS := .venv-websockets
@@ -39,7 +42,7 @@ WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make gcc python3-dev python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents browser-modules browser screenshots protos check-protos schemas check-schemas websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size clean
+.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots test-clients protos check-protos schemas check-schemas reference websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +86,13 @@ $(AGENTS_STAMP): $(SDKS)/agents.txt
 	@touch $@
 
 agents: $(AGENTS_STAMP)
+
+$(FRAMEWORKS_STAMP): $(SDKS)/frameworks.txt
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet -r $(SDKS)/frameworks.txt
+	@touch $@
+
+frameworks: $(FRAMEWORKS_STAMP) ## install LiveKit's agents and Pipecat, which the tests of `long` run, beside .venv
 
 sdks: $(if $(WITH_NODE),node-sdks) agents ## install the clients of OpenAI that the tests run, beside .venv
 
@@ -139,8 +149,14 @@ screenshots: install ## the web page in each of its states, as pictures in docs/
 typescript: $(NODE_STAMP) ## build the TypeScript client (needs Node 20 or newer)
 	cd $(TYPESCRIPT) && npm run --silent build
 
+test-clients: install ## hold conversations with the clients in TypeScript, JavaScript, C++ and Go, and check each against golden vectors
+	$(PYTEST) -m 'long or not long' tests/e2e/test_foreign_clients.py $(ARGS)
+
 schemas: install ## regenerate the JSON Schema and AsyncAPI files of docs/protocol
 	$(BIN)/python -m ws_adapter.schemas $(PROTOCOL)
+
+reference: install ## write docs/configuration.md from the options of the commands
+	$(BIN)/antiphon config reference > docs/configuration.md
 
 check-schemas: schemas ## fail if the checked-in files of docs/protocol are not those of the event structs
 	@git diff --exit-code -- $(PROTOCOL) || \
@@ -156,7 +172,7 @@ $(SOCKETS_STAMP): $(STAMP)
 websockets: $(SOCKETS_STAMP) ## the tests of the adapter's connections with the other release of websockets
 	PYTHONPATH=$(CURDIR)/$(SOCKETS) $(PYTEST) tests/ws_adapter/web tests/ws_adapter/server $(ARGS)
 
-long: install websockets ## the tests that `test` leaves out: further seeds and examples, whole benchmarks; minutes
+long: install websockets frameworks ## the tests that `test` leaves out: further seeds and examples, whole benchmarks; minutes
 	$(PYTEST) -m 'long or hypothesis' --hypothesis-profile searching $(ARGS)
 	@$(MAKE) --no-print-directory sanitize ARGS=
 	$(PYTEST) -p tests.support.without_kernels tests/inference_service/engine tests/inference_service/families
@@ -194,7 +210,7 @@ full-size: install ## MiniCPM-o 4.5 at full size with random weights, served her
 	$(BIN)/python -m benchmarks.full_size $(FULL_SIZE) $(ARGS)
 
 clean: ## remove .venv, build products and caches
-	rm -rf $(VENV) $(AGENTS) $(SOCKETS) build dist *.egg-info clients/python/*.egg-info
-	rm -rf $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist $(BROWSER)/node_modules $(SDKS)/node_modules
+	rm -rf $(VENV) $(AGENTS) $(FRAMEWORKS) $(SOCKETS) build dist *.egg-info clients/python/*.egg-info
+	rm -rf clients/cpp/build clients/go/build $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist $(BROWSER)/node_modules $(SDKS)/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from antiphon import semconv
@@ -29,7 +30,7 @@ from inference_service.observability.admin import Administration
 from inference_service.observability.metrics import WorkerMetrics
 from inference_service.observability.tracing import Tracing
 from inference_service.observability.watchdog import Watchdog
-from inference_service.options import MOST_SLOTS, WorkerOptions
+from inference_service.options import MOST_SLOTS, RELOADED, WorkerOptions
 from inference_service.registration import LAST_WORD_S, House, Offer, Registrar
 from inference_service.rpc.address import Address
 from inference_service.rpc.backend import Backend
@@ -94,10 +95,12 @@ async def serve(
     factory: EngineFactory = load_engine,
     on_ready: Callable[[str], None] = announce,
     limits: Limits | None = None,
+    reread: Callable[[], WorkerOptions] | None = None,
 ) -> int:
     """Runs a worker until SIGTERM or SIGINT; a second signal ends it at once.
 
-    SIGHUP reads the certificates again; a worker that has none ends by it as any process does.
+    SIGHUP reads the settings again by `reread`, and the certificates; a worker that has neither ends by it as
+    any process does.
     Returns the exit code: 0 drained, 1 fault, 2 configuration, 3 device lost.
     """
     loop = asyncio.get_running_loop()
@@ -105,10 +108,10 @@ async def serve(
     telemetry: Telemetry | None = None
     try:
         telemetry = providers.start(SERVICE_WORKER)
-        worker = Worker(options, factory, limits or Limits(), telemetry)
+        worker = Worker(options, factory, limits or Limits(), telemetry, reread)
         for number in signals:
             loop.add_signal_handler(number, worker.interrupt)
-        if options.is_reloadable:
+        if options.is_reloadable or reread is not None:
             signals.append(signal.SIGHUP)
             loop.add_signal_handler(signal.SIGHUP, worker.reload)
         return await worker.run(on_ready)
@@ -129,8 +132,15 @@ class Worker:
     """One worker. Raises `ConfigurationError` for options that cannot work."""
 
     def __init__(
-        self, options: WorkerOptions, factory: EngineFactory, limits: Limits, telemetry: Telemetry
+        self,
+        options: WorkerOptions,
+        factory: EngineFactory,
+        limits: Limits,
+        telemetry: Telemetry,
+        reread: Callable[[], WorkerOptions] | None = None,
     ) -> None:
+        """`reread` returns the options as a file of settings gives them now; None without one."""
+        self._reread = reread
         self.admin_port: int | None = None
         """That of the administration, once it listens."""
         self.admission = Admission(is_on=not options.no_admission)
@@ -179,8 +189,10 @@ class Worker:
         (self._hurried if self._interrupted.is_set() else self._interrupted).set()
 
     def reload(self) -> None:
-        """Read the certificates again. An unusable file is logged, and the old certificate stays."""
+        """Read settings and certificates again. What cannot be used is logged, and the old stays."""
         readable: dict[str, Callable[[], None]] = {}
+        if self._reread is not None:
+            readable["file of settings"] = partial(self._reload_settings, self._reread)
         if self._certificate is not None:
             readable["certificate"] = self._certificate.reload
         if self._redis_tls is not None:
@@ -192,6 +204,18 @@ class Worker:
                 logger.error("the %s could not be read again, nothing changes: %s", what, error)
             else:
                 logger.info("the %s was read again", what)
+
+    def _reload_settings(self, read: Callable[[], WorkerOptions]) -> None:
+        """Apply what can change at runtime, and log what needs a restart. Raises `ConfigurationError`."""
+        new, old = read(), self._options
+        changed = [each.name for each in fields(old) if getattr(new, each.name) != getattr(old, each.name)]
+        values = {name: getattr(new, name) for name in changed if name in RELOADED}
+        if values:
+            self._options = replace(old, **values)
+            logger.info("settings applied: %s", ", ".join(values))
+        waiting = [name for name in changed if name not in RELOADED]
+        if waiting:
+            logger.warning("settings need a restart: %s", ", ".join(waiting))
 
     async def run(self, on_ready: Callable[[str], None]) -> int:
         """Serves until interrupted; `on_ready` is called once with the address to dial."""

@@ -8,9 +8,13 @@ from inference_service.errors import ConfigurationError
 from inference_service.kernels.selection import CHOICES
 
 DTYPES = ("float32", "bfloat16", "float16")
+COMPILE = ("off", "on")
 MOST_SLOTS = 64
 """Of a worker that was given no number."""
 MOST_VOCODER_STEPS = 16
+RELOADED = frozenset({"drain_timeout_s"})
+"""Options that a running worker takes from its file of settings."""
+
 _OF_DISPATCHER = ("dispatcher_ca", "dispatcher_cert", "dispatcher_cert_key", "dispatcher_password_file")
 
 
@@ -72,6 +76,9 @@ class WorkerOptions:
 
     kernels: str = "auto"
     """Compiled kernels: `auto` calls those that were built, `off` computes with torch and NumPy only."""
+
+    compile: str | None = None
+    """Regions of the model: `on` compiles them at the start, `off` does not; None is `on` for CUDA alone."""
 
     drain_timeout_s: float = 30.0
     """How long sessions may go on after the signal to stop."""
@@ -199,6 +206,8 @@ class WorkerOptions:
             raise ConfigurationError(f"threads must be at least 1, not {self.threads}.")
         if self.kernels not in CHOICES:
             raise ConfigurationError(f"kernels must be one of {', '.join(CHOICES)}, not {self.kernels!r}.")
+        if self.compile is not None and self.compile not in COMPILE:
+            raise ConfigurationError(f"compile must be one of {', '.join(COMPILE)}, not {self.compile!r}.")
         if not 0 <= self.drain_timeout_s < float("inf"):
             raise ConfigurationError(f"drain_timeout_s must be 0 or more, not {self.drain_timeout_s}.")
         if self.context_limit is not None and self.context_limit < 1:

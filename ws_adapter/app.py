@@ -37,6 +37,7 @@ from ws_adapter.process.errors import CannotListen, ConfigurationError
 from ws_adapter.process.load import Load
 from ws_adapter.recording.library import Library
 from ws_adapter.recording.recorder import Recorder
+from ws_adapter.resume.sessions import ResumableSessions
 from ws_adapter.server.access import Access
 from ws_adapter.server.admin import Administration
 from ws_adapter.server.default_voice import read_default_voice
@@ -44,6 +45,7 @@ from ws_adapter.server.handshake import Handshake
 from ws_adapter.server.key_expiry import KeyExpiry
 from ws_adapter.server.listener import PublicServer
 from ws_adapter.server.pages import Pages
+from ws_adapter.server.runtime_settings import RuntimeSettings, queue_rules
 from ws_adapter.session.readers import Readers
 from ws_adapter.session.services import Services
 from ws_adapter.web.files import read_files
@@ -75,11 +77,15 @@ def announce(address: str) -> None:
     print(f"adapter ready on {address}", flush=True)
 
 
-async def serve(options: AdapterOptions, on_ready: Callable[[str], None] = announce) -> int:
+async def serve(
+    options: AdapterOptions,
+    on_ready: Callable[[str], None] = announce,
+    reread: Callable[[], AdapterOptions] | None = None,
+) -> int:
     """Runs an adapter until SIGTERM or SIGINT; a second signal ends it at once.
 
-    SIGHUP reads keys, those of client secrets too, certificates and the file of workers again; an adapter
-    that has none of them ends by it as any process does.
+    SIGHUP reads the settings again by `reread`, keys, those of client secrets too, certificates and the file
+    of workers; an adapter that has none of them ends by it as any process does.
     `on_ready` is called for each address for clients, `http://host:port` first. Returns the exit code: 0
     drained, 1 fault, 2 configuration.
     """
@@ -90,9 +96,9 @@ async def serve(options: AdapterOptions, on_ready: Callable[[str], None] = annou
     except TelemetryError as error:
         print(error, file=sys.stderr)
         return EXIT_CONFIGURATION
-    adapter = Adapter(options, LoopClock(), telemetry)
+    adapter = Adapter(options, LoopClock(), telemetry, reread)
     handlers = {signal.SIGTERM: adapter.interrupt, signal.SIGINT: adapter.interrupt}
-    if options.is_reloadable:
+    if options.is_reloadable or reread is not None:
         handlers[signal.SIGHUP] = adapter.reload
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
@@ -113,7 +119,15 @@ async def serve(options: AdapterOptions, on_ready: Callable[[str], None] = annou
 class Adapter:
     """One adapter: its workers, its queue and its public server."""
 
-    def __init__(self, options: AdapterOptions, clock: Clock, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        options: AdapterOptions,
+        clock: Clock,
+        telemetry: Telemetry,
+        reread: Callable[[], AdapterOptions] | None = None,
+    ) -> None:
+        """`reread` returns the options as a file of settings gives them now; None without one."""
+        self._reread = reread
         self.admin_port: int | None = None
         """That of the administration, once it listens."""
         self.grpc_port: int | None = None
@@ -130,7 +144,7 @@ class Adapter:
         (self._hurried if self._interrupted.is_set() else self._interrupted).set()
 
     def reload(self) -> None:
-        """Reads keys, certificates and the file of workers again; ends the sessions of keys that are gone.
+        """Read settings, keys, certificates and the file of workers again; end sessions of withdrawn keys.
 
         What cannot be used is logged, and the old stays.
         """
@@ -140,7 +154,7 @@ class Adapter:
         """Serves until interrupted. Raises `ConfigurationError` if it cannot, as it was told."""
         descriptors.reserve(self._options.queue_capacity)
         # Asking twice is no hurry: only a second signal is.
-        parts = _assemble(self._options, self._clock, self._telemetry, self._interrupted.set)
+        parts = _assemble(self._options, self._clock, self._telemetry, self._interrupted.set, self._reread)
         self._reload = parts.reload
         if parts.recorder is not None:
             parts.recorder.start()
@@ -229,7 +243,11 @@ class _Parts:
 
 
 def _assemble(
-    options: AdapterOptions, clock: Clock, telemetry: Telemetry, drain: Callable[[], None]
+    options: AdapterOptions,
+    clock: Clock,
+    telemetry: Telemetry,
+    drain: Callable[[], None],
+    reread: Callable[[], AdapterOptions] | None,
 ) -> _Parts:
     """Nothing of it runs yet. Raises `ConfigurationError`."""
     for network in options.broad_proxies:
@@ -256,26 +274,23 @@ def _assemble(
         )
     named = options.workers if options.workers_file is None else read_targets(options.workers_file)
     registry = Registry(named, dial=dialler(worker_tls, metrics.worker_bytes))
-    rules = QueueRules(
-        capacity=options.queue_capacity,
-        update_s=options.queue_update_s,
-        no_worker_grace_s=options.no_worker_grace_s,
-        session_limits_s=options.session_limits_s,
-    )
-    dispatcher = _dispatcher(options, redis_tls, registry, clock, rules)
+    dispatcher = _dispatcher(options, redis_tls, registry, clock, queue_rules(options))
     services = Services(options, dispatcher, registry, clock, load, Readers(), Detector(best_scorer()))
     detects = services.detector.name
     told = options.processes_file
     snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock, detects, peers, told)
-    handshake = Handshake(options, access, telemetry, metrics, snapshot)
+    resumables = ResumableSessions(access.resume_tokens, metrics, options.resume_window_s)
+    handshake = Handshake(options, access, telemetry, metrics, snapshot, resumables)
     library = None
     if recorder is not None and options.recordings is not None:
         library = Library(options.recordings, recorder)
     pages = Pages(services, access, voice, {} if options.no_page else read_files(), metrics.leases, library)
-    server = PublicServer(services, access, handshake, pages, metrics, certificate, recorder)
+    server = PublicServer(services, access, handshake, pages, metrics, resumables, certificate, recorder)
     direct = _direct_server(services, access, metrics, handshake, certificate)
     expiry = KeyExpiry(access, clock, lambda: _end_withdrawn(server, direct))
     readable: dict[str, Callable[[], None]] = {}
+    if reread is not None:
+        readable["file of settings"] = RuntimeSettings(services, access, reread).reload
     if options.keys is not None:
         readable["file of keys"] = access.reload
     if options.client_secret_key_file is not None:

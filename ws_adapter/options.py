@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from antiphon.redis import RedisUnusable, parse
 from antiphon.semconv import MIN_WORKER_KEY_BYTES
@@ -20,8 +20,24 @@ _MIB = 2**20
 WORKERS_PATIENCE_S = 30.0
 """How long a worker waits for the settings of a session."""
 
+LONGEST_WINDOW_S = 60.0
+"""A worker lets a session live so much longer than the adapter does: no pause may be longer."""
+
 ANY_ORIGIN = "*"
 """As an allowed origin: all of them, also on this machine."""
+
+RELOADED: Final = frozenset(
+    """
+    allowed_origins trusted_proxies connections_per_address opens_per_min_per_address
+    frames_per_s_per_address pages_per_min_per_address connections_per_key opens_per_min_per_key
+    direct_slots_per_caller direct_session_limit_s direct_idle_s max_cpu max_loop_lag_ms
+    queue_update_s queue_max_wait_s no_worker_grace_s session_limit_audio_s session_limit_video_s
+    session_limit_realtime_s realtime_wait_s live_interrupt pause_timeout_s init_timeout_s duplex_idle_s
+    chat_idle_s transcription_idle_s transcription_buffer_s unit_flush_s silence_tail_units max_append_s
+    max_lag_s max_waiting_units max_waiting_mib outbox_audio_s outbox_mib slow_consumer_s drain_timeout_s
+    """.split()
+)
+"""Options that a running adapter takes from its file of settings; they hold for what begins from then on."""
 
 _DefaultMode = Literal["video", "audio", "chat", "transcription"]
 _Auth = Literal["off", "keys"]
@@ -252,6 +268,10 @@ class AdapterOptions:
     slow_consumer_s: float = 5.0
     """How long a client over its outbox's bound may read nothing."""
 
+    resume_window_s: float = 30.0
+    """How long a session whose connection was lost waits for its client to come back, 0 for not at all. At
+    most `LONGEST_WINDOW_S`."""
+
     drain_timeout_s: float = 60.0
     """How long sessions may go on after the signal to stop."""
 
@@ -282,6 +302,11 @@ class AdapterOptions:
         for name in _NOT_NEGATIVE:
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigurationError(f"{name} must be 0 or more, not {getattr(self, name)}.")
+        if not 0 <= self.resume_window_s <= LONGEST_WINDOW_S:
+            raise ConfigurationError(
+                f"resume_window_s must be 0 to {LONGEST_WINDOW_S:g}, not {self.resume_window_s:g}: no worker "
+                "keeps a paused session for longer."
+            )
         if not SHORTEST_PAUSE_S <= self.pause_timeout_s <= LONGEST_PAUSE_S:
             raise ConfigurationError(
                 f"pause_timeout_s must be {SHORTEST_PAUSE_S:g} to {LONGEST_PAUSE_S:g}, not "

@@ -1,4 +1,4 @@
-"""A worker process that serves a checkpoint on the CPU, and the memory that it held."""
+"""A worker process that serves a checkpoint, and the memory that it held."""
 
 import re
 import subprocess
@@ -34,6 +34,11 @@ class Peak:
     """Mapped pages of files that it holds now, weights among them."""
 
 
+def options_on(device: str) -> tuple[str, ...]:
+    """Return the options of a worker on `device`: there is no such option where it is the CPU."""
+    return OPTIONS if device == "cpu" else (*OPTIONS, "--device", device)
+
+
 @dataclass(frozen=True)
 class Worker:
     """A worker that serves."""
@@ -49,13 +54,13 @@ class Worker:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Worker]:
-    """Run `antiphon worker` with the checkpoint in `folder`; end it by its process id.
+def serving(folder: Path, device: str = "cpu") -> Iterator[Worker]:
+    """Run `antiphon worker` with the checkpoint in `folder` on `device`; end it by its process id.
 
     Raises `WorkerEnded` if it cannot serve.
     """
     options = ("--model", str(folder), "--context-limit", str(CONTEXT_LIMIT), "--listen", "127.0.0.1:0")
-    command = [sys.executable, "-m", "benchmarks.full_size.patient_worker", *options, *OPTIONS]
+    command = [sys.executable, "-m", "benchmarks.full_size.patient_worker", *options, *options_on(device)]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
         try:

@@ -9,7 +9,7 @@ export namespace Realtime {
   /** What a client may send. */
   type ClientEvent = SessionInit | InputAppend | SessionClose;
   /** What the server sends. */
-  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | ListenDelta | TextDelta | AudioDelta | SessionClosed | ErrorEvent;
+  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | SessionResumed | ListenDelta | TextDelta | AudioDelta | SessionClosed | ErrorEvent;
   /** Opens the session. `payload` is required and may be empty. */
   interface SessionInit {
     type: "session.init";
@@ -194,6 +194,7 @@ export namespace Realtime {
     unsupported_fields?: Array<string>;
     /** Name of the recording that is made. */
     recording_session_id?: string;
+    resume?: ResumeOffer;
   }
   /** Figures beside an event; what is not known is absent. Times in milliseconds, lengths in tokens. */
   interface Metrics {
@@ -248,6 +249,21 @@ export namespace Realtime {
   interface OutputTokenDetails {
     text_tokens: number;
     audio_tokens: number;
+  }
+  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  interface ResumeOffer {
+    /** Good for one time; `session.resumed` brings the next one. */
+    token: string;
+    window_s: number;
+  }
+  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  interface SessionResumed {
+    type: "session.resumed";
+    resume: ResumeOffer;
+    /** The number of the event before the next one: what the client said it got last. */
+    last_event: number;
+    /** Messages of the client that the session took; those after them were lost. */
+    received: number;
   }
   /** The model listens: with `response_id` that response is over, interrupted unless there is a `reason`. */
   interface ListenDelta {
@@ -347,7 +363,7 @@ export namespace Realtime {
     trace_id?: string;
   }
   /** What went wrong, for programs. */
-  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
+  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
 }
 
 /** The current dialect of /v1/realtime in mode=chat. */
@@ -355,7 +371,7 @@ export namespace RealtimeChat {
   /** What a client may send. */
   type ClientEvent = SessionInit | TurnAppend | SessionClose;
   /** What the server sends. */
-  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | ChatCreated | ReplyText | ReplyAudio | ReplyThinking | ReplyCall | ResponseDone | SessionClosed | ErrorEvent;
+  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | ChatCreated | SessionResumed | ReplyText | ReplyAudio | ReplyThinking | ReplyCall | ResponseDone | SessionClosed | ErrorEvent;
   /** Opens the session. `payload` is required and may be empty. */
   interface SessionInit {
     type: "session.init";
@@ -614,6 +630,7 @@ export namespace RealtimeChat {
     unsupported_fields?: Array<string>;
     /** Name of the recording that is made. */
     recording_session_id?: string;
+    resume?: ResumeOffer;
   }
   /** Figures beside an event; what is not known is absent. Times in milliseconds, lengths in tokens. */
   interface Metrics {
@@ -668,6 +685,21 @@ export namespace RealtimeChat {
   interface OutputTokenDetails {
     text_tokens: number;
     audio_tokens: number;
+  }
+  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  interface ResumeOffer {
+    /** Good for one time; `session.resumed` brings the next one. */
+    token: string;
+    window_s: number;
+  }
+  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  interface SessionResumed {
+    type: "session.resumed";
+    resume: ResumeOffer;
+    /** The number of the event before the next one: what the client said it got last. */
+    last_event: number;
+    /** Messages of the client that the session took; those after them were lost. */
+    received: number;
   }
   /** More of what the model says, as text. */
   interface ReplyText {
@@ -805,7 +837,7 @@ export namespace RealtimeChat {
     trace_id?: string;
   }
   /** What went wrong, for programs. */
-  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
+  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
 }
 
 /** The earlier dialect of /v1/realtime. */
@@ -813,7 +845,7 @@ export namespace Earlier {
   /** What a client may send. */
   type ClientEvent = SessionUpdate | AudioAppend | SessionClose;
   /** What the server sends. */
-  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | AudioDelta | Listen | SessionClosed | ErrorEvent;
+  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | SessionResumed | AudioDelta | Listen | SessionClosed | ErrorEvent;
   /** Opens the session. */
   interface SessionUpdate {
     type: "session.update";
@@ -940,6 +972,7 @@ export namespace Earlier {
     recording_session_id?: string;
     /** Paths in `session` of what was accepted but is not honoured. */
     unsupported_fields?: Array<string>;
+    resume?: ResumeOffer;
   }
   /** Tokens consumed and produced, of a unit or of the session so far. */
   interface TokenUsage {
@@ -961,6 +994,21 @@ export namespace Earlier {
   interface OutputTokenDetails {
     text_tokens: number;
     audio_tokens: number;
+  }
+  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  interface ResumeOffer {
+    /** Good for one time; `session.resumed` brings the next one. */
+    token: string;
+    window_s: number;
+  }
+  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  interface SessionResumed {
+    type: "session.resumed";
+    resume: ResumeOffer;
+    /** The number of the event before the next one: what the client said it got last. */
+    last_event: number;
+    /** Messages of the client that the session took; those after them were lost. */
+    received: number;
   }
   /** What the model says in one unit: text and audio together, each may be empty. */
   interface AudioDelta {
@@ -1047,7 +1095,7 @@ export namespace Earlier {
     trace_id?: string;
   }
   /** What went wrong, for programs. */
-  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
+  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
 }
 
 /** The dialect of /ws/duplex. */
@@ -1055,7 +1103,7 @@ export namespace Duplex {
   /** What a client may send. */
   type ClientEvent = Prepare | AudioChunk | VideoFrame | Pause | Resume | Interrupt | Stop | ClientDiagnostic;
   /** What the server sends. */
-  type ServerEvent = Queued | QueueUpdate | QueueDone | Prepared | Result | Paused | Resumed | Interrupted | Stopped | Timeout | Error;
+  type ServerEvent = Queued | QueueUpdate | QueueDone | Prepared | SessionResumed | Result | Paused | Resumed | Interrupted | Stopped | Timeout | Error;
   /** Opens the session. */
   interface Prepare {
     type: "prepare";
@@ -1212,6 +1260,22 @@ export namespace Duplex {
     recording_session_id?: string;
     /** Paths in `prepare` of what was accepted but is not honoured. */
     unsupported_fields?: Array<string>;
+    resume?: ResumeOffer;
+  }
+  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  interface ResumeOffer {
+    /** Good for one time; `session.resumed` brings the next one. */
+    token: string;
+    window_s: number;
+  }
+  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  interface SessionResumed {
+    type: "session.resumed";
+    resume: ResumeOffer;
+    /** The number of the event before the next one: what the client said it got last. */
+    last_event: number;
+    /** Messages of the client that the session took; those after them were lost. */
+    received: number;
   }
   /** The one answer to a unit, speaking or listening. Times in milliseconds; 0 where nothing applies. */
   interface Result {
@@ -1280,7 +1344,7 @@ export namespace Duplex {
     trace_id?: string;
   }
   /** What went wrong, for programs. */
-  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
+  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
 }
 
 /** The dialect of /ws/chat. */
@@ -1288,7 +1352,7 @@ export namespace Chat {
   /** What a client may send. */
   type ClientEvent = ChatRequest;
   /** What the server sends. */
-  type ServerEvent = Queued | QueueUpdate | QueueDone | PrefillDone | Chunk | Done | Error;
+  type ServerEvent = Queued | QueueUpdate | QueueDone | PrefillDone | SessionResumed | Chunk | Done | Error;
   /** The one thing that a client sends, as soon as it is connected. A `type` is not looked at. */
   interface ChatRequest {
     /** The whole conversation so far, at least one message of the user among it. */
@@ -1441,6 +1505,22 @@ export namespace Chat {
   interface PrefillDone {
     type: "prefill_done";
     input_tokens: number;
+    resume?: ResumeOffer;
+  }
+  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  interface ResumeOffer {
+    /** Good for one time; `session.resumed` brings the next one. */
+    token: string;
+    window_s: number;
+  }
+  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  interface SessionResumed {
+    type: "session.resumed";
+    resume: ResumeOffer;
+    /** The number of the event before the next one: what the client said it got last. */
+    last_event: number;
+    /** Messages of the client that the session took; those after them were lost. */
+    received: number;
   }
   /** A piece of a streamed answer. */
   interface Chunk {
@@ -1504,7 +1584,7 @@ export namespace Chat {
     trace_id?: string;
   }
   /** What went wrong, for programs. */
-  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
+  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
 }
 
 /** The dialect of /v1/transcription. */
@@ -1512,7 +1592,7 @@ export namespace Transcription {
   /** What a client may send. */
   type ClientEvent = SessionUpdate | AudioAppend | AudioCommit;
   /** What the server sends. */
-  type ServerEvent = SessionCreated | Delta | Done | Error;
+  type ServerEvent = SessionCreated | SessionResumed | Delta | Done | Error;
   /** Choose the model of the utterances that follow; success is silent. Nothing else in it is looked at. */
   interface SessionUpdate {
     type: "session.update";
@@ -1545,6 +1625,22 @@ export namespace Transcription {
     event_id?: string;
     /** See `event_id`. */
     session?: Record<string, unknown>;
+    resume?: ResumeOffer;
+  }
+  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  interface ResumeOffer {
+    /** Good for one time; `session.resumed` brings the next one. */
+    token: string;
+    window_s: number;
+  }
+  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  interface SessionResumed {
+    type: "session.resumed";
+    resume: ResumeOffer;
+    /** The number of the event before the next one: what the client said it got last. */
+    last_event: number;
+    /** Messages of the client that the session took; those after them were lost. */
+    received: number;
   }
   /** What the model has heard further on in the utterance. */
   interface Delta {
@@ -1577,7 +1673,7 @@ export namespace Transcription {
     code: Code;
   }
   /** What went wrong, for programs. */
-  type Code = "buffer_full" | "context_full" | "idle_timeout" | "invalid_audio" | "invalid_event" | "invalid_frame" | "invalid_json" | "model_not_found" | "model_not_validated" | "processing_error" | "queue_full" | "rate_limited" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode";
+  type Code = "buffer_full" | "context_full" | "idle_timeout" | "invalid_audio" | "invalid_event" | "invalid_frame" | "invalid_json" | "model_not_found" | "model_not_validated" | "processing_error" | "queue_full" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode";
 }
 
 /** The dialect of /v1/live/sessions. */
@@ -1585,7 +1681,7 @@ export namespace Live {
   /** What a client may send. */
   type ClientEvent = SessionStart | SessionUpdate | AudioAppend | AudioMute | AudioUnmute | InstructionsAppend | ThinkingAppend | CommentaryAppend | SessionClose;
   /** What the server sends. */
-  type ServerEvent = SessionStarted | SessionUpdated | OutputAudioDelta | OutputTranscriptDelta | AudioMuted | AudioUnmuted | InstructionsAppended | ThinkingAppended | CommentaryAppended | UsageUpdated | SessionClosed | Info | Error;
+  type ServerEvent = SessionStarted | SessionResumed | SessionUpdated | OutputAudioDelta | OutputTranscriptDelta | AudioMuted | AudioUnmuted | InstructionsAppended | ThinkingAppended | CommentaryAppended | UsageUpdated | SessionClosed | Info | Error;
   /** Begin. Nothing else may come before `session.started` has answered it. */
   interface SessionStart {
     type: "session.start";
@@ -1762,6 +1858,7 @@ export namespace Live {
     /** The `event_id` of what it answers, if that had one. */
     client_event_id?: string;
     session: SessionResource;
+    resume?: ResumeOffer;
   }
   /** A session as it is. */
   interface SessionResource {
@@ -1795,6 +1892,21 @@ export namespace Live {
     acknowledgement_delay_ms?: number;
     /** As it was given. */
     responses?: Record<string, unknown>;
+  }
+  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  interface ResumeOffer {
+    /** Good for one time; `session.resumed` brings the next one. */
+    token: string;
+    window_s: number;
+  }
+  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  interface SessionResumed {
+    type: "session.resumed";
+    resume: ResumeOffer;
+    /** The number of the event before the next one: what the client said it got last. */
+    last_event: number;
+    /** Messages of the client that the session took; those after them were lost. */
+    received: number;
   }
   /** A change is made. */
   interface SessionUpdated {
@@ -1926,7 +2038,7 @@ export namespace Live {
     client_event_id?: string;
   }
   /** What went wrong, for programs. */
-  type Code = "context_window_full" | "inference_failed" | "invalid_api_key" | "invalid_frame" | "invalid_json" | "invalid_value" | "missing_required_parameter" | "model_not_found" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limit_exceeded" | "service_unavailable" | "session_already_started" | "session_not_started" | "slow_consumer" | "unknown_parameter" | "unsupported" | "unsupported_mode";
+  type Code = "context_window_full" | "inference_failed" | "invalid_api_key" | "invalid_frame" | "invalid_json" | "invalid_value" | "missing_required_parameter" | "model_not_found" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limit_exceeded" | "resume_failed" | "service_unavailable" | "session_already_started" | "session_not_started" | "slow_consumer" | "unknown_parameter" | "unsupported" | "unsupported_mode";
 }
 
 /** The dialect of /v1/realtime?model=. */
@@ -1934,7 +2046,7 @@ export namespace RealtimeGa {
   /** What a client may send. */
   type ClientEvent = SessionUpdate | AudioAppend | AudioCommit | AudioClear | OutputClear | ItemCreate | ItemRetrieve | ItemTruncate | ItemDelete | ResponseCreate | ResponseCancel;
   /** What the server sends. */
-  type ServerEvent = SessionCreated | SessionUpdated | ConversationCreated | ItemAdded | ItemDone | ItemRetrieved | ItemTruncated | ItemDeleted | AudioCommitted | AudioCleared | ResponseCreated | ResponseDone | OutputItemAdded | OutputItemDone | ContentPartAdded | ContentPartDone | AudioDelta | AudioDone | TranscriptDelta | TranscriptDone | TextDelta | TextDone | ArgumentsDelta | ArgumentsDone | SpeechStarted | SpeechStopped | TimeoutTriggered | Error;
+  type ServerEvent = SessionCreated | SessionResumed | SessionUpdated | ConversationCreated | ItemAdded | ItemDone | ItemRetrieved | ItemTruncated | ItemDeleted | AudioCommitted | AudioCleared | ResponseCreated | ResponseDone | OutputItemAdded | OutputItemDone | ContentPartAdded | ContentPartDone | AudioDelta | AudioDone | TranscriptDelta | TranscriptDone | TextDelta | TextDone | ArgumentsDelta | ArgumentsDone | SpeechStarted | SpeechStopped | TimeoutTriggered | Error;
   /** Change what is given, all of it or nothing. */
   interface SessionUpdate {
     type: "session.update";
@@ -2248,6 +2360,7 @@ export namespace RealtimeGa {
     type: "session.created";
     event_id: string;
     session: SessionResource;
+    resume?: ResumeOffer;
   }
   /** A session as it is. */
   interface SessionResource {
@@ -2314,6 +2427,21 @@ export namespace RealtimeGa {
     format: Format;
     voice: string;
     speed: number;
+  }
+  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  interface ResumeOffer {
+    /** Good for one time; `session.resumed` brings the next one. */
+    token: string;
+    window_s: number;
+  }
+  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  interface SessionResumed {
+    type: "session.resumed";
+    resume: ResumeOffer;
+    /** The number of the event before the next one: what the client said it got last. */
+    last_event: number;
+    /** Messages of the client that the session took; those after them were lost. */
+    received: number;
   }
   /** A change is made; the session is this. */
   interface SessionUpdated {
@@ -2681,7 +2809,7 @@ export namespace RealtimeGa {
     event_id: string | null;
   }
   /** What went wrong, for programs. */
-  type Code = "beta_api_shape_disabled" | "cannot_update_voice" | "conversation_already_has_active_response" | "conversation_full" | "inference_failed" | "input_audio_buffer_commit_empty" | "input_audio_buffer_full" | "internal_error" | "invalid_api_key" | "invalid_event" | "invalid_json" | "invalid_model" | "invalid_session_type" | "invalid_type" | "invalid_value" | "item_create_duplicate_item_id" | "item_delete_invalid_item_id" | "item_retrieve_invalid_item_id" | "item_truncate_invalid_item_id" | "missing_model" | "missing_required_parameter" | "rate_limit_exceeded" | "response_cancel_not_active" | "server_overloaded" | "session_expired" | "slow_consumer" | "unknown_parameter";
+  type Code = "beta_api_shape_disabled" | "cannot_update_voice" | "conversation_already_has_active_response" | "conversation_full" | "inference_failed" | "input_audio_buffer_commit_empty" | "input_audio_buffer_full" | "internal_error" | "invalid_api_key" | "invalid_event" | "invalid_json" | "invalid_model" | "invalid_session_type" | "invalid_type" | "invalid_value" | "item_create_duplicate_item_id" | "item_delete_invalid_item_id" | "item_retrieve_invalid_item_id" | "item_truncate_invalid_item_id" | "missing_model" | "missing_required_parameter" | "rate_limit_exceeded" | "response_cancel_not_active" | "resume_failed" | "server_overloaded" | "session_expired" | "slow_consumer" | "unknown_parameter";
 }
 
 /** OpenAI's dialect of /v1/realtime?intent=transcription. */
@@ -2689,7 +2817,7 @@ export namespace TranscriptionGa {
   /** What a client may send. */
   type ClientEvent = SessionUpdate | AudioAppend | AudioCommit | AudioClear | ResponseCreate;
   /** What the server sends. */
-  type ServerEvent = SessionCreated | SessionUpdated | AudioCommitted | AudioCleared | SpeechStarted | SpeechStopped | ItemAdded | ItemDone | TranscriptionDelta | TranscriptionCompleted | TranscriptionFailed | Error;
+  type ServerEvent = SessionCreated | SessionResumed | SessionUpdated | AudioCommitted | AudioCleared | SpeechStarted | SpeechStopped | ItemAdded | ItemDone | TranscriptionDelta | TranscriptionCompleted | TranscriptionFailed | Error;
   /** Change what is given, all of it or nothing. */
   interface SessionUpdate {
     type: "session.update";
@@ -2923,6 +3051,7 @@ export namespace TranscriptionGa {
     /** Unix seconds. */
     created: number;
     session: SessionResource;
+    resume?: ResumeOffer;
   }
   /** A session as it is. */
   interface SessionResource {
@@ -2960,6 +3089,21 @@ export namespace TranscriptionGa {
     threshold: number;
     prefix_padding_ms: number;
     silence_duration_ms: number;
+  }
+  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  interface ResumeOffer {
+    /** Good for one time; `session.resumed` brings the next one. */
+    token: string;
+    window_s: number;
+  }
+  /** The first event of a connection that goes on with a session, before all events that were missed. It has no number itself. */
+  interface SessionResumed {
+    type: "session.resumed";
+    resume: ResumeOffer;
+    /** The number of the event before the next one: what the client said it got last. */
+    last_event: number;
+    /** Messages of the client that the session took; those after them were lost. */
+    received: number;
   }
   /** A change is made; the session is this. */
   interface SessionUpdated {
@@ -3126,5 +3270,5 @@ export namespace TranscriptionGa {
     event_id: string | null;
   }
   /** What went wrong, for programs. */
-  type Code = "beta_api_shape_disabled" | "cannot_update_voice" | "conversation_already_has_active_response" | "conversation_full" | "inference_failed" | "input_audio_buffer_commit_empty" | "input_audio_buffer_full" | "internal_error" | "invalid_api_key" | "invalid_event" | "invalid_json" | "invalid_model" | "invalid_session_type" | "invalid_type" | "invalid_value" | "item_create_duplicate_item_id" | "item_delete_invalid_item_id" | "item_retrieve_invalid_item_id" | "item_truncate_invalid_item_id" | "missing_model" | "missing_required_parameter" | "rate_limit_exceeded" | "response_cancel_not_active" | "server_overloaded" | "session_expired" | "slow_consumer" | "unknown_parameter";
+  type Code = "beta_api_shape_disabled" | "cannot_update_voice" | "conversation_already_has_active_response" | "conversation_full" | "inference_failed" | "input_audio_buffer_commit_empty" | "input_audio_buffer_full" | "internal_error" | "invalid_api_key" | "invalid_event" | "invalid_json" | "invalid_model" | "invalid_session_type" | "invalid_type" | "invalid_value" | "item_create_duplicate_item_id" | "item_delete_invalid_item_id" | "item_retrieve_invalid_item_id" | "item_truncate_invalid_item_id" | "missing_model" | "missing_required_parameter" | "rate_limit_exceeded" | "response_cancel_not_active" | "resume_failed" | "server_overloaded" | "session_expired" | "slow_consumer" | "unknown_parameter";
 }

@@ -173,6 +173,9 @@ class MiniEar:
         ((heard,), (after,)) = self._encoder.encode(upload(self._device, sound.features.numpy()), [before])
         return heard, after
 
+    def capture(self, streams: int) -> None:
+        """Nothing: its few layers are called as they are."""
+
 
 class MiniMouth:
     """The vocoder; it has one voice."""
@@ -189,6 +192,9 @@ class MiniMouth:
     def say(self, chunks: list[SpeechCodes]) -> list[Arrival]:
         said = self._vocoder.decode([list(chunk.codes) for chunk in chunks], [c.state for c in chunks])
         return list(map(Arrival, said))
+
+    def capture(self) -> None:
+        """Nothing: it is on the CPU."""
 
 
 class MiniOpenings:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from inference_service.api.setups import ChatSetup, DuplexSetup, TokensSetup, TranscribeSetup
@@ -136,6 +137,16 @@ class DuplexRuntime(Runtime):
     @property
     def decoders(self) -> list[PackedDecoder]:
         return [self.language] if self.speaker is None else [self.language, self.speaker.decoder]
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        super().capture()
+        if self.device.type == "cpu":
+            return
+        self.components.ear.capture(self.language.cache.slots)
+        if self.speaker is not None and self.components.speech is not None:
+            self.speaker.capture()
+            self.components.speech.mouth.capture()
 
     def clear(self, slot: int) -> None:
         super().clear(slot)

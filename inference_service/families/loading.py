@@ -43,6 +43,7 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     device = usable_device(options.device)
     prompts = read_shared_prompts(options.shared_prompts) if options.shared_prompts is not None else []
     # Seconds of imports, for which a device that is not there should not be told late.
+    from inference_service.engine.device import compiling
     from inference_service.engine.device.graph import make_current
     from inference_service.engine.engine import LiveEngine
     from inference_service.families import table
@@ -50,6 +51,7 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     from inference_service.families.warmup import warm_up
 
     make_current(device)
+    compiling.choose(options.compile)
     if device.type == "cpu" and selection.state() == "missing":
         logger.warning(
             "the kernels for the CPU are missing, so steps take about twice as long: install gcc and "

@@ -34,6 +34,7 @@ from inference_service.families.working_memory import (
     eye_bytes,
     forward_bytes,
     kernel_bytes,
+    layer_bytes,
     token_bytes,
 )
 from inference_service.media.image import MAX_PIXELS, decode_picture, picture_size
@@ -155,15 +156,18 @@ def footprint(
     kernels = kernel_bytes(_SHAPES, dtype, device)
     tokens = token_bytes(config.language, dtype, slot_rows(entries), device)
     separate = device.type == "cuda"
+    shared = {"kernels": kernels}
+    if separate:
+        shared["regions"] = layer_bytes(config.language, dtype, Runtime.budget)
     if voice is None:
-        return Footprint(
-            own.weights, own.session, {"kernels": kernels}, working, together=tokens, separate=separate
-        )
+        return Footprint(own.weights, own.session, shared, working, together=tokens, separate=separate)
+    if separate:
+        shared["regions"] += layer_bytes(config.speech.backbone, dtype, Runtime.budget) + voice.captured
     speech = forward_bytes(config.speech.backbone, dtype, SPEECH_CAPACITY, SPEECH_CAPACITY, device)
     return Footprint(
         own.weights | {"vocoder": voice.weights},
         own.session | voice.session,
-        {"kernels": kernels, "default voice": voice.default_voice},
+        shared | {"default voice": voice.default_voice},
         working | {"speech": speech},
         {"vocoder": voice.step},
         tokens,
@@ -236,6 +240,9 @@ class MiniCPMOEar:
 
     def encode(self, heard: list[Tensor], states: list[AudioState]) -> tuple[list[Tensor], list[AudioState]]:
         return self._ear.encode(heard, states)
+
+    def capture(self, streams: int) -> None:
+        self._ear.capture(streams)
 
     def listen(self, sound: Sound, state: None) -> tuple[Tensor, None]:
         device = self._ear.encoder.conv1.weight.device

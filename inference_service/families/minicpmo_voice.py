@@ -25,6 +25,7 @@ from inference_service.models.errors import CheckpointError, VoiceError
 from inference_service.models.speech_head import SpeechHead
 from inference_service.models.token2wav.config import (
     FRAMES_PER_TOKEN,
+    GENERATED_FRAMES,
     RATE_HZ,
     TOKENS_PER_SECOND,
     Token2WavConfig,
@@ -32,6 +33,7 @@ from inference_service.models.token2wav.config import (
 from inference_service.models.token2wav.features import resampled
 from inference_service.models.token2wav.flow import VoicePrompt, drained, next_portion
 from inference_service.models.token2wav.model import DEFAULT_STEPS, Token2Wav
+from inference_service.models.token2wav.seconds import BATCHES, COPIES
 from inference_service.models.token2wav.sizes import stream_bytes, voice_bytes, weight_bytes
 from inference_service.models.token2wav.stream import StreamCodes, StreamState, VoiceCache
 from inference_service.options import SpeechOptions
@@ -54,6 +56,8 @@ class Needs:
     default_voice: int
     step: int
     """Of each stream in it: new caches beside the old, and the arrays of HiFT."""
+    captured: int = 0
+    """Memory of captured seconds, where there are any."""
 
 
 def load(
@@ -192,6 +196,11 @@ class Token2WavMouth:
         jobs = [StreamCodes(chunk.state, list(chunk.codes), ends_turn=chunk.is_last) for chunk in chunks]
         return self._side.send(lambda: self._model.step(jobs))
 
+    def capture(self) -> None:
+        """Capture whole seconds in the model's own voice; voices of sessions are computed as before."""
+        voice = drained(self._cache(None))
+        self._side.call(lambda: self._model.capture(voice))
+
 
 class VoiceShelf:
     """Registered voices by their ids, and voices of recordings where onnxruntime can read them."""
@@ -221,7 +230,8 @@ def needs(config: Token2WavConfig, options: SpeechOptions, default_frames: int, 
     stream = stream_bytes(config, max(default_frames, longest), steps=steps, dtype=dtype, cache_dtype=dtype)
     session = {"vocoder": stream} | ({"voice": voice(longest)} if can_clone else {})
     step = stream * 3 // 2 + RATE_HZ * config.vocoder.channels * torch.float32.itemsize
-    return Needs(weight_bytes(config, dtype), session, voice(default_frames), step)
+    captured = COPIES * max(BATCHES) * voice(default_frames + GENERATED_FRAMES)
+    return Needs(weight_bytes(config, dtype), session, voice(default_frames), step, captured)
 
 
 def planned(model: Path, options: SpeechOptions) -> Needs:

@@ -28,13 +28,20 @@ def forward_bytes(
     config: PretrainedConfig, dtype: torch.dtype, rows: int, context: int, device: torch.device
 ) -> int:
     """A forward of a decoder with so many rows, all of them at the end of a context."""
-    width, heads = config.hidden_size, config.num_attention_heads
-    head = getattr(config, "head_dim", None) or width // heads
-    layer = _layer(rows, width, config.intermediate_size, heads * head, dtype)
+    heads = config.num_attention_heads
+    head = getattr(config, "head_dim", None) or config.hidden_size // heads
+    layer = layer_bytes(config, dtype, rows)
     # A mask by itself, and for all the heads that share a key.
     masks: int = (1 + heads // config.num_key_value_heads) * rows * context * dtype.itemsize
     gathered: int = 2 * config.num_key_value_heads * context * head * dtype.itemsize
     return layer + masks + gathered + _scores(heads, rows, context, device)
+
+
+def layer_bytes(config: PretrainedConfig, dtype: torch.dtype, rows: int) -> int:
+    """A layer of a decoder with so many rows, attention aside."""
+    width, heads = config.hidden_size, config.num_attention_heads
+    head = getattr(config, "head_dim", None) or width // heads
+    return _layer(rows, width, config.intermediate_size, heads * head, dtype)
 
 
 def token_bytes(

@@ -229,10 +229,7 @@ def told(folder: Path) -> int:
 def test_worker_that_cannot_serve_is_told_with_its_words(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("benchmarks.full_size.__main__.told_bytes", told)
-    monkeypatch.setattr(worker, "OPTIONS", (*worker.OPTIONS, "--device", "cuda:7"))
-
-    assert served(monkeypatch, [folder, "--size", "tiny"]) == 2
+    assert served(monkeypatch, [folder, "--size", "tiny", "--device", "cuda:7"]) == 2
 
     assert "Cannot use the device 'cuda:7'" in capsys.readouterr().err
 

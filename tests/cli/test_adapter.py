@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_info
 def blas_threads():
     return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
-async def serve(options):
+async def serve(options, reread):
     print(blas_threads())
     return 0
 

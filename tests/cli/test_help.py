@@ -19,7 +19,7 @@ from ws_adapter.options import AdapterOptions
 
 COMMANDS = [
     "serve", "talk", "chat", "transcribe", "demo", "probe", "bench", "worker", "adapter", "key",
-    "convert-vocoder", "check-config",
+    "config", "convert-vocoder", "check-config",
 ]  # fmt: skip
 SCREEN_LINES, SCREEN_COLUMNS = 25, 80
 
@@ -125,7 +125,7 @@ def service_arguments(command: object) -> argparse.Namespace:
     [choices] = [action.choices for action in program._actions if isinstance(action.choices, dict)]
     [parser] = choices.values()
     return argparse.Namespace(
-        **{a.dest: a.help for a in parser._actions if a.dest not in ("help", "debug", "log_level")}
+        **{a.dest: a.help for a in parser._actions if a.dest not in ("help", "debug", "log_level", "config")}
     )
 
 

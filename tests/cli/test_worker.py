@@ -12,7 +12,7 @@ from tests.cli.support.process import run_here
 def test_what_is_loaded_is_never_looked_through_for_garbage_again(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[Any] = []
 
-    async def serve(options: object, *, on_ready: Any) -> int:
+    async def serve(options: object, *, on_ready: Any, reread: object) -> int:
         loaded.extend([[it] for it in range(1000)])
         on_ready("unix:/somewhere")
         return 0

@@ -26,7 +26,7 @@ DRAIN_S: Final = 120.0
 SHIPPED: Final = ("antiphon.cli", "worker", "--no-admission")
 """The checkpoint of the package; the machine may be slower than the talkers."""
 
-_ADMIT_ALL: Final = ("--max-cpu", "0", "--max-loop-lag-ms", "0")
+_ADMIT_ALL: Final = ("--max-cpu", "0", "--max-loop-lag-ms", "0", "--resume-window-s", "0")
 
 
 def until(condition: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> Any:

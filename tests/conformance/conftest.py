@@ -18,6 +18,9 @@ from ws_adapter.worker.registry import Occupied
 
 SLOTS = 24
 
+RESUMABLE = ("--resume-window-s", "30")
+"""As a user's adapter is: every session offers a token."""
+
 
 @pytest.fixture
 def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +119,6 @@ async def narrow_chatter(one_chatter: Stack) -> Stack:
 @pytest.fixture(scope="session")
 def shipped() -> Iterator[Stack]:
     """What users meet: an adapter in front of the checkpoint of the package."""
-    with shipped_worker() as worker, running_stack(worker) as stack:
+    with shipped_worker() as worker, running_stack(worker, options=RESUMABLE) as stack:
         yield stack
         stack.wait_until(free_slots=stack.ask_http("/ready")[1]["slots"])

@@ -16,7 +16,7 @@ from antiphon.semconv import SERVICE_ADAPTER, SERVICE_WORKER
 from tests.cli.support.process import run_cli
 from tests.e2e.conftest import FOLDER, antiphon
 from tests.support.patience import PATIENCE_S
-from tests.ws_adapter.support.process import ADMIT_ALL
+from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 
 
 class Scrape:
@@ -80,7 +80,7 @@ def live() -> Iterator[Scrape]:
     with ExitStack() as stack:
         worker = stack.enter_context(antiphon("worker", "--listen", "127.0.0.1:0", "--slots", "2", *admin))
         origins = ("--allowed-origins", "https://example.org")
-        command = ("adapter", "--port", "0", "--worker", worker.address, *origins, *ADMIT_ALL, *admin)
+        command = ("adapter", "--port", "0", "--worker", worker.address, *origins, *ADAPTER_OPTIONS, *admin)
         adapter = stack.enter_context(antiphon(*command))
         talk(adapter.address)
         jobs = {SERVICE_ADAPTER: adapter, SERVICE_WORKER: worker}

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tests.recordings import make
 from tests.support.forks.process import Process, start
 from tests.support.patience import PATIENCE_S, START_S
-from tests.ws_adapter.support.process import ADMIT_ALL
+from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 
 FOLDER = Path(make.__file__).parent
 RATE = 16_000
@@ -114,7 +114,7 @@ def running_worker(*arguments: str, slots: int = SLOTS) -> Iterator[Server]:
 
 @contextmanager
 def running_adapter(worker: str, *arguments: str) -> Iterator[Server]:
-    with antiphon("adapter", "--port", "0", "--worker", worker, *ADMIT_ALL, *arguments) as server:
+    with antiphon("adapter", "--port", "0", "--worker", worker, *ADAPTER_OPTIONS, *arguments) as server:
         yield server
 
 

@@ -60,6 +60,7 @@ def test_recordings_written_down(adapter: str) -> None:
         ("direct.py", "README.md"),
         ("chat.py", "docs/clients.md"),
         ("transcribe.py", "docs/clients.md"),
+        ("completions.py", "docs/completions.md"),
     ],
 )
 def test_the_page_shows_the_example_as_it_is(example: str, page: str) -> None:

@@ -16,14 +16,17 @@ from tests.support.patience import START_S
 ROOT = Path(__file__).parents[2]
 TYPESCRIPT = ROOT / "clients" / "typescript"
 JAVASCRIPT = ROOT / "clients" / "javascript"
+BUILD_S = 600.0
 
 needs_node = pytest.mark.skipif(
     shutil.which("npm") is None, reason="Node is not installed here: apt-get install nodejs npm (20 or newer)"
 )
 
+COMPILERS = {"cpp": ("g++", "grpc_cpp_plugin"), "go": ("go", "protoc-gen-go-grpc")}
 
-def run(*command: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=START_S)
+
+def run(*command: str, timeout_s: float = START_S) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +87,55 @@ def test_spoken_conversation_in_typescript(typescript: Path, worker: str, tmp_pa
 def test_typescript_says_why_it_cannot_talk(typescript: Path, worker: str, tmp_path: Path) -> None:
     example = str(typescript / "examples" / "talk.js")
     talk = run("node", example, str(vectors.FILE), str(tmp_path / "answer.wav"), worker)
+
+    assert (talk.returncode, talk.stderr) == (1, f"{vectors.FILE} is not a WAV file.\n")
+
+
+@pytest.fixture(scope="module", params=COMPILERS)
+def compiled(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The folder of the programs of a client that is built with the compilers of this machine."""
+    folder = ROOT / "clients" / request.param
+    if not all(map(shutil.which, COMPILERS[request.param])):
+        pytest.skip(f"{folder.relative_to(ROOT)}/Makefile names the packages that it is built with")
+    with (folder / "Makefile").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        built = run("make", "--no-print-directory", "-C", str(folder), timeout_s=BUILD_S)
+        assert built.returncode == 0, built.stdout + built.stderr
+        yield folder / "build"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(BUILD_S + 300)
+def test_conformance_of_a_compiled_client(compiled: Path, worker: str, tmp_path: Path) -> None:
+    checked = run(str(compiled / "conformance"), str(vectors.FILE), worker)
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    lines = checked.stdout.splitlines()
+    assert sum(line.startswith("ok ") for line in lines) == len(lines) > len(vectors.read())
+
+    rows = json.loads(vectors.FILE.read_text())
+    rows[1]["json"]["unit"] = "4"
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text(json.dumps(rows))
+    checked = run(str(compiled / "conformance"), str(wrong), worker)
+
+    assert checked.returncode == 1
+    assert [line for line in checked.stdout.splitlines() if line.startswith("FAILED")] == [
+        "FAILED  vector 1: PrefillRequest"
+    ]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(BUILD_S + 300)
+def test_spoken_conversation_of_a_compiled_client(compiled: Path, worker: str, tmp_path: Path) -> None:
+    answer = tmp_path / "answer.wav"
+
+    talk = run(str(compiled / "talk"), str(FOLDER / "name.wav"), str(answer), worker)
+
+    assert (talk.returncode, talk.stdout.strip()) == (0, "my name is antiphon"), talk.stderr
+    assert answer.stat().st_size > 44 + 24_000  # half a second of 16-bit sound
+
+    talk = run(str(compiled / "talk"), str(vectors.FILE), str(answer), worker)
 
     assert (talk.returncode, talk.stderr) == (1, f"{vectors.FILE} is not a WAV file.\n")
 

@@ -26,7 +26,7 @@ from tests.failures import descriptors
 from tests.failures.link import Link
 from tests.failures.visits import Visit
 from tests.support.scrape import Scrape, scrape
-from tests.ws_adapter.support.process import ADMIT_ALL
+from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 
 PATIENCE_S = 30.0
 """The longest wait for what no fault is in the way of."""
@@ -221,7 +221,7 @@ class Cluster:
     async def _run_adapter(self, *arguments: str) -> tuple[Running, Stack]:
         def start() -> tuple[Running, Stack]:
             with ExitStack() as exits:
-                command = ("adapter", "--port", "0", *ADMIT_ALL, *ADAPTER, *arguments)
+                command = ("adapter", "--port", "0", *ADAPTER_OPTIONS, *ADAPTER, *arguments)
                 process, log = exits.enter_context(running("antiphon.cli", *command))
                 address = wait_for(process, log, "adapter ready on ")
                 stack = Stack(process, log, address, self.other.worker)

@@ -75,6 +75,11 @@ class Link:
         for wire in self._wires:
             wire.flows.set()
 
+    def heal_new(self) -> None:
+        """New connections pass; those that were held stay so."""
+        self.delay_s = self.loss = 0.0
+        self._opens.set()
+
     async def _connect(self, reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None

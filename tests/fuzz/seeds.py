@@ -209,6 +209,38 @@ def _prefills() -> dict[str, bytes]:
     return {name: request.SerializeToString() for name, request in requests.items()}
 
 
+_URL: dict[str, Any] = {"url": f"data:image/jpeg;base64,{_JPEG}", "detail": "low"}
+_CLIP: dict[str, Any] = {"data": _base64(_wav(1, 1, 16_000, 16, bytes(64))), "format": "wav"}
+_COMPLETIONS: dict[str, Any] = {
+    "text": {"model": "antiphon-mini", "messages": [{"role": "user", "content": "Name a prime."}], "n": 1},
+    "stream": {
+        "model": "antiphon-mini",
+        "messages": [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "Hello."}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "stop": ["a", "b"],
+        "seed": 7,
+        "max_completion_tokens": 9,
+        "logit_bias": {},
+    },
+    "media": {
+        "model": "antiphon-mini",
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image_url", "image_url": _URL},
+                    {"type": "input_audio", "input_audio": _CLIP},
+                    {"type": "text", "text": "What is it?"},
+                ],
+            }
+        ],
+        "modalities": ["text", "audio"],
+        "audio": {"voice": "amber", "format": "wav"},
+    },
+}
+
+
 def first_inputs() -> dict[str, dict[str, bytes]]:
     """Valid input for every target."""
     return {
@@ -225,6 +257,7 @@ def first_inputs() -> dict[str, dict[str, bytes]]:
             "out_of_order": _conversation(_DUPLEX, "chunk", "pause", "diagnostic", "prepare", "prepare"),
         },
         "chat_request": _frames(_ASKED),
+        "completion": _frames(_COMPLETIONS),
         "chat_conversation": _frames(_ASKED) | {"two": _conversation(_ASKED, "text", "history")},
         "realtime_chat_conversation": {
             "plain": _conversation(_CHAT, "init", "text", "history", "clip", "media", "close"),

@@ -32,6 +32,8 @@ from ws_adapter.protocol.chat.content import MAX_MEDIA_BYTES, ChatRules, read_re
 from ws_adapter.protocol.chat.fields import ChatFields
 from ws_adapter.protocol.chat.realtime_chat import RealtimeChat
 from ws_adapter.protocol.chat.ws_chat import Chat
+from ws_adapter.protocol.completions.machine import CompletionMachine
+from ws_adapter.protocol.completions.request import read_completion
 from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
@@ -202,6 +204,15 @@ def chat_request(data: bytes) -> None:
                     assert np.abs(samples).max(initial=0.0) <= 1.0
 
 
+def completion(data: bytes) -> None:
+    """The body of a request for a chat completion, read to its last field, and answered."""
+    with suppress(Refusal, InvalidUtf8):
+        request = read_completion(data, _CATALOGUE)
+        assert request.model in _CATALOGUE.models
+        assert any(message.role == "user" for message in request.turn.messages)
+    _chat(CompletionMachine(Limits(), lambda: _CATALOGUE, _new_token(), 0), data)
+
+
 def _chat(machine: Machine, data: bytes) -> None:
     """Frames one after another; the worker answers each turn at once."""
     waiting = machine.opened(0.0)
@@ -345,6 +356,7 @@ TARGETS: dict[str, Target] = {
         realtime_conversation,
         duplex_conversation,
         chat_request,
+        completion,
         chat_conversation,
         realtime_chat_conversation,
         transcription_event,

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, expect
 from websockets.sync.client import ClientConnection, connect
 
 from tests.e2e.conftest import running_adapter
+from tests.failures.link_thread import link_in_thread
 from tests.page.browser import Watched, watched
 from tests.page.conftest import SLOTS, needs_chromium
 from tests.support.patience import PATIENCE_S
@@ -90,6 +91,24 @@ def test_lost_connection_leaves_no_microphone_open(browser: Browser, worker: str
             page.page.locator("#failure .primary").click()
             page.expect_failure("unreachable", "cannot be reached")
             assert page.live_devices() == 0
+
+
+def test_lost_connection_is_opened_again_and_the_conversation_goes_on(browser: Browser, worker: str) -> None:
+    with running_adapter(worker, "--resume-window-s", "60") as adapter:
+        target = adapter.address.removeprefix("http://")
+        with link_in_thread(target) as link, watched(browser, f"http://{link.address}", NO_SOCKET) as page:
+            page.page.locator("#start").click()
+            page.expect_state("listening")
+            link.use(None)
+            link.cut()
+            page.expect_state("reconnecting")
+            assert page.live_devices() == 1
+            link.use(target)
+            page.expect_state("listening", "speaking")
+            page.ask("name")
+            page.expect_said("my name is antiphon")
+            assert [event["type"] for event in page.received].count("session.created") == 1
+            assert "session.resumed" in [event["type"] for event in page.received]
 
 
 def holders(stack: ExitStack, address: str, count: int) -> list[ClientConnection]:

@@ -18,10 +18,13 @@ _SIDES: Final[dict[tuple[str, str], Any]] = {
     ("transcription_ga", "ServerEvent"): realtime.RealtimeServerEvent,
 }
 
+_OF_OURS: Final = frozenset({"session.resumed"})
+"""Types of events that come only to clients that ask for them, in a way that the official client does not."""
+
 
 def fault(dialect: str, side: str, event: Any) -> str | None:
     """What is wrong with an event of one side; None if nothing is, or if the dialect is not of OpenAI."""
-    if (dialect, side) not in _SIDES:
+    if (dialect, side) not in _SIDES or event.get("type") in _OF_OURS:
         return None
     types = _types(dialect, side)
     try:

@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 
@@ -156,6 +157,9 @@ class Dispatcher(Protocol):
     A pool is all workers of one model and the same modes (`antiphon.semconv.pool_name`). A ticket stands in
     one that can serve it: one with a free slot, else that with the shortest wait.
     """
+
+    rules: QueueRules
+    """May be replaced: tickets keep those they were made with."""
 
     def acquire(
         self,

@@ -291,6 +291,8 @@ class RedisDispatcher:
 
     def _know_pools(self, names: list[str]) -> None:
         kept = {name: pool for name, pool in self._pools.items() if name in names or pool.tickets}
+        for pool in kept.values():
+            pool.limits_s = self.rules.session_limits_s
         new = {name: SharedPool(name, self.rules.session_limits_s) for name in names if name not in kept}
         self._pools = kept | new
         self._wake_ups.listen_to(self._pools)

@@ -71,7 +71,8 @@ class SharedPool:
         self.deserted_at: float | None = None
         """Since when it has no worker."""
         self.outlook = Outlook(0, (), Lengths(), limits_s)
-        self._limits_s = limits_s
+        self.limits_s = limits_s
+        """Longest session of each kind, 0 or none for any."""
         self._waits: list[Wait] | None = None
 
     @property
@@ -93,7 +94,7 @@ class SharedPool:
         leases = chain.from_iterable(worker.leases for worker in stats.workers)
         sessions = [session_of(lease) for lease in leases]
         free = sum(worker.free for worker in stats.workers if worker.accepting)
-        self.outlook = Outlook(free, sessions, Lengths(means), self._limits_s)
+        self.outlook = Outlook(free, sessions, Lengths(means), self.limits_s)
         self._waits = None
 
     def began(self, kind: Kind) -> None:

@@ -22,6 +22,7 @@ from antiphon.semconv import (
     Metric,
     QueueOutcome,
     Rejection,
+    ResumeOutcome,
     Side,
     SlowAction,
 )
@@ -85,6 +86,8 @@ class Metrics:
         self.public_bytes = ByteCount()
         self.worker_bytes = ByteCount()
         self.active: Counter[str] = Counter()
+        self.detached: Counter[str] = Counter()
+        self.resumes: Counter[ResumeOutcome] = _zero(ResumeOutcome)
         self.sessions: Counter[tuple[str, str]] = Counter()
         self.rejected: Counter[Rejection] = _zero(Rejection)
         self.errors: Counter[tuple[str, Side]] = _zero((code, _side(code.is_servers)) for code in ErrorCode)
@@ -109,11 +112,13 @@ class Metrics:
         _count(meter, semconv.UNITS_DROPPED, self.dropped)
         _count(meter, semconv.UNIT_DEADLINE_MISSES, self.misses)
         _count(meter, semconv.SESSIONS, self.sessions)
+        _count(meter, semconv.RESUMES, self.resumes)
         _count(meter, semconv.REJECTED, self.rejected)
         _count(meter, semconv.ERRORS, self.errors)
         _count(meter, semconv.LEASES, self.lease_outcomes)
         _count(meter, semconv.SLOW_CONSUMERS, self.slow_consumers)
         observed_gauge(meter, semconv.SESSIONS_ACTIVE, lambda: _samples(self.active))
+        observed_gauge(meter, semconv.SESSIONS_DETACHED, lambda: _samples(self.detached))
         observed_counter(meter, semconv.TRACE_CONTEXTS_INVALID, lambda: [((), self.invalid_trace_contexts)])
         observed_counter(meter, semconv.LIMITS_ALONE, lambda: [((), self.limited_alone)])
         observed_counter(meter, semconv.BYTES, self._bytes)

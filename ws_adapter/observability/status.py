@@ -75,6 +75,8 @@ class Status(Struct, frozen=True):
     """The last five minutes, oldest first."""
     adapters: list[Peer] = []
     """Those of the cluster, the oldest first; none where there is but this one."""
+    detached: int = 0
+    """Sessions that wait for their client to return."""
     processes: list[Process] = []
     """Those that `antiphon serve` keeps up on this machine; none of an adapter that was started alone."""
 
@@ -97,6 +99,7 @@ def read_status(snapshot: Snapshot) -> Status:
         recent_units=snapshot.recent_units,
         recent_misses=snapshot.recent_misses,
         sessions=sum(snapshot.metrics.active.values()),
+        detached=sum(snapshot.metrics.detached.values()),
         cpu_cores=round(snapshot.load.cpu, 3),
         loop_lag_ms=round(snapshot.load.loop_lag_s * 1000, 2),
         inflight_bytes=snapshot.load.inflight_bytes,

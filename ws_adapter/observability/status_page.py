@@ -57,7 +57,7 @@ def _history(status: Status) -> str:
 def _tiles(status: Status) -> str:
     share = status.recent_misses / status.recent_units if status.recent_units else 0.0
     tiles = (
-        (f"{status.sessions}", "sessions", ""),
+        (f"{status.sessions}", "sessions" + _detached(status), ""),
         (f"{len(status.queue)}", f"waiting, of {status.queue_capacity}", "warn" if status.queue else ""),
         (f"{status.recent_units}", "units in 5 min", ""),
         (
@@ -69,6 +69,10 @@ def _tiles(status: Status) -> str:
         (f"{status.loop_lag_ms:.1f} ms", "event loop lag", ""),
     )
     return page.tiles(tiles)
+
+
+def _detached(status: Status) -> str:
+    return f", {status.detached} without a connection" if status.detached else ""
 
 
 def _adapters(status: Status) -> str:

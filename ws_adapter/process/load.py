@@ -71,6 +71,12 @@ class Load:
         if self._limits.max_cpu or self._limits.max_loop_lag_s:
             self._sample(self._clock.now())
 
+    def use(self, limits: LoadLimits) -> None:
+        """Take other limits of CPU and lag; the bound of bytes in flight stays."""
+        self._limits = limits
+        if self._timer is None:
+            self.start()
+
     def stop(self) -> None:
         """Leaves no timer behind."""
         if self._timer is not None:

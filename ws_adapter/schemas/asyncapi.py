@@ -97,6 +97,17 @@ _ACTIONS: Final = {"receive": "ClientEvent", "send": "ServerEvent"}
 
 _TOKEN: Final = {"type": "string", "description": "A key, where the operator allows keys in the query."}
 
+_EVERYWHERE: Final[Mapping[str, Json]] = {
+    "token": _TOKEN,
+    "resume": {"type": "string", "description": "The token of a session that lost its connection."},
+    "last_event": {
+        "type": "integer",
+        "minimum": 0,
+        "description": "With `resume`: how many messages of that session came.",
+    },
+}
+"""Query parameters of all channels."""
+
 _SECURITY: Final[Mapping[str, Json]] = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "`Authorization: Bearer KEY`."},
     "subprotocol": {
@@ -190,7 +201,7 @@ def document(version: str, examples: Mapping[str, Sequence[Json]]) -> Json:
 
 def _channel(name: str) -> Json:
     fields = dict(CHANNELS[name])
-    query = {"type": "object", "properties": {**fields.pop("query"), "token": _TOKEN}}
+    query = {"type": "object", "properties": {**fields.pop("query"), **_EVERYWHERE}}
     names = [f"{d.name}.{event}" for d in DIALECTS if name in d.channels for event in events(bundle(d))]
     return {
         **fields,

@@ -20,10 +20,12 @@ ERRORS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.INIT_TIMEOUT: "no request came in time; close 1008 (only on `/ws/chat`)",
     ErrorCode.SLOW_CONSUMER: "the client does not read; close 1008 (only on `/ws/chat`)",
     ErrorCode.RATE_LIMITED: "more than 20 errors in 1 s, 1000 small frames at once, or too much "
-    "from the client's address; close 1008",
+    "from the client's address; close 1008. Or a session was resumed too often; close 1013",
     ErrorCode.UNSUPPORTED_MODE: "the mode asked for is not served here; close 1008",
     ErrorCode.UNSUPPORTED_PROTOCOL: "the protocol asked for is not served here; close 1008",
     ErrorCode.UNAUTHORIZED: "the key was withdrawn during the session; close 3000",
+    ErrorCode.RESUME_FAILED: "the token for the session is forged, foreign, used or expired, or the missed "
+    "events are gone; close 1008",
     ErrorCode.QUEUE_CANCELLED: "the ticket was given back; close 1000",
     ErrorCode.QUEUE_FULL: "too many are waiting; close 1013",
     ErrorCode.QUEUE_TIMEOUT: "no slot became free within the longest wait allowed; close 1013",
@@ -56,6 +58,7 @@ UTTERANCE_ERRORS: Final[Mapping[Code, str]] = {
     Code.CONTEXT_FULL: "the utterance became too long for the model, its `done` came before; commit again",
     Code.UNSUPPORTED_MODE: "nobody transcribes here; close 1008",
     Code.UNAUTHORIZED: "the key was withdrawn; close 3000",
+    Code.RESUME_FAILED: "the session cannot be resumed; close 1008",
     Code.SLOW_CONSUMER: "the client does not read; close 1008",
     Code.RATE_LIMITED: "more than 1000 refused events in 5 s, 1000 small frames, or too much from the "
     "client's address; close 1008",
@@ -77,6 +80,7 @@ LIVE_ERRORS: Final[Mapping[LiveCode, str]] = {
     "from the client's address; close 1008",
     LiveCode.SLOW_CONSUMER: "the client does not read; close 1008",
     LiveCode.INVALID_KEY: "the key is missing, wrong, or was withdrawn during the session; close 3000",
+    LiveCode.RESUME_FAILED: "the session cannot be resumed; close 1008",
     LiveCode.QUEUE_CANCELLED: "the ticket was given back; close 1000",
     LiveCode.UNSUPPORTED_MODE: "nobody converses here; close 1008",
     LiveCode.INFERENCE_FAILED: "a second was lost and the session goes on; as its end, close 1011, or 1013 "
@@ -113,6 +117,7 @@ GA_ERRORS: Final[Mapping[GaCode, str]] = {
     GaCode.RATE_LIMITED: "more than 20 errors in 1 s, 1000 small frames at once, or too much "
     "from the client's address; close 1008. Or an item is retrieved while what was sent before is not read",
     GaCode.INVALID_KEY: "the key is missing, unknown, expired or was withdrawn; close 3000",
+    GaCode.RESUME_FAILED: "the session cannot be resumed; close 1008",
     GaCode.BETA_DISABLED: "`OpenAI-Beta: realtime=v1`; close 4000",
     GaCode.SESSION_EXPIRED: "the session has reached its time limit; close 1001",
     GaCode.OVERLOADED: "no slot or no worker, or the server is too busy or shutting down; close 1013, but "
@@ -130,13 +135,14 @@ CLOSES: Final[Mapping[int, str]] = {
     1002: "broken WebSocket framing (without an event before it)",
     CloseCode.UNSUPPORTED_DATA: "not JSON, or a binary frame",
     CloseCode.INVALID_UTF8: "a text frame that is not UTF-8 (without an event before it)",
-    CloseCode.POLICY_VIOLATION: "refused: mode, protocol, settings, flood, or a client that does not read",
+    CloseCode.POLICY_VIOLATION: "refused: mode, settings, token, flood, or a client that does not read",
     1009: "a frame of more than 16 MiB, in a chat 32 MiB (without an event before it)",
     CloseCode.INTERNAL_ERROR: "the worker of the session failed; open a new session",
     CloseCode.SERVICE_RESTART: "the server is shutting down; connect again",
-    CloseCode.TRY_AGAIN_LATER: "no slot or no worker; try again later",
+    CloseCode.TRY_AGAIN_LATER: "no slot or no worker, or resumed too often; try again later",
     CloseCode.UNAUTHORIZED: "the key was withdrawn; on OpenAI's paths also that it is missing or wrong",
     CloseCode.INVALID_REQUEST: "OpenAI's protocol, asked for in a way that cannot be",
+    CloseCode.RESUMED_ELSEWHERE: "another connection resumed the session (without an event before it)",
 }
 """Each close code that a client may see."""
 

@@ -22,6 +22,7 @@ from ws_adapter.process.clock import Clock
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import Verdict
+from ws_adapter.resume.tokens import ResumeTokens
 from ws_adapter.server import responses
 from ws_adapter.web.client_secrets import PREFIX, ClientSecrets
 from ws_adapter.web.keys import Key, Keys
@@ -135,19 +136,24 @@ class Access:
         elif in_environment is not None:
             signing_keys = parse_signing_keys(in_environment, SOURCE)
         self.client_secrets: Final = ClientSecrets(signing_keys, clock)
+        self.resume_tokens: Final = ResumeTokens(signing_keys)
         self._in_query = options.auth_query
+        self._has_warned_of_proxy = False
+        self._clock = clock
+        self._addresses = RateLimits(clock, "address")
+        self._holders = RateLimits(clock, "key")
+        self.use(options)
+
+    def use(self, options: AdapterOptions) -> None:
+        """Take origins, proxies and rates from `options`; connections that are open keep their allowance."""
         origins = options.allowed_origins
         self._takes_any_origin = origins is not None and ANY_ORIGIN in origins
         self._origins = frozenset(origin.lower() for origin in origins or ())
         self._proxies = options.proxies
-        self._has_warned_of_proxy = False
         self._allowances = Allowances(
-            clock, options.frames_per_s_per_address, options.pages_per_min_per_address
+            self._clock, options.frames_per_s_per_address, options.pages_per_min_per_address
         )
-        self._clock = clock
-        self._addresses = RateLimits(clock, "address")
         self._address_bounds = Bounds(options.opens_per_min_per_address, options.connections_per_address)
-        self._holders = RateLimits(clock, "key")
         self._key_bounds = Bounds(options.opens_per_min_per_key, options.connections_per_key)
 
     def reload(self) -> None:
@@ -159,7 +165,9 @@ class Access:
         """Read the keys of client secrets again. Raises `ConfigurationError`, and then they stay as they
         were."""
         if self._signing_key_file is not None:
-            self.client_secrets.use(read_signing_keys(self._signing_key_file))
+            keys = read_signing_keys(self._signing_key_file)
+            self.client_secrets.use(keys)
+            self.resume_tokens.use(keys)
 
     def end_of(self, key: Key | None) -> Verdict | None:
         """Return why the key that somebody came in with no longer counts; None if it does."""
@@ -200,12 +208,19 @@ class Access:
         return any(address in network for network in self._proxies)
 
     async def enter(
-        self, request: Request, caller: Caller, found: Selection | Misdirected | None = None
+        self,
+        request: Request,
+        caller: Caller,
+        found: Selection | Misdirected | None = None,
+        *,
+        resumes: bool = False,
     ) -> Pass:
         """Lets a WebSocket in, or a gRPC call, for which nothing is `found`. Raises `Denied`.
 
         What was counted on the way is given back if a later check fails, except the attempt itself. Other
-        adapters are asked last, and about those with a bad key too.
+        adapters are asked last, and about those with a bad key too. A connection that `resumes` a session
+        counts as an attempt only, since the session has kept its place; its client secret may have expired
+        since the session began.
         """
         self.check_origin(request, caller)
         dialect = found.dialect if found is not None else None
@@ -214,14 +229,16 @@ class Access:
             counts: list[tuple[RateLimits, str, Bounds]] = []
             try:
                 if not caller.is_local:
-                    counts.append((self._addresses, caller.name, self._address_bounds))
-                    leaves.callback(self._addresses.enter(caller.name, self._address_bounds))
+                    bounds = _bounds(self._address_bounds, resumes=resumes)
+                    counts.append((self._addresses, caller.name, bounds))
+                    leaves.callback(self._addresses.enter(caller.name, bounds))
                 try:
-                    admitted = self._admit(request, dialect)
+                    admitted = self._admit(request, dialect, resumes=resumes)
                 except Denied as error:
                     denied = error
                 if admitted.key is not None:
-                    client, bounds = admitted.key.hash, self._bounds_of(admitted.key)
+                    client = admitted.key.hash
+                    bounds = _bounds(self._bounds_of(admitted.key), resumes=resumes)
                     counts.append((self._holders, client, bounds))
                     leaves.callback(self._holders.enter(client, bounds))
                 leaves.callback(await self._ask_peers(counts))
@@ -231,6 +248,8 @@ class Access:
                 raise denied
             if isinstance(found, Selection):
                 _check_rights(found, admitted.rights)
+            if resumes:
+                leaves.close()
             return Pass(
                 admitted.key,
                 self.allowance(caller),
@@ -333,19 +352,19 @@ class Access:
             raise Denied(Rejection.AUTH, responses.forbidden(message))
         return key
 
-    def opened_by(self, request: Request) -> Set[Mode]:
+    def opened_by(self, request: Request, *, resumes: bool = False) -> Set[Mode]:
         """What the client secret of a request opens, nothing without one; one that is not good, whatever is
-        asked for."""
+        asked for. One of a request that `resumes` a session may have expired."""
         secret = self._secret(request)
         if not secret.startswith(PREFIX):
             return frozenset()
-        grant = self.client_secrets.read(secret)
+        grant = self.client_secrets.read(secret, may_have_expired=resumes)
         if grant is None:
             return _EITHER
         is_transcription = _typed.decode(grant.session).type == Mode.TRANSCRIPTION
         return frozenset({Mode.TRANSCRIPTION if is_transcription else Mode.CHAT})
 
-    def _admit(self, request: Request, dialect: Dialect | None) -> Admission:
+    def _admit(self, request: Request, dialect: Dialect | None, *, resumes: bool) -> Admission:
         """Return who a request comes from. Raises `Denied`.
 
         A client secret counts for the limits of the key that it was made with and ends with it. It inherits
@@ -355,7 +374,7 @@ class Access:
         if dialect is None or not dialect.takes_client_secrets or not secret.startswith(PREFIX):
             key = self.identify(request)
             return Admission(key, key.rights) if key is not None else Admission()
-        grant = self.client_secrets.read(secret)
+        grant = self.client_secrets.read(secret, may_have_expired=resumes)
         key = self._keys.find_half(grant.holder) if grant is not None and self._keys is not None else None
         if grant is None or (key is None and self._keys is not None):
             raise Denied(Rejection.AUTH, responses.unauthorized(_NO_SECRET))
@@ -378,6 +397,11 @@ class Access:
             if name.startswith(KEY_SUBPROTOCOL):
                 return name.removeprefix(KEY_SUBPROTOCOL)
         return key_in_query(request.path) if self._in_query else ""
+
+
+def _bounds(bounds: Bounds, *, resumes: bool) -> Bounds:
+    """Return the limits of a connection, of one that `resumes` a session without that of connections."""
+    return bounds._replace(connections=0) if resumes else bounds
 
 
 def _tenant(key: Key | None, caller: Caller, is_secret: bool) -> str:

@@ -17,6 +17,7 @@ from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.options import AdapterOptions
 from ws_adapter.protocol.chat import ws_chat_events
+from ws_adapter.protocol.completions import refusals as completions
 from ws_adapter.protocol.core import render
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.duplex import ws_duplex_events
@@ -29,7 +30,10 @@ from ws_adapter.protocol.transcription import events
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.events import ServerEvent
+from ws_adapter.resume.request import resume_request
+from ws_adapter.resume.sessions import ResumableSessions
 from ws_adapter.server.access import Access, Denied
+from ws_adapter.web.http_socket import HttpSocket
 from ws_adapter.web.keys import Key
 from ws_adapter.web.message import Disconnected
 from ws_adapter.web.rate_limit import Caller
@@ -53,23 +57,28 @@ class Handshake:
         telemetry: Telemetry,
         metrics: Metrics,
         snapshot: Snapshot,
+        resumables: ResumableSessions,
     ) -> None:
         self._options = options
         self._access = access
         self._telemetry = telemetry
         self._metrics = metrics
         self._snapshot = snapshot
+        self._resumables = resumables
 
     async def enter(
         self,
-        connection: PublicConnection,
+        connection: PublicConnection | HttpSocket,
         request: Request,
         caller: Caller,
         found: Selection | Misdirected,
     ) -> None:
-        """Lets a WebSocket in. Raises `Denied`."""
+        """Lets a WebSocket in, or a request that a session answers. Raises `Denied`."""
         try:
-            entry = await self._access.enter(request, caller, found)
+            is_websocket = isinstance(connection, PublicConnection)
+            asked = resume_request(request.path) if is_websocket else None
+            resumes = asked is not None and self._resumables.find(asked.token) is not None
+            entry = await self._access.enter(request, caller, found, resumes=resumes)
         except Denied as denied:
             connection.upgrade = self._upgrade(request, found, None)
             connection.upgrade.answered(denied.response.status_code)
@@ -78,7 +87,11 @@ class Handshake:
         connection.key = entry.key
         connection.tenant = entry.tenant
         connection.allowance = entry.allowance
-        connection.when_lost(entry.leave)
+        if isinstance(connection, PublicConnection):
+            connection.leave = entry.leave
+            connection.when_lost(lambda: connection.take_leave()())
+        else:
+            connection.when_lost(entry.leave)
         connection.rights = entry.rights
         if entry.unknown is not None:
             found = Misdirected(found.dialect, errors.KEY_UNKNOWN, entry.unknown)
@@ -102,7 +115,7 @@ class Handshake:
         attributes: dict[str, AttributeValue] = {
             semconv.ATTR_HTTP_METHOD: request.method,
             semconv.ATTR_URL_PATH: describe(request.path),
-            semconv.ATTR_PROTOCOL: "websocket",
+            semconv.ATTR_PROTOCOL: "http" if found.dialect is Dialect.COMPLETIONS else "websocket",
             semconv.ATTR_DIALECT: found.dialect.value,
             semconv.ATTR_QUEUE_LENGTH: self._snapshot.status.queue_length,
         }
@@ -142,6 +155,8 @@ _REJECTIONS: Final = {
     errors.SHUTTING_DOWN: Rejection.SHUTDOWN,
     errors.OVERLOADED: Rejection.FULL,
     errors.NO_WORKER: Rejection.FULL,
+    errors.RESUME_FAILED: Rejection.RESUME,
+    errors.RESUMES_FLOOD: Rejection.RATE,
 }
 """What is counted for those who are told after the upgrade why they are not let in."""
 
@@ -168,3 +183,5 @@ def _refusal(refusal: Misdirected) -> ServerEvent:
             return live_events.error(CODES[code], message, "event_refused", None, None)
         case Dialect.REALTIME_GA | Dialect.TRANSCRIPTION_GA:
             return ga_events.error("event_refused", GA_CODES[code], message)
+        case Dialect.COMPLETIONS:
+            return completions.error(code, message, None)

@@ -22,27 +22,34 @@ from antiphon.telemetry.logs import SessionFields, session_log
 from antiphon.telemetry.port import NOWHERE, stop_listening
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.session_telemetry import SessionTelemetry
-from ws_adapter.process.clock import sleep
+from ws_adapter.options import AdapterOptions
+from ws_adapter.process.clock import Clock, sleep
 from ws_adapter.process.errors import CannotListen
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire import errors
-from ws_adapter.protocol.wire.errors import CloseCode
+from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.recording.folder import Client
 from ws_adapter.recording.recorder import Recorder
-from ws_adapter.server import responses
+from ws_adapter.resume.connection import ResumableConnection
+from ws_adapter.resume.request import ResumeRequest, resume_request
+from ws_adapter.resume.sessions import ResumableSessions
+from ws_adapter.server import openai_errors, responses
 from ws_adapter.server.access import Access, Denied
 from ws_adapter.server.handshake import Handshake
 from ws_adapter.server.pages import READING, Pages
 from ws_adapter.server.protocols import MachineMaker, new_session_id
 from ws_adapter.session.catalogue import SessionCatalogue
 from ws_adapter.session.newcomers import Newcomers
+from ws_adapter.session.pausable_clock import PausableClock
 from ws_adapter.session.services import Services
 from ws_adapter.session.session import CLOSE_TIMEOUT_S, Session
 from ws_adapter.session.slot import Identity
 from ws_adapter.web.http1 import HttpRequest
-from ws_adapter.web.message import Arriving
+from ws_adapter.web.http_socket import HttpSocket, TooLarge
+from ws_adapter.web.message import Arriving, Disconnected
 from ws_adapter.web.routes import (
+    COMPLETING,
     SUBPROTOCOL,
     Dialect,
     Misdirected,
@@ -62,6 +69,9 @@ _quiet.addFilter(lambda record: not _is_of_a_client(record))
 
 OPEN_TIMEOUT_S: Final = 5.0
 PING_S: Final = 20.0
+BODY_TIMEOUT_S: Final = 60.0
+"""Within which the body of a request for a session has to come."""
+
 RECEIVE_QUEUE: Final = 4
 SEND_BUFFER_BYTES: Final = 128 * 1024
 """The kernel's share of what is sent and not yet read: what is hidden there cannot be taken back."""
@@ -90,28 +100,36 @@ class PublicServer:
         handshake: Handshake,
         pages: Pages,
         metrics: Metrics,
+        resumables: ResumableSessions,
         certificate: Certificate | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         """With a certificate it listens for TLS as well; with a recorder it records every session."""
         self._services = services
-        self._options = options = services.options
+        options = services.options
         self._access = access
         self._handshake = handshake
         self._pages = pages
         self._metrics = metrics
+        self._resumables = resumables
         self._certificate = certificate
         self._recorder = recorder
         self._mode = Mode(options.default_realtime_mode)
         self._machines = MachineMaker(services.clock)
         self._arriving = Arriving(options.max_inflight_bytes)
-        self._sessions: dict[Session, PublicConnection] = {}
+        self._sessions: dict[Session, PublicConnection | HttpSocket] = {}
         self._newcomers = Newcomers()
         self._empty = asyncio.Event()
         self._empty.set()
         self._servers: list[Server] = []
+        self._requests: dict[asyncio.Task[None], HttpSocket] = {}
+        """Requests that sessions answer."""
         self._coming: set[PublicConnection] = set()
         """Connections whose handshake is not over."""
+
+    @property
+    def _options(self) -> AdapterOptions:
+        return self._services.options
 
     async def start(self) -> list[str]:
         """Listens; returns the addresses for clients: `http://host:port`, and with TLS `https://host:port`.
@@ -169,6 +187,7 @@ class PublicServer:
                 byte_count=self._metrics.public_bytes,
                 answer=self._answer,
                 coming=self._coming,
+                open_session=self._take_request,
             ),
             **tls,
         )
@@ -219,6 +238,10 @@ class PublicServer:
                 await self._empty.wait()
         for server in self._servers:
             server.close()
+        for request in self._requests.values():
+            request.abort()
+        if self._requests:
+            await asyncio.wait(list(self._requests))
         for server in self._servers:
             await server.wait_closed()
 
@@ -287,13 +310,91 @@ class PublicServer:
             self._handshake.rejected(denied.reason)
         return responses.without_body(response) if request.method == "HEAD" else response
 
+    # ----------------------------------------------------------------- requests for sessions
+
+    def _take_request(self, connection: HttpSocket) -> None:
+        task = asyncio.create_task(self._serve_request(connection))
+        self._requests[task] = connection
+        task.add_done_callback(self._requests.pop)
+
+    async def _serve_request(self, connection: HttpSocket) -> None:
+        """Answer a request by a session of its own, or refuse it."""
+        request = connection.http_request
+        try:
+            refusal = await self._refusal_of(connection)
+            if refusal is not None:
+                connection.refuse(refusal)
+                await connection.wait_closed()
+            else:
+                await self._run(connection, COMPLETING)
+        except Disconnected:
+            pass
+        except Exception:
+            logger.exception("request failed: connection cut")
+            connection.abort()
+        if connection.status:
+            _log(request, HTTPStatus(connection.status))
+
+    async def _refusal_of(self, connection: HttpSocket) -> Response | None:
+        """Let a request in and read its body; return the answer to one that is refused.
+
+        Raises `Disconnected`.
+        """
+        request = connection.http_request
+        peer, *_ = connection.remote_address or (NOWHERE,)
+        try:
+            await self._handshake.enter(connection, request, self._access.caller(request, peer), COMPLETING)
+        except Denied as denied:
+            self._handshake.rejected(denied.reason)
+            return openai_errors.renamed(denied.response)
+        response, reason = None, Rejection.SIZE
+        most = self._options.message_bytes_of(Kind.CHAT)
+        if self._services.load.is_draining:
+            response, reason = openai_errors.unavailable(errors.SHUTTING_DOWN), Rejection.SHUTDOWN
+        elif "Transfer-Encoding" in request.headers or len(request.headers.get_all("Content-Length")) != 1:
+            response = openai_errors.error(
+                HTTPStatus.LENGTH_REQUIRED, "length_required", openai_errors.NO_LENGTH
+            )
+        elif request.size > most:
+            response = openai_errors.too_large(most)
+        elif not connection.may_send():
+            message = errors.ADDRESS_FLOOD.message
+            response = openai_errors.error(
+                HTTPStatus.TOO_MANY_REQUESTS, "rate_limit_exceeded", message, Retry_After="10"
+            )
+            reason = Rejection.RATE
+        else:
+            try:
+                await connection.read_body(BODY_TIMEOUT_S)
+            except TimeoutError:
+                message = f"the body did not come within {BODY_TIMEOUT_S:g} s: send it again"
+                response = openai_errors.error(HTTPStatus.REQUEST_TIMEOUT, "body_timeout", message)
+            except TooLarge:
+                response, reason = openai_errors.unavailable(errors.OVERLOADED), Rejection.FULL
+            else:
+                if (verdict := self._verdict_on_newcomer()) is not None:
+                    response, reason = openai_errors.unavailable(verdict), Rejection.FULL
+        if response is not None:
+            self._handshake.rejected(reason)
+        return response
+
+    def _verdict_on_newcomer(self) -> Verdict | None:
+        """Return why nobody new is taken."""
+        if self._services.load.is_draining:
+            return errors.SHUTTING_DOWN
+        return None if self._services.load.admit() else errors.OVERLOADED
+
     # --------------------------------------------------------------------------------- WebSocket
 
     def _select(self, request: Request) -> Selection | Misdirected | None:
         offered = offered_subprotocols(request.headers.get_all("Sec-WebSocket-Protocol"))
         catalogue = self._services.registry.catalogue()
         served = catalogue.modes if catalogue is not None else None
-        return select(request.path, offered, self._mode, served, self._access.opened_by(request))
+        resumes = resume_request(request.path) is not None
+        if resumes:
+            served = frozenset(Mode)  # its worker may have left those that take new sessions
+        opened = self._access.opened_by(request, resumes=resumes)
+        return select(request.path, offered, self._mode, served, opened)
 
     async def _serve(self, connection: ServerConnection) -> None:
         assert isinstance(connection, PublicConnection)
@@ -307,22 +408,41 @@ class PublicServer:
     async def _serve_opened(self, connection: PublicConnection) -> None:
         selection = connection.selection
         assert selection is not None
+        assert connection.request is not None
+        asked = resume_request(connection.request.path)
         if isinstance(selection, Selection):
             if (verdict := self._access.end_of(connection.key)) is not None:
                 selection = Misdirected(selection.dialect, verdict)
-            elif self._services.load.is_draining:
-                selection = Misdirected(selection.dialect, errors.SHUTTING_DOWN)
-            elif not self._services.load.admit():
-                selection = Misdirected(selection.dialect, errors.OVERLOADED)
+            elif asked is not None:
+                if (refused := self._resume(connection, asked)) is None:
+                    await connection.wait_closed()
+                    return
+                selection = Misdirected(selection.dialect, refused)
+            elif (verdict := self._verdict_on_newcomer()) is not None:
+                selection = Misdirected(selection.dialect, verdict)
         if isinstance(selection, Misdirected):
             await self._handshake.refuse(connection, selection)
         else:
             await self._run(connection, selection)
 
-    async def _run(self, connection: PublicConnection, selection: Selection) -> None:
+    def _resume(self, connection: PublicConnection, asked: ResumeRequest) -> Verdict | None:
+        """Give a session its new connection; return why that cannot be, None if it was done."""
+        session, nonce = self._resumables.find(asked.token) or (None, b"")
+        if session is None or not session.is_for(connection):
+            self._resumables.refused()
+            return errors.RESUME_FAILED
+        if not session.may_resume():
+            return errors.RESUMES_FLOOD
+        if not session.resume(connection, asked.last_event, nonce):
+            self._resumables.refused()
+            return errors.RESUME_FAILED
+        return None
+
+    async def _run(self, connection: PublicConnection | HttpSocket, selection: Selection) -> None:
         session_id = new_session_id(selection.dialect)
         label = selection.label or session_id
-        telemetry = self._telemetry_of(connection, selection, session_id)
+        clock = PausableClock(self._services.clock)
+        telemetry = self._telemetry_of(connection, selection, session_id, clock)
         recording = None
         if self._recorder is not None:
             recording = self._recorder.begin(label, selection.mode, self._describe(connection))
@@ -332,13 +452,15 @@ class PublicServer:
             session_id,
             self._options.limits(selection.kind),
             catalogue,
+            clock,
             recording.recording_id if recording is not None else None,
         )
         upgrade = connection.upgrade
         assert upgrade is not None
         tenant = connection.tenant or f"session:{secrets.token_hex(16)}"
         identity = Identity(session_id, selection.kind, label, upgrade.trace_id, tenant)
-        session = Session(identity, connection, machine, self._services, telemetry, catalogue, recording)
+        socket = self._socket_of(connection, selection, session_id)
+        session = Session(identity, socket, machine, self._services, telemetry, catalogue, clock, recording)
         self._sessions[session] = connection
         self._empty.clear()
         if selection.dialect is Dialect.LIVE:
@@ -348,14 +470,30 @@ class PublicServer:
         finally:
             del self._sessions[session]
             self._newcomers.leave(session)
+            if isinstance(socket, ResumableConnection):
+                socket.end()
+                connection = socket.connection
             if connection.was_too_large or connection.closed_with == CloseCode.MESSAGE_TOO_BIG:
                 self._handshake.rejected(Rejection.SIZE)
             telemetry.ended(session.end_reason, connection.closed_with)
             if not self._sessions:
                 self._empty.set()
 
+    def _socket_of(
+        self, connection: PublicConnection | HttpSocket, selection: Selection, session_id: str
+    ) -> PublicConnection | HttpSocket | ResumableConnection:
+        window_s = self._options.resume_window_s
+        if not window_s or isinstance(connection, HttpSocket):
+            return connection
+        clock = self._services.clock
+        return ResumableConnection(connection, session_id, selection, self._resumables, clock, window_s)
+
     def _telemetry_of(
-        self, connection: PublicConnection, selection: Selection, session_id: str
+        self,
+        connection: PublicConnection | HttpSocket,
+        selection: Selection,
+        session_id: str,
+        clock: Clock,
     ) -> SessionTelemetry:
         """What is seen of a session; whatever its tasks log from now on carries its id."""
         upgrade = connection.upgrade
@@ -377,11 +515,11 @@ class PublicServer:
             fields,
             kind,
             dialect,
-            self._services.clock,
+            clock,
             connection.allowance.lines.take,
         )
 
-    def _describe(self, connection: PublicConnection) -> Client:
+    def _describe(self, connection: PublicConnection | HttpSocket) -> Client:
         assert connection.request is not None
         peer, *_ = connection.remote_address or (NOWHERE,)
         address = self._access.caller(connection.request, peer).address

@@ -7,7 +7,7 @@ from websockets.http11 import Response
 
 from ws_adapter.observability.leases import Leases
 from ws_adapter.recording.library import Library
-from ws_adapter.server import client_secrets, recordings, responses
+from ws_adapter.server import client_secrets, openai_errors, recordings, responses
 from ws_adapter.server.access import Access
 from ws_adapter.server.default_voice import DefaultVoice
 from ws_adapter.server.slot_rows import Slots
@@ -25,6 +25,8 @@ _METHODS: Final = {
     Page.TICKET: (*READING, "DELETE"),
     Page.CLIENT_SECRETS: ("POST",),
     Page.RECORDINGS: (*READING, "DELETE"),
+    Page.COMPLETIONS: ("POST",),
+    Page.SPEECH: ("POST",),
 }
 """Of pages that are not only read."""
 
@@ -53,7 +55,7 @@ class Pages:
         self._leases = leases
         self.tls_port: int | None = None
         """Where TLS is spoken, once it is."""
-        self._options = services.options
+        self._services = services
         self._files = files
         self._dispatcher = services.dispatcher
         self._registry = services.registry
@@ -81,6 +83,8 @@ class Pages:
             return responses.method_not_allowed(*allowed)
         if page is Page.CLIENT_SECRETS:
             return self._make_secret(request, key)
+        if page is Page.SPEECH:
+            return openai_errors.no_speech()
         if request.refused_body is not None:
             return responses.body_refused(request.refused_body, *allowed)
         if page is Page.RECORDINGS:
@@ -106,7 +110,7 @@ class Pages:
                 return responses.versions()
             case Page.ABOUT:
                 status, catalogue = await self._dispatcher.status(), self._registry.catalogue()
-                return responses.about(status, catalogue, self._options, self.tls_port)
+                return responses.about(status, catalogue, self._services.options, self.tls_port)
             case Page.STATUS:
                 return await self._status()
             case Page.WORKERS:

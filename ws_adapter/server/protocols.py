@@ -1,4 +1,4 @@
-"""The state machine for each kind of WebSocket."""
+"""The state machine for each kind of session."""
 
 import secrets
 from collections.abc import Callable
@@ -11,6 +11,7 @@ import msgspec
 from ws_adapter.process.clock import Clock
 from ws_adapter.protocol.chat.realtime_chat import RealtimeChat
 from ws_adapter.protocol.chat.ws_chat import Chat
+from ws_adapter.protocol.completions.machine import CompletionMachine
 from ws_adapter.protocol.core.config import Catalogue, Mode
 from ws_adapter.protocol.core.machine import Machine
 from ws_adapter.protocol.duplex.machine import DuplexMachine
@@ -49,6 +50,7 @@ class MachineMaker:
     """Makes machines."""
 
     def __init__(self, clock: Clock) -> None:
+        """`clock` tells the time that ids are made of."""
         self._clock = clock
         self._last_earlier_id = 0
 
@@ -58,12 +60,13 @@ class MachineMaker:
         session_id: str,
         limits: Limits,
         catalogue: Callable[[], Catalogue | None],
+        clock: Clock,
         recording_id: str | None = None,
     ) -> Machine:
         """Make the machine of one session.
 
         `catalogue` tells what the session may use, None while nothing is known of the workers; `recording_id`
-        is that of its recording, if one is made.
+        is that of its recording, if one is made. `clock` is the session's.
         """
         make = MACHINES[selection.dialect, selection.mode]
         return make(
@@ -73,7 +76,7 @@ class MachineMaker:
                 limits,
                 recording_id,
                 catalogue,
-                self._clock,
+                clock,
                 self._new_earlier_id,
             )
         )
@@ -131,6 +134,11 @@ def _chat(wanted: _Wanted) -> Machine:
     return Chat(wanted.limits, wanted.catalogue, wanted.recording_id)
 
 
+def _completion(wanted: _Wanted) -> Machine:
+    created = int(wanted.clock.unix())
+    return CompletionMachine(wanted.limits, wanted.catalogue, secrets.token_hex(12), created)
+
+
 def _transcription(wanted: _Wanted) -> Machine:
     created = int(wanted.clock.unix())
     if wanted.selection.may_be_ga:
@@ -182,6 +190,7 @@ MACHINES: Final[dict[tuple[Dialect, Mode], Callable[[_Wanted], Machine]]] = {
     (Dialect.DUPLEX, Mode.AUDIO): _duplex,
     (Dialect.DUPLEX, Mode.VIDEO): _duplex,
     (Dialect.CHAT, Mode.CHAT): _chat,
+    (Dialect.COMPLETIONS, Mode.CHAT): _completion,
     (Dialect.TRANSCRIPTION, Mode.TRANSCRIPTION): _transcription,
     (Dialect.LIVE, Mode.AUDIO): _live,
     (Dialect.REALTIME_GA, Mode.CHAT): _realtime_ga,

@@ -72,9 +72,23 @@ class Outbox:
         self._congested = False
         self._stalled = False
         self._is_over = False
+        self._is_held_up = False
+        """Whether there is no connection, so that nothing can move."""
         self._check: Timer | None = None
         self._last_seen = (0, 0)
         self._moved_at = 0.0
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether more waits than its bounds allow."""
+        return self._congested
+
+    def hold_up(self, is_held_up: bool) -> None:
+        """Say whether there is no connection: then nothing is expected to move."""
+        self._is_held_up = is_held_up
+        self.stop()
+        if not is_held_up and self._congested:
+            self._watch()
 
     @property
     def audio_s(self) -> float:
@@ -178,11 +192,15 @@ class Outbox:
             return
         self._congested = over
         self.stop()
-        if over:
-            self._moved_at = self._clock.now()
-            self._last_seen = (self._sent, self._buffered())
-            self._look_later()
+        if over and not self._is_held_up:
+            self._watch()
         self._on_congested(over)
+
+    def _watch(self) -> None:
+        """Look from now on whether anything moves."""
+        self._moved_at = self._clock.now()
+        self._last_seen = (self._sent, self._buffered())
+        self._look_later()
 
     def _look_later(self) -> None:
         self._check = self._clock.call_at(self._clock.now() + CHECK_S, self._look)

@@ -11,11 +11,12 @@ from ws_adapter.session.readers import Readers
 from ws_adapter.worker.registry import Registry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Services:
     """Where slots come from, what the process can bear, who reads what is long, and who hears speech."""
 
     options: AdapterOptions
+    """Replaced when settings are read again; a session keeps those it began with."""
     dispatcher: Dispatcher
     registry: Registry
     clock: Clock

@@ -26,6 +26,7 @@ from ws_adapter.protocol.core.actions import (
     Note,
     OpenWorkerSession,
     Relate,
+    Respond,
     Rewind,
     Run,
     RunSegment,
@@ -43,12 +44,14 @@ from ws_adapter.protocol.wire.discretion import where
 from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
 from ws_adapter.protocol.wire.limits import events_window
 from ws_adapter.recording.recorder import Recording
+from ws_adapter.resume.connection import ResumableConnection
 from ws_adapter.session.catalogue import SessionCatalogue
 from ws_adapter.session.outbox import Bounds, Outbox
+from ws_adapter.session.pausable_clock import PausableClock
 from ws_adapter.session.services import Services
 from ws_adapter.session.slot import Identity, Slot, SlotSource
+from ws_adapter.session.socket import ClientSocket
 from ws_adapter.web.message import Disconnected, Message
-from ws_adapter.web.websocket import PublicConnection
 from ws_adapter.worker.session_streams import SessionStreams, is_large, prefill_bytes
 
 logger = logging.getLogger(__name__)
@@ -70,17 +73,21 @@ class Session:
     def __init__(
         self,
         identity: Identity,
-        socket: PublicConnection,
+        socket: ClientSocket,
         machine: Machine,
         services: Services,
         telemetry: SessionTelemetry,
         catalogue: SessionCatalogue,
+        clock: PausableClock,
         recording: Recording | None = None,
     ) -> None:
-        """`catalogue` is the one that `machine` asks: it is told here which pool the slot is in."""
-        options, clock, load = services.options, services.clock, services.load
+        """`catalogue` is the one that `machine` asks: it is told here which pool the slot is in. `clock` is
+        that of `telemetry` too, and stands still while the session has no connection."""
+        options, load = services.options, services.load
         self._identity = identity
         self._socket = socket
+        self._resumable = socket if isinstance(socket, ResumableConnection) else None
+        """The socket, where another connection may take its place."""
         self._machine = machine
         self._services = services
         self._telemetry = telemetry
@@ -152,6 +159,8 @@ class Session:
             logger.info("the session is recorded", extra={"recording": self._recording.recording_id})
         writer = asyncio.create_task(self._write())
         try:
+            if self._resumable is not None:
+                self._resumable.own(self)
             self._perform(self._machine.opened(self._clock.now()))
             self._socket.when_flooding(self.end)
             self._socket.when_text(self._take_text)
@@ -177,10 +186,17 @@ class Session:
     def shut_down(self) -> None:
         """The server ends."""
         self._perform(self._machine.shut_down())
+        self._give_up_client()
 
     def end(self, verdict: Verdict) -> None:
         """The session may not go on."""
         self._perform(self._machine.ended(verdict))
+        self._give_up_client()
+
+    def _give_up_client(self) -> None:
+        """Wait no longer for a client that lost its connection."""
+        if self._clock.is_paused:
+            self._socket.abort()
 
     # --------------------------------------------------------------------------------- doing
 
@@ -236,6 +252,8 @@ class Session:
                 self._telemetry.noted(action.text)
             case Relate():
                 self._telemetry.client_context(action.traceparent, action.tracestate)
+            case Respond():
+                self._socket.begin_answer(action)
             case CloseSocket():
                 self._end = action.reason
                 self._leave_slot()
@@ -291,6 +309,8 @@ class Session:
             self._telemetry.units.answered(send.answer)
         elif event.pauses is not None:
             self._telemetry.paused(event.pauses)
+        elif event.offers_resume and self._resumable is not None:
+            event.offer(self._resumable.offer())
         self._outbox.put(send)
 
     def _arm(self, deadline: float | None) -> None:
@@ -300,17 +320,20 @@ class Session:
         """
         if self._timer is not None:
             self._timer.cancel()
+        if self._clock.is_paused:
+            deadline = None
         self._timer_at = deadline
         self._timer = self._clock.call_at(deadline, self._tick) if deadline is not None else None
 
     def _tick(self) -> None:
         self._timer = self._timer_at = None
         try:
-            self._perform(self._machine.tick(self._clock.now(), self._others_wait()))
+            self._perform(self._machine.tick(self._clock.now(), self.others_wait()))
         except Exception:
             self.failed()
 
-    def _others_wait(self) -> bool:
+    def others_wait(self) -> bool:
+        """Whether somebody waits for a slot such as this session holds."""
         pool = self._slot.pool if self._slot is not None else None
         return pool is not None and self._services.dispatcher.is_contended(pool)
 
@@ -321,6 +344,22 @@ class Session:
         self._perform(self._machine.ended(VERDICTS[Reason.WORKER_LOST]))
 
     # -------------------------------------------------------------------------------- the socket
+
+    def detached(self) -> None:
+        """The connection is lost, and the client may come back: its time stands still, and no unit is run."""
+        self._clock.pause()
+        self._arm(None)
+        self._outbox.hold_up(True)
+        if not self._machine.is_over:
+            self._congest()
+
+    def resumed(self) -> None:
+        """The client has come back."""
+        self._clock.go_on()
+        self._outbox.hold_up(False)
+        if not self._machine.is_over:
+            self._congest()
+        self._arm(self._machine.deadline)
 
     async def _read(self) -> None:
         while True:
@@ -365,6 +404,8 @@ class Session:
         """Obeys a message that has just come; False while another one is read, or has to wait."""
         if self._reading is not None or self._is_holding or self._next_read_at() is not None:
             return False
+        if self._resumable is not None:
+            self._resumable.received += 1
         try:
             self._obey_message(Message(True, text, 0.0, True))
         except Exception:
@@ -438,18 +479,39 @@ class Session:
             self._socket.abort()
 
     async def _close(self, action: CloseSocket, patience_s: float) -> None:
-        """Sends what is left, then closes; a client that takes too long is cut off."""
-        try:
-            async with asyncio.timeout(patience_s):
-                await self._outbox.flushed()
-                await self._socket.close(action.code, action.reason)
-        except TimeoutError:
-            self._socket.abort()
+        """Sends what is left, then closes; a client that takes too long is cut off.
+
+        A client that lost its connection before that gets all of it if it comes back in time.
+        """
+        if self._resumable is not None:
+            self._resumable.ends_with_an_answer = action.reason == errors.DONE
+        while True:
+            try:
+                if self._resumable is not None:
+                    await self._resumable.until_attached()
+                async with asyncio.timeout(patience_s):
+                    await self._outbox.flushed()
+                    await self._socket.close(action.code, action.reason)
+                return
+            except Disconnected:
+                return
+            except TimeoutError:
+                if not self._clock.is_paused:
+                    self._socket.abort()
+                    return
 
     def _on_congested(self, is_congested: bool) -> None:
         if is_congested:
             self._telemetry.congested()
-        self._perform(self._machine.congested(is_congested, self._clock.now()))
+        self._congest()
+
+    def _congest(self) -> None:
+        """Say whether units may run."""
+        is_congested = self._outbox.is_congested or self._clock.is_paused
+        try:
+            self._perform(self._machine.congested(is_congested, self._clock.now()))
+        except Exception:
+            self.failed()
 
     def _on_stalled(self) -> None:
         actions = self._machine.slow_consumer()

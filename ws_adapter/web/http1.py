@@ -12,7 +12,7 @@ from typing import Final
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
-from ws_adapter.web.routes import largest_body
+from ws_adapter.web.routes import largest_body, opens_session
 
 LONGEST_LINE: Final = 8192
 """Bytes of a request line or a header field, with its CRLF: what `websockets` takes."""
@@ -98,6 +98,8 @@ class RequestReader:
             return HttpRequest("", Headers(), method="", fault=fault.status)
         request = self._request
         assert request is not None
+        if opens_session(request.method, request.path):
+            return request  # its body is read by its session
         if request.size <= largest_body(request.method, request.path):
             if len(self._data) < self._end + request.size:
                 return None

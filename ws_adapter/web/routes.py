@@ -21,7 +21,9 @@ _DUPLEX: Final = "/ws/duplex"
 _CHAT: Final = "/ws/chat"
 _TRANSCRIPTION: Final = "/v1/transcription"
 _LIVE: Final = "/v1/live/sessions"
-_NAMELESS: Final = frozenset({"/", _REALTIME, _DUPLEX, _CHAT, _TRANSCRIPTION, _LIVE})
+_COMPLETIONS: Final = "/v1/chat/completions"
+_SPEECH: Final = "/v1/audio/speech"
+_NAMELESS: Final = frozenset({"/", _REALTIME, _DUPLEX, _CHAT, _TRANSCRIPTION, _LIVE, _COMPLETIONS, _SPEECH})
 _HALF_DUPLEX: Final = re.compile(r"/ws/half_duplex/[^/]+")
 _CLIENT_SECRETS: Final = "/v1/realtime/client_secrets"
 _TICKET: Final = "/api/queue/"
@@ -50,6 +52,8 @@ class Page(Enum):
     ABOUT = "about"
     CLIENT_SECRETS = "client secrets"
     RECORDINGS = "recordings"
+    COMPLETIONS = "completions"
+    SPEECH = "speech"
 
 
 _PAGES: Final = {
@@ -65,10 +69,12 @@ _PAGES: Final = {
     "/api/queue": Page.QUEUE,
     "/page/about.json": Page.ABOUT,
     _CLIENT_SECRETS: Page.CLIENT_SECRETS,
+    _COMPLETIONS: Page.COMPLETIONS,
+    _SPEECH: Page.SPEECH,
 }
 
 LARGEST_BODY: Final = 2**16
-"""Bytes of a request for a client secret."""
+"""Bytes of a request for a client secret, or for speech."""
 
 
 def find_page(target: str) -> tuple[Page, str] | None:
@@ -89,7 +95,15 @@ def find_page(target: str) -> tuple[Page, str] | None:
 
 def largest_body(method: str, target: str) -> int:
     """Bytes that the body of a request may have; 0 where none is taken."""
-    return LARGEST_BODY if method == "POST" and _split(target)[0] == _CLIENT_SECRETS else 0
+    return LARGEST_BODY if method == "POST" and _split(target)[0] in _WITH_BODY else 0
+
+
+_WITH_BODY: Final = (_CLIENT_SECRETS, _SPEECH)
+
+
+def opens_session(method: str, target: str) -> bool:
+    """Whether a session answers such a request: then its body may be long, and its answer is made slowly."""
+    return method == "POST" and _split(target)[0] == _COMPLETIONS
 
 
 class Dialect(StrEnum):
@@ -111,6 +125,8 @@ class Dialect(StrEnum):
     no mode."""
     TRANSCRIPTION_GA = "transcription_ga"
     """OpenAI's too, for those who bring a client secret for that."""
+    COMPLETIONS = "completions"
+    """OpenAI's chat completions, over HTTP: `POST /v1/chat/completions`."""
 
     @property
     def is_ga(self) -> bool:
@@ -252,6 +268,9 @@ def _in_mode(mode: Mode) -> Selection:
 
 _TRANSCRIBING: Final = Selection(Dialect.TRANSCRIPTION, Mode.TRANSCRIPTION, announces_slot=False)
 
+
+COMPLETING: Final = Selection(Dialect.COMPLETIONS, Mode.CHAT, announces_slot=False)
+"""A request for a chat completion."""
 
 _DUPLEX_MODES: Final = frozenset({Mode.AUDIO, Mode.VIDEO})
 """A worker that converses says itself whether it sees, once it is asked for a session."""

@@ -9,6 +9,7 @@ a client sends; some of it stops there:
   a transfer coding and on bytes that are no request. It has no hook before it parses a request.
 - `FrameScanner` counts frames before the library acts on them. One read of 256 KiB brings up to 43,690 pings,
   which the library answers in one go: 0.3 s of the event loop. It has no limit of frames.
+- `HttpSocket` has the transport of a request that a session answers from its head on.
 - A client in the middle of a large message is cut when too much of such has come from all clients. `max_size`
   bounds one message of one connection, not the memory of all: 1,000 connections may hold 16 GiB.
 - A text message of one frame passes the library's parser by, where nothing waits before it and nothing came
@@ -37,12 +38,14 @@ from websockets.protocol import State
 
 from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.process.byte_count import ByteCount
+from ws_adapter.protocol.core.actions import Respond
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.protocol.wire.limits import EVENTS_WINDOW_S
 from ws_adapter.web.frames import CONTINUATION, FrameHead, FrameScanner
 from ws_adapter.web.http1 import HttpRequest, RequestReader
 from ws_adapter.web.http_exchange import LINGER_S, HttpExchange
+from ws_adapter.web.http_socket import HttpSocket
 from ws_adapter.web.keys import Key
 from ws_adapter.web.message import (
     SMALL_BURST,
@@ -55,7 +58,7 @@ from ws_adapter.web.message import (
 )
 from ws_adapter.web.rate_limit import Allowance, Bucket
 from ws_adapter.web.rights import ALL_RIGHTS
-from ws_adapter.web.routes import Misdirected, Selection
+from ws_adapter.web.routes import Misdirected, Selection, opens_session
 
 _TEXT_MESSAGE: Final = 0x81
 """The first byte of a frame that is a whole text message."""
@@ -72,6 +75,10 @@ WRITE_LIMIT: Final = 32 * 1024
 COUNTED_BYTES: Final = 2**15
 """A longer frame counts as several against what its address may send."""
 
+_LOSS_CODES: Final = frozenset({1011, 1012, 1013, 1014})
+"""Close codes of a client's library that gets no pong, and of a gateway that restarts, is too busy or has
+lost the other side (IANA's registry)."""
+
 LARGE: Final = 2**20
 """Only who is in the middle of a message longer than this is cut for want of room."""
 
@@ -79,9 +86,10 @@ LARGE: Final = 2**20
 class PublicConnection(ServerConnection):
     """A connection whose messages stay undecoded: JSON is parsed from bytes, and UTF-8 is checked there.
 
-    `answer` answers a request that opens no WebSocket. The connection is one of `coming` until it is lost, or
-    its owner takes it out because its WebSocket is open. Bytes of messages that are not whole are counted in
-    `arriving`; all bytes received, and those of messages sent, in `byte_count`.
+    `answer` answers a request that opens no WebSocket, `open_session` one that a session answers. The
+    connection is one of `coming` until it is lost, or its owner takes it out because its WebSocket is open.
+    Bytes of messages that are not whole are counted in `arriving`; all bytes received, and those of messages
+    sent, in `byte_count`.
     """
 
     def __init__(
@@ -91,9 +99,11 @@ class PublicConnection(ServerConnection):
         byte_count: ByteCount,
         answer: Callable[["PublicConnection", HttpRequest], Awaitable[Response]],
         coming: "set[PublicConnection]",
+        open_session: Callable[[HttpSocket], None],
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self._open_session = open_session
         self.http_request: HttpRequest | None = None
         """The first request, once it has come."""
         self.key: Key | None = None
@@ -132,6 +142,8 @@ class PublicConnection(ServerConnection):
         self._arrivals: deque[tuple[bool, float]] = deque()
         """Kind (whether it is text) and arrival time of each message that waits."""
         self._is_lost = False
+        self.leave: Callable[[], None] = _nothing
+        """Gives back the place of the connection among those of its client; called when it is lost."""
         self._on_lost: list[Callable[[], None]] = []
 
     @property
@@ -139,6 +151,27 @@ class PublicConnection(ServerConnection):
         """The code of the Close that was sent, if one was."""
         sent = self.protocol.close_sent
         return sent.code if sent is not None else None
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether the connection was lost by neither side's will: no Close was sent, none came but for a
+        loss, and no limit was broken."""
+        received = self.protocol.close_rcvd
+        if received is not None:
+            return received.code in _LOSS_CODES
+        return self.protocol.close_sent is None and not self.was_too_large and self._flood is None
+
+    @property
+    def was_cut_in_closing(self) -> bool:
+        """Whether it was lost after the Close of a session that is complete, and no Close came back: what was
+        sent before may never have arrived."""
+        sent = self.protocol.close_sent
+        return sent is not None and sent.code == CloseCode.NORMAL and self.protocol.close_rcvd is None
+
+    def take_leave(self) -> Callable[[], None]:
+        """Return `leave`, which is not called any more when the connection is lost."""
+        leave, self.leave = self.leave, _nothing
+        return leave
 
     def limit_messages(self, size: int) -> None:
         """Messages of more than `size` bytes end the connection."""
@@ -197,13 +230,25 @@ class PublicConnection(ServerConnection):
             self._receive_frames(data)
         elif (request := self._request_reader.feed(data)) is not None:
             self.http_request = request
-            if request.wants_websocket:
+            if request.fault is None and opens_session(request.method, request.path):
+                self._hand_over(request)
+            elif request.wants_websocket:
                 head, frames = self._request_reader.split()
                 super().data_received(head)
                 self._receive_frames(frames)
             else:
                 answer = partial(self._answer, self)
                 self._exchange = HttpExchange(self.transport, request, answer, self._may_send)
+
+    def _hand_over(self, request: HttpRequest) -> None:
+        """Leave the transport to a request that a session answers, and have the library forget it.
+
+        The library cuts a transport on which no WebSocket opens in time.
+        """
+        transport, self.transport = self.transport, _Gone()
+        _, rest = self._request_reader.split()
+        self._open_session(HttpSocket(transport, request, rest, self._arriving, self._byte_count))
+        self.connection_lost(None)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """A client that has sent all of a plain request may still want the answer."""
@@ -305,6 +350,10 @@ class PublicConnection(ServerConnection):
         self.transport.write(frame)  # as `writelines` should: see docs/decisions.md
         return True
 
+    def begin_answer(self, begun: Respond) -> None:
+        """Fail: the answer to the request is the upgrade."""
+        raise TypeError(begun)
+
     async def keep_alive(self, interval_s: float, timeout_s: float) -> None:
         """Ping every `interval_s`; cut a client from which no pong comes within `timeout_s`.
 
@@ -344,6 +393,24 @@ class PublicConnection(ServerConnection):
     def abort(self) -> None:
         """Cuts the transport, whatever waits in it."""
         self.transport.abort()
+
+
+def _nothing() -> None:
+    """Give nothing back."""
+
+
+class _Gone(asyncio.Transport):
+    """In place of a transport that has gone to somebody else."""
+
+    def abort(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def is_closing(self) -> bool:
+        """Nothing can be written."""
+        return True
 
 
 def _text_head(size: int) -> bytes:

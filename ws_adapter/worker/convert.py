@@ -203,6 +203,7 @@ def _generate(run: Run) -> pb.GenerateUnit:
         if drawn.top_p is not None:
             sampling.top_p = drawn.top_p
         sampling.length_penalty = drawn.length_penalty
+        sampling.stop.extend(drawn.stop)
     return unit
 
 

@@ -15,12 +15,26 @@ const MOST_BACKLOG = 1_000_000;
 /** Units without an answer that are remembered, to tell how long answers take. */
 const MOST_ASKED = 64;
 
+/** Messages that were sent last, which may have to be sent again after a lost connection. */
+const MOST_KEPT = 8;
+
+/** Before the second attempt to open a lost connection again; each further one waits twice as long. */
+const BACKOFF_MS = 250;
+const BUSY_BACKOFF_MS = 2000;
+const MOST_BACKOFF_MS = 5000;
+
+/** Close codes of a connection that was lost: no Close came, or that of a gateway. */
+const LOST = new Set([1006, 1012, 1013, 1014]);
+const BUSY = new Set([1012, 1013]);
+
 /** How long the server may take to say goodbye. */
 const GOODBYE_MS = 2000;
 
 /**
  * @typedef {{kind: "lost", code: number, opened: boolean}} Lost the socket ended without a goodbye
- * @typedef {(DuplexEvent & {roundTripMs?: number}) | Lost} ConversationEvent
+ * @typedef {{kind: "connection_lost", windowS: number} | {kind: "connection_resumed"}} Connection with `reconnect`: it
+ *   is lost and being opened again, or the conversation goes on over another one
+ * @typedef {(DuplexEvent & {roundTripMs?: number}) | Lost | Connection} ConversationEvent
  *
  * @typedef {Object} Options
  * @property {string | URL} base root of the server
@@ -28,6 +42,7 @@ const GOODBYE_MS = 2000;
  * @property {keyof typeof DIALECTS} [dialect]
  * @property {string} [key]
  * @property {Settings} [settings]
+ * @property {boolean} [reconnect] open a lost connection again, for as long as the server waits
  */
 
 export class DuplexSession {
@@ -46,12 +61,39 @@ export class DuplexSession {
     this.asked = new Map();
     this.count = 0;
     this.isOver = false;
-    const url = endpoint(options.base, this.dialect.path(options.mode ?? "audio"));
-    this.socket = new JsonSocket(url, options.key, options, {
-      open: () => this.socket.send(opening),
+    /** Messages that came, and that were sent. */
+    this.received = this.sent = 0;
+    /** @type {{number: number, event: object}[]} */
+    this.kept = [];
+    /** How the session is resumed, once the server has said so. @type {{token: string, window_s: number} | null} */
+    this.offer = null;
+    this.isClosing = false;
+    /** When the connection was lost that is being opened again; 0 while there is one. */
+    this.lostAt = this.attempts = 0;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.timer = undefined;
+    this.options = options;
+    this.url = endpoint(options.base, this.dialect.path(options.mode ?? "audio"));
+    this.socket = this.connect(this.url, () => this.say(opening));
+  }
+
+  /** @param {URL} url @param {() => void} [open] */
+  connect(url, open) {
+    /** @type {JsonSocket} */
+    const socket = new JsonSocket(url, this.options.key, this.options, {
+      open,
       event: (event) => this.read(event),
-      close: (code, opened) => this.end({ kind: "lost", code, opened }),
+      close: (code, opened) => this.closed(code, opened),
     });
+    return socket;
+  }
+
+  /** Sends an event, and keeps it for a while: the network may have lost it. @param {object} event */
+  say(event) {
+    this.sent += 1;
+    this.kept.push({ number: this.sent, event });
+    if (this.kept.length > MOST_KEPT) this.kept.shift();
+    this.socket.send(event);
   }
 
   /**
@@ -60,42 +102,91 @@ export class DuplexSession {
    * @param {Float32Array} samples 16,000 of them, at 16 kHz @param {string[]} [frames] base64 of JPEG, at most 4
    */
   append(samples, frames = []) {
-    if (this.socket.backlog > MOST_BACKLOG) {
+    if (this.lostAt || this.socket.backlog > MOST_BACKLOG) {
       this.skipped += 1;
       return;
     }
     const inputId = `in-${this.count++}`;
     if (this.asked.size === MOST_ASKED) this.asked.delete([...this.asked.keys()][0]);
     this.asked.set(inputId, performance.now());
-    this.socket.send(this.dialect.append({ samples, frames, inputId }));
+    this.say(this.dialect.append({ samples, frames, inputId }));
   }
 
   /** What the model is saying ends at once. */
   forceListen() {
-    this.socket.send(this.dialect.forceListen);
+    if (!this.lostAt) this.say(this.dialect.forceListen);
   }
 
   /** To stop sending is a pause; where the dialect has a word for it the server is told. @param {number} s */
   pause(s) {
-    if (this.dialect.pause) this.socket.send(this.dialect.pause(s));
+    if (this.dialect.pause) this.say(this.dialect.pause(s));
   }
 
   resume() {
-    if (this.dialect.resume) this.socket.send(this.dialect.resume);
+    if (this.dialect.resume) this.say(this.dialect.resume);
   }
 
   /** Says goodbye; `closed` follows, or `lost` if the server does not answer in time. */
   close() {
-    this.socket.send(this.dialect.close);
+    this.isClosing = true;
+    this.say(this.dialect.close);
     setTimeout(() => this.end({ kind: "lost", code: 1006, opened: true }), GOODBYE_MS);
   }
 
   /** @param {any} event */
   read(event) {
+    if (this.lostAt) {
+      if (event.type === "session.resumed") this.goOn(event);
+      // A session that was resumed too often may be resumed later; the close code says so too.
+      else if ((event.error?.code ?? event.code) !== "rate_limited") this.offer = null;
+      return;
+    }
+    this.received += 1;
+    this.offer = event.resume ?? this.offer;
     for (const told of this.dialect.read(event, this.turn)) {
       if (told.kind === "closed") this.end(told);
       else if (!this.isOver) this.on({ ...told, roundTripMs: this.roundTrip(told) });
     }
+  }
+
+  /** @param {number} code @param {boolean} opened */
+  closed(code, opened) {
+    if (!this.options.reconnect || !this.offer || this.isClosing || (!this.lostAt && !LOST.has(code))) {
+      this.end({ kind: "lost", code: this.lostAt ? 1006 : code, opened: opened || this.lostAt > 0 });
+      return;
+    }
+    const now = performance.now();
+    if (!this.lostAt) {
+      this.lostAt = now;
+      this.attempts = 0;
+      this.on({ kind: "connection_lost", windowS: this.offer.window_s });
+      if (this.isOver) return;
+    }
+    const first = BUSY.has(code) ? BUSY_BACKOFF_MS : BACKOFF_MS;
+    const backoff = this.attempts ? first * 2 ** (this.attempts - 1) : BUSY.has(code) ? first : 0;
+    const wait = Math.min(MOST_BACKOFF_MS, backoff) * (0.5 + Math.random() / 2) + Math.random() * BACKOFF_MS;
+    if (now + wait > this.lostAt + this.offer.window_s * 1000) {
+      this.end({ kind: "lost", code: 1006, opened: true });
+      return;
+    }
+    this.attempts += 1;
+    this.timer = setTimeout(() => this.reopen(), wait);
+  }
+
+  reopen() {
+    if (this.isOver || !this.offer) return;
+    const url = new URL(this.url);
+    url.searchParams.set("resume", this.offer.token);
+    url.searchParams.set("last_event", String(this.received));
+    this.socket = this.connect(url);
+  }
+
+  /** The session goes on: what the server did not get is sent again. @param {any} resumed */
+  goOn(resumed) {
+    this.offer = resumed.resume;
+    this.lostAt = 0;
+    for (const { number, event } of this.kept) if (number > resumed.received) this.socket.send(event);
+    this.on({ kind: "connection_resumed" });
   }
 
   /** Milliseconds since the input was sent that an event answers; only its first answer counts. */
@@ -113,6 +204,7 @@ export class DuplexSession {
   end(event) {
     if (this.isOver) return;
     this.isOver = true;
+    clearTimeout(this.timer);
     this.socket.drop();
     this.on(event);
   }

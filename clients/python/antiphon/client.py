@@ -57,18 +57,21 @@ class Client:
         config: DuplexConfig | None = None,
         on_queue: Callable[[Queued], object] | None = None,
         seed: int | None = None,
+        reconnect: bool = False,
     ) -> AsyncIterator[DuplexSession]:
         """Opens a full-duplex conversation: both sides may speak at any time.
 
         `instructions` is the system prompt, `config` what differs from the model's defaults, and `seed`
         makes the answers repeatable on one server. `on_queue` is called with a `Queued` when no slot is
-        free, and every few seconds until one is. Leaving the block ends the conversation and waits at most 2
-        s for the server to confirm.
+        free, and every few seconds until one is. With `reconnect` a lost connection is opened again for as
+        long as the server waits, and the conversation goes on: `ConnectionLost` and `Resumed` tell of it,
+        and `send_audio` waits meanwhile. Leaving the block ends the conversation and waits at most 2 s for
+        the server to confirm.
 
         Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if the settings are refused.
         """
         session = await DuplexSession.open(
-            self._duplex_url, self._api_key, instructions, config, seed, on_queue
+            self._duplex_url, self._api_key, instructions, config, seed, on_queue, reconnect=reconnect
         )
         async with self._holding(session):
             yield session
@@ -88,6 +91,7 @@ class Client:
         tool_choice: Literal["auto", "none", "required"] | Tool = "auto",
         parallel_tool_calls: bool = True,
         on_queue: Callable[[Queued], object] | None = None,
+        reconnect: bool = False,
     ) -> AsyncIterator[ChatTurn]:
         """Asks for one answer to a chat: `messages` is all that was said so far, or just what the user says.
 
@@ -97,7 +101,8 @@ class Client:
         only seen but heard; `enable_thinking` lets a model that can do so think before it answers. `tools`
         are functions that it may call, of which `tool_choice` asks for any or for one; without
         `parallel_tool_calls` there is one call at most. `on_queue` is called with a `Queued` when no slot is
-        free, and every few seconds until one is. Leaving the block before the answer is complete stops it.
+        free, and every few seconds until one is. With `reconnect` an answer goes on where its connection was
+        lost. Leaving the block before the answer is complete stops it.
 
         Raises `AudioError`, `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if something in the
         request is refused.
@@ -114,7 +119,7 @@ class Client:
             tool_choice=tool_choice,
             parallel_tool_calls=parallel_tool_calls,
         )
-        turn = await ChatTurn.open(self._chat_url, self._api_key, request, on_queue)
+        turn = await ChatTurn.open(self._chat_url, self._api_key, request, on_queue, reconnect=reconnect)
         async with self._holding(turn):
             yield turn
 

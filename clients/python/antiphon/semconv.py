@@ -560,6 +560,8 @@ class Rejection(StrEnum):
     MODE = "mode"
     """What was asked for is not served here."""
     SHUTDOWN = "shutdown"
+    RESUME = "resume"
+    """The session that was asked for cannot be resumed."""
 
 
 class Direction(StrEnum):
@@ -584,6 +586,16 @@ class SlowAction(StrEnum):
     PAUSED = "paused"
     """No more units are run until the client has read."""
     CLOSED = "closed"
+
+
+class ResumeOutcome(StrEnum):
+    """Label `outcome` of lost connections and of attempts to resume a session."""
+
+    RESUMED = "resumed"
+    EXPIRED = "expired"
+    """The session ended before its client came back."""
+    REFUSED = "refused"
+    """The token opened nothing."""
 
 
 # Of the adapter.
@@ -635,6 +647,12 @@ QUEUE_ESTIMATE_ERROR: Final = Metric(
 )
 SESSIONS_ACTIVE: Final = Metric(
     "antiphon_sessions_active", "{session}", "Sessions that wait or talk.", ("mode",)
+)
+SESSIONS_DETACHED: Final = Metric(
+    "antiphon_sessions_detached", "{session}", "Sessions that wait for their client to return.", ("mode",)
+)
+RESUMES: Final = Metric(
+    "antiphon_resumes_total", "{session}", "Sessions that lost their connection, by outcome.", ("outcome",)
 )
 SESSIONS: Final = Metric(
     "antiphon_sessions_total", "{session}", "Sessions that are over.", ("mode", "reason")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from inference_service.engine.batch.kvcache import KVCache
+from inference_service.engine.device import flex
 from inference_service.engine.device.paged import Contexts, Way
 
 NAME = "antiphon_packed"
@@ -134,7 +135,22 @@ class MixedLayout:
         return seen
 
 
-Layout = PackedLayout | StepLayout | MixedLayout
+@dataclass
+class TileLayout:
+    """Rows of all kinds, whose contexts are seen in tiles: all of them attend in one call."""
+
+    cache: KVCache
+    rows: Tensor
+    """Rows of the cache that they are written to."""
+    tiles: flex.Tiles
+
+    def attend(self, queries: Tensor, layer: int, scaling: float | None, window: int | None) -> Tensor:
+        """As `PackedLayout`."""
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        return flex.attend(queries, keys, values, self.tiles, scaling, window)
+
+
+Layout = PackedLayout | StepLayout | MixedLayout | TileLayout
 
 
 def packed_attention(

@@ -13,9 +13,20 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from inference_service.engine.batch.attention import NAME, Layout, MixedLayout, PackedLayout, Span, StepLayout
+from inference_service.engine.batch.attention import (
+    NAME,
+    Layout,
+    MixedLayout,
+    PackedLayout,
+    Span,
+    StepLayout,
+    TileLayout,
+)
 from inference_service.engine.batch.kvcache import KVCache
 from inference_service.engine.batch.pages import slot_pages
+from inference_service.engine.device.common_layers import CommonLayers
+from inference_service.engine.device.compiling import compiles
+from inference_service.engine.device.flex import Part, Tiles, tiled
 from inference_service.engine.device.graph import SIZES, Graph, graph_pool, size_for
 from inference_service.engine.device.paged import PAGE, Contexts, Way, way_on
 from inference_service.engine.device.rows import Rows
@@ -24,6 +35,8 @@ from inference_service.kernels.layers import Layers, Places
 
 _WIDTHS = (16, 32, 64, 128, 256, 512, 1024)
 """Pages of a context that there are steps for; one of the longest contexts has a width of its own."""
+_ROWS = (*SIZES, 256, 512, 1024)
+"""Numbers of rows that there are forwards for where prompts and single rows attend in one call."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +64,13 @@ class PackedDecoder:
         embeddings: nn.Module | None = None,
         *,
         in_steps: bool | None = None,
+        way: Way | None = None,
     ) -> None:
         """`embeddings` are those of ids; of a decoder without them all rows are made of media.
 
         With `in_steps`, as on every device but the CPU, rows that come alone attend in one call, and forwards
-        of nothing else have one of a few shapes.
+        of nothing else have one of a few shapes. `way` is how they attend; None is the fastest of the device.
+        One that takes `all_rows` has prompts in such forwards too.
         """
         parameter = next(backbone.parameters())
         self.backbone = backbone
@@ -67,14 +82,25 @@ class PackedDecoder:
         steps = parameter.device.type != "cpu" if in_steps is None else in_steps
         is_common = not steps and not self._conditions and Layers.fit(backbone)
         self._layers = Layers(backbone) if is_common else None
-        self.cache = KVCache(
-            config, slots, capacity, parameter.dtype, parameter.device, spare=int(steps), aligned=steps
-        )
-        kv, head = self.cache.keys.shape[1], self.cache.keys.shape[3]
-        self.way = way_on(parameter.device, parameter.dtype, kv * self._groups, kv, head) if steps else None
+        heads, kv = config.num_attention_heads, config.num_key_value_heads
+        head = getattr(config, "head_dim", None) or config.hidden_size // heads
+        if steps and way is None:
+            way = way_on(parameter.device, parameter.dtype, heads, kv, head)
+        self.way = way if steps else None
         """How rows that come alone attend; None where they do not attend together."""
-        self._pool = graph_pool(parameter.device)
+        self._takes_all = self.way is not None and self.way.all_rows
+        self.cache = KVCache(
+            *(config, slots, capacity, parameter.dtype, parameter.device),
+            spare=int(steps),
+            aligned=steps and not self._takes_all,
+        )
+        is_compiled = steps and not self._conditions and compiles(parameter.device)
+        is_compiled = is_compiled and CommonLayers.fit(backbone)
+        self._compiled = CommonLayers(backbone) if is_compiled else None
+        self.pool = graph_pool(parameter.device)
+        """Memory of the graphs of all its steps."""
         self._steps: dict[Shape, Step] = {}
+        self._forwards: dict[tuple[int, bool], Forward] = {}
 
     def forward(self, segments: list[Segment]) -> list[Tensor]:
         """Final-norm hidden states [n, hidden] of each segment, in order."""
@@ -97,7 +123,14 @@ class PackedDecoder:
         for it in segments:
             self.cache.reserve(it.slot, it.start, it.start + len(it.rows))
         rows = Rows.join([segment.rows for segment in segments])
-        if self.way is not None and len(rows) == len(segments) <= SIZES[-1] and not rows.is_mixed:
+        if self._takes_all and len(segments) <= self.cache.slots and len(rows) <= _ROWS[-1]:
+            return self._in_tiles(segments, rows, asked, others)
+        if (
+            self.way is not None
+            and not self._takes_all
+            and len(rows) == len(segments) <= SIZES[-1]
+            and not rows.is_mixed
+        ):
             return self._step(segments, rows, self.way, others)
         if len(rows) == len(segments):
             asked = None
@@ -143,8 +176,9 @@ class PackedDecoder:
         cells = np.concatenate(
             [self.cache.cells(s.slot, s.start, s.start + n) for s, n in zip(segments, counts, strict=True)]
         )
-        alone = [it for it in segments if self.way is not None and len(it.rows) == 1]
-        packed = self.layout([it for it in segments if self.way is None or len(it.rows) > 1])
+        together = self.way is not None and not self._takes_all
+        alone = [it for it in segments if together and len(it.rows) == 1]
+        packed = self.layout([it for it in segments if not together or len(it.rows) > 1])
 
         def make(rows: Tensor, *others: Tensor) -> Layout:
             packed.rows = rows
@@ -200,12 +234,91 @@ class PackedDecoder:
     def _step_of(self, shape: "Shape", way: Way) -> "Step":
         step = self._steps.get(shape)
         if step is None:
-            step = self._steps[shape] = Step(self, shape, way, self._pool)
+            step = self._steps[shape] = Step(self, shape, way, self.pool)
         return step
+
+    def _in_tiles(
+        self, segments: list[Segment], rows: Rows, asked: Array | None, others: Sequence[Array]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """As `_run`, of rows of any kind: filled up to one of a few numbers of them."""
+        count = len(rows)
+        size = size_for(count, _ROWS)
+        assert size is not None
+        arrays = self._tile_arrays(segments, rows, size)
+        more = [] if len(segments) == count or asked is None else [asked]
+        if rows.made is not None:
+            more.append(np.flatnonzero(rows.is_made))
+        there = upload(self.cache.device, *arrays, *more, *others)
+        given, there = there[: len(arrays)], there[len(arrays) :]
+        last = there.pop(0) if len(segments) != count and asked is not None else None
+        made_at = there.pop(0) if rows.made is not None else None
+        hidden = self._forward_of(size, has_made=rows.made is not None)(given, rows.made, made_at)
+        return hidden[:count] if last is None else hidden.index_select(0, last), there
+
+    def _tile_arrays(self, segments: list[Segment], rows: Rows | None, size: int) -> list[Array]:
+        """Ids, positions and cells of `size` rows, int64 [3, size], and what `Tiles.of` takes."""
+        places = np.zeros((3, size), np.int64)
+        places[2] = self.cache.pool.pages * PAGE + np.arange(size) % PAGE
+        at, parts = 0, list[Part]()
+        for it in segments:
+            n, end = len(it.rows), it.start + len(it.rows)
+            places[1, at : at + n] = np.arange(it.position, it.position + n)
+            places[2, at : at + n] = self.cache.cells(it.slot, it.start, end)
+            parts.append(Part(*self.cache.pages(it.slot, end), it.start, n))
+            at += n
+        if rows is not None:
+            places[0, :at] = rows.ids
+        cache, most = self.cache, slot_pages(self.cache.capacity)
+        return [places, *tiled(parts, size, cache.slots, most, self._groups, cache.pool.pages)]
+
+    def _forward_of(self, size: int, *, has_made: bool) -> "Forward":
+        shape = size, has_made or self._embeddings is None or size > SIZES[-1]
+        forward = self._forwards.get(shape)
+        if forward is None:
+            like = self._tile_arrays([], None, size)
+            forward = self._forwards[shape] = Forward(self, like, shape[1])
+        return forward
+
+    def rows_ahead(self, segments: list[Segment], count: int, size: int) -> list[Array]:
+        """Where `count` single rows behind each of the segments are to be, which there is room for then.
+
+        Positions int64 [size] of the first ones, cells int64 [count, size] of all, pages int32 [size, n] of
+        their contexts, where these begin in their first page and end with the first row, int32 [size].
+        """
+        cache, nobody = self.cache, self.cache.pool.pages
+        positions = np.zeros(size, np.int64)
+        cells = np.tile(nobody * PAGE + np.arange(size, dtype=np.int64) % PAGE, (count, 1))
+        table = np.full((size, slot_pages(cache.capacity)), nobody, np.int32)
+        begins, ends = np.zeros(size, np.int32), np.ones(size, np.int32)
+        for row, it in enumerate(segments):
+            first = it.start + len(it.rows)
+            cache.reserve(it.slot, first, first + count)
+            positions[row] = it.position + len(it.rows)
+            cells[:, row] = cache.cells(it.slot, first, first + count)
+            pages, offset = cache.pages(it.slot, first + count)
+            table[row, : len(pages)] = pages
+            begins[row], ends[row] = offset, offset + first + 1
+        return [positions, cells, table, begins, ends]
+
+    def together(self, contexts: Contexts, cells: Tensor) -> Layout:
+        """One row each of these contexts, the last ones, written to rows `cells` [n] of the cache."""
+        assert self.way is not None
+        if not self._takes_all:
+            return StepLayout(self.cache, cells, contexts, self.way)
+        pages = self.cache.keys.shape[2] // PAGE
+        begins = torch.zeros_like(contexts.ends) if contexts.begins is None else contexts.begins
+        tiles = Tiles.alone(contexts.table, begins, contexts.ends, self._groups, pages)
+        return TileLayout(self.cache, cells, tiles)
 
     def capture(self) -> None:
         """Makes a step of each shape once, so that no session waits for one to be made."""
         if self.way is None:
+            return
+        if self._takes_all:
+            for size in reversed(_ROWS):
+                for has_made in {self._embeddings is None or size > SIZES[-1], True}:
+                    given = upload(self.cache.device, *self._tile_arrays([], None, size))
+                    self._forward_of(size, has_made=has_made)(given, None, None)
             return
         keys, spare = self.cache.keys, self.cache.pool.pages
         most = slot_pages(self.cache.capacity)
@@ -221,6 +334,8 @@ class PackedDecoder:
 
     def backbone_over(self, embeds: Tensor, positions: Tensor, layout: Layout) -> Tensor:
         """Final-norm hidden states [n, hidden] of embeddings [n, hidden] at positions [n]."""
+        if self._compiled is not None:
+            return self._compiled.run(embeds, positions, layout)
         hidden: Tensor = self.backbone(
             inputs_embeds=embeds[None],
             position_ids=positions[None],
@@ -236,6 +351,12 @@ class PackedDecoder:
         assert self._embeddings is not None
         embedded: Tensor = self._embeddings(ids)
         return embedded
+
+    def embed_or_made(self, ids: Tensor, made: Tensor) -> Tensor:
+        """Embeddings [n, hidden] of ids [n], none where an id is negative, plus `made` [n, hidden]."""
+        if self._embeddings is None:
+            return made
+        return made + self.embed_ids(ids.clamp(min=0)).masked_fill((ids < 0)[:, None], 0)
 
     def embed(self, rows: Rows) -> Tensor:
         """Embeddings [n, hidden] of rows."""
@@ -306,3 +427,37 @@ class Step:
         layout = StepLayout(self._decoder.cache, cells, contexts, self._way)
         embeds = self._made if self._shape.is_made else self._decoder.embed_ids(ids)
         return self._decoder.backbone_over(embeds, positions, layout)
+
+
+class Forward:
+    """The forward of so many rows of any contexts, in memory of its own: see `Graph`."""
+
+    def __init__(self, decoder: PackedDecoder, like: Sequence[Array], has_made: bool) -> None:
+        """`like` are arrays of the shapes that it is given; with `has_made` rows may be made of media."""
+        keys = decoder.cache.keys
+        self._decoder = decoder
+        self._given = upload(keys.device, *like)
+        size = like[0].shape[1]
+        hidden = decoder.backbone.config.hidden_size
+        self._made = torch.zeros(size, hidden, dtype=keys.dtype, device=keys.device) if has_made else None
+        self._graph = Graph(keys.device, self._compute, decoder.pool)
+
+    def __call__(self, given: Sequence[Tensor], made: Tensor | None, made_at: Tensor | None) -> Tensor:
+        """Hidden states [rows, hidden].
+
+        `given` is as `like` on the device; `made` embeddings [n, hidden] belong to rows `made_at` [n].
+        """
+        torch._foreach_copy_(self._given, list(given))
+        if self._made is not None:
+            self._made.zero_()
+            if made is not None and made_at is not None:
+                self._made.index_copy_(0, made_at, made)
+        return self._graph()
+
+    def _compute(self) -> Tensor:
+        decoder = self._decoder
+        places, *arrays = self._given
+        ids, positions, cells = places.unbind()
+        tiles = Tiles.of(arrays, decoder.cache.keys.shape[2] // PAGE)
+        embeds = decoder.embed_ids(ids) if self._made is None else decoder.embed_or_made(ids, self._made)
+        return decoder.backbone_over(embeds, positions, TileLayout(decoder.cache, cells, tiles))

@@ -13,15 +13,17 @@ from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.draw import COLDEST
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.sampler import penalise
+from inference_service.engine.device.graph import SIZES, Graph, size_for
+from inference_service.engine.device.paged import Contexts, Way
 from inference_service.engine.device.rows import Rows
 from inference_service.engine.device.side_stream import Arrival
 from inference_service.engine.device.transfer import download, upload
 from inference_service.models.config import SpeechConfig
 from inference_service.models.speech_head import SpeechHead
 
-CODES_AT_ONCE = 5
-"""Codes of a step on a device that is waited for at its end. On the CPU nobody waits for a device, and all
-others wait for a long step: there it has one (`python -m benchmarks.sampling` measures that)."""
+CODES_AT_ONCE = 25
+"""Codes of a step on a device that is waited for at its end: those of a second. On the CPU nobody waits for a
+device, and all others wait for a long step: there it has one (measured by `benchmarks.sampling`)."""
 _POISONED, _NONE = -1, -1
 """Instead of a code: there were no numbers to draw by; none was said."""
 
@@ -84,13 +86,24 @@ class Step:
 class Speaker:
     """Runs the speech head over all jobs; holds no state of any session but its KV slots."""
 
-    def __init__(self, head: SpeechHead, slots: int, capacity: int, at_once: int | None = None) -> None:
+    def __init__(
+        self,
+        head: SpeechHead,
+        slots: int,
+        capacity: int,
+        at_once: int | None = None,
+        *,
+        in_steps: bool | None = None,
+        way: Way | None = None,
+    ) -> None:
+        """`in_steps` and `way` are those of its `PackedDecoder`."""
         self.head = head
         self.per_unit = head.config.codes_per_second
         self.at_once = at_once or (1 if self._device.type == "cpu" else CODES_AT_ONCE)
         """Codes of a step."""
         self._end_code = head.config.end_code
-        self.decoder = PackedDecoder(head.model, slots, capacity)
+        self.decoder = PackedDecoder(head.model, slots, capacity, in_steps=in_steps, way=way)
+        self._loops: dict[tuple[int, int], CodeLoop] = {}
 
     def step(self, jobs: list[SpeechJob]) -> None:
         """The next codes of each job; finished jobs are marked."""
@@ -106,10 +119,38 @@ class Speaker:
         for step in range(count):
             hidden, _ = self.decoder.last(segments)
             codes = draws.say(self.head.logits(hidden).float())
+            if step == 0 and self._follows(count, len(jobs)):
+                self._follow(segments, codes, draws, count - 1)
+                break
             if step + 1 < count:
                 embeds = self.head.embed_codes(codes).split(1)
                 segments = [_after(segment, row) for segment, row in zip(segments, embeds, strict=True)]
         return [Step(fed, codes) for fed, codes in zip(rows, draws.said(), strict=True)]
+
+    def _follows(self, count: int, jobs: int) -> bool:
+        """Whether all further codes of a step are made in one region."""
+        return self.decoder.way is not None and count == self.at_once > 1 and jobs <= SIZES[-1]
+
+    def _follow(self, segments: list[Segment], codes: Tensor, draws: "CodeDraws", count: int) -> None:
+        """Draw so many codes behind the rows of these segments, whose own were `codes` [jobs]."""
+        size = size_for(len(segments))
+        assert size is not None
+        ahead = self.decoder.rows_ahead(segments, count, size)
+        places = upload(self._device, *ahead)
+        draws.add(self._loop(size, count)(codes, draws, places)[: len(segments)])
+
+    def _loop(self, size: int, count: int) -> "CodeLoop":
+        loop = self._loops.get((size, count))
+        if loop is None:
+            loop = self._loops[size, count] = CodeLoop(self, size, count)
+        return loop
+
+    def capture(self) -> None:
+        """Make the loops of a step for each number of jobs once, so that no session waits for one."""
+        if self.decoder.way is None or self.at_once == 1:
+            return
+        for size in reversed([it for it in SIZES if it < 2 * self.decoder.cache.slots]):
+            self._loop(size, self.at_once - 1).run()
 
     def take(self, job: SpeechJob, step: Step) -> None:
         """The job goes on by this step."""
@@ -193,22 +234,38 @@ class CodeDraws:
             recent = job.codes[-window:]
             ahead[window - len(recent) : window] = recent
         (uploaded,) = upload(device, numbers)
-        self._temperature, self._greedy, self._end = uploaded[:, :3].split(1, dim=1)
-        self._uniforms = uploaded[:, 3 : 3 + count]
-        self._said = uploaded[:, 3 + count :].long()
+        self._take(uploaded[:, : 3 + count], uploaded[:, 3 + count :].long(), 0)
+
+    @classmethod
+    def resumed(cls, config: SpeechConfig, numbers: Tensor, said: Tensor, drawn: int) -> "CodeDraws":
+        """Go on where others, with such `numbers` and `said`, have drawn so many codes."""
+        draws = cls.__new__(cls)
+        draws._config = config
+        draws._take(numbers, said, drawn)
+        return draws
+
+    def _take(self, numbers: Tensor, said: Tensor, drawn: int) -> None:
+        self.numbers = numbers
+        """By job: temperature, whether it is greedy, what is added to the score of the end, and a uniform
+        number for each code."""
+        self.codes_said = said
+        """By job, those lately said and, behind them, those of this step; negative where there is none."""
+        self._temperature, self._greedy, self._end = numbers[:, :3].split(1, dim=1)
+        self._uniforms = numbers[:, 3:]
+        self._drawn = drawn
         self._chosen: list[Tensor] = []
 
     def say(self, scores: Tensor) -> Tensor:
         """The next code [n] of each for float32 scores [n, codes + 1], which it changes; any if poisoned."""
-        at, window = len(self._chosen), self._config.repetition_window
+        at, window = self._drawn + len(self._chosen), self._config.repetition_window
         is_sound = scores.isfinite().all(1)
-        penalise_repeats(scores, self._said[:, at : at + window], self._config.repetition_penalty)
+        penalise_repeats(scores, self.codes_said[:, at : at + window], self._config.repetition_penalty)
         scores[:, self._config.end_code :] += self._end
         weights = self.weigh(scores)
         mass = weights.cumsum(1)
         codes = (mass <= self._uniforms[:, at : at + 1] * mass[:, -1:]).sum(1)
         codes = codes.clamp(max=scores.shape[1] - 1)
-        self._said[:, window + at] = codes
+        self.codes_said[:, window + at] = codes
         self._chosen.append(torch.where(is_sound, codes, _POISONED))
         return codes
 
@@ -219,11 +276,60 @@ class CodeDraws:
         weights: Tensor = ((scores - best[:, :1]) / self._temperature).exp()
         return weights.masked_fill_(scores < least, 0.0)
 
+    def add(self, codes: Tensor) -> None:
+        """Codes [jobs, n] that were drawn elsewhere behind its own."""
+        self._chosen += codes.unbind(1)
+
+    @property
+    def chosen(self) -> Tensor:
+        """Its codes, int64 [jobs, n]."""
+        return torch.stack(self._chosen, dim=1)
+
     def said(self) -> list[list[int]]:
         """All codes of the step."""
-        (codes,) = download(torch.stack(self._chosen, dim=1).to(torch.int32))
+        (codes,) = download(self.chosen.to(torch.int32))
         said: list[list[int]] = codes.tolist()
         return said
+
+
+class CodeLoop:
+    """So many codes of so many jobs, each drawn by those before it: one region, see `Graph`."""
+
+    def __init__(self, speaker: Speaker, size: int, count: int) -> None:
+        head, decoder = speaker.head, speaker.decoder
+        device, config = decoder.cache.device, head.config
+        self._head, self._decoder, self._count = head, decoder, count
+        self._codes = torch.zeros(size, dtype=torch.int64, device=device)
+        self._numbers = torch.ones(size, 3 + count + 1, device=device)
+        window = config.repetition_window
+        self._said = torch.full((size, window + count + 1), _NONE, dtype=torch.int64, device=device)
+        self._places = upload(device, *decoder.rows_ahead([], count, size))
+        self._graph: Graph[Tensor] = Graph(device, self._compute, decoder.pool)
+
+    def __call__(self, codes: Tensor, draws: CodeDraws, places: list[Tensor]) -> Tensor:
+        """Codes [size, count] behind `codes` [jobs], of which `draws` has drawn the first.
+
+        `places` are those of `PackedDecoder.rows_ahead`.
+        """
+        jobs = len(codes)
+        own = [self._codes[:jobs], self._numbers[:jobs], self._said[:jobs], *self._places]
+        torch._foreach_copy_(own, [codes, draws.numbers, draws.codes_said, *places])
+        return self.run()
+
+    def run(self) -> Tensor:
+        """As a call, of what was copied before."""
+        return self._graph()
+
+    def _compute(self) -> Tensor:
+        positions, cells, table, begins, ends = self._places
+        draws = CodeDraws.resumed(self._head.config, self._numbers, self._said, 1)
+        codes = self._codes
+        for step in range(self._count):
+            layout = self._decoder.together(Contexts(table, ends + step, begins), cells[step])
+            embeds = self._head.embed_codes(codes)
+            hidden = self._decoder.backbone_over(embeds, positions + step, layout)
+            codes = draws.say(self._head.logits(hidden).float())
+        return draws.chosen
 
 
 def penalise_repeats(scores: Tensor, recent: Tensor, penalty: float) -> None:

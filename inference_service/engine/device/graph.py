@@ -1,14 +1,20 @@
 """Steps of one shape over and over: captured once on a CUDA device, called as they are elsewhere."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+Made = TypeVar("Made", Tensor, tuple[Tensor, ...])
+
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Numbers of rows that there are steps for; what lacks is filled up."""
+
+
+_ALIGNED = 256
+"""Bytes at multiples of which the inputs of a region begin."""
 
 
 def size_for(count: int, sizes: Sequence[int] = SIZES) -> int | None:
@@ -17,7 +23,7 @@ def size_for(count: int, sizes: Sequence[int] = SIZES) -> int | None:
     return sizes[at] if at < len(sizes) else None
 
 
-class Graph:
+class Graph(Generic[Made]):
     """What `compute` makes of buffers that stay where they are.
 
     On a CUDA device the first call runs it and records its kernels, every other one launches all of them at
@@ -26,15 +32,15 @@ class Graph:
     CUDA.*
     """
 
-    def __init__(self, device: torch.device, compute: Callable[[], Tensor], pool: Any = None) -> None:
+    def __init__(self, device: torch.device, compute: Callable[[], Made], pool: Any = None) -> None:
         """Graphs of one `pool` share their memory, so that only one of them may run at a time."""
         self._device = device
-        self._compute = compute
+        self._compute: Callable[[], Made] = compute
         self._pool = pool
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._made: Tensor
+        self._made: Made
 
-    def __call__(self) -> Tensor:
+    def __call__(self) -> Made:
         """The result, which is the caller's own."""
         if self._device.type != "cuda":
             return self._compute()
@@ -42,7 +48,9 @@ class Graph:
             self._capture()
         assert self._graph is not None
         self._graph.replay()
-        return self._made.clone()
+        if isinstance(self._made, Tensor):
+            return self._made.clone()
+        return tuple(part.clone() for part in self._made)
 
     def _capture(self) -> None:
         """Run once outside the graph, as libraries set themselves up in their first calls; then capture."""
@@ -60,10 +68,74 @@ class Graph:
             self._graph = graph
 
 
+class Region:
+    """A function of tensors that is captured for some shapes of them, and called as it is for others.
+
+    Captured shapes share the memory of their inputs, so only one of them may run at a time.
+    """
+
+    def __init__(
+        self, device: torch.device, compute: Callable[..., tuple[Tensor, ...]], pool: Any = None
+    ) -> None:
+        """`compute` is called with a name, which says what shapes do not, and tensors.
+
+        Graphs of one `pool` share their memory.
+        """
+        self._device = device
+        self._compute = compute
+        self._pool = graph_pool(device) if pool is None else pool
+        self._room = torch.zeros(0, dtype=torch.uint8, device=device)
+        self._known: dict[Hashable, tuple[list[Tensor], Graph[tuple[Tensor, ...]]]] = {}
+
+    def prepare(self, name: Hashable, given: Sequence[Tensor]) -> None:
+        """Capture it for tensors like these; call it for the largest ones first.
+
+        Raises `ValueError` for larger ones than before: graphs that exist read the memory of the first.
+        """
+        places, size = list[int](), 0
+        for it in given:
+            places.append(size)
+            size += -(-it.nbytes // _ALIGNED) * _ALIGNED
+        if not self._known:
+            self._room = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        if size > len(self._room):
+            raise ValueError(f"The first tensors took {len(self._room)} bytes, these take {size}.")
+        buffers = [
+            self._room[at : at + it.nbytes].view(it.dtype).view(it.shape)
+            for at, it in zip(places, given, strict=True)
+        ]
+        graph: Graph[tuple[Tensor, ...]] = Graph(
+            self._device, lambda: self._compute(name, *buffers), self._pool
+        )
+        self._known[_key(name, given)] = buffers, graph
+        self(name, *given)
+
+    def knows(self, name: Hashable, given: Sequence[Tensor]) -> bool:
+        """Whether it is captured for tensors like these."""
+        return _key(name, given) in self._known
+
+    def __call__(self, name: Hashable, *given: Tensor) -> tuple[Tensor, ...]:
+        """What it makes of these tensors, which is the caller's own."""
+        known = self._known.get(_key(name, given)) if self._known else None
+        if known is None:
+            return self._compute(name, *given)
+        buffers, graph = known
+        torch._foreach_copy_(buffers, list(given))
+        return graph()
+
+
+def _key(name: Hashable, given: Sequence[Tensor]) -> Hashable:
+    return name, *((it.shape, it.dtype) for it in given)
+
+
 def make_current(device: torch.device) -> None:
-    """Make a CUDA device the current one of this thread; each thread that uses it must call this."""
+    """Make a CUDA device the current one of this thread; each thread that uses it must call this.
+
+    cuDNN's attention is switched off: with a mask it has returned zeros in half precision on an H200.
+    """
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def graph_pool(device: torch.device) -> Any:

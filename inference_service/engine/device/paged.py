@@ -11,6 +11,8 @@ import torch.nn.attention
 import torch.nn.functional as F
 from torch import Tensor
 
+from inference_service.engine.device.compiling import compiles
+
 logger = logging.getLogger(__name__)
 
 PAGE = 16
@@ -26,7 +28,9 @@ class Contexts:
     table: Tensor
     """Their pages in order, int32 [n, pages]; behind the last one of a context may be any."""
     ends: Tensor
-    """Entries of each context, int32 [n]; the first one begins its first page."""
+    """Entries of each context, int32 [n], from the beginning of its first page on."""
+    begins: Tensor | None = None
+    """Rows of the first page before the first entry, int32 [n]; None where it begins its page."""
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, Contexts, float | None, int | None], Tensor]
@@ -101,6 +105,8 @@ class Way:
     name: str
     why: str
     _attend: Attend
+    all_rows: bool = False
+    """Whether rows of prompts attend in the same call, and contexts may begin within a page."""
 
     def __call__(
         self,
@@ -116,11 +122,21 @@ class Way:
 
 
 def way_on(device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int) -> Way:
-    """The fastest way that computes what `gathered` does there."""
+    """The fastest way that computes what `gathered` does there.
+
+    `flex`, where regions are compiled, as it takes rows of prompts too.
+    """
     why = "this torch has no block tables for variable-length attention"
     if device.type == "cpu":
-        why = "it is a CPU"
-    elif has_block_tables():
+        return Way("gathered", "it is a CPU", gathered)
+    if compiles(device):
+        from inference_service.engine.device import flex  # which needs the pages of this module
+
+        refused = _why_not(flex.over_contexts, device, dtype, heads, kv, head)
+        if not refused:
+            return Way("flex", "", flex.over_contexts, all_rows=True)
+        logger.warning("FlexAttention cannot be used", extra={"reason": refused})
+    if has_block_tables():
         why = _why_not(varlen, device, dtype, heads, kv, head)
         if why and _activate_flash_attention_3():
             why = _why_not(varlen, device, dtype, heads, kv, head)

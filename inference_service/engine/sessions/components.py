@@ -149,6 +149,9 @@ class Ear(Protocol):
     def listen(self, sound: Sound, state: Any) -> tuple[Tensor, Any]:
         """The next part of a clip; `state` is what the call before gave, and nothing to one that begins."""
 
+    def capture(self, streams: int) -> None:
+        """Make ready, on a device other than the CPU, what so many streams need; states come after it."""
+
 
 class Eye(Protocol):
     """Slices of pictures into embeddings of the language model."""
@@ -206,6 +209,9 @@ class Mouth(Protocol):
 
     def say(self, chunks: list[SpeechCodes]) -> list[Arrival]:
         """Float32 samples for each chunk, which may be under way still; states move on in place."""
+
+    def capture(self) -> None:
+        """Make ready what a device other than the CPU does over and over, before the first session."""
 
 
 # --------------------------------------------------------------------------------------------------- prompts

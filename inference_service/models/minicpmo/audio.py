@@ -4,6 +4,7 @@ Names of parameters are those of the published checkpoint (`apm`, `audio_project
 stream is an explicit object; streams of different age are encoded in one call.
 """
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from inference_service.engine.device.graph import Region, size_for
 from inference_service.engine.device.transfer import upload
 from inference_service.models.minicpmo.config import AudioConfig
 
@@ -22,6 +24,8 @@ UNIT = 50
 CAPACITY = LONGEST - UNIT
 """Encoder frames that a stream remembers at most; when the next unit has no room it forgets them all."""
 _CLIPS_AT_ONCE = 8
+_STREAMS = (1, 2, 4, 8, 16)
+"""Numbers of streams whose units are captured; what lacks is filled up."""
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Attention of a layer, by its number: queries, keys and values [batch, heads, n, head size] -> the same."""
@@ -37,11 +41,21 @@ class AudioState:
     cache: Tensor
     """[layers, 2, heads, CAPACITY, head size]."""
     length: int = 0
+    place: "Place | None" = None
+    """Where the cache is among those of all streams; None if it is by itself."""
 
     @property
     def nbytes(self) -> int:
         """Memory that the state takes, from the stream's begin to its end."""
         return self.cache.nbytes
+
+
+class Place:
+    """One of the caches that lie side by side, free again once no state refers to it."""
+
+    def __init__(self, free: list[int]) -> None:
+        self.number = free.pop()
+        weakref.finalize(self, free.append, self.number)
 
 
 class SelfAttention(nn.Module):
@@ -104,12 +118,24 @@ class WhisperEncoder(nn.Module):
 
     def forward(self, x: Tensor, begins: Sequence[int], attend: Attend) -> Tensor:
         """Convolved frames [batch, n, width], at positions from `begins` on: states of the same shape."""
-        count = x.shape[1]
-        x = x + torch.stack([self.embed_positions.weight[begin : begin + count] for begin in begins])
+        count, table = x.shape[1], self.embed_positions.weight
+        return self.encode(x, torch.stack([table[begin : begin + count] for begin in begins]), attend)
+
+    def encode(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Convolved frames and embeddings of their positions, both [batch, n, width]: states like them."""
+        x = x + positions
         for number, layer in enumerate(self.layers):
             x = layer(x, number, attend)
         out: Tensor = self.layer_norm(x)
         return out
+
+
+def _begins(mels: list[Tensor], states: list[AudioState]) -> list[int]:
+    """Where each stream's next unit begins: at 0 if it, shared frames included, has no positions left."""
+    return [
+        0 if state.length + -(-mel.shape[1] // 2) >= LONGEST else state.length
+        for mel, state in zip(mels, states, strict=True)
+    ]
 
 
 def _present(lengths: Sequence[int], like: Tensor) -> Tensor:
@@ -139,18 +165,86 @@ class Ear:
         self.config = config
         self.encoder = encoder
         self.projection = projection
+        self._caches: Tensor | None = None
+        """Of streams side by side, [streams, layers, 2, heads, CAPACITY, head size]."""
+        self._free: list[int] = []
+        self._region: Region | None = None
+
+    def capture(self, streams: int) -> None:
+        """Have memory for the caches of so many streams, and capture units of some numbers of them."""
+        weight = self.encoder.layer_norm.weight
+        self._caches = weight.new_zeros(streams, *self._shape)
+        self._free = list(reversed(range(streams)))
+        self._region = Region(weight.device, self._unit)
+        for count in reversed([it for it in _STREAMS if it < 2 * streams]):
+            frames = weight.new_zeros(count, UNIT, self.config.width)
+            numbers = torch.zeros(2, count, dtype=torch.int64, device=weight.device)
+            self._region.prepare("", [frames, numbers])
+        self._caches.zero_()
 
     def initial_state(self) -> AudioState:
         """The state of a stream that has heard nothing; all the memory that it will ever take."""
+        if self._caches is not None and self._free:
+            place = Place(self._free)
+            cache = self._caches[place.number]
+            cache.zero_()  # what is behind a stream's end is masked, and must be numbers
+            return AudioState(cache, place=place)
+        return AudioState(self.encoder.layer_norm.weight.new_empty(self._shape))
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
         config = self.config
-        heads = config.heads
-        weight = self.encoder.layer_norm.weight
-        return AudioState(weight.new_empty(config.layers, 2, heads, CAPACITY, config.width // heads))
+        return config.layers, 2, config.heads, CAPACITY, config.width // config.heads
 
     def encode(self, mels: list[Tensor], states: list[AudioState]) -> tuple[list[Tensor], list[AudioState]]:
         """One unit of each stream, as `StreamingMel` gives it: embeddings [10, hidden] and new states."""
-        heard, after = self.listen(mels, states)
-        return list(self._pooled(heard)), after
+        if self._region is None or any(state.place is None for state in states):
+            heard, after = self.listen(mels, states)
+            return list(self._pooled(heard)), after
+        embedded: list[Tensor] = []
+        frames, begins = self._convolved(mels), _begins(mels, states)
+        for first in range(0, len(mels), _STREAMS[-1]):
+            part = slice(first, first + _STREAMS[-1])
+            embedded += self._captured(self._region, frames[part], states[part], begins[part])
+        after = [
+            AudioState(state.cache, begin + UNIT, state.place)
+            for state, begin in zip(states, begins, strict=True)
+        ]
+        return embedded, after
+
+    def _captured(
+        self, region: Region, frames: Tensor, states: list[AudioState], begins: list[int]
+    ) -> list[Tensor]:
+        """Embeddings of one unit of each stream; the first one is computed again for those that lack."""
+        count, size = len(states), size_for(len(states), _STREAMS)
+        assert size is not None
+        numbers = np.empty((2, size), np.int64)
+        numbers[:, :count] = begins, [state.place.number for state in states if state.place is not None]
+        numbers[:, count:] = numbers[:, :1]
+        (there,) = upload(frames.device, numbers)
+        frames = torch.cat([frames, frames[:1].expand(size - count, -1, -1)])
+        return list(region("", frames, there)[0][:count])
+
+    def _unit(self, name: str, frames: Tensor, numbers: Tensor) -> tuple[Tensor]:
+        """Embeddings [streams, 10, hidden] of convolved frames [streams, 50, width].
+
+        `numbers`, int64 [2, streams], tell where the frames begin in the caches, and which these are.
+        """
+        assert self._caches is not None
+        caches, (begins, places) = self._caches, numbers.unbind()
+        at = begins[:, None] + torch.arange(UNIT, device=frames.device)
+        is_heard = torch.arange(CAPACITY, device=frames.device) < (begins + UNIT)[:, None]
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            seen = []
+            for part, new in ((0, k), (1, v)):
+                slab = caches[:, layer, part]
+                slab[places[:, None], :, at] = new.transpose(1, 2)
+                seen.append(slab.index_select(0, places))
+            return F.scaled_dot_product_attention(q, seen[0], seen[1], attn_mask=is_heard[:, None, None])
+
+        positions = self.encoder.embed_positions(at)
+        return (self._pooled(self.encoder.encode(frames, positions, attend)),)
 
     def listen(self, mels: list[Tensor], states: list[AudioState]) -> tuple[Tensor, list[AudioState]]:
         """One unit of each stream: encoder states [streams, 50, width], and new states of the streams.
@@ -158,10 +252,7 @@ class Ear:
         A stream forgets what it heard when its unit, shared frames included, has no positions left.
         """
         x = self._convolved(mels)
-        begins = [
-            0 if state.length + -(-mel.shape[1] // 2) >= LONGEST else state.length
-            for mel, state in zip(mels, states, strict=True)
-        ]
+        begins = _begins(mels, states)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             out = []
@@ -171,7 +262,10 @@ class Ear:
                 out.append(F.scaled_dot_product_attention(q[i : i + 1], past[:1], past[1:]))
             return torch.cat(out)
 
-        after = [AudioState(state.cache, begin + UNIT) for state, begin in zip(states, begins, strict=True)]
+        after = [
+            AudioState(state.cache, begin + UNIT, state.place)
+            for state, begin in zip(states, begins, strict=True)
+        ]
         return self.encoder(x, begins, attend), after
 
     def encode_clips(self, clips: list[list[Tensor]]) -> list[Tensor]:

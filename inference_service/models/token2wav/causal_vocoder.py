@@ -1,6 +1,7 @@
 """Chunks of streams through the causal variant of HiFT, which needs no fading."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +51,11 @@ class CausalState:
         """Everything kept."""
         return [self.mel, self.source, self.cycles]
 
+    def holding(self, tensors: Sequence[Tensor]) -> "CausalState":
+        """The same place in a stream, with other tensors."""
+        mel, source, cycles = tensors
+        return CausalState(mel, source, cycles, self.said, self.start)
+
 
 class CausalVocoder:
     """Eight frames behind; whatever the chunks, the same as all at once."""
@@ -68,10 +74,28 @@ class CausalVocoder:
         self, mel: Tensor, states: list[CausalState], *, is_last: bool
     ) -> tuple[Tensor, list[CausalState]]:
         """The next frames [batch, 80, n] of streams of one shape: samples [batch, ...], and new states."""
+        return self.advance_from(self.noise_begins(states), mel, states, is_last=is_last)
+
+    def noise_begins(self, states: list[CausalState]) -> Tensor:
+        """Where the streams read their noise, int64 [batch] on the device."""
+        return self._noise.begins([HOP * (state.start + state.sourced) for state in states])
+
+    def moved(self, state: CausalState, samples: int, tensors: Sequence[Tensor]) -> CausalState:
+        """The state after a chunk of so many samples that left these tensors."""
+        after = state.holding(tensors)
+        # All frames that came are kept but those before the `_PAST` ones of what is said.
+        ready = state.said + samples // HOP
+        cut = max(0, ready - _PAST)
+        return replace(after, said=ready - cut, start=state.start + cut)
+
+    def advance_from(
+        self, begins: Tensor, mel: Tensor, states: list[CausalState], *, is_last: bool
+    ) -> tuple[Tensor, list[CausalState]]:
+        """As `advance`, with the noise that begins there."""
         said = states[0].said
         mel = torch.cat([torch.stack([state.mel for state in states]), mel], dim=2)
         frames = mel.shape[2]
-        source, cycles = self._source(mel, states, is_last=is_last)
+        source, cycles = self._source(mel, states, begins, is_last=is_last)
         shaped = frames if is_last else source.shape[1] // HOP - _MEL_AHEAD
         ready = frames if is_last else max(shaped - _WAVE_AHEAD, said)
         samples = source[:, :0]
@@ -90,7 +114,9 @@ class CausalVocoder:
             for i, state in enumerate(states)
         ]
 
-    def _source(self, mel: Tensor, states: list[CausalState], *, is_last: bool) -> tuple[Tensor, Tensor]:
+    def _source(
+        self, mel: Tensor, states: list[CausalState], begins: Tensor, *, is_last: bool
+    ) -> tuple[Tensor, Tensor]:
         """The excitation [batch, samples] as far as the pitch is known; and its cycles at the end."""
         source = torch.stack([state.source for state in states])
         cycles = torch.stack([state.cycles for state in states])
@@ -101,7 +127,6 @@ class CausalVocoder:
         if not f0.shape[1]:
             return source, cycles
         periods = (self._hift.cycles(f0.double()) + cycles[:, :, None]) % 1
-        firsts = [HOP * (state.start + state.sourced) for state in states]
-        noise = self._noise.at(firsts, HOP * f0.shape[1])
+        noise = self._noise.read(begins, HOP * f0.shape[1])
         new = self._hift.excite(periods.repeat_interleave(HOP, 2), f0, noise)
         return torch.cat([source, new], dim=1), periods[:, :, -1]

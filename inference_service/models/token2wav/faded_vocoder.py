@@ -1,6 +1,7 @@
 """Chunks of streams through HiFT, faded over where they meet."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +41,11 @@ class FadedState:
         """Everything kept."""
         return [self.mel, self.source, self.speech, self.cycles]
 
+    def holding(self, tensors: Sequence[Tensor]) -> "FadedState":
+        """The same place in a stream, with other tensors."""
+        mel, source, speech, cycles = tensors
+        return FadedState(mel, source, speech, cycles, self.chunks)
+
 
 class FadedVocoder:
     """HiFT sees to both sides: a chunk ends 8 frames early, and the next one says these again.
@@ -70,8 +76,22 @@ class FadedVocoder:
 
         A chunk that is not the last must bring the frames to at least 8.
         """
+        return self.advance_from(self.noise_begins(states), mel, states, is_last=is_last)
+
+    def noise_begins(self, states: list[FadedState]) -> Tensor:
+        """Where the streams read their noise, int64 [batch] on the device."""
+        return self._noise.chunk_begins([state.chunks for state in states])
+
+    def moved(self, state: FadedState, samples: int, tensors: Sequence[Tensor]) -> FadedState:
+        """The state after a chunk of so many samples that left these tensors."""
+        return replace(state.holding(tensors), chunks=state.chunks + 1)
+
+    def advance_from(
+        self, begins: Tensor, mel: Tensor, states: list[FadedState], *, is_last: bool
+    ) -> tuple[Tensor, list[FadedState]]:
+        """As `advance`, with the noise that begins there."""
         mel = torch.cat([torch.stack([state.mel for state in states]), mel], dim=2)
-        source, cycles = self._source(mel, states)
+        source, cycles = self._source(mel, states, begins)
         speech = self._hift.decode(mel, source)
         said = torch.stack([state.speech for state in states])
         if said.shape[1]:
@@ -91,7 +111,7 @@ class FadedVocoder:
         ]
         return (speech if is_last else speech[:, :-FADE]), new
 
-    def _source(self, mel: Tensor, states: list[FadedState]) -> tuple[Tensor, Tensor]:
+    def _source(self, mel: Tensor, states: list[FadedState], begins: Tensor) -> tuple[Tensor, Tensor]:
         """The excitation [batch, samples], of which the beginning is known; and its cycles at the end."""
         f0 = self._hift.f0_predictor(mel)
         known = torch.stack([state.source for state in states])
@@ -100,7 +120,7 @@ class FadedVocoder:
         if overlap and self._phase_goes_on:
             stand = torch.stack([state.cycles for state in states])
             cycles = cycles + (stand - cycles[:, :, overlap - 1])[:, :, None]
-        noise = self._noise.of_chunks([state.chunks for state in states], cycles.shape[2])
+        noise = self._noise.read(begins, cycles.shape[2])
         source = self._hift.excite(cycles, f0, noise)
         source = torch.cat([known, source[:, overlap:]], dim=1)
         return source, cycles[:, :, -1] % 1

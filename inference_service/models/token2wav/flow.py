@@ -5,7 +5,7 @@ in one batch; nothing of a stream stays in the module.
 """
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeVar
@@ -70,6 +70,12 @@ class FlowState:
         encoder = self.encoder
         kept = [encoder.look, encoder.up, encoder.first, encoder.second]
         return [self.speaker, *kept, self.attention, self.convolution]
+
+    def holding(self, tensors: Sequence[Tensor]) -> "FlowState":
+        """A state of the same voice with other tensors."""
+        speaker, look, up, first, second, attention, convolution = tensors
+        encoder = EncoderState(look, up, first, second)
+        return FlowState(self.prompt_frames, speaker, encoder, attention, convolution)
 
 
 class Decoder(nn.Module):

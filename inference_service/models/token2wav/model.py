@@ -15,6 +15,7 @@ from inference_service.models.token2wav.faded_vocoder import FadedVocoder
 from inference_service.models.token2wav.flow import Flow, VoicePrompt, drained
 from inference_service.models.token2wav.hift import Hift
 from inference_service.models.token2wav.noise import SourceNoise, flow_noise
+from inference_service.models.token2wav.seconds import BATCHES, Seconds
 from inference_service.models.token2wav.stream import (
     StreamCodes,
     StreamState,
@@ -76,6 +77,12 @@ class Token2Wav(nn.Module):
             self.vocoder = CausalVocoder(self.hift, self.source_noise)
         else:
             self.vocoder = FadedVocoder(self.hift, self.source_noise, reference_quirks=reference_quirks)
+        self._seconds: Seconds | None = None
+
+    @torch.inference_mode()
+    def capture(self, voice: VoiceCache) -> None:
+        """Capture whole seconds of streams in this voice; other voices are computed as before."""
+        self._seconds = Seconds(self.flow, self.vocoder, voice.flow)
 
     @torch.inference_mode()
     def hear(self, prompt: VoicePrompt) -> VoiceCache:
@@ -124,19 +131,38 @@ class Token2Wav(nn.Module):
         mels: dict[int, Tensor] = {}
         waves: dict[int, Tensor] = {}
         device = self.flow.noise.device
-        for group in _grouped(turns, lambda turn: (turn.state.flow.shape, len(turn.chunk.tokens))):
+        for group in self._cut(_grouped(turns, lambda turn: (turn.state.flow.shape, len(turn.chunk.tokens)))):
             (tokens,) = upload(device, np.array([turn.chunk.tokens for turn in group]))
             flows = [turn.state.flow for turn in group]
-            mel, flows = self.flow.advance(tokens, flows, is_last=group[0].chunk.is_last)
+            if self._seconds is None or group[0].chunk.is_last:
+                mel, flows = self.flow.advance(tokens, flows, is_last=group[0].chunk.is_last)
+            else:
+                mel, flows = self._seconds.flow(tokens, flows)
             for turn, frames, flow in zip(group, mel, flows, strict=True):
                 mels[turn.job], turn.state.flow = frames, flow
-        for group in _grouped(turns, lambda turn: (turn.state.vocoder.shape, len(mels[turn.job]))):
+        for group in self._cut(_grouped(turns, lambda turn: (turn.state.vocoder.shape, len(mels[turn.job])))):
             mel = torch.stack([mels[turn.job].T for turn in group])
             vocoders = [turn.state.vocoder for turn in group]
-            wave, vocoders = self.vocoder.advance(mel, vocoders, is_last=group[0].chunk.is_last)
+            if self._seconds is None or group[0].chunk.is_last:
+                wave, vocoders = self.vocoder.advance(mel, vocoders, is_last=group[0].chunk.is_last)
+            else:
+                wave, vocoders = self._seconds.vocode(mel, vocoders)
             for turn, samples, vocoder in zip(group, wave, vocoders, strict=True):
                 waves[turn.job], turn.state.vocoder = samples, vocoder
         return waves
+
+    def _cut(self, groups: list[list[_Turn]]) -> list[list[_Turn]]:
+        """Groups of as many streams as there are captured passes for."""
+        if self._seconds is None:
+            return groups
+        cut = []
+        for group in groups:
+            begin = 0
+            while begin < len(group):
+                size = next(count for count in BATCHES if count <= len(group) - begin)
+                cut.append(group[begin : begin + size])
+                begin += size
+        return cut
 
 
 def _turns(jobs: list[StreamCodes]) -> list[_Turn]:

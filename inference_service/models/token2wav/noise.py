@@ -38,12 +38,16 @@ class SourceNoise(nn.Module):
         generator = torch.Generator().manual_seed(_SEED)
         return cls(torch.randn(_ROWS, harmonics + 1, generator=generator), _STRIDE)
 
-    def of_chunks(self, chunks: list[int], samples: int) -> Tensor:
-        """For chunks of these numbers, [batch, samples, harmonics + 1]."""
-        return self.at([self._stride * chunk for chunk in chunks], samples)
+    def chunk_begins(self, chunks: list[int]) -> Tensor:
+        """Where chunks of these numbers begin to read, int64 [batch] on the device."""
+        return self.begins([self._stride * chunk for chunk in chunks])
 
-    def at(self, firsts: list[int], samples: int) -> Tensor:
-        """For streams at these samples, [batch, samples, harmonics + 1]."""
-        (begin,) = upload(self.table.device, np.array([first % len(self.table) for first in firsts]))
-        rows = begin[:, None] + torch.arange(samples, device=self.table.device)
+    def begins(self, firsts: list[int]) -> Tensor:
+        """Where streams at these samples read, int64 [batch] on the device."""
+        (begins,) = upload(self.table.device, np.array([first % len(self.table) for first in firsts]))
+        return begins
+
+    def read(self, begins: Tensor, samples: int) -> Tensor:
+        """[batch, samples, harmonics + 1] from there on."""
+        rows = begins[:, None] + torch.arange(samples, device=self.table.device)
         return self.table[rows % len(self.table)]

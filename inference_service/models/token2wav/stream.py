@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,6 +25,8 @@ class VocoderState(Protocol):
     @property
     def tensors(self) -> list[Tensor]: ...
 
+    def holding(self, tensors: Sequence[Tensor]) -> Any: ...
+
 
 class Vocoder(Protocol):
     """Mel frames to samples; its states are of one kind."""
@@ -34,6 +36,17 @@ class Vocoder(Protocol):
 
     def advance(self, mel: Tensor, states: list[Any], *, is_last: bool) -> tuple[Tensor, list[Any]]:
         """The next frames [batch, 80, n] of streams of one shape: samples [batch, ...], and new states."""
+
+    def noise_begins(self, states: list[Any]) -> Tensor:
+        """Where the streams read their noise, int64 [batch] on the device."""
+
+    def advance_from(
+        self, begins: Tensor, mel: Tensor, states: list[Any], *, is_last: bool
+    ) -> tuple[Tensor, list[Any]]:
+        """As `advance`, with the noise that begins there."""
+
+    def moved(self, state: Any, samples: int, tensors: Sequence[Tensor]) -> Any:
+        """The state after a chunk of so many samples that left these tensors."""
 
 
 @dataclass(frozen=True)

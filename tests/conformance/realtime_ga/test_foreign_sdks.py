@@ -64,13 +64,13 @@ def secure(shipped: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         assert key not in stack.log.text
 
 
-def run(*command: str, **variables: str) -> Any:
-    """What a program printed last."""
+def run(*command: str, timeout_s: float = PATIENCE_S, **variables: str) -> Any:
+    """Return what a program printed last."""
     done = subprocess.run(
         command,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=timeout_s,
         cwd=SDKS,
         env={**os.environ, **variables},
     )

@@ -19,7 +19,7 @@ from tests.conformance.support.client import Client, RawClient
 from tests.support.forks.process import Process, start
 from tests.support.patience import PATIENCE_S, START_S
 from tests.support.scripted_engine import Play, Script
-from tests.ws_adapter.support.process import ADMIT_ALL
+from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 
 _KNOWN = "next script is known"
 
@@ -225,7 +225,7 @@ class Stack:
 def running_stack(*workers: Worker, options: tuple[str, ...] = (), wait: bool = True) -> Iterator[Stack]:
     """An adapter with these command line options; with `wait` it knows its workers already."""
     targets = ",".join(worker.target for worker in workers)
-    arguments = ("adapter", "--port", "0", "--worker", targets, *ADMIT_ALL, *options)
+    arguments = ("adapter", "--port", "0", "--worker", targets, *ADAPTER_OPTIONS, *options)
     with running("antiphon.cli", *arguments) as (process, log):
         stack = Stack(process, log, wait_for(process, log, "adapter ready on "), workers[0])
         if wait:

@@ -11,7 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from tests.e2e.conftest import Recording, antiphon
 from tests.support.redis_server import RedisServer
-from tests.ws_adapter.support.process import ADMIT_ALL
+from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 
 PATIENCE_S = 60.0
 
@@ -45,7 +45,7 @@ async def test_conversation_goes_on_while_redis_hangs_and_after_it_was_killed(
     shared = ("--dispatcher", redis_server.url)
     with (
         antiphon("worker", "--listen", "127.0.0.1:0", "--slots", "1", *shared),
-        antiphon("adapter", "--port", "0", *ADMIT_ALL, *shared) as adapter,
+        antiphon("adapter", "--port", "0", *ADAPTER_OPTIONS, *shared) as adapter,
     ):
         async with connect(adapter.address.replace("http", "ws") + "/ws/duplex/adx_talk") as socket:
             await said(socket, "queue_done")

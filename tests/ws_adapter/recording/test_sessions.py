@@ -25,7 +25,7 @@ from tests.support.scripted_engine import (
     turn_end,
 )
 from tests.ws_adapter.support.conversation import CLOSE, Event
-from tests.ws_adapter.support.process import ADMIT_ALL
+from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 from tests.ws_adapter.support.recordings import Read, b64, failing, noise, read_recording, read_wav
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, Stage, running_adapter, until
 from tests.ws_adapter.worker.test_session_streams import JPEG
@@ -338,7 +338,7 @@ async def test_files_that_may_not_grow_stay_whole_and_the_conversation_goes_on(t
     engine = ScriptedEngine(*TALK, slots=2)
     async with running_worker(engine, slots=2) as worker:
         adapter = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", LIMITED_ADAPTER, "adapter", "--port", "0", *ADMIT_ALL),
+            *(sys.executable, "-c", LIMITED_ADAPTER, "adapter", "--port", "0", *ADAPTER_OPTIONS),
             *("--worker", worker.address, "--recordings", recordings),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

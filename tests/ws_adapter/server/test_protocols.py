@@ -1,4 +1,4 @@
-"""Every kind of WebSocket has its machine."""
+"""Every kind of session has its machine."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from ws_adapter.process.clock import LoopClock
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.wire.limits import Limits
 from ws_adapter.server.protocols import MACHINES, MachineMaker, new_session_id, new_token
-from ws_adapter.web.routes import Dialect, Selection, select
+from ws_adapter.web.routes import COMPLETING, Dialect, Selection, select
 
 PATHS = (
     "/v1/realtime",
@@ -31,14 +31,16 @@ def selections() -> Iterator[Selection]:
     opened = select("/v1/realtime", [], Mode.VIDEO, set(Mode), {Mode.TRANSCRIPTION})  # by a client secret
     assert isinstance(opened, Selection)
     yield opened
+    yield COMPLETING
 
 
 async def test_whatever_is_selected_has_one_entry_in_the_table() -> None:
-    maker = MachineMaker(LoopClock())
+    clock = LoopClock()
+    maker = MachineMaker(clock)
     found = set()
     for selection in selections():
         found.add((selection.dialect, selection.mode))
-        machine = maker.make(selection, new_session_id(selection.dialect), Limits(), lambda: None)
+        machine = maker.make(selection, new_session_id(selection.dialect), Limits(), lambda: None, clock)
         assert not machine.is_over
 
     assert found == set(MACHINES)

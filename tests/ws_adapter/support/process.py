@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 
 from tests.ws_adapter.support.stage import PATIENCE_S
 
-ADMIT_ALL = ("--max-cpu", "0", "--max-loop-lag-ms", "0")
-"""A machine that is busy with other tests must not turn clients away."""
+ADAPTER_OPTIONS = ("--max-cpu", "0", "--max-loop-lag-ms", "0", "--resume-window-s", "0")
+"""A machine that is busy with other tests must not turn clients away, and a client that vanishes does so for
+good, except where a test says how long it may stay away."""
 
 
 _AS_FROM_A_TERMINAL = (
@@ -20,11 +21,21 @@ _AS_FROM_A_TERMINAL = (
 
 @asynccontextmanager
 async def adapter_process(
-    worker: str, *arguments: str
+    worker: str, *arguments: str, errors: int | None = None
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    command = ["-m", "antiphon.cli", "adapter", "--port", "0", "--worker", worker, *ADMIT_ALL, *arguments]
+    command = [
+        "-m",
+        "antiphon.cli",
+        "adapter",
+        "--port",
+        "0",
+        "--worker",
+        worker,
+        *ADAPTER_OPTIONS,
+        *arguments,
+    ]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _AS_FROM_A_TERMINAL, *command), stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-c", _AS_FROM_A_TERMINAL, *command), stdout=asyncio.subprocess.PIPE, stderr=errors
     )
     try:
         assert process.stdout is not None

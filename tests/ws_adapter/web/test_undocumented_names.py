@@ -10,7 +10,7 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
 OF_A_CONNECTION = ("drain", "loop", "protocol", "transport")
-OF_ITS_PROTOCOL = ("close_sent", "max_message_size")
+OF_ITS_PROTOCOL = ("close_rcvd", "close_sent", "max_message_size")
 OF_FRAMES = ("apply_mask",)
 
 

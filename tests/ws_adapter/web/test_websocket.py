@@ -45,7 +45,12 @@ async def echoing(
         raise AssertionError("only WebSockets connect here")
 
     create: Any = partial(
-        PublicConnection, arriving=Arriving(0), byte_count=ByteCount(), answer=refuse, coming=set()
+        PublicConnection,
+        arriving=Arriving(0),
+        byte_count=ByteCount(),
+        answer=refuse,
+        coming=set(),
+        open_session=lambda request: request.abort(),
     )
     async with serve(echo, "127.0.0.1", 0, create_connection=create, compression=None, **options) as server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", connections

@@ -12,9 +12,11 @@ from ws_adapter.protocol.wire.events import (
     ErrorEvent,
     InputId,
     OutputAudio,
+    ResumeField,
     SessionQueued,
     SessionQueueDone,
     SessionQueueUpdate,
+    SessionResumed,
     TokenUsage,
     TraceContext,
 )
@@ -54,6 +56,9 @@ class ChatCreated(TimedEvent, kw_only=True, tag="session.created"):
     """Paths in `payload` of what was accepted but is not honoured."""
     recording_session_id: str | None = None
     """Name of the recording that is made."""
+    resume: ResumeField = None
+
+    offers_resume: ClassVar = True
 
 
 class ReplyDelta(TimedEvent, kw_only=True, tag="response.output.delta"):
@@ -121,6 +126,7 @@ SERVER_EVENTS = (
     SessionQueueUpdate,
     SessionQueueDone,
     ChatCreated,
+    SessionResumed,
     ReplyText,
     ReplyAudio,
     ReplyThinking,

@@ -9,6 +9,7 @@ from antiphon.semconv import Reason
 from ws_adapter.protocol.chat import ws_chat_events
 from ws_adapter.protocol.chat.content import ChatRules, Request, read_request
 from ws_adapter.protocol.chat.reply import Reply, failure
+from ws_adapter.protocol.chat.tools import CallPiece
 from ws_adapter.protocol.chat.ws_chat_events import Chunk, Done, Error, PrefillDone, QueueDone
 from ws_adapter.protocol.core.actions import (
     Action,
@@ -77,7 +78,7 @@ class Chat(Deaf):
         self._init_at: float | None = None
         self._reading = Reading()
         self._request: Request | None = None
-        self._reply = Reply(0.0, streaming=True)
+        self.reply = Reply(0.0, streaming=True)
         self._unsupported: list[str] = []
         self._has_waited = False
         self._is_going_away = False
@@ -98,7 +99,7 @@ class Chat(Deaf):
         """See `Machine.held_bytes`."""
         if self.is_over:
             return 0
-        held = self._reading.held_bytes + self._reply.audio_bytes
+        held = self._reading.held_bytes + self.reply.audio_bytes
         if self._request is None or self.state is State.GENERATE:
             return held
         return held + self._request.size
@@ -126,7 +127,7 @@ class Chat(Deaf):
         if drops_input:
             return self._conclude(errors.OVERLOADED)
         self._init_at = None
-        read = partial(_read, frame, self._catalogue())
+        read = partial(self.read, frame, self._catalogue())
         if len(frame) > LARGE_FRAME:
             return self._reading.apart(len(frame), read, self._take)
         return self._take(read(), now)
@@ -146,11 +147,11 @@ class Chat(Deaf):
             case Refusal():
                 is_json = request.code is not ErrorCode.INVALID_JSON
                 close = CloseCode.POLICY_VIOLATION if is_json else CloseCode.UNSUPPORTED_DATA
-                return self._refuse(request.code, request.message, close)
+                return self._conclude(Verdict(request.code, request.message, None, close), request)
         self._request = request
-        self._reply = Reply(now, streaming=request.streaming)
+        self.reply = Reply(now, streaming=request.streaming)
         self.state = State.QUEUED
-        return [TakeSlot("")]  # the protocol has no field for a model
+        return [TakeSlot(self.setup_of(request).model)]
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
         """See `Machine.congested`. What is being said cannot be held up."""
@@ -196,7 +197,7 @@ class Chat(Deaf):
             return []
         told = [Send(QueueDone())] if self._has_waited and self.state is State.QUEUED else []
         self.state = State.PREFILL
-        return [*told, OpenWorkerSession(ChatSetup(voice=self._request.voice or NO_VOICE))]
+        return [*told, OpenWorkerSession(self.setup_of(self._request))]
 
     def displaced(self) -> None:
         """See `Machine.displaced`."""
@@ -212,16 +213,15 @@ class Chat(Deaf):
             return []
         match signal:
             case Ready():
-                turn, self._unsupported = self._request.for_worker(signal, has_own_session=True)
-                return [RunTurn(1, turn)]
+                return self.run(self._request, signal)
             case Prefilled():
-                self._reply.prefilled = signal
+                self.reply.prefilled = signal
                 ignored = self._request.ignored_by(signal)
                 self._unsupported = list(listed([*self._unsupported, *ignored]))
                 self.state = State.GENERATE
-                return [Send(PrefillDone(input_tokens=self._reply.input_tokens))]
+                return self.was_read()
             case Piece():
-                return self._said(signal)
+                return self._say(signal)
             case UnitDone():
                 return self._done(signal)
             case GoingAway():
@@ -232,35 +232,68 @@ class Chat(Deaf):
                 )
         return []
 
-    def _said(self, piece: Piece) -> list[Action]:
+    def _say(self, piece: Piece) -> list[Action]:
         try:
-            called = self._reply.add(piece)
+            called = self.reply.add(piece)
         except Refusal as refusal:
-            return self._refuse(refusal.code, refusal.message)
-        if not self._reply.streaming or not (piece.text or piece.audio or piece.thinking or called):
+            return self.refuse(refusal)
+        if not self.reply.streaming or not (piece.text or piece.audio or piece.thinking or called):
             return []
+        return self.said(piece, called)
+
+    def _done(self, done: UnitDone) -> list[Action]:
+        if done.end is UnitEnd.FAILED:
+            return self.refuse(failure(done))
+        if done.end is UnitEnd.CANCELLED:
+            return self._conclude(VERDICTS[Reason.WORKER_LOST])
+        self.state = State.DONE
+        return [*self.answered(done), CloseSocket(CloseCode.NORMAL, errors.DONE)]
+
+    # --------------------------------------------------------------- what the dialect says of it
+
+    def read(self, frame: bytes, catalogue: Catalogue | None) -> Request | Refusal | InvalidUtf8:
+        """Return the request in a frame, or what is wrong with it. Runs beside the event loop."""
+        try:
+            return read_request(_DECODER.decode(frame), _RULES, capabilities_of("", catalogue))
+        except (Refusal, InvalidUtf8) as fault:
+            return fault
+
+    def setup_of(self, request: Request) -> ChatSetup:
+        """Return what the session at the worker is to be. The protocol has no field for a model."""
+        return ChatSetup(voice=request.voice or NO_VOICE)
+
+    def run(self, request: Request, ready: Ready) -> list[Action]:
+        """Give the turn to a worker that is ready."""
+        turn, self._unsupported = request.for_worker(ready, has_own_session=True)
+        return [RunTurn(1, turn)]
+
+    def was_read(self) -> list[Action]:
+        """Tell that the model has read the messages."""
+        return [Send(PrefillDone(input_tokens=self.reply.input_tokens))]
+
+    def said(self, piece: Piece, called: CallPiece | None) -> list[Action]:
+        """Tell a piece of a streamed answer."""
         chunk = Chunk(text_delta=piece.text, audio_data=piece.audio or None)
         chunk.thinking_delta, chunk.tool_call = piece.thinking, called
         return [Send(chunk)]
 
-    def _done(self, done: UnitDone) -> list[Action]:
-        if done.end is UnitEnd.FAILED:
-            refusal = failure(done)
-            return self._refuse(refusal.code, refusal.message)
-        if done.end is UnitEnd.CANCELLED:
-            return self._conclude(VERDICTS[Reason.WORKER_LOST])
-        self.state = State.DONE
+    def answered(self, done: UnitDone) -> list[Action]:
+        """Tell the whole answer."""
         event = Done(
-            text=self._reply.text,
+            text=self.reply.text,
             generated_tokens=done.tokens.output_token_details.text_tokens,
-            input_tokens=self._reply.input_tokens,
-            audio_data=self._reply.audio or None,
+            input_tokens=self.reply.input_tokens,
+            audio_data=self.reply.audio or None,
             recording_session_id=self._recording_id,
             unsupported_fields=self._unsupported,
-            thinking=self._reply.thinking,
-            tool_calls=self._reply.calls.complete,
+            thinking=self.reply.thinking,
+            tool_calls=self.reply.calls.complete,
         )
-        return [Send(event), CloseSocket(CloseCode.NORMAL, errors.DONE)]
+        return [Send(event)]
+
+    def failed(self, verdict: Verdict, code: ErrorCode, refusal: Refusal | None) -> list[Action]:
+        """Tell the one error; `refusal` is the fault of the request, where it was that."""
+        return [Send(Error(error=verdict.message, code=code))]
 
     # ---------------------------------------------------------------------------------- the rest
 
@@ -271,7 +304,7 @@ class Chat(Deaf):
         message = (
             f"no request came within {self._limits.init_timeout_s:g} s; connect again and send it at once"
         )
-        return self._refuse(ErrorCode.INIT_TIMEOUT, message)
+        return self.refuse(Refusal(ErrorCode.INIT_TIMEOUT, message))
 
     def ended(self, verdict: Verdict) -> list[Action]:
         """See `Machine.ended`."""
@@ -283,24 +316,23 @@ class Chat(Deaf):
             return []
         return self._conclude(errors.SHUTTING_DOWN if self.is_waiting else errors.SERVER_SHUTDOWN)
 
-    def _refuse(self, code: ErrorCode, message: str, close: CloseCode | None = None) -> list[Action]:
-        return [] if self.is_over else self._conclude(Verdict(code, message, None, close))
+    def refuse(self, refusal: Refusal) -> list[Action]:
+        """End the session with an error of the request."""
+        if self.is_over:
+            return []
+        return self._conclude(Verdict(refusal.code, refusal.message, None, None), refusal)
 
-    def _conclude(self, verdict: Verdict) -> list[Action]:
+    def _conclude(self, verdict: Verdict, refusal: Refusal | None = None) -> list[Action]:
         """The one error, and the end."""
         self.state = State.DONE
         if verdict.close is CloseCode.INVALID_UTF8:
-            return [CloseSocket(verdict.close, verdict.message)]
+            return [*self.not_text(), CloseSocket(verdict.close, verdict.message)]
         code = verdict.code or _CODES.get(verdict.closed or "", ErrorCode.INFERENCE_ERROR)
         close = verdict.close
         if close is None:
             close = CloseCode.INTERNAL_ERROR if code.is_servers else CloseCode.POLICY_VIOLATION
-        return [Send(Error(error=verdict.message, code=code)), CloseSocket(close, verdict.closed or code)]
+        return [*self.failed(verdict, code, refusal), CloseSocket(close, verdict.closed or code)]
 
-
-def _read(frame: bytes, catalogue: Catalogue | None) -> Request | Refusal | InvalidUtf8:
-    """The request, or what is wrong with it."""
-    try:
-        return read_request(_DECODER.decode(frame), _RULES, capabilities_of("", catalogue))
-    except (Refusal, InvalidUtf8) as fault:
-        return fault
+    def not_text(self) -> list[Action]:
+        """Tell that the request is not UTF-8, which a WebSocket tells by its close code."""
+        return []

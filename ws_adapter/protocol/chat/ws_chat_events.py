@@ -8,7 +8,14 @@ from ws_adapter.protocol.chat.fields import ChatFields
 from ws_adapter.protocol.chat.tools import CallPiece, DoneCall
 from ws_adapter.protocol.duplex.ws_duplex_events import Queued, QueueUpdate
 from ws_adapter.protocol.wire.errors import ErrorCode
-from ws_adapter.protocol.wire.events import Count, Fault, OutputAudio, ServerEvent
+from ws_adapter.protocol.wire.events import (
+    Count,
+    Fault,
+    OutputAudio,
+    ResumeField,
+    ServerEvent,
+    SessionResumed,
+)
 
 # ----------------------------------------------------------------------------------------------- client
 
@@ -30,6 +37,9 @@ class PrefillDone(ServerEvent, kw_only=True, tag="prefill_done"):
     """The model has read all messages."""
 
     input_tokens: Count
+    resume: ResumeField = None
+
+    offers_resume: ClassVar = True
 
 
 class Chunk(ServerEvent, kw_only=True, tag="chunk"):
@@ -84,5 +94,5 @@ class Error(ServerEvent, kw_only=True, tag="error"):
         self.trace_id = trace_id
 
 
-SERVER_EVENTS = (Queued, QueueUpdate, QueueDone, PrefillDone, Chunk, Done, Error)
+SERVER_EVENTS = (Queued, QueueUpdate, QueueDone, PrefillDone, SessionResumed, Chunk, Done, Error)
 """Everything that the server may send in this dialect."""

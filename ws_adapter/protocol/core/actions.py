@@ -1,6 +1,7 @@
 """What a dialect wants done. The session carries actions out in the order in which they were returned."""
 
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
@@ -161,6 +162,18 @@ class Note(Struct, frozen=True):
     text: str
 
 
+class Respond(Struct, frozen=True):
+    """Begin the answer to an HTTP request; what is sent from here on is its body.
+
+    `streams`: the body is server-sent events, one for each event, and not one JSON object.
+    """
+
+    status: HTTPStatus
+    streams: bool = False
+    retry_s: int | None = None
+    """When the client may come back."""
+
+
 class CloseSocket(Struct, frozen=True):
     """The conversation is over: release the slot, send what is left, close."""
 
@@ -183,6 +196,7 @@ Action: TypeAlias = (
     | HoldInput
     | Become
     | Note
+    | Respond
     | CloseSocket
 )
 

@@ -88,6 +88,8 @@ class Generation(Struct, frozen=True):
     top_p: float | None = 0.8
     """None is as the model has it."""
     length_penalty: float = 1.0
+    stop: tuple[str, ...] = ()
+    """Texts that end the answer and are left out of it."""
 
 
 class Turn(Struct, frozen=True):

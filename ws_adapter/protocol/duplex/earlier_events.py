@@ -16,10 +16,12 @@ from ws_adapter.protocol.wire.events import (
     Metrics,
     OutputAudio,
     Pictures,
+    ResumeField,
     ServerEvent,
     SessionQueued,
     SessionQueueDone,
     SessionQueueUpdate,
+    SessionResumed,
     Settings,
     Slices,
     TokenUsage,
@@ -97,6 +99,9 @@ class SessionCreated(ServerEvent, kw_only=True, tag="session.created"):
     """Name of the recording that is made."""
     unsupported_fields: list[str] = field(default_factory=list)
     """Paths in `session` of what was accepted but is not honoured."""
+    resume: ResumeField = None
+
+    offers_resume: ClassVar = True
 
 
 class OutputEvent(ServerEvent, kw_only=True):
@@ -140,6 +145,7 @@ SERVER_EVENTS = (
     SessionQueueUpdate,
     SessionQueueDone,
     SessionCreated,
+    SessionResumed,
     AudioDelta,
     Listen,
     SessionClosed,

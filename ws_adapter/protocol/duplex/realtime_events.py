@@ -15,10 +15,12 @@ from ws_adapter.protocol.wire.events import (
     OutputAudio,
     Pictures,
     Prompt,
+    ResumeField,
     ServerEvent,
     SessionQueued,
     SessionQueueDone,
     SessionQueueUpdate,
+    SessionResumed,
     Settings,
     Slices,
     TokenUsage,
@@ -152,6 +154,9 @@ class SessionCreated(TimedEvent, kw_only=True, tag="session.created"):
     """Paths in `payload` of what was accepted but is not honoured."""
     recording_session_id: str | None = None
     """Name of the recording that is made."""
+    resume: ResumeField = None
+
+    offers_resume: ClassVar = True
 
 
 class OutputDelta(TimedEvent, kw_only=True, tag="response.output.delta"):
@@ -225,6 +230,7 @@ SERVER_EVENTS = (
     SessionQueueUpdate,
     SessionQueueDone,
     SessionCreated,
+    SessionResumed,
     ListenDelta,
     TextDelta,
     AudioDelta,

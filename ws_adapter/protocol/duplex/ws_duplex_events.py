@@ -15,7 +15,9 @@ from ws_adapter.protocol.wire.events import (
     Pictures,
     Position,
     Prompt,
+    ResumeField,
     ServerEvent,
+    SessionResumed,
     Settings,
     Slices,
     VoiceFields,
@@ -138,6 +140,9 @@ class Prepared(ServerEvent, kw_only=True, tag="prepared"):
     """Name of the recording that is made."""
     unsupported_fields: list[str] = field(default_factory=list)
     """Paths in `prepare` of what was accepted but is not honoured."""
+    resume: ResumeField = None
+
+    offers_resume: ClassVar = True
 
 
 class Result(ServerEvent, kw_only=True, tag="result"):
@@ -234,6 +239,7 @@ SERVER_EVENTS = (
     QueueUpdate,
     QueueDone,
     Prepared,
+    SessionResumed,
     Result,
     Paused,
     Resumed,

@@ -15,7 +15,9 @@ from ws_adapter.protocol.wire.events import (
     MAX_PROMPT_CHARACTERS,
     Count,
     Fault,
+    ResumeField,
     ServerEvent,
+    SessionResumed,
 )
 
 MAX_HISTORY: Final = 128
@@ -39,6 +41,7 @@ class Code(StrEnum):
     RATE_LIMITED = "rate_limit_exceeded"
     SLOW_CONSUMER = "slow_consumer"
     INVALID_KEY = "invalid_api_key"
+    RESUME_FAILED = "resume_failed"
     QUEUE_CANCELLED = "queue_cancelled"
     UNSUPPORTED_MODE = "unsupported_mode"
     # The server's.
@@ -410,6 +413,9 @@ class SessionStarted(LiveEvent, kw_only=True, tag="session.started"):
     """The session has begun, and its output with it."""
 
     session: SessionResource
+    resume: ResumeField = None
+
+    offers_resume: ClassVar = True
 
 
 class SessionUpdated(LiveEvent, kw_only=True, tag="session.updated"):
@@ -540,6 +546,7 @@ def error(code: Code, message: str, event_id: str, param: str | None, client_eve
 
 SERVER_EVENTS: Final = (
     SessionStarted,
+    SessionResumed,
     SessionUpdated,
     OutputAudioDelta,
     OutputTranscriptDelta,

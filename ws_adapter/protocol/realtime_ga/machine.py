@@ -238,7 +238,7 @@ class RealtimeGa:
             return self._conclude(model_end(Code.INVALID_MODEL, message))
         native = self._native
         if native is not None and self._native_has_slot:
-            if reason is Reason.INPUT_TOO_LONG and not native.has_begun and native.shorten():
+            if reason in _PROMPT_TOO_LONG and not native.has_begun and native.shorten():
                 return self._then(self._answers.slot.leave(), now)
             return self._conclude(end_of(errors.lost(reason, is_going_away=False)))
         verdict = VERDICTS[reason]
@@ -445,6 +445,9 @@ class RealtimeGa:
             told.append(self._teller.error(end.code, end.message))
         return [*told, CloseSocket(end.close, end.reason)]
 
+
+_PROMPT_TOO_LONG: Final = frozenset({Reason.INPUT_TOO_LONG, Reason.CONFIG_INVALID})
+"""What a worker may say of a prompt that is too long; CONFIG_INVALID has other causes too."""
 
 _PASSING: Final = frozenset(
     {

@@ -8,7 +8,14 @@ from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ws_adapter.protocol.wire.events import Count, Fault, ServerEvent, TraceContext
+from ws_adapter.protocol.wire.events import (
+    Count,
+    Fault,
+    ResumeField,
+    ServerEvent,
+    SessionResumed,
+    TraceContext,
+)
 
 
 class Code(StrEnum):
@@ -32,6 +39,7 @@ class Code(StrEnum):
     # The connection closes.
     UNSUPPORTED_MODE = "unsupported_mode"
     UNAUTHORIZED = "unauthorized"
+    RESUME_FAILED = "resume_failed"
     SLOW_CONSUMER = "slow_consumer"
     RATE_LIMITED = "rate_limited"
 
@@ -103,6 +111,9 @@ class SessionCreated(ServerEvent, kw_only=True, tag="session.created"):
     event_id: str | UnsetType = UNSET
     """Only on `/v1/realtime?intent=transcription`, where a client may speak OpenAI's protocol."""
     session: Annotated[dict[str, Any], Meta(description="See `event_id`.")] | UnsetType = UNSET
+    resume: ResumeField = None
+
+    offers_resume: ClassVar = True
 
 
 class Delta(ServerEvent, kw_only=True, tag="transcription.delta"):
@@ -157,4 +168,4 @@ class Refused(Error, kw_only=True, tag="error"):
         return Fault(self.code, is_servers=False)
 
 
-SERVER_EVENTS: Final = (SessionCreated, Delta, Done, Error)
+SERVER_EVENTS: Final = (SessionCreated, SessionResumed, Delta, Done, Error)

@@ -26,7 +26,7 @@ from ws_adapter.protocol.realtime_ga.wire.events import (
 )
 from ws_adapter.protocol.realtime_ga.wire.fields import InputFields
 from ws_adapter.protocol.realtime_ga.wire.resources import AsGiven, Format
-from ws_adapter.protocol.wire.events import Count
+from ws_adapter.protocol.wire.events import Count, ResumeField, SessionResumed
 
 # ----------------------------------------------------------------------------------------------- client
 
@@ -111,6 +111,9 @@ class SessionCreated(RealtimeEvent, kw_only=True, tag="session.created"):
     created: Count
     """Unix seconds."""
     session: SessionResource
+    resume: ResumeField = None
+
+    offers_resume: ClassVar = True
 
 
 class SessionUpdated(RealtimeEvent, kw_only=True, tag="session.updated"):
@@ -165,6 +168,7 @@ class TranscriptionFailed(_OfItem, kw_only=True, tag="conversation.item.input_au
 
 SERVER_EVENTS: Final = (
     SessionCreated,
+    SessionResumed,
     SessionUpdated,
     AudioCommitted,
     AudioCleared,

@@ -21,6 +21,7 @@ class CloseCode(IntEnum):
     TRY_AGAIN_LATER = 1013
     UNAUTHORIZED = 3000
     INVALID_REQUEST = 4000
+    RESUMED_ELSEWHERE = 4001
 
 
 class ErrorCode(StrEnum):
@@ -42,6 +43,7 @@ class ErrorCode(StrEnum):
     UNSUPPORTED_MODE = "unsupported_mode"
     UNSUPPORTED_PROTOCOL = "unsupported_protocol"
     UNAUTHORIZED = "unauthorized"
+    RESUME_FAILED = "resume_failed"
     QUEUE_CANCELLED = "queue_cancelled"
     # The server's.
     QUEUE_FULL = "queue_full"
@@ -214,6 +216,18 @@ KEY_UNKNOWN: Final = Verdict(
     "the key is missing, unknown here or expired; send another as Authorization: Bearer KEY",
     None,
     CloseCode.UNAUTHORIZED,
+)
+RESUME_FAILED: Final = Verdict(
+    ErrorCode.RESUME_FAILED,
+    "the session cannot be resumed: the token is unknown here, used or expired; open a new session",
+    None,
+    CloseCode.POLICY_VIOLATION,
+)
+RESUMES_FLOOD: Final = Verdict(
+    ErrorCode.RATE_LIMITED,
+    "the session was resumed too often; wait some seconds and try again with the same token",
+    None,
+    CloseCode.TRY_AGAIN_LATER,
 )
 BETA: Final = Verdict(
     ErrorCode.UNSUPPORTED_PROTOCOL,

@@ -221,13 +221,47 @@ class ServerEvent(Struct, kw_only=True, omit_defaults=True, tag_field="type"):
     pauses: ClassVar[bool | None] = None
     """Whether a break of the client begins with it, or ends."""
 
+    offers_resume: ClassVar = False
+    """Whether it opens a session, and has a field `resume`."""
+
     @property
     def fault(self) -> Fault | None:
         """The error that it tells."""
         return None
 
+    def offer(self, resume: "ResumeOffer") -> None:
+        """Tell how to get the session back, where `offers_resume`."""
+        given: Any = self
+        given.resume = resume
+
     def identify(self, trace_id: str) -> None:
         """Names the trace of the session, by which its operator finds it."""
+
+
+class ResumeOffer(Struct, frozen=True):
+    """How to get the session back over another connection: open the same URL with `resume=` the token and
+    `last_event=` the number of the last event that came, within `window_s` seconds of the loss."""
+
+    token: str
+    """Good for one time; `session.resumed` brings the next one."""
+    window_s: float
+
+
+ResumeField: TypeAlias = Annotated[
+    ResumeOffer | None,
+    Meta(description="How to get the session back after a lost connection; absent where that is off."),
+]
+
+
+class SessionResumed(ServerEvent, kw_only=True, tag="session.resumed"):
+    """The first event of a connection that goes on with a session, before all events that were missed. It has
+    no number itself."""
+
+    resume: ResumeOffer
+    last_event: Count
+    """The number of the event before the next one: what the client said it got last."""
+    received: Count
+    """Messages of the client that the session took; those after them were lost."""
 
 
 class SessionQueued(ServerEvent, kw_only=True, tag="session.queued"):

@@ -13,7 +13,8 @@ import { isSecure, ofDevice, ofServer, whyClosed } from "./failures.js";
 import { Sound } from "./sound.js";
 
 /**
- * @typedef {"idle" | "connecting" | "queued" | "connected" | "listening" | "speaking" | "paused" | "closed"} State
+ * @typedef {"idle" | "connecting" | "queued" | "connected" | "listening" | "speaking" | "paused" | "reconnecting" | "closed"}
+ *   State
  * @typedef {{samples: Float32Array<ArrayBuffer>, text?: string, name?: string}} Recording of 16 kHz
  *
  * @typedef {Object} Plan
@@ -66,6 +67,7 @@ export class Conversation {
     this.fault = null;
     this.isMuted = false;
     this.isTurnOpen = false;
+    this.wasPaused = false;
     /** Units go out one after another, however long a picture takes. */
     this.sending = Promise.resolve();
   }
@@ -134,6 +136,7 @@ export class Conversation {
       dialect,
       key,
       settings,
+      reconnect: true,
       onRaw: this.view.raw,
     };
     const session = new DuplexSession(options, (event) => this.session === session && this.told(event));
@@ -173,6 +176,13 @@ export class Conversation {
         break;
       case "closed":
         this.end(WANTED.has(event.reason) ? null : ofServer(event.reason, event.message, event.traceId));
+        break;
+      case "connection_lost":
+        this.wasPaused = this.state === "paused";
+        this.enter("reconnecting");
+        break;
+      case "connection_resumed":
+        this.enter(this.wasPaused ? "paused" : "listening");
         break;
       case "lost":
         void this.lost(event.opened, event.code);

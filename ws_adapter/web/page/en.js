@@ -20,6 +20,7 @@ export const EN = {
   state_listening: "Listening",
   state_speaking: "Speaking",
   state_paused: "Paused",
+  state_reconnecting: "Connection lost",
   state_closed: "Ended",
   idle_detail: "Start, and just talk: no button to hold, no turn to wait for.",
   connecting_detail: "Looking for a free slot.",
@@ -31,6 +32,7 @@ export const EN = {
   listening_muted: "Your microphone is muted: it hears silence.",
   speaking_detail: "Talk over it if you like.",
   paused_detail: "Nothing is sent. Go on within a minute.",
+  reconnecting_detail: "Connecting again. The conversation then goes on.",
 
   start: "Start talking",
   stop: "Stop",

@@ -20,6 +20,7 @@ export const ZH = {
   state_listening: "正在听",
   state_speaking: "正在说",
   state_paused: "已暂停",
+  state_reconnecting: "连接中断",
   state_closed: "已结束",
   idle_detail: "点开始就说：不用按住按钮，也不用等轮次。",
   connecting_detail: "正在寻找空闲的位置。",
@@ -31,6 +32,7 @@ export const ZH = {
   listening_muted: "麦克风已静音：它听到的是寂静。",
   speaking_detail: "想打断就直接说。",
   paused_detail: "现在不发送任何内容，请在一分钟内继续。",
+  reconnecting_detail: "正在重新连接，随后对话会继续。",
 
   start: "开始说话",
   stop: "停止",

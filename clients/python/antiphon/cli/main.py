@@ -20,7 +20,7 @@ from antiphon.semconv import ERROR_DOMAIN as PROTOCOL
 VERSION = f"antiphon {antiphon.__version__}, protocol {PROTOCOL}, Python {platform.python_version()}"
 
 _TALKING: Final = ("serve", "talk", "chat", "transcribe", "demo", "probe", "bench")
-_SERVING: Final = ("worker", "adapter", "key", "convert-vocoder", "check-config")
+_SERVING: Final = ("worker", "adapter", "key", "config", "convert-vocoder", "check-config")
 _COMMANDS: Final = (*_TALKING, *_SERVING)
 """Each a module of `antiphon.cli.commands`."""
 
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         examples("antiphon serve", "antiphon talk question.wav --out answer.wav"),
     )
     program.add_argument("--version", action="version", version=VERSION, help=SUPPRESS)  # usage shows it
-    commands = program.add_subparsers(metavar="COMMAND", required=True, parser_class=Command)
+    commands = program.add_subparsers(metavar="COMMAND", required=True, parser_class=Command, prog="antiphon")
     for name in _wanted(sys.argv[1:] if argv is None else argv):
         import_module(f"antiphon.cli.commands.{name.replace('-', '_')}").add_to(commands)
     arguments = program.parse_args(argv)

@@ -10,7 +10,7 @@ import numpy as np
 
 from antiphon.audio.samples import INPUT_RATE_HZ, Samples, from_base64, to_base64
 from antiphon.errors import AudioError
-from antiphon.protocol.duplex import queued
+from antiphon.protocol.duplex import queued, resume_offer
 from antiphon.protocol.events import (
     Answer,
     AudioDelta,
@@ -129,7 +129,8 @@ class Decoder:
             case "queued" | "queue_update":
                 return [queued(fields)]
             case "prefill_done":
-                return [Prefilled(fields.integer("input_tokens") or 0)]
+                offer = resume_offer(fields.object("resume"))
+                return [Prefilled(fields.integer("input_tokens") or 0, offer)]
             case "chunk":
                 return self._chunk(fields)
             case "done":

@@ -16,6 +16,7 @@ from antiphon.protocol.events import (
     Interrupted,
     Listening,
     Queued,
+    ResumeOffer,
     TextDelta,
     TurnEnd,
 )
@@ -53,6 +54,16 @@ class DuplexConfig(TypedDict, total=False):
 @dataclass(frozen=True)
 class Assigned:
     """A slot is ours: the session may be initialised. Of no interest to programs, so no public event."""
+
+
+@dataclass(frozen=True)
+class Continued:
+    """The session goes on over this connection. Told to programs as `Resumed`, once all is sent again."""
+
+    offer: ResumeOffer | None
+    """For the next time."""
+    received: int
+    """How many messages the server took."""
 
 
 def init(instructions: str | None, config: Mapping[str, object] | None, seed: int | None) -> str:
@@ -103,7 +114,7 @@ class Decoder:
     def __init__(self) -> None:
         self._response_open = False
 
-    def decode(self, frame: str | bytes) -> Event | Queued | Assigned | None:
+    def decode(self, frame: str | bytes) -> Event | Queued | Assigned | Continued | None:
         """One frame; None if it means nothing to this version. Raises `ProtocolError` if it breaks the
         protocol."""
         fields = Fields.of(frame)
@@ -114,6 +125,8 @@ class Decoder:
                 return Assigned()
             case "session.created":
                 return _created(fields)
+            case "session.resumed":
+                return continued(fields)
             case "response.output.delta":
                 return self._delta(fields)
             case "session.closed":
@@ -156,7 +169,19 @@ def _created(fields: Fields) -> Created:
         mode=fields.text("mode") or "",
         prompt_tokens=fields.object("metrics").integer("prompt_length"),
         unsupported_fields=fields.texts("unsupported_fields"),
+        resume=resume_offer(fields.object("resume")),
     )
+
+
+def continued(fields: Fields) -> Continued:
+    """`session.resumed`."""
+    return Continued(resume_offer(fields.object("resume")), fields.integer("received") or 0)
+
+
+def resume_offer(fields: Fields) -> ResumeOffer | None:
+    """How the server lets a session be resumed; None if it does not."""
+    token, window_s = fields.text("token"), fields.number("window_s")
+    return ResumeOffer(token, window_s) if token and window_s else None
 
 
 def _error(fields: Fields) -> ErrorEvent:

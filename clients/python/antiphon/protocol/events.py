@@ -26,6 +26,15 @@ class Queued:
 
 
 @dataclass(frozen=True)
+class ResumeOffer:
+    """How to go on with a session after its connection is lost."""
+
+    token: str
+    window_s: float
+    """How long the server waits for the next connection."""
+
+
+@dataclass(frozen=True)
 class Created:
     """The session is ready for audio; the first event of every full-duplex conversation."""
 
@@ -35,6 +44,24 @@ class Created:
     """Tokens of context that the instructions took; None if the server does not say."""
     unsupported_fields: tuple[str, ...]
     """What was asked for and has no effect, by path."""
+    resume: ResumeOffer | None = None
+    """None if the server ends sessions with their connection."""
+
+
+@dataclass(frozen=True)
+class ConnectionLost:
+    """The connection is lost, and another one is being opened; only with `reconnect`."""
+
+    window_s: float
+    """How long the server waits."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The session goes on over another connection; what was missed follows."""
+
+    attempts: int
+    """How many it took to open it."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +156,8 @@ class Prefilled:
     """The model has read the whole history; the first event of every chat answer."""
 
     input_tokens: int
+    resume: ResumeOffer | None = None
+    """None if the server ends chats with their connection."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +210,18 @@ class Transcript:
     """All tokens that the model drew, also those that are no text."""
 
 
-Event: TypeAlias = Created | Listening | TextDelta | AudioDelta | TurnEnd | Interrupted | ErrorEvent | Closed
+Event: TypeAlias = (
+    Created
+    | Listening
+    | TextDelta
+    | AudioDelta
+    | TurnEnd
+    | Interrupted
+    | ErrorEvent
+    | ConnectionLost
+    | Resumed
+    | Closed
+)
 """What iterating over a full-duplex session yields."""
 
 ChatEvent: TypeAlias = Prefilled | TextDelta | AudioDelta | ThinkingDelta | CallDelta | Answer

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Self
 
-from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from antiphon.connection import refusals
-from antiphon.connection.endpoint import close_websocket, open_websocket
+from antiphon.connection.endpoint import NORMAL_CLOSURE, open_websocket
+from antiphon.connection.resuming import ResumingSocket
 from antiphon.errors import AntiphonError, ConnectError, ProtocolError, SessionClosed
 from antiphon.protocol.chat import Decoder
 from antiphon.protocol.events import Answer, ChatEvent, ErrorEvent, Prefilled, Queued
@@ -30,7 +31,7 @@ class ChatTurn:
     answer that breaks off raises `SessionClosed`.
     """
 
-    def __init__(self, socket: ClientConnection) -> None:
+    def __init__(self, socket: ResumingSocket) -> None:
         self._socket = socket
         self._decoder = Decoder()
         self._events: deque[ChatEvent] = deque()
@@ -39,27 +40,33 @@ class ChatTurn:
 
     @classmethod
     async def open(
-        cls, url: str, api_key: str | None, request: str, on_queue: Callable[[Queued], object] | None
+        cls,
+        url: str,
+        api_key: str | None,
+        request: str,
+        on_queue: Callable[[Queued], object] | None,
+        *,
+        reconnect: bool = False,
     ) -> Self:
         """Connects, sends the request, and waits in the queue and until the model has read it all.
 
         `url` is the whole address. Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if
         the request is refused.
         """
-        socket = await open_websocket(url, api_key, _MAX_ANSWER_BYTES)
+        reopen = partial(open_websocket, api_key=api_key, max_message_bytes=_MAX_ANSWER_BYTES)
+        socket = ResumingSocket(await reopen(url), url, reopen if reconnect else None)
         turn = cls(socket)
         try:
             await turn._begin(request, on_queue)
         except BaseException:
-            await close_websocket(socket)
+            await socket.close(NORMAL_CLOSURE)
             raise
         return turn
 
     @property
     def trace_id(self) -> str | None:
         """Finds this answer in the server's traces; None if the server does not trace."""
-        response = self._socket.response
-        return response.headers.get("antiphon-trace-id") if response else None
+        return self._socket.trace_id
 
     async def answer(self) -> Answer:
         """Reads what is left, and returns the answer as a whole. Raises `SessionClosed`."""
@@ -71,7 +78,7 @@ class ChatTurn:
     async def close(self) -> None:
         """Stops the answer, if it is not complete; waits at most 2 s. Harmless when repeated."""
         self._over = True
-        await close_websocket(self._socket)
+        await self._socket.close(NORMAL_CLOSURE)
 
     def __aiter__(self) -> Self:
         return self
@@ -105,6 +112,7 @@ class ChatTurn:
                 if isinstance(event, ErrorEvent):
                     raise refusals.from_error_event(event)
                 if isinstance(event, Prefilled):
+                    self._socket.offered(event.resume)
                     self._events.append(event)
                 elif isinstance(event, Queued) and on_queue:
                     on_queue(event)

@@ -3,21 +3,30 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final, Self
 
-from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from antiphon.audio.pacing import FileStream
 from antiphon.audio.samples import INPUT_RATE_HZ, Samples, as_samples, pieces
 from antiphon.audio.wav import read_wav
 from antiphon.connection import refusals
-from antiphon.connection.endpoint import CLOSE_TIMEOUT_S, NORMAL_CLOSURE, close_websocket, open_websocket
+from antiphon.connection.endpoint import CLOSE_TIMEOUT_S, NORMAL_CLOSURE, open_websocket
+from antiphon.connection.resuming import ResumingSocket
 from antiphon.errors import AntiphonError, ConnectError, ProtocolError, SessionClosed
 from antiphon.protocol import duplex
-from antiphon.protocol.events import Closed, Created, ErrorEvent, Event, Queued
+from antiphon.protocol.events import (
+    Closed,
+    ConnectionLost,
+    Created,
+    ErrorEvent,
+    Event,
+    Queued,
+    Resumed,
+)
 from antiphon.session.mailbox import EventMailbox
 
 _SILENCE_OF_SERVER_S: Final = 60.0
@@ -43,8 +52,11 @@ class DuplexSession:
     dropped, and `dropped_events` counts it.
     """
 
-    def __init__(self, socket: ClientConnection, decoder: duplex.Decoder, created: Created) -> None:
+    def __init__(self, socket: ResumingSocket, decoder: duplex.Decoder, created: Created) -> None:
         self._socket = socket
+        socket.offered(created.resume)
+        socket.on_lost = lambda window_s: self._mailbox.put(ConnectionLost(window_s))
+        socket.on_resumed = lambda attempts: self._mailbox.put(Resumed(attempts))
         self._decoder = decoder
         self._created = created
         self._mailbox = EventMailbox()
@@ -64,17 +76,20 @@ class DuplexSession:
         config: Mapping[str, object] | None,
         seed: int | None,
         on_queue: Callable[[Queued], object] | None,
+        *,
+        reconnect: bool = False,
     ) -> Self:
         """Connects, waits in the queue and initialises; `url` is the whole address.
 
         Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if the settings are refused.
         """
-        socket = await open_websocket(url, api_key)
+        reopen = partial(open_websocket, api_key=api_key)
+        socket = ResumingSocket(await reopen(url), url, reopen if reconnect else None)
         decoder = duplex.Decoder()
         try:
             created = await _await_created(socket, decoder, duplex.init(instructions, config, seed), on_queue)
         except BaseException:
-            await close_websocket(socket)
+            await socket.close(NORMAL_CLOSURE)
             raise
         return cls(socket, decoder, created)
 
@@ -88,8 +103,7 @@ class DuplexSession:
         """Finds this session in the server's traces; None if the server does not trace."""
         if self._closed and self._closed.trace_id:
             return self._closed.trace_id
-        response = self._socket.response
-        return response.headers.get("antiphon-trace-id") if response else None
+        return self._socket.trace_id
 
     @property
     def dropped_events(self) -> int:
@@ -144,7 +158,7 @@ class DuplexSession:
         if not self._reader.done():
             # A transport that has just gone by itself has no loop any more to be cut off from.
             with contextlib.suppress(AttributeError):
-                self._socket.transport.abort()
+                self._socket.abort()
             await asyncio.wait({self._reader})
 
     def __aiter__(self) -> Self:
@@ -171,13 +185,13 @@ class DuplexSession:
             pass
         finally:
             self._mailbox.finish(error or self._verdict())
-        await close_websocket(self._socket, _PROTOCOL_ERROR if error else NORMAL_CLOSURE)
+        await self._socket.close(_PROTOCOL_ERROR if error else NORMAL_CLOSURE)
 
     async def _receive(self) -> None:
         """Reads until the server has closed the conversation and then the socket."""
         while self._closed is None:
             event = self._decoder.decode(await self._socket.recv())
-            if event is None or isinstance(event, Queued | duplex.Assigned):
+            if event is None or isinstance(event, Queued | duplex.Assigned | duplex.Continued):
                 continue
             if isinstance(event, ErrorEvent):
                 self._last_error = event
@@ -213,7 +227,7 @@ class DuplexSession:
 
 
 async def _await_created(
-    socket: ClientConnection,
+    socket: ResumingSocket,
     decoder: duplex.Decoder,
     init: str,
     on_queue: Callable[[Queued], object] | None,

@@ -11,9 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.attention import flex_attention
 
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import CodeDraws, Speaker, SpeechJob, SpeechState
+from inference_service.engine.device import flex
+from inference_service.engine.device.paged import Way
 from inference_service.models.speech_head import SpeechHead
 from tests.inference_service.engine.support import tiny
 from tests.support.long import examples
@@ -327,3 +330,62 @@ def test_codes_are_drawn_as_often_as_they_are_likely() -> None:
     expected = dict(zip(ids.tolist(), ((values / 0.8).softmax(0) * count).tolist(), strict=True))
     assert set(found) <= set(expected)
     assert sum((found[code] - often) ** 2 / often for code, often in expected.items()) < 26  # 1 in 10,000
+
+
+# ------------------------------------------------------------------------------------- one region of codes
+
+
+@pytest.fixture(params=["gathered", "flex"])
+def regional(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Speaker:
+    """As on a GPU: the codes of a step behind the first one are one region."""
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    way = Way("flex", "", flex.over_contexts, all_rows=True) if request.param == "flex" else None
+    by = speaker(repetition_penalty=1.3, repetition_window=6, top_k=9)
+    return Speaker(by.head, 4, CAPACITY, 25, in_steps=True, way=way)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_codes_of_a_region_are_those_of_single_steps(regional: Speaker, temperature: float) -> None:
+    by = speaker(at_once=1, repetition_penalty=1.3, repetition_window=6, top_k=9)
+
+    for slot in (2, 0, 3):
+        assert turn(regional, slot, temperature) == turn(by, slot, temperature)
+    assert set(regional._loops) == {(1, 24)}
+
+
+@torch.inference_mode()
+def test_region_of_more_jobs_than_there_are_draws_the_same_for_each(regional: Speaker) -> None:
+    by = speaker(at_once=1, repetition_penalty=1.3, repetition_window=6, top_k=9)
+    wanted = [run(by, job(state(slot, slot), slot + 2, seed=slot)) for slot in range(3)]
+    jobs = [job(state(slot, slot), slot + 2, seed=slot) for slot in range(3)]
+
+    regional.step(jobs)
+
+    assert [one.codes for one in jobs] == wanted
+    assert set(regional._loops) == {(4, 24)}
+
+
+@torch.inference_mode()
+def test_regions_are_made_at_the_start_for_each_number_of_jobs(regional: Speaker) -> None:
+    regional.capture()
+    made = set(regional._loops)
+
+    regional.step([job(state(slot, slot), 3) for slot in range(3)])
+
+    assert made == {(size, 24) for size in (1, 2, 4)}
+    assert set(regional._loops) == made
+
+
+@torch.inference_mode()
+def test_poisoned_job_of_a_region_ends_alone(regional: Speaker) -> None:
+    if regional.decoder.way is not None and regional.decoder.way.name == "flex":
+        pytest.skip("eagerly, FlexAttention multiplies what it masks by zero; kernels read own pages alone")
+    sound, bad = job(state(0, 0), 3), job(state(1, 1), 3)
+    bad.hidden = torch.full_like(bad.hidden, torch.nan)
+
+    regional.step([sound, bad])
+
+    assert bad.poisoned
+    by = speaker(at_once=1, repetition_penalty=1.3, repetition_window=6, top_k=9)
+    assert sound.codes == run(by, job(state(0, 0), 3))

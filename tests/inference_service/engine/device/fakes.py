@@ -21,7 +21,7 @@ from benchmarks.full_size.folder import voice
 from benchmarks.full_size.sizes import TINY_FOLDER, Size
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.engine.batch import decoder
-from inference_service.engine.device import transfer
+from inference_service.engine.device import compiling, transfer
 from inference_service.engine.device.graph import Graph
 from inference_service.engine.device.paged import Way, gathered
 from inference_service.engine.device.side_stream import Arrival, SideStream
@@ -53,8 +53,9 @@ class Fakes:
                 if getattr(module, name, None) is real:
                     monkeypatch.setattr(module, name, getattr(self, name))
         monkeypatch.setattr(Graph, "__call__", lambda graph: graph._compute())
-        monkeypatch.setattr(decoder, "graph_pool", lambda device: None)
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
         monkeypatch.setattr(decoder, "way_on", lambda *_: Way("gathered", "fakes", gathered))
+        monkeypatch.setattr(compiling, "_chosen", "off")  # fakes have nothing that could be compiled
         monkeypatch.setattr(SideStream, "__init__", lambda stream, device: None)
         monkeypatch.setattr(SideStream, "call", lambda stream, compute: compute())
         monkeypatch.setattr(SideStream, "_sent", lambda stream, made: self.arrivals(made))
@@ -137,6 +138,8 @@ class _Unguarded(TorchFunctionMode):
                     wanted["device" if isinstance(it, torch.device) else "dtype"] = it
             if torch.device(wanted.get("device", tensor.device)) != tensor.device:
                 self._moves.append(f"{tensor.device} to {wanted['device']}")
+            elif wanted.get("dtype", tensor.dtype) == tensor.dtype:
+                return tensor
             return aten._to_copy.default(tensor, **wanted)
         if func in (Tensor.tolist, Tensor.numpy) and not isinstance(tensor, FakeTensor):
             with unset_fake_temporarily():  # numbers that are on the host
@@ -146,9 +149,9 @@ class _Unguarded(TorchFunctionMode):
         if func is Tensor.cpu:
             self._moves.append(f"{tensor.device} to cpu")
         if func is Tensor.contiguous:
-            return tensor.clone(memory_format=torch.contiguous_format)
+            return _contiguous(tensor)
         if func in (torch.conv1d, torch.conv_transpose1d):  # their fakes call `contiguous`
-            return func(tensor.clone(memory_format=torch.contiguous_format), *args[1:], **named)
+            return func(_contiguous(tensor), *args[1:], **named)
         if func is Tensor.__invert__:
             return aten.bitwise_not.default(tensor)
         if func is Tensor.copy_:
@@ -163,6 +166,12 @@ class _Unguarded(TorchFunctionMode):
                 part.fill_(args[2])
             return None
         return func(*args, **named)
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    if tensor.is_contiguous():
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _part(tensor: Tensor, index: Any) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from inference_service.engine.device.graph import Graph, make_current
+from inference_service.engine.device.graph import Graph, Region, make_current
 from inference_service.engine.engine import LiveEngine
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
@@ -88,11 +88,25 @@ def test_graph_of_second_device_is_captured_on_a_stream_of_that_device(
 def test_make_current_sets_a_cuda_device_and_leaves_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", lambda enabled: None)
 
     make_current(torch.device("cpu"))
     make_current(SECOND)
 
     assert chosen == [SECOND]
+
+
+def test_make_current_switches_off_cudnn_attention_on_cuda_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a mask it has returned zeros in half precision."""
+    switched: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", switched.append)
+
+    make_current(torch.device("cpu"))
+    assert switched == []
+    make_current(SECOND)
+
+    assert switched == [False]
 
 
 def test_usable_device_without_a_number_gets_that_of_the_current_device(
@@ -113,6 +127,7 @@ def test_engine_thread_makes_the_device_of_its_model_current(monkeypatch: pytest
         done.set()
 
     monkeypatch.setattr(torch.cuda, "set_device", choose)
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", lambda enabled: None)
     monkeypatch.setattr(DuplexRuntime, "device", SECOND)
     runtime = object.__new__(DuplexRuntime)
     runtime.info = antiphon_mini.components(*tiny.model()).info
@@ -122,3 +137,28 @@ def test_engine_thread_makes_the_device_of_its_model_current(monkeypatch: pytest
     engine.stop()
 
     assert chosen == [("engine", SECOND)]
+
+
+def test_region_computes_each_shape_from_what_it_is_given_now() -> None:
+    """Buffers are shared by all shapes, and what they held before is not seen."""
+    region = Region(torch.device("cpu"), lambda name, one, other: (one * other + len(name), other.sum(0)))
+    shapes = [(8, 4), (2, 4), (8, 1)]
+    for shape in shapes:
+        region.prepare("ab", [torch.ones(shape), torch.ones(4)])
+    generator = torch.Generator().manual_seed(0)
+
+    for shape in [*shapes, *reversed(shapes), (3, 4)]:
+        given = torch.randn(shape, generator=generator), torch.randn(4, generator=generator)
+        made, total = region("ab", *given)
+        assert torch.equal(made, given[0] * given[1] + 2)
+        assert torch.equal(total, given[1].sum(0))
+    assert region.knows("ab", [torch.ones(2, 4), torch.ones(4)])
+    assert not region.knows("a", [torch.ones(2, 4), torch.ones(4)])
+
+
+def test_region_refuses_tensors_larger_than_the_first_ones() -> None:
+    region = Region(torch.device("cpu"), lambda name, given: (given * 2,))
+    region.prepare("", [torch.ones(4)])
+
+    with pytest.raises(ValueError, match="took 256 bytes"):
+        region.prepare("", [torch.ones(400)])

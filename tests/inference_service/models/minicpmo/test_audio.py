@@ -258,3 +258,57 @@ def test_the_first_unit_alone_is_shorter(ear: Ear) -> None:
 
     assert golden.close_to(early.heard[0], recorded("stream.embeds.00"), LIMIT)
     assert golden.close_to(late.heard[1], recorded("stream.embeds.01"), LIMIT)
+
+
+# -------------------------------------------------------------------------------------------------- captured
+
+
+@pytest.fixture
+def captured(ear: Ear) -> Ear:
+    """As on a GPU: caches of five streams side by side."""
+    made = Ear(ear.config, ear.encoder, ear.projection)
+    with torch.inference_mode():
+        made.capture(5)
+    return made
+
+
+@torch.inference_mode()
+def test_captured_ear_hears_the_recorded_stream(captured: Ear) -> None:
+    for unit, heard in enumerate(alone(captured, recorded_stream())):
+        assert golden.close_to(heard, recorded(f"stream.embeds.{unit:02}"), LIMIT), unit
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("seed", seeds(0, 1, 2))
+def test_captured_ear_hears_in_company_what_it_hears_alone(ear: Ear, captured: Ear, seed: int) -> None:
+    """Streams come, go, and take places that others had, in which nothing is left of these."""
+    rng = random.Random(seed)
+    present: list[tuple[Listener, Listener]] = []
+    for _ in range(24):
+        if len(present) < 5 and rng.random() < 0.5:
+            pcm = random_loudness(rng.randrange(99), 8)
+            present.append((Listener(ear, pcm), Listener(captured, pcm)))
+        if len(present) > 1 and rng.random() < 0.2:
+            _, gone = present.pop(rng.randrange(len(present)))
+            gone.state.cache.fill_(torch.nan)
+        chosen = rng.sample(present, rng.randint(0, len(present)))
+        listen(ear, [one for one, _ in chosen])
+        heard = listen(captured, [other for _, other in chosen])
+        for one, other in chosen:
+            if other in heard:
+                assert golden.close_to(other.heard[-1], one.heard[-1], LIMIT)
+        present = [both for both in present if len(both[0].heard) < 8]
+
+
+@torch.inference_mode()
+def test_streams_beyond_the_captured_places_are_heard_by_themselves(ear: Ear, captured: Ear) -> None:
+    pcm = recorded_stream()[: 2 * 16_000]
+    listeners = [Listener(captured, pcm) for _ in range(6)]
+    assert [it.state.place is None for it in listeners] == [False] * 5 + [True]
+
+    for _ in range(2):
+        listen(captured, listeners)
+
+    for listener in listeners:
+        for heard, wanted in zip(listener.heard, alone(ear, pcm), strict=True):
+            assert golden.close_to(heard, wanted, LIMIT)

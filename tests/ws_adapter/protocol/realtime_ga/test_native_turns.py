@@ -175,12 +175,13 @@ def test_longest_history_is_told_in_its_latest_lines() -> None:
     assert "user: 0 " not in prompt
 
 
-def test_history_that_is_too_long_for_the_model_is_told_shorter() -> None:
+@pytest.mark.parametrize("reason", [Reason.INPUT_TOO_LONG, Reason.CONFIG_INVALID])
+def test_history_that_is_too_long_for_the_model_is_told_shorter(reason: Reason) -> None:
     session = NativeConversation(is_ready=False)
     for i in range(60):
         session.client(message(f"{i} " + "x" * 100))
     session.hear(seconds=1.2)
-    assert session.fail(Reason.INPUT_TOO_LONG) == []
+    assert session.fail(reason) == []
     session.grant()
 
     first, second = prompts(session)
@@ -188,6 +189,15 @@ def test_history_that_is_too_long_for_the_model_is_told_shorter() -> None:
     session.settle()
     session.answer_unit()
     assert session.closed is None
+
+
+def test_settings_that_are_refused_without_a_history_end_the_session() -> None:
+    session = NativeConversation(is_ready=False)
+    session.hear(seconds=1.2)
+
+    assert told(session.fail(Reason.CONFIG_INVALID)) == ["error:internal_error"]
+
+    assert session.closed is not None
 
 
 def test_typed_turn_leaves_the_mode_for_one_response_and_returns() -> None:

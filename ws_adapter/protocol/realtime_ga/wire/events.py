@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from ws_adapter.protocol.realtime_ga.wire.items import Item
 from ws_adapter.protocol.realtime_ga.wire.resources import Conversation, ResponseResource, SessionResource
-from ws_adapter.protocol.wire.events import Count, Fault, ServerEvent
+from ws_adapter.protocol.wire.events import Count, Fault, ResumeField, ServerEvent, SessionResumed
 
 
 class Code(StrEnum):
@@ -40,6 +40,7 @@ class Code(StrEnum):
     INVALID_MODEL = "invalid_model"
     RATE_LIMITED = "rate_limit_exceeded"
     INVALID_KEY = "invalid_api_key"
+    RESUME_FAILED = "resume_failed"
     BETA_DISABLED = "beta_api_shape_disabled"
     SESSION_EXPIRED = "session_expired"
     # The server's.
@@ -79,6 +80,9 @@ class SessionCreated(RealtimeEvent, kw_only=True, tag="session.created"):
     """The first event: the session has a slot."""
 
     session: SessionResource
+    resume: ResumeField = None
+
+    offers_resume: ClassVar = True
 
 
 class SessionUpdated(RealtimeEvent, kw_only=True, tag="session.updated"):
@@ -315,6 +319,7 @@ def error(
 
 SERVER_EVENTS: Final = (
     SessionCreated,
+    SessionResumed,
     SessionUpdated,
     ConversationCreated,
     ItemAdded,

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import difflib
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -67,13 +68,22 @@ class _ShowAll(argparse.Action):
 class Command(argparse.ArgumentParser):
     """The parser of one command, which itself says what it does not know: its usage is the one to look at."""
 
+    prefill: Callable[[Sequence[str]], argparse.Namespace] | None = None
+    """Returns what parsing starts from, given the arguments; those go before it."""
+
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
+        if self.prefill is not None:
+            namespace = self.prefill(sys.argv[1:] if args is None else args)
         found, unknown = super().parse_known_args(args, namespace)
+        self.refuse(unknown)
+        return found, unknown
+
+    def refuse(self, unknown: Sequence[str]) -> None:
+        """End the process if there are arguments that the command does not know."""
         if unknown:
             self.error(f"{self._what_is(unknown[0])}. See {self.prog} --help")
-        return found, unknown
 
     def _what_is(self, word: str) -> str:
         if not word.startswith("-"):
@@ -96,20 +106,34 @@ def examples(*lines: str) -> str:
 
 
 def parser(description: str, epilog: str) -> argparse.ArgumentParser:
-    """The parser of the program itself."""
-    return argparse.ArgumentParser(
-        "antiphon", description=description, epilog=epilog, formatter_class=_Help, allow_abbrev=False
+    """The parser of the program itself, whose help lists the commands and no options."""
+    program = argparse.ArgumentParser(
+        "antiphon",
+        usage="antiphon [--help | --version] COMMAND ...",
+        description=description,
+        epilog=epilog,
+        formatter_class=_Help,
+        allow_abbrev=False,
+        add_help=False,
     )
+    program.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
+    return program
 
 
 def add_command(
-    commands: Subcommands, name: str, summary: str, epilog: str, run: Run, positional: str = ""
-) -> argparse.ArgumentParser:
-    """Adds a subcommand; the caller adds its arguments, and says the positional ones here as the usage shows
-    them."""
+    commands: Subcommands,
+    name: str,
+    summary: str,
+    epilog: str,
+    run: Run,
+    positional: str = "",
+    program: str = "antiphon",
+) -> Command:
+    """Adds a subcommand of `program`; the caller adds its arguments, and says the positional ones here as the
+    usage shows them."""
     command = commands.add_parser(
         name,
-        usage=f"antiphon {name} [options] {positional}".rstrip(),
+        usage=f"{program} {name} [options] {positional}".rstrip(),
         help=summary,
         description=summary[0].upper() + summary[1:] + ".",
         epilog=epilog,

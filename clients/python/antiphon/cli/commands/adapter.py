@@ -6,6 +6,7 @@ import gc
 from pathlib import Path
 from typing import Any, Final
 
+from antiphon.cli.arguments.configuration import add_config_option, reader, refused
 from antiphon.cli.arguments.dispatcher import add_dispatcher_options
 from antiphon.cli.arguments.parser import (
     Subcommands,
@@ -39,7 +40,7 @@ _LISTEN: Final = (
 )
 _PUBLIC: Final = (
     *("default_realtime_mode", "live_interrupt", "voices", "allowed_origins", "trusted_proxies"),
-    "no_page",
+    *("no_page", "resume_window_s"),
 )
 
 
@@ -67,6 +68,7 @@ def add_to(commands: Subcommands) -> None:
     add_listen_options(command)
     add("--drain-timeout-s", type=seconds, metavar="S", help="for sessions at the end (default 60)")
     add_log_level(command)
+    add_config_option(command, "adapter")
     add_help_all(command)
     add_dispatcher_options(command.add_argument_group("several adapters"))
     add_public_options(command)
@@ -249,6 +251,12 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
         choices=("speech", "model"),
         help="what ends an answer on /v1/live/sessions: speech over it, or only the model (default speech)",
     )
+    add(
+        "--resume-window-s",
+        type=seconds,
+        metavar="S",
+        help="wait for a client that lost its connection, 0: not at all (default 30)",
+    )
     add("--no-page", action="store_true", help="do not serve the web page at /")
     add("--voices", type=Path, metavar="DIR", help="folder with default.wav, a voice clients may ask for")
     add(
@@ -285,12 +293,12 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         options = given_options(AdapterOptions, arguments)
     except ConfigurationError as error:
-        raise Failure(str(error), ExitCode.USAGE) from None
+        raise Failure(refused(error, arguments), ExitCode.USAGE) from None
     keep_freed_memory()
     # A matrix product here is small: more threads would wait for each other longer than they compute.
     threadpool_limits(1, user_api="blas")
     gc.freeze()  # a collection that looks through all that was imported would be felt by every session
-    return asyncio.run(serve(options))
+    return asyncio.run(serve(options, reread=reader(arguments, AdapterOptions, ConfigurationError)))
 
 
 def _listed(text: str) -> tuple[str, ...]:

@@ -56,7 +56,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     from inference_service.checkpoints.location import find
     from inference_service.engine.batch.memory import free_bytes, held_bytes
-    from inference_service.engine.device.paged import has_block_tables
     from inference_service.errors import ConfigurationError
     from inference_service.families import table
     from inference_service.families.capacity import slots_that_fit
@@ -86,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     if process:
         _line("process", "with libraries", gib(process))
     if device.type == "cuda":
-        _line("tokens", "not run on CUDA", "varlen" if has_block_tables() else "gathered")
+        _line("tokens", "not run on CUDA", "flex")
     memory = arguments.memory_gib
     free = round(memory * _GIB) if memory is not None else free_bytes(device)
     left = None if free is None else free - sum(footprint.weights.values()) - process

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 import antiphon
+from antiphon.cli.arguments.configuration import add_config_option, refused
 from antiphon.cli.arguments.dispatcher import DISPATCHER_FILES, add_dispatcher_options
 from antiphon.cli.arguments.parser import (
     Subcommands,
@@ -61,6 +62,7 @@ def add_to(commands: Subcommands) -> None:
     )
     add_listen_options(command)
     add_model_options(command)
+    add_config_option(command, "serve")
     add_help_all(command)
     add_public_options(command)
     _add_process_options(command)
@@ -283,7 +285,7 @@ def _check_adapter(arguments: argparse.Namespace) -> None:
         if options.voices is not None:
             read_default_voice(options.voices)
     except ConfigurationError as error:
-        raise Failure(str(error), ExitCode.USAGE) from None
+        raise Failure(refused(error, arguments), ExitCode.USAGE) from None
     _check_free(options.host, options.port)
     if options.tls_cert is not None:
         _check_free(options.host, options.tls_port, "--tls-port")

@@ -5,6 +5,7 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
+from antiphon.cli.arguments.configuration import add_config_option, reader, refused
 from antiphon.cli.arguments.dispatcher import add_dispatcher_options
 from antiphon.cli.arguments.parser import (
     Subcommands,
@@ -25,8 +26,9 @@ from antiphon.cli.output.failure import ExitCode, Failure, require_extra, requir
 
 DTYPES: Final = ("float32", "bfloat16", "float16")
 KERNELS: Final = ("auto", "off")
+COMPILE: Final = ("off", "on")
 
-_MODEL: Final = ("model", "slots", "threads", "kernels")
+_MODEL: Final = ("model", "slots", "threads", "kernels", "compile")
 _MINICPMO: Final = ("no_speech", "vocoder", "vocoder_steps", "vocoder_dtype", "voice")
 
 
@@ -60,6 +62,7 @@ def add_to(commands: Subcommands) -> None:
     )
     add("--seed", type=int, metavar="N", help="makes sessions without a seed repeatable")
     add_log_level(command)
+    add_config_option(command, "worker")
     add_help_all(command)
     add_kernel_option(command)
     add_minicpmo_options(command)
@@ -102,9 +105,12 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_kernel_option(command: argparse.ArgumentParser) -> None:
-    """The option that says what computes on the CPU."""
+    """The options that say what computes on the CPU, and what is compiled for a GPU."""
     command.add_argument_group("the CPU").add_argument(
         "--kernels", metavar="USE", choices=KERNELS, help="compiled kernels; off is torch only (default auto)"
+    )
+    command.add_argument_group("a GPU").add_argument(
+        "--compile", metavar="USE", choices=COMPILE, help="off or on: torch.compile (default: on for CUDA)"
     )
 
 
@@ -156,5 +162,6 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         options = given_options(WorkerOptions, arguments)
     except ConfigurationError as error:
-        raise Failure(str(error), ExitCode.USAGE) from None
-    return asyncio.run(serve(options, on_ready=ready))
+        raise Failure(refused(error, arguments), ExitCode.USAGE) from None
+    reread = reader(arguments, WorkerOptions, ConfigurationError)
+    return asyncio.run(serve(options, on_ready=ready, reread=reread))

@@ -57,7 +57,7 @@ async def converse(
     """
     samples = read_wav(path)
     async with connect(url, api_key) as client:
-        async with client.duplex(on_queue=report.event) as session:
+        async with client.duplex(on_queue=report.event, reconnect=True) as session:
             stream = FileStream(session.send_audio, samples, then_silence=True)
             report.line("plays", f"{path}, {stream.duration_s:.2f} s")
             time_s = stream.duration_s + _ANSWER_S if limit_s is None else limit_s

@@ -10,12 +10,14 @@ from antiphon.protocol.events import (
     Answer,
     AudioDelta,
     Closed,
+    ConnectionLost,
     Created,
     ErrorEvent,
     Interrupted,
     Listening,
     Prefilled,
     Queued,
+    Resumed,
     TextDelta,
     Transcript,
     TurnEnd,
@@ -76,6 +78,10 @@ def _fields(event: object) -> tuple[str, Mapping[str, object]]:
                 "message": event.message,
                 "trace_id": event.trace_id,
             }
+        case ConnectionLost():
+            return "connection_lost", {"window_s": event.window_s}
+        case Resumed():
+            return "resumed", {"attempts": event.attempts}
         case Answer():
             return "answer", {
                 "text": event.text,

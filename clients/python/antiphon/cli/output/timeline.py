@@ -10,17 +10,19 @@ from antiphon.cli.output.terminal import Style, place_words
 from antiphon.protocol.events import (
     AudioDelta,
     Closed,
+    ConnectionLost,
     Created,
     ErrorEvent,
     Event,
     Interrupted,
     Listening,
     Queued,
+    Resumed,
     TextDelta,
     TurnEnd,
 )
 
-_COLOURS: Final = {"says": "green", "speaks": "green", "error": "red", "listens": "dim"}
+_COLOURS: Final = {"says": "green", "speaks": "green", "error": "red", "lost": "red", "listens": "dim"}
 
 
 class Report(Protocol):
@@ -70,6 +72,10 @@ def _words(event: Event | Queued) -> tuple[str, str]:
             return "interrupted", _unit(event.unit)
         case ErrorEvent():
             return "error", f"{event.code}: {event.message}"
+        case ConnectionLost():
+            return "lost", f"connection lost; the server waits {event.window_s:.0f} s"
+        case Resumed():
+            return "resumed", "the conversation goes on"
         case Closed():
             return "closed", event.reason
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from antiphon.cli.arguments.configuration import without_settings
 from antiphon.cli.output.failure import ExitCode, Failure
 
 KILL_AFTER_S: Final = 5.0
@@ -94,7 +95,7 @@ class Child:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             process_group=0,
-            env=os.environ | program.variables,
+            env={**without_settings(os.environ), **program.variables},
             limit=_LONGEST_LINE,
         )
         return cls(name, program, process, tell)

@@ -1,0 +1,228 @@
+"""A WebSocket that is opened again when it is lost, and goes on with its session."""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from antiphon.connection.endpoint import close_websocket
+from antiphon.errors import AntiphonError
+from antiphon.protocol.duplex import continued
+from antiphon.protocol.events import ResumeOffer
+from antiphon.protocol.fields import Fields
+
+MOST_KEPT: Final = 2 * 1024 * 1024
+"""Characters of what was sent last, which may have to be sent again."""
+
+_LOST: Final = frozenset({None, 1006, 1012, 1013, 1014})
+"""Close codes of a connection that was lost: no Close came, or that of a gateway."""
+
+_BUSY: Final = frozenset({1012, 1013})
+"""Codes of those who ask for some time."""
+
+_FIRST_DELAY_S: Final = 0.25
+_BUSY_DELAY_S: Final = 2.0
+_LONGEST_DELAY_S: Final = 5.0
+_ANSWER_S: Final = 10.0
+
+
+class ResumingSocket:
+    """The socket of a session: `recv` and `send` as on a WebSocket, over one connection after the other.
+
+    `reopen` opens another connection to an address. Without an offer of the server, or without `reopen`, a
+    lost connection is the end. `on_lost` and `on_resumed` are called when it happens, the second with the
+    number of attempts.
+    """
+
+    def __init__(
+        self,
+        socket: ClientConnection,
+        url: str,
+        reopen: Callable[[str], Awaitable[ClientConnection]] | None = None,
+    ) -> None:
+        self.on_lost: Callable[[float], object] = lambda window_s: None
+        self.on_resumed: Callable[[int], object] = lambda attempts: None
+        self._socket = socket
+        self._response = socket.response
+        self._url = url
+        self._reopen = reopen
+        self._offer: ResumeOffer | None = None
+        self._events = 0
+        """Messages that came."""
+        self._sent = 0
+        self._kept: deque[tuple[int, str]] = deque()
+        """The last messages that were sent, with their numbers."""
+        self._kept_size = 0
+        self._is_over = False
+        self._open = asyncio.Event()
+        """Set while there is a connection, and once there will be none any more."""
+        self._open.set()
+        self._ending = asyncio.Event()
+
+    @property
+    def close_code(self) -> int | None:
+        """The close code of the last connection."""
+        return self._socket.close_code
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace that the server named at the first connection."""
+        return self._response.headers.get("antiphon-trace-id") if self._response else None
+
+    def offered(self, offer: ResumeOffer | None) -> None:
+        """The server says how the session is resumed."""
+        self._offer = offer if self._reopen is not None else None
+        if self._offer is None:
+            self._reopen = None
+            self._kept.clear()
+
+    async def recv(self) -> str | bytes:
+        """The next message. Raises `ConnectionClosed`."""
+        while True:
+            try:
+                frame = await self._socket.recv()
+            except ConnectionClosed:
+                if not await self._resume():
+                    self._end()
+                    raise
+                continue
+            self._events += 1
+            return frame
+
+    async def send(self, frame: str) -> None:
+        """Sends a message; while the connection is lost, waits for the next. Raises `ConnectionClosed`."""
+        await self._open.wait()
+        self._keep(frame)
+        socket = self._socket
+        try:
+            await socket.send(frame)
+        except ConnectionClosed:
+            # Whoever receives opens the next connection, and sends it again there.
+            if self._offer is None or self._is_over:
+                raise
+            while self._socket is socket and not self._is_over:
+                self._open.clear()
+                await self._open.wait()
+            if self._is_over:
+                raise
+
+    async def wait_closed(self) -> None:
+        """Returns when the connection is closed."""
+        await self._socket.wait_closed()
+
+    async def close(self, code: int) -> None:
+        """Closes it, and opens no other."""
+        self._end()
+        await close_websocket(self._socket, code)
+
+    def abort(self) -> None:
+        """Cuts it off, and opens no other."""
+        self._end()
+        self._socket.transport.abort()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._ending.set()
+        self._open.set()
+
+    def _keep(self, frame: str) -> None:
+        self._sent += 1
+        if self._reopen is None:
+            return
+        self._kept.append((self._sent, frame))
+        self._kept_size += len(frame)
+        while self._kept_size > MOST_KEPT and len(self._kept) > 1:
+            self._kept_size -= len(self._kept.popleft()[1])
+
+    # ----------------------------------------------------------------------------------- resuming
+
+    async def _resume(self) -> bool:
+        """Opens the next connection, trying for as long as the server waits. False: the session is over."""
+        code = self._socket.close_code
+        if self._offer is None or self._is_over or code not in _LOST:
+            return False
+        self._open.clear()
+        self.on_lost(self._offer.window_s)
+        until = time.monotonic() + self._offer.window_s
+        delay_s = random.uniform(0.0, _BUSY_DELAY_S if code in _BUSY else _FIRST_DELAY_S)
+        attempts = 0
+        while time.monotonic() + delay_s < until and not await self._is_ended_within(delay_s):
+            attempts += 1
+            again_s = await self._unless_ended(self._try())
+            if again_s is None:
+                return False
+            if again_s == 0.0:
+                self._open.set()
+                self.on_resumed(attempts)
+                return True
+            backoff_s = min(_LONGEST_DELAY_S, max(again_s, _FIRST_DELAY_S) * 2 ** (attempts - 1))
+            delay_s = backoff_s * random.uniform(0.5, 1.0)
+        return False
+
+    async def _is_ended_within(self, seconds: float) -> bool:
+        """Waits; whether the session was ended here meanwhile."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ending.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _unless_ended(self, attempt: Coroutine[Any, Any, float | None]) -> float | None:
+        """What an attempt returns; None if the session is ended here meanwhile."""
+        trying, ending = asyncio.create_task(attempt), asyncio.create_task(self._ending.wait())
+        try:
+            await asyncio.wait({trying, ending}, return_when=asyncio.FIRST_COMPLETED)
+            return trying.result() if trying.done() and not self._is_over else None
+        finally:
+            trying.cancel()
+            ending.cancel()
+            await asyncio.gather(trying, ending, return_exceptions=True)
+
+    async def _try(self) -> float | None:
+        """One attempt: 0 if it was good, else the time to the next one, None if none is worth it."""
+        assert self._offer is not None
+        assert self._reopen is not None
+        try:
+            socket = await self._reopen(_resuming(self._url, self._offer.token, self._events))
+        except AntiphonError as error:
+            return _FIRST_DELAY_S if error.retryable else None
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                fields = Fields.of(await socket.recv())
+                if fields.text("type") != "session.resumed":
+                    return _BUSY_DELAY_S if _is_rate_limited(fields) else None
+                resumed = continued(fields)
+                self._offer = resumed.offer
+                for number, frame in list(self._kept):
+                    if number > resumed.received:
+                        await socket.send(frame)
+            if self._is_over:
+                return None
+            self._socket = socket
+            return 0.0
+        except (ConnectionClosed, TimeoutError):
+            return _FIRST_DELAY_S
+        except AntiphonError:
+            return None
+        finally:
+            if self._socket is not socket:
+                with contextlib.suppress(AttributeError):  # of a transport that has gone by itself
+                    socket.transport.abort()
+
+
+def _is_rate_limited(fields: Fields) -> bool:
+    return "rate_limited" in (fields.object("error").text("code"), fields.text("code"))
+
+
+def _resuming(url: str, token: str, last_event: int) -> str:
+    parts = urlsplit(url)
+    asked = urlencode({"resume": token, "last_event": last_event})
+    return urlunsplit(parts._replace(query=f"{parts.query}&{asked}" if parts.query else asked))

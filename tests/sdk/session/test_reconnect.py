@@ -1,0 +1,170 @@
+"""`client.duplex(reconnect=True)`: a conversation that goes on over another connection."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import antiphon
+from tests.failures.link import Link, link_to
+from tests.support.patience import PATIENCE_S
+from tests.support.scripted_engine import (
+    EVERYTHING,
+    ScriptedEngine,
+    hang,
+    listen,
+    running_worker,
+    speak,
+    write,
+)
+from tests.ws_adapter.support.stage import Stage, running_adapter, until
+
+SECOND = np.full(16_000, 0.1, np.float32)
+
+
+@asynccontextmanager
+async def behind_a_link(engine: ScriptedEngine, **options: Any) -> AsyncIterator[tuple[Stage, Link]]:
+    options = {"resume_window_s": 60, "silence_tail_units": 0, **options}
+    async with running_worker(engine, slots=engine.slots) as worker:
+        async with running_adapter(worker.address, **options) as stage:
+            async with link_to(stage.address.removeprefix("http://")) as link:
+                yield stage, link
+
+
+async def expect(session: antiphon.DuplexSession, *kinds: type) -> Any:
+    """The next events are of these kinds; returns the last."""
+    event: object = None
+    async with asyncio.timeout(PATIENCE_S):
+        for kind in kinds:
+            event = await anext(session)
+            assert isinstance(event, kind), event
+    return event
+
+
+async def test_lost_connection_is_opened_again_and_nothing_is_missed_or_repeated() -> None:
+    engine = ScriptedEngine(listen(), hang("generate"), speak("word"))
+    async with behind_a_link(engine) as (_, link):
+        async with antiphon.connect(f"ws://{link.address}") as client:
+            async with client.duplex(reconnect=True) as session:
+                await expect(session, antiphon.Created)
+                for _ in range(3):
+                    await session.send_audio(SECOND)
+                await expect(session, antiphon.Listening)
+                await until(lambda: 2 in engine.session.heard)
+                link.cut()
+                lost = await expect(session, antiphon.ConnectionLost)
+                assert lost.window_s == 60
+                assert (await expect(session, antiphon.Resumed)).attempts >= 1
+                engine.session.release("generate", 2)
+                units = [(await expect(session, antiphon.Listening)).unit]
+                units.append((await expect(session, antiphon.TextDelta)).unit)
+                assert units == [1, 2]
+                await expect(session, antiphon.AudioDelta)
+                await session.send_audio(SECOND)
+                await expect(session, antiphon.Interrupted)
+        assert len(engine.sessions) == 1
+        assert list(engine.session.heard) == [1, 2, 3, 4]
+
+
+async def test_audio_sent_into_a_lost_connection_is_heard_once() -> None:
+    """The network takes it and does not deliver it."""
+    engine = ScriptedEngine(listen())
+    async with behind_a_link(engine) as (_, link):
+        async with antiphon.connect(f"ws://{link.address}") as client:
+            async with client.duplex(reconnect=True) as session:
+                await expect(session, antiphon.Created)
+                await session.send_audio(SECOND)
+                await expect(session, antiphon.Listening)
+                link.hold()
+                for _ in range(3):
+                    await session.send_audio(SECOND)
+                link.heal_new()
+                link.cut()
+                await expect(session, antiphon.ConnectionLost, antiphon.Resumed)
+                await expect(session, *[antiphon.Listening] * 3)
+        assert list(engine.session.heard) == [1, 2, 3, 4]
+        assert all(np.allclose(pcm, 0.1) for pcm in engine.session.heard.values())
+
+
+async def test_server_that_is_away_for_too_long_ends_the_conversation() -> None:
+    engine = ScriptedEngine(listen())
+    async with behind_a_link(engine, resume_window_s=1) as (_, link):
+        async with antiphon.connect(f"ws://{link.address}") as client:
+            async with client.duplex(reconnect=True) as session:
+                await expect(session, antiphon.Created)
+                link.target = None
+                link.cut()
+                await expect(session, antiphon.ConnectionLost)
+                with pytest.raises(antiphon.SessionClosed) as closed:
+                    await expect(session, antiphon.Resumed)
+                assert closed.value.reason == "connection_lost"
+                with pytest.raises(antiphon.SessionClosed):
+                    await session.send_audio(SECOND)
+
+
+async def test_session_that_is_gone_ends_the_conversation_at_once() -> None:
+    engine = ScriptedEngine(listen())
+    async with behind_a_link(engine) as (stage, link):
+        async with antiphon.connect(f"ws://{link.address}") as client:
+            async with client.duplex(reconnect=True) as session:
+                await expect(session, antiphon.Created)
+                async with running_worker(ScriptedEngine(listen())) as other:
+                    async with running_adapter(other.address, resume_window_s=60) as second:
+                        link.target = second.address.removeprefix("http://")
+                        link.cut()
+                        await expect(session, antiphon.ConnectionLost)
+                        with pytest.raises(antiphon.SessionClosed):
+                            await expect(session, antiphon.Resumed)
+        assert stage.address
+
+
+async def test_conversation_without_reconnect_ends_with_its_connection() -> None:
+    engine = ScriptedEngine(listen())
+    async with behind_a_link(engine) as (_, link):
+        async with antiphon.connect(f"ws://{link.address}") as client, client.duplex() as session:
+            created = await expect(session, antiphon.Created)
+            assert created.resume is not None
+            link.cut()
+            with pytest.raises(antiphon.SessionClosed) as closed:
+                await expect(session, antiphon.ConnectionLost)
+            assert closed.value.reason == "connection_lost"
+
+
+async def test_server_without_resuming_ends_the_conversation_with_its_connection() -> None:
+    engine = ScriptedEngine(listen())
+    async with behind_a_link(engine, resume_window_s=0) as (_, link):
+        async with antiphon.connect(f"ws://{link.address}") as client:
+            async with client.duplex(reconnect=True) as session:
+                assert (await expect(session, antiphon.Created)).resume is None
+                link.cut()
+                with pytest.raises(antiphon.SessionClosed):
+                    await expect(session, antiphon.ConnectionLost)
+
+
+async def test_close_while_the_connection_is_lost_ends_at_once() -> None:
+    engine = ScriptedEngine(listen())
+    async with behind_a_link(engine) as (_, link):
+        async with antiphon.connect(f"ws://{link.address}") as client:
+            async with client.duplex(reconnect=True) as session:
+                await expect(session, antiphon.Created)
+                link.target = None
+                link.cut()
+                await expect(session, antiphon.ConnectionLost)
+            async with asyncio.timeout(PATIENCE_S):
+                assert [event async for event in session] == []
+
+
+async def test_answer_of_a_chat_goes_on_over_another_connection() -> None:
+    words = ("One ", "two ", "three.")
+    engine = ScriptedEngine(write(*words, hold="generate"), info=EVERYTHING)
+    async with behind_a_link(engine) as (_, link):
+        async with antiphon.connect(f"ws://{link.address}") as client:
+            async with client.chat("Count.", reconnect=True) as turn:
+                link.cut()
+                engine.session.release("generate", 1)
+                async with asyncio.timeout(PATIENCE_S):
+                    assert (await turn.answer()).text == "".join(words)
+        assert len(engine.sessions) == 1

@@ -1,0 +1,150 @@
+"""A conversation by Pipecat, as its users hold one; prints what came as JSON.
+
+    python pipecat_agent.py ws://HOST:PORT KEY MODEL QUESTION.pcm realtime|live TURNS [TYPED [LATE_S]]
+
+A pipeline with Pipecat's context aggregators around its service for OpenAI's protocol. The user says the
+question, LATE_S seconds after the connection, and then TYPED times types one. The microphone is open from the
+start and sends 20 ms of 16-bit PCM at 24 kHz at a time. TURNS is `default` or the JSON of a turn detection.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pipecat.frames.frames import (
+    ErrorFrame,
+    Frame,
+    InputAudioRawFrame,
+    LLMFullResponseEndFrame,
+    LLMRunFrame,
+    OutputAudioRawFrame,
+    TranscriptionFrame,
+    TTSTextFrame,
+)
+from pipecat.pipeline.pipeline import Pipeline
+from pipecat.pipeline.runner import PipelineRunner
+from pipecat.pipeline.task import PipelineParams, PipelineTask
+from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.services.openai.live.llm import OpenAILiveLLMService
+from pipecat.services.openai.realtime import events
+from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
+
+PATIENCE_S = 500.0
+PIECE_S = 0.02
+PIECE = 960
+"""Bytes of that."""
+RATE_HZ = 24_000
+
+
+class Listener(FrameProcessor):
+    """Notes what the service says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.audio_bytes = 0
+        self.words: list[str] = []
+        self.answers: asyncio.Queue[str] = asyncio.Queue()
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        match frame:
+            case OutputAudioRawFrame():
+                self.audio_bytes += len(frame.audio)
+            case TTSTextFrame():
+                self.words.append(frame.text)
+            case LLMFullResponseEndFrame():
+                self.answers.put_nowait("".join(self.words))
+                self.words.clear()
+        await self.push_frame(frame, direction)
+
+
+class Ear(FrameProcessor):
+    """Notes what the service understood, and its errors, on their way upstream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+        self.errors: list[str] = []
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        match frame:
+            case TranscriptionFrame():
+                self.heard.append(frame.text)
+            case ErrorFrame():
+                self.errors.append(frame.error)
+        await self.push_frame(frame, direction)
+
+
+async def converse(
+    url: str, key: str, model: str, question: str, kind: str, turns: str, typed: str = "1", late_s: str = "0"
+) -> dict[str, Any]:
+    pcm = Path(question).read_bytes()  # noqa: ASYNC240
+    if kind == "live":
+        service: Any = OpenAILiveLLMService(
+            api_key=key,
+            base_url=f"{url}/v1/live/sessions",
+            settings=OpenAILiveLLMService.Settings(model=model, system_instruction="Answer briefly."),
+        )
+    else:
+        properties = events.SessionProperties(instructions="Answer briefly.")
+        if turns != "default":
+            given = json.loads(turns)
+            shape = events.SemanticTurnDetection if given["type"] == "semantic_vad" else events.TurnDetection
+            heard = events.AudioInput(turn_detection=shape(**given))
+            properties.audio = events.AudioConfiguration(input=heard)
+        service = OpenAIRealtimeLLMService(
+            api_key=key,
+            base_url=f"{url}/v1/realtime",
+            settings=OpenAIRealtimeLLMService.Settings(model=model, session_properties=properties),
+        )
+    context = LLMContext()
+    aggregators = LLMContextAggregatorPair(context)
+    ear, listener = Ear(), Listener()
+    pipeline = Pipeline([ear, aggregators.user(), service, listener, aggregators.assistant()])
+    task = PipelineTask(
+        pipeline,
+        params=PipelineParams(audio_in_sample_rate=RATE_HZ, audio_out_sample_rate=RATE_HZ),
+        idle_timeout_secs=None,
+    )
+    running = asyncio.create_task(PipelineRunner(handle_sigint=False).run(task))
+    microphone = asyncio.create_task(speak(task, pcm, float(late_s)))
+    if kind == "live":
+        await task.queue_frames([LLMRunFrame()])
+    answers = [await listener.answers.get()]
+    for _ in range(int(typed)):
+        words = events.ItemContent(type="input_text", text="what is your name")
+        item = events.ConversationItem(type="message", role="user", content=[words])
+        await service.send_client_event(events.ConversationItemCreateEvent(item=item))
+        await service.send_client_event(events.ResponseCreateEvent())
+        answers.append(await listener.answers.get())
+    microphone.cancel()
+    await task.cancel()
+    await asyncio.wait({running}, timeout=20)
+    return {
+        "answers": answers,
+        "heard": ear.heard,
+        "errors": ear.errors,
+        "audio_bytes": listener.audio_bytes,
+        "history": [[message["role"], message["content"]] for message in context.get_messages()],
+    }
+
+
+async def speak(task: PipelineTask, pcm: bytes, late_s: float) -> None:
+    """Silence, the question, and silence for ever, at the pace of speech."""
+    pcm = bytes(round(late_s * RATE_HZ) * 2) + pcm
+    due = time.monotonic()
+    while True:
+        piece, pcm = pcm[:PIECE].ljust(PIECE, b"\0"), pcm[PIECE:]
+        await task.queue_frames([InputAudioRawFrame(piece, RATE_HZ, 1)])
+        due += PIECE_S
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(asyncio.wait_for(converse(*sys.argv[1:]), PATIENCE_S))))

@@ -1,0 +1,284 @@
+"""A chat completion without I/O: what goes to the worker, and what is answered with which status."""
+
+import base64
+import json
+from http import HTTPStatus
+from typing import Any
+
+import numpy as np
+import pytest
+
+from antiphon.semconv import Reason
+from tests.ws_adapter.support.conversation import Event, ready_signal
+from tests.ws_adapter.support.pools import catalogue as catalogue_of
+from tests.ws_adapter.support.tokens import tokens
+from ws_adapter.protocol.completions.machine import CompletionMachine
+from ws_adapter.protocol.core.actions import (
+    Action,
+    Apart,
+    CloseSocket,
+    OpenWorkerSession,
+    Respond,
+    RunTurn,
+    Send,
+    TakeSlot,
+)
+from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.signals import (
+    NO_TIMINGS,
+    CallDelta,
+    Failed,
+    Finish,
+    Piece,
+    Prefilled,
+    Signal,
+    UnitDone,
+    UnitEnd,
+)
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.codec import encode
+from ws_adapter.protocol.wire.errors import VERDICTS, CloseCode, Verdict
+from ws_adapter.protocol.wire.limits import Limits
+
+CATALOGUE = catalogue_of(voices={"amber"}, calls_tools=True)
+MODEL = next(iter(sorted(CATALOGUE.models)))
+SPOKEN = np.full(2400, 0.5, "<f4").tobytes()
+ASKED: Event = {"model": MODEL, "messages": [{"role": "user", "content": "Name a prime."}]}
+ALOUD: Event = {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav"}}
+DONE = UnitDone(1, UnitEnd.TURN, 31, tokens(input_text=27, output_text=4), finish=Finish.EOS)
+
+
+class Jar:
+    """One request, and all that came of it."""
+
+    def __init__(self) -> None:
+        self.machine = CompletionMachine(Limits(), lambda: CATALOGUE, "0123", 1_795_000_000)
+        self.sent: list[Event] = []
+        self.begun: Respond | None = None
+        self.closed: CloseSocket | None = None
+        self.actions: list[Action] = []
+        self.do(self.machine.opened(0.0))
+
+    def do(self, actions: list[Action]) -> None:
+        for action in actions:
+            self.actions.append(action)
+            match action:
+                case Send():
+                    assert self.begun is not None, "nothing is sent before the status is known"
+                    self.sent.append(json.loads(encode(action.event)))
+                case Respond():
+                    assert self.begun is None, "the status is told once"
+                    self.begun = action
+                case CloseSocket():
+                    self.closed = action
+                case Apart():
+                    self.do(action.work()(0.0))
+
+    def ask(self, body: Any = None, **fields: Any) -> None:
+        given = ASKED | fields if body is None else body
+        frame = given if isinstance(given, bytes) else json.dumps(given).encode()
+        self.do(self.machine.text_frame(frame, 0.0))
+
+    def start(self, **fields: Any) -> None:
+        """Up to the turn at the worker."""
+        self.ask(**fields)
+        self.do(self.machine.granted(0.0))
+        self.worker(ready_signal())
+
+    def worker(self, *signals: Signal) -> None:
+        for signal in signals:
+            self.do(self.machine.signal(signal, 0.0))
+
+    def answer(self, *signals: Signal) -> None:
+        read = Prefilled(1, NO_TIMINGS, tokens=tokens(input_text=27))
+        self.worker(read, *signals, DONE)
+
+    def first(self, shape: Any) -> Any:
+        return next(action for action in self.actions if isinstance(action, shape))
+
+    @property
+    def status(self) -> int:
+        assert self.begun is not None
+        return int(self.begun.status)
+
+
+def test_turn_of_the_client_goes_to_a_worker_of_its_model() -> None:
+    jar = Jar()
+    jar.start(seed=3, stop="x", max_tokens=5, temperature=0.0, tools=None)
+    assert jar.first(TakeSlot).model == MODEL
+    setup = jar.first(OpenWorkerSession).setup
+    assert (setup.model, setup.seed) == (MODEL, 3)
+    generation = jar.first(RunTurn).turn.generation
+    assert (generation.stop, generation.max_new_tokens, generation.temperature) == (("x",), 5, 0.0)
+
+
+def test_client_is_told_nothing_while_it_waits() -> None:
+    jar = Jar()
+    jar.ask()
+    jar.do(jar.machine.queued(Place(1, 3.0, "ticket", 1, False)))
+    jar.do(jar.machine.granted(0.0))
+    assert jar.sent == []
+    assert jar.begun is None
+
+
+def test_whole_answer_is_one_object() -> None:
+    jar = Jar()
+    jar.start()
+    jar.answer(Piece(1, "Sev", b""), Piece(1, "en.", b""))
+    assert jar.status == 200
+    (told,) = jar.sent
+    assert told["object"] == "chat.completion"
+    assert told["choices"][0]["message"]["content"] == "Seven."
+    assert told["usage"]["prompt_tokens"] == 27
+    assert told["usage"]["completion_tokens"] == 4
+    assert jar.closed == CloseSocket(CloseCode.NORMAL, errors.DONE)
+
+
+def test_stream_begins_with_the_role_and_ends_with_the_reason() -> None:
+    jar = Jar()
+    jar.start(stream=True)
+    jar.answer(Piece(1, "Sev", b""), Piece(1, "en.", b""))
+    assert jar.begun == Respond(HTTPStatus.OK, streams=True)
+    deltas = [chunk["choices"][0] for chunk in jar.sent]
+    assert deltas[0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
+    assert [delta["delta"].get("content") for delta in deltas[1:]] == ["Sev", "en.", None]
+    assert [delta["finish_reason"] for delta in deltas] == [None, None, None, "stop"]
+    assert all("usage" not in chunk for chunk in jar.sent)
+
+
+def test_usage_of_a_stream_is_null_until_its_last_chunk() -> None:
+    jar = Jar()
+    jar.start(stream=True, stream_options={"include_usage": True})
+    jar.answer(Piece(1, "Seven.", b""))
+    assert [chunk["usage"] is None for chunk in jar.sent] == [True] * (len(jar.sent) - 1) + [False]
+    assert jar.sent[-1]["choices"] == []
+
+
+def test_answer_cut_at_its_length_says_so() -> None:
+    jar = Jar()
+    jar.start()
+    read = Prefilled(1, NO_TIMINGS, tokens=tokens(input_text=27))
+    cut = UnitDone(1, UnitEnd.TURN, 31, tokens(input_text=27, output_text=4), finish=Finish.LENGTH)
+    jar.worker(read, Piece(1, "Sev", b""), cut)
+    assert jar.sent[0]["choices"][0]["finish_reason"] == "length"
+
+
+def test_spoken_answer_has_its_samples_and_its_transcript() -> None:
+    jar = Jar()
+    jar.start(**ALOUD)
+    jar.answer(Piece(1, "Seven.", SPOKEN))
+    message = jar.sent[0]["choices"][0]["message"]
+    data = base64.b64decode(message["audio"]["data"])
+    assert message["content"] is None
+    assert message["audio"]["transcript"] == "Seven."
+    assert data[:4] == b"RIFF"
+    assert np.frombuffer(data[44:], "<i2").tolist() == [16384] * 2400
+
+
+def test_calls_of_tools_are_told_whole_and_in_pieces() -> None:
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+    calls = (
+        Piece(1, "", b"", call=CallDelta(0, "call_1", "weather")),
+        Piece(1, "", b"", call=CallDelta(0, arguments="{}", complete=True)),
+    )
+    whole, pieces = Jar(), Jar()
+    whole.start(tools=[tool])
+    whole.answer(*calls)
+    choice = whole.sent[0]["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "weather", "arguments": "{}"}
+
+    pieces.start(tools=[tool], stream=True)
+    pieces.answer(*calls)
+    told = [chunk["choices"][0]["delta"].get("tool_calls") for chunk in pieces.sent]
+    first, second = [calls[0] for calls in told if calls]
+    assert (first["id"], first["function"]) == ("call_1", {"arguments": "", "name": "weather"})
+    assert second == {"index": 0, "function": {"arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        (Reason.QUEUE_FULL, 429),
+        (Reason.NO_FREE_SLOT, 503),
+        (Reason.LOADING, 503),
+        (Reason.MODEL_NOT_FOUND, 404),
+        (Reason.WORKER_LOST, 500),
+        (Reason.INPUT_TOO_LONG, 400),
+    ],
+)
+def test_verdict_before_the_answer_has_its_status(reason: Reason, status: int) -> None:
+    jar = Jar()
+    jar.ask(stream=True)
+    jar.do(jar.machine.refused(VERDICTS[reason]))
+    assert jar.status == status
+    assert jar.begun is not None
+    assert not jar.begun.streams
+    assert (jar.begun.retry_s is not None) is (status in (429, 503))
+    assert jar.machine.is_over
+
+
+@pytest.mark.parametrize("verdict", [errors.SERVER_SHUTDOWN, errors.SLOW, errors.KEY_WITHDRAWN])
+def test_end_in_the_middle_of_a_stream_is_an_event(verdict: Verdict) -> None:
+    jar = Jar()
+    jar.start(stream=True)
+    jar.worker(Prefilled(1, NO_TIMINGS), Piece(1, "Sev", b""))
+    jar.do(jar.machine.ended(verdict))
+    assert jar.status == 200
+    assert jar.sent[-1]["error"]["message"] == verdict.message
+    assert jar.closed is not None
+    assert jar.closed.code is not CloseCode.NORMAL
+
+
+def test_worker_lost_in_the_middle_is_one_error() -> None:
+    jar = Jar()
+    jar.start()
+    jar.worker(Failed(Reason.WORKER_LOST))
+    assert jar.status == 500
+    assert len(jar.sent) == 1
+
+
+def test_model_that_cannot_speak_is_refused_by_the_field() -> None:
+    jar = Jar()
+    jar.ask(**ALOUD)
+    jar.do(jar.machine.granted(0.0))
+    jar.worker(ready_signal(speaks=False))
+    assert jar.status == 400
+    assert jar.sent[0]["error"]["param"] == "modalities"
+
+
+def test_fault_that_the_worker_finds_is_told_by_the_field_of_the_client() -> None:
+    jar = Jar()
+    url = {"url": "data:video/mp4;base64," + base64.b64encode(b"\0\0\0\x18ftypisom" + bytes(16)).decode()}
+    jar.start(messages=[{"role": "user", "content": [{"type": "video_url", "video_url": url}]}])
+    assert jar.first(RunTurn).turn.omni_mode
+    failed = UnitDone(
+        1,
+        UnitEnd.FAILED,
+        31,
+        failure=Reason.VIDEO_INVALID,
+        field="turn.messages[0].content[0].video",
+        problem="is cut short",
+    )
+    jar.worker(failed)
+    assert jar.sent[0]["error"]["param"] == "messages[0].content[0].video_url.url"
+    assert jar.sent[0]["error"]["message"] == "messages[0].content[0].video_url.url: is cut short"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "invalid_json"),
+        (b"\xff", "invalid_json"),
+        (b"[]", "invalid_payload"),
+        ({"messages": []}, "missing_field"),
+        ({"model": 5, "messages": []}, "invalid_payload"),
+        ({"model": "other", "messages": []}, "model_not_found"),
+    ],
+)
+def test_body_that_is_no_request_is_refused(body: Any, code: str) -> None:
+    jar = Jar()
+    jar.ask(body)
+    assert jar.status == (404 if code == "model_not_found" else 400)
+    assert jar.sent[0]["error"]["code"] == code
+    assert jar.machine.is_over

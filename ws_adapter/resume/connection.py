@@ -1,0 +1,402 @@
+"""The socket of a session that may lose its connection: another connection takes its place.
+
+The number of an event is the count of text messages that the session has sent so far, this one included.
+What was sent last is kept, so that a client that comes back gets what it missed.
+"""
+
+import asyncio
+import hmac
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from itertools import islice
+from typing import Final, Protocol
+
+from ws_adapter.process.clock import Clock, Timer
+from ws_adapter.protocol.core.actions import Respond
+from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.protocol.wire.codec import encode
+from ws_adapter.protocol.wire.errors import CloseCode, Verdict
+from ws_adapter.protocol.wire.events import ResumeOffer, SessionResumed
+from ws_adapter.resume.tokens import holder_of
+from ws_adapter.web.message import Disconnected, Message
+from ws_adapter.web.rate_limit import Bucket
+from ws_adapter.web.routes import Selection
+from ws_adapter.web.websocket import PublicConnection
+
+MOST_EVENTS: Final = 1024
+MOST_BYTES: Final = 2**20
+"""What is kept for one session: more than the buffers of the transport and of the kernel hold unsent."""
+
+SLOT_KEPT_S: Final = 5.0
+"""How long a detached session keeps its slot while others wait for one."""
+
+LOOK_S: Final = 1.0
+"""How often a detached session looks whether somebody waits, after that."""
+
+SUPERSEDED_S: Final = 1.0
+"""How long a connection whose session another one took over may take to close."""
+
+RESUMES_BURST: Final = 10
+RESUMES_PER_S: Final = 0.5
+"""How often one session may be resumed."""
+
+
+class Owner(Protocol):
+    """The session behind the connection."""
+
+    def detached(self) -> None:
+        """The connection is lost, and the client may come back."""
+
+    def resumed(self) -> None:
+        """The client has come back."""
+
+    def others_wait(self) -> bool:
+        """Whether somebody waits for a slot such as the session holds."""
+
+
+class Registry(Protocol):
+    """Where a connection is found by its token."""
+
+    kept_bytes: int
+    """Of what all sessions keep."""
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes that one session may keep."""
+
+    def offer(self, connection: "ResumableConnection") -> ResumeOffer:
+        """Make the token of a session, which replaces the last one."""
+
+    def detached(self, connection: "ResumableConnection") -> None:
+        """A session lost its connection; one too many ends the one that lost it first."""
+
+    def attached(self, connection: "ResumableConnection") -> None:
+        """It has another one."""
+
+    def forget(self, connection: "ResumableConnection") -> None:
+        """It is over, and no token opens it any more. Harmless when repeated."""
+
+
+class ResumableConnection:
+    """What a session has for a socket: the same methods as `PublicConnection`.
+
+    It can be resumed from its first `offer` on. While it is detached, `receive` and `send_text` wait for the
+    next connection, or raise `Disconnected` once none may come any more.
+    """
+
+    def __init__(
+        self,
+        connection: PublicConnection,
+        session_id: str,
+        selection: Selection,
+        registry: Registry,
+        clock: Clock,
+        window_s: float,
+    ) -> None:
+        self.session_id: Final = session_id
+        self.holder: Final = holder_of(connection.key.hash if connection.key is not None else None)
+        """Whose key a connection needs that resumes it."""
+        self._selection = selection
+        self.sent = 0
+        """Events that were sent."""
+        self.received = 0
+        """Messages that the session took."""
+        self.is_detached = False
+        self.ends_with_an_answer = False
+        """Whether the session has closed behind an answer: that may be fetched even then."""
+        self._nonce = b""
+        """Of the last token; empty before there is one."""
+        self._used_nonce = b""
+        """Of the token that brought the connection; empty for the first one."""
+        self._received_before = 0
+        """Messages that had come when the session got its connection."""
+        self._connection = connection
+        self._registry = registry
+        self._clock = clock
+        self._window_s = window_s
+        self._resumes = Bucket(RESUMES_BURST, RESUMES_PER_S, clock.now)
+        self._kept: deque[tuple[bytes, ...]] = deque()
+        self._kept_bytes = 0
+        self._owner: Owner | None = None
+        self._context = copy_context()
+        """In which the session runs, for what it logs."""
+        self._is_over = False
+        self._is_closing = False
+        self._is_held = False
+        self._changed = asyncio.Event()
+        """Set once the session has another connection, or is over."""
+        self._timer: Timer | None = None
+        self._ends_at = 0.0
+        self._leave: Callable[[], None] = lambda: None
+        self._on_flood: Callable[[Verdict], None] = lambda verdict: None
+        self._on_text: Callable[[bytes], bool] = lambda text: False
+        self._superseded: set[asyncio.Task[None]] = set()
+
+    @property
+    def connection(self) -> PublicConnection:
+        """The connection that the session has, or had last."""
+        return self._connection
+
+    @property
+    def kind(self) -> Kind:
+        """What the session is to the queue."""
+        return self._selection.kind
+
+    def is_for(self, connection: PublicConnection) -> bool:
+        """Whether a connection has the key of the session, and speaks its protocol."""
+        holder = holder_of(connection.key.hash if connection.key is not None else None)
+        selection = connection.selection
+        return (
+            hmac.compare_digest(holder, self.holder)
+            and isinstance(selection, Selection)
+            and (selection.dialect, selection.mode) == (self._selection.dialect, self._selection.mode)
+        )
+
+    def own(self, owner: Owner) -> None:
+        """Tell `owner` of what happens from now on; called once, before anything else."""
+        self._owner = owner
+        self._context = copy_context()
+        self._connection.when_lost(partial(self._lost, self._connection))
+
+    def offer(self) -> ResumeOffer:
+        """Make a token. The session keeps its place among the connections of its client from now on, also
+        while it has none."""
+        if not self._nonce:
+            self._leave = self._connection.take_leave()
+        return self._registry.offer(self)
+
+    @property
+    def nonces(self) -> tuple[bytes, bytes]:
+        """Those of the tokens that open the session.
+
+        A used token is good once more if nothing came over the connection that it opened, and that is lost:
+        the client may never have got the next one.
+        """
+        is_unconfirmed = self.is_detached and self.received == self._received_before and self._used_nonce
+        return self._nonce, self._used_nonce if is_unconfirmed else self._nonce
+
+    def rotate(self, nonce: bytes) -> None:
+        """Take the nonce of a new token."""
+        self._nonce = nonce
+
+    # ------------------------------------------------------------------------- as a session uses it
+
+    def when_flooding(self, callback: Callable[[Verdict], None]) -> None:
+        """See `PublicConnection.when_flooding`."""
+        self._on_flood = callback
+        self._connection.when_flooding(callback)
+
+    def when_text(self, callback: Callable[[bytes], bool]) -> None:
+        """See `PublicConnection.when_text`."""
+        self._on_text = callback
+        self._connection.when_text(callback)
+
+    def hold(self, is_held: bool) -> None:
+        """See `PublicConnection.hold`."""
+        self._is_held = is_held
+        self._connection.hold(is_held)
+
+    def begin_answer(self, begun: Respond) -> None:
+        """See `PublicConnection.begin_answer`."""
+        self._connection.begin_answer(begun)
+
+    def buffered(self) -> int:
+        """See `PublicConnection.buffered`."""
+        return self._connection.buffered()
+
+    async def receive(self) -> Message:
+        """See `PublicConnection.receive`."""
+        while True:
+            connection = self._connection
+            try:
+                message = await connection.receive()
+            except Disconnected:
+                await self._next(connection)
+                continue
+            if connection is self._connection:
+                self.received += 1
+                return message
+
+    async def send_text(self, *parts: bytes) -> None:
+        """See `PublicConnection.send_text`."""
+        if self.is_detached or self._is_over:
+            await self.until_attached()
+        self._keep(parts)
+        try:
+            await self._connection.send_text(*parts)
+        except Disconnected:
+            if self._is_over:
+                raise
+
+    def write_text(self, *parts: bytes) -> bool:
+        """See `PublicConnection.write_text`."""
+        if self.is_detached or not self._connection.write_text(*parts):
+            return False
+        self._keep(parts)
+        return True
+
+    async def close(self, code: int = CloseCode.NORMAL, reason: str = "") -> None:
+        """See `PublicConnection.close`; waits while there is no connection."""
+        self._is_closing = True
+        while True:
+            await self.until_attached()
+            connection = self._connection
+            await connection.close(code, reason)
+            if connection is self._connection and not self.is_detached:
+                return
+
+    def abort(self) -> None:
+        """See `PublicConnection.abort`. No other connection takes its place."""
+        self.end()
+        self._connection.abort()
+
+    async def wait_closed(self) -> None:
+        """Wait until no connection is left."""
+        while not self._is_over:
+            connection = self._connection
+            await connection.wait_closed()
+            with suppress(Disconnected):
+                await self._next(connection)
+
+    # --------------------------------------------------------------------------------- losing it
+
+    def _lost(self, connection: PublicConnection) -> None:
+        """The transport of a connection is gone."""
+        if connection is not self._connection or self._is_over:
+            return
+        was_cut = connection.was_cut_in_closing and self.ends_with_an_answer
+        was_cut = was_cut or (connection.was_cut and not self._is_closing)
+        if not (self._nonce and was_cut) or self._owner is None:
+            self.end()
+        else:
+            self._context.run(self._detach, self._owner)
+
+    def _detach(self, owner: Owner) -> None:
+        self.is_detached = True
+        now = self._clock.now()
+        self._ends_at = now + self._window_s
+        self._timer = self._clock.call_at(min(now + SLOT_KEPT_S, self._ends_at), self._look)
+        owner.detached()
+        self._registry.detached(self)
+
+    def _look(self) -> None:
+        """End the session if its time is up, or somebody waits for its slot."""
+        now = self._clock.now()
+        if now >= self._ends_at or self._owner is None or self._owner.others_wait():
+            self.end()
+        else:
+            self._timer = self._clock.call_at(min(now + LOOK_S, self._ends_at), self._look)
+
+    def end(self) -> None:
+        """No connection comes any more. Harmless when repeated."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._stop_timer()
+        self._registry.forget(self)
+        self.is_detached = False
+        self._registry.kept_bytes -= self._kept_bytes
+        self._kept_bytes = 0
+        self._kept.clear()
+        self._leave()
+        self._changed.set()
+
+    async def until_attached(self) -> None:
+        """Wait while there is no connection. Raises `Disconnected` if none comes."""
+        while self.is_detached:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._is_over:
+            raise Disconnected
+
+    async def _next(self, last: PublicConnection) -> None:
+        """Wait for the connection behind `last`. Raises `Disconnected` if none comes."""
+        while self._connection is last and not self._is_over:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._is_over:
+            raise Disconnected
+
+    # ----------------------------------------------------------------------------------- resuming
+
+    def may_resume(self) -> bool:
+        """Whether it was not resumed too often of late; if so, this time is counted."""
+        return self._resumes.take()
+
+    def resume(self, connection: PublicConnection, last_event: int | None, nonce: bytes) -> bool:
+        """Go on over `connection`, with what was sent after `last_event`. `nonce` is that of the token.
+
+        False if that is not kept any more, or was never sent: then the session is over.
+        """
+        missed = self.sent - last_event if last_event is not None else -1
+        if not 0 <= missed <= len(self._kept):
+            self.abort()
+            return False
+        self._used_nonce, self._received_before = nonce, self.received
+        self._context.run(self._go_on, connection, missed)
+        connection.when_lost(partial(self._lost, connection))
+        return True
+
+    def _go_on(self, connection: PublicConnection, missed: int) -> None:
+        old, was_detached = self._connection, self.is_detached
+        self._connection, self.is_detached = connection, False
+        self._stop_timer()
+        self._registry.attached(self)
+        last_event = self.sent - missed
+        resumed = SessionResumed(resume=self.offer(), last_event=last_event, received=self.received)
+        connection.write_text(encode(resumed))
+        for parts in islice(self._kept, len(self._kept) - missed, None):
+            connection.write_text(*parts)
+        connection.hold(self._is_held)
+        connection.when_flooding(self._on_flood)
+        connection.when_text(self._on_text)
+        if not was_detached:
+            self._supersede(old)
+        self._changed.set()
+        if was_detached and self._owner is not None:
+            self._owner.resumed()
+
+    def _supersede(self, old: PublicConnection) -> None:
+        """Close a connection whose client has another one; what still comes over it is thrown away."""
+        old.when_text(lambda text: True)
+        old.when_flooding(lambda verdict: old.abort())
+        task = asyncio.create_task(_close(old))
+        self._superseded.add(task)
+        task.add_done_callback(self._superseded.discard)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ------------------------------------------------------------------------------------ keeping
+
+    def _keep(self, parts: tuple[bytes, ...]) -> None:
+        self.sent += 1
+        if self._is_over or not self._nonce:
+            return
+        kept, size = self._kept, sum(map(len, parts))
+        kept.append(parts)
+        self._kept_bytes += size
+        self._registry.kept_bytes += size
+        if self._kept_bytes > self._registry.most_bytes or len(kept) > MOST_EVENTS:
+            self._trim()
+
+    def _trim(self) -> None:
+        """Forget the oldest events, and never the last one."""
+        kept, registry = self._kept, self._registry
+        while len(kept) > 1 and (self._kept_bytes > registry.most_bytes or len(kept) > MOST_EVENTS):
+            size = sum(map(len, kept.popleft()))
+            self._kept_bytes -= size
+            registry.kept_bytes -= size
+
+
+async def _close(old: PublicConnection) -> None:
+    try:
+        async with asyncio.timeout(SUPERSEDED_S):
+            await old.close(CloseCode.RESUMED_ELSEWHERE, "resumed_elsewhere")
+    except TimeoutError:
+        old.abort()

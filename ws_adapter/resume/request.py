@@ -1,0 +1,28 @@
+"""What a client asks for that wants its session back: two parameters of its URL."""
+
+from typing import Final, NamedTuple
+from urllib.parse import parse_qs
+
+_TOKEN: Final = "resume"
+_LAST_EVENT: Final = "last_event"
+_MOST_DIGITS: Final = 12
+
+
+class ResumeRequest(NamedTuple):
+    """`last_event` is the number of the last event that the client got; None if it is no number."""
+
+    token: str
+    last_event: int | None
+
+
+def resume_request(target: str) -> ResumeRequest | None:
+    """Return what a request target asks for; None if it asks for a new session."""
+    _, _, query = target.partition("?")
+    if _TOKEN not in query:
+        return None
+    given = parse_qs(query, keep_blank_values=True)
+    if _TOKEN not in given:
+        return None
+    number = given.get(_LAST_EVENT, [""])[0]
+    is_number = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
+    return ResumeRequest(given[_TOKEN][0], int(number) if is_number else None)

@@ -1,0 +1,93 @@
+"""The sessions of an adapter that can be resumed: found by their tokens, bounded while they are detached."""
+
+import hmac
+import logging
+from typing import Final
+
+from antiphon.semconv import ResumeOutcome
+from ws_adapter.observability.metrics import Metrics
+from ws_adapter.protocol.wire.events import ResumeOffer
+from ws_adapter.resume.connection import MOST_BYTES, ResumableConnection
+from ws_adapter.resume.tokens import NONCE_BYTES, ResumeTokens
+
+logger = logging.getLogger(__name__)
+
+MOST_DETACHED: Final = 1024
+"""Sessions that may be without a connection; one more ends the one that lost its connection first."""
+
+MOST_KEPT_BYTES: Final = 128 * 2**20
+"""Of events that all sessions keep: beyond it, each keeps no more than its share."""
+
+_NO_NONCE: Final = bytes(NONCE_BYTES)
+
+
+class ResumableSessions:
+    """The registry. A session is in it from its first token to its end."""
+
+    def __init__(self, tokens: ResumeTokens, metrics: Metrics, window_s: float) -> None:
+        self.kept_bytes = 0
+        self._tokens = tokens
+        self._metrics = metrics
+        self._window_s = window_s
+        self._sessions: dict[str, ResumableConnection] = {}
+        self._detached: dict[ResumableConnection, None] = {}
+        """Those without a connection, the one that lost it first at the front."""
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes that one session may keep."""
+        if self.kept_bytes <= MOST_KEPT_BYTES:
+            return MOST_BYTES
+        return min(MOST_BYTES, MOST_KEPT_BYTES // max(1, len(self._sessions)))
+
+    def offer(self, connection: ResumableConnection) -> ResumeOffer:
+        """Make the token of a session, which replaces the last one."""
+        token, nonce = self._tokens.make(connection.session_id, connection.holder)
+        connection.rotate(nonce)
+        self._sessions[connection.session_id] = connection
+        return ResumeOffer(token, self._window_s)
+
+    def find(self, token: str) -> tuple[ResumableConnection, bytes] | None:
+        """Return the session that a token opens, and the token's nonce.
+
+        An unknown session takes as long as a wrong nonce.
+        """
+        claim = self._tokens.read(token)
+        if claim is None:
+            return None
+        connection = self._sessions.get(claim.session_id)
+        nonces = connection.nonces if connection is not None else (_NO_NONCE, _NO_NONCE)
+        is_good = any([hmac.compare_digest(nonce, claim.nonce) for nonce in nonces])
+        return (connection, claim.nonce) if connection is not None and is_good else None
+
+    def detached(self, connection: ResumableConnection) -> None:
+        """A session lost its connection."""
+        self._detached[connection] = None
+        self._metrics.detached[connection.kind] += 1
+        logger.info("the session lost its connection and waits for another one")
+        if len(self._detached) > MOST_DETACHED:
+            next(iter(self._detached)).end()
+
+    def attached(self, connection: ResumableConnection) -> None:
+        """It has another one."""
+        self._is_detached_no_more(connection)
+        self._metrics.resumes[ResumeOutcome.RESUMED] += 1
+        logger.info("the session was resumed")
+
+    def forget(self, connection: ResumableConnection) -> None:
+        """It is over, and no token opens it any more. Harmless when repeated."""
+        if self._is_detached_no_more(connection):
+            self._metrics.resumes[ResumeOutcome.EXPIRED] += 1
+        if self._sessions.get(connection.session_id) is connection:
+            del self._sessions[connection.session_id]
+
+    def refused(self) -> None:
+        """A token opened nothing."""
+        self._metrics.resumes[ResumeOutcome.REFUSED] += 1
+
+    def _is_detached_no_more(self, connection: ResumableConnection) -> bool:
+        if connection not in self._detached:
+            return False
+        del self._detached[connection]
+        self._metrics.detached[connection.kind] -= 1
+        return True

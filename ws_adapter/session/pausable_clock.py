@@ -1,0 +1,40 @@
+"""The clock of one session, which stands still while the session is detached."""
+
+from collections.abc import Callable
+
+from ws_adapter.process.clock import Clock, Timer
+
+
+class PausableClock:
+    """Another clock, behind by the time of all pauses. See `Clock`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.unix = clock.unix
+        self._clock = clock
+        self._behind_s = 0.0
+        self._paused_at: float | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it stands still."""
+        return self._paused_at is not None
+
+    def now(self) -> float:
+        """See `Clock.now`."""
+        now = self._paused_at if self._paused_at is not None else self._clock.now()
+        return now - self._behind_s
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """See `Clock.call_at`; a pause does not put it off."""
+        return self._clock.call_at(when - self.now() + self._clock.now(), callback)
+
+    def pause(self) -> None:
+        """Stand still. Harmless when repeated."""
+        if self._paused_at is None:
+            self._paused_at = self._clock.now()
+
+    def go_on(self) -> None:
+        """Go on from where it stands. Harmless when repeated."""
+        if self._paused_at is not None:
+            self._behind_s += self._clock.now() - self._paused_at
+            self._paused_at = None

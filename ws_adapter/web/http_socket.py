@@ -1,0 +1,310 @@
+"""One HTTP request that a session answers: its body comes in, an answer or a stream of events goes out."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Final
+
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+
+from ws_adapter.observability.tracing import Upgrade
+from ws_adapter.process.byte_count import ByteCount
+from ws_adapter.protocol.core.actions import Respond
+from ws_adapter.protocol.wire.errors import CloseCode, Verdict
+from ws_adapter.web.http1 import LARGEST_BODY_BYTES, HttpRequest
+from ws_adapter.web.http_exchange import LINGER_S
+from ws_adapter.web.keys import Key
+from ws_adapter.web.message import Arriving, Disconnected, Message
+from ws_adapter.web.rate_limit import Allowance
+from ws_adapter.web.rights import ALL_RIGHTS
+from ws_adapter.web.routes import Misdirected, Selection
+
+COUNTED_BYTES: Final = 2**15
+"""Bytes of a body that count as one frame against what its address may send."""
+
+PROBE_S: Final = 20
+"""Seconds of silence after which the kernel asks whether the client is still there, and between two times."""
+
+PROBES: Final = 3
+
+LARGE: Final = 2**20
+"""Only a body that is longer so far is given up for want of room."""
+
+_MOST_BEHIND: Final = 2**16
+"""Bytes behind the body that are thrown away before the connection is cut."""
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_DONE: Final = b"data: [DONE]\n\n"
+
+
+class TooLarge(Exception):
+    """The server has no room for a body."""
+
+
+class HttpSocket(asyncio.Protocol):
+    """The connection of one request, as a session uses one: one message in, events out, closed at the end.
+
+    A client that closes its side has gone. What comes behind the body is thrown away, up to a bound.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        request: HttpRequest,
+        rest: bytes,
+        arriving: Arriving,
+        byte_count: ByteCount,
+    ) -> None:
+        """`rest` is what came behind the head; bytes of the body are counted in `arriving` until it is
+        taken."""
+        self.http_request = request
+        self.key: Key | None = None
+        self.tenant = ""
+        self.selection: Selection | Misdirected | None = None
+        self.upgrade: Upgrade | None = None
+        self.allowance: Allowance | None = None
+        self.rights = ALL_RIGHTS
+        self.was_too_large = False
+        self.closed_with: int | None = None
+        self.status = 0
+        """Of the answer, once it has begun."""
+        self._transport = transport
+        self._arriving = arriving
+        self._byte_count = byte_count
+        self._body = bytearray()
+        self._body_news = asyncio.Event()
+        self._taken = False
+        self._discarded = 0
+        self._most_discarded = 0
+        self._reading = True
+        self._respond = Respond(HTTPStatus.INTERNAL_SERVER_ERROR)
+        self._ends_chunks = False
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._lost = asyncio.Event()
+        self._on_lost: list[Callable[[], None]] = []
+        self._lingering: asyncio.TimerHandle | None = None
+        transport.set_protocol(self)
+        _watch(transport)
+        if rest:
+            self.data_received(rest)
+
+    @property
+    def request(self) -> Request:
+        """The request, as a WebSocket has one."""
+        return self.http_request
+
+    @property
+    def remote_address(self) -> tuple[str, ...] | None:
+        """Address and port of the client; None if it left before its connection was accepted."""
+        address: tuple[str, ...] | None = self._transport.get_extra_info("peername")
+        return address
+
+    def limit_messages(self, size: int) -> None:
+        """Do nothing: the size of the body is known from its head."""
+
+    def when_lost(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once when the transport is gone."""
+        if self._lost.is_set():
+            callback()
+        else:
+            self._on_lost.append(callback)
+
+    # ------------------------------------------------------------------------ asyncio's callbacks
+
+    def data_received(self, data: bytes) -> None:
+        """Take more of the body, or throw away what comes behind it."""
+        self._byte_count.received += len(data)
+        missing = self.http_request.size - len(self._body)
+        if not self._reading or self._taken or missing <= 0:
+            self._discard(len(data))
+            return
+        part = data[:missing]
+        self._body += part
+        self._arriving.size += len(part)
+        if len(self._body) > LARGE and self._arriving.is_full:
+            self._reading = False
+        if len(data) > missing:
+            self._discard(len(data) - missing)
+        self._body_news.set()
+
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self._discarded > self._most_discarded + _MOST_BEHIND:
+            self._transport.abort()
+
+    def eof_received(self) -> bool:
+        """The client has gone: an answer to it would be made for nobody."""
+        return False
+
+    def pause_writing(self) -> None:
+        """Let senders wait."""
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        """Let senders go on."""
+        self._may_write.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Wake everybody who waits for the client."""
+        self._forget_body()
+        self._lost.set()
+        self._may_write.set()
+        self._body_news.set()
+        if self._lingering is not None:
+            self._lingering.cancel()
+        while self._on_lost:
+            self._on_lost.pop()()
+
+    # ------------------------------------------------------------------------------- the request
+
+    def may_send(self) -> bool:
+        """Whether the address may send this body; if so, it is counted."""
+        frames = self.allowance.frames if self.allowance is not None else None
+        return frames is None or frames.take(1 + self.http_request.size // COUNTED_BYTES)
+
+    async def read_body(self, timeout_s: float) -> None:
+        """Wait until the body is there. Raises `Disconnected`, `TimeoutError` and `TooLarge`."""
+        expects = [value.lower() for value in self.http_request.headers.get_all("Expect")]
+        if "100-continue" in expects and not self._body:
+            self._transport.write(_CONTINUE)
+        async with asyncio.timeout(timeout_s):
+            while len(self._body) < self.http_request.size:
+                if self._lost.is_set():
+                    raise Disconnected
+                if not self._reading:
+                    raise TooLarge
+                self._body_news.clear()
+                await self._body_news.wait()
+        if self._lost.is_set():
+            raise Disconnected
+
+    async def receive(self) -> Message:
+        """Return the body, once; then wait until the client has gone. Raises `Disconnected`."""
+        if not self._taken and not self._lost.is_set():
+            self._taken = True
+            body = bytes(self._body)
+            self._forget_body()
+            return Message(True, body, 0.0, True)
+        await self._lost.wait()
+        raise Disconnected
+
+    def _forget_body(self) -> None:
+        self._arriving.size -= len(self._body)
+        self._body = bytearray()
+
+    def when_flooding(self, callback: Callable[[Verdict], None]) -> None:
+        """Do nothing: one message comes."""
+
+    def when_text(self, callback: Callable[[bytes], bool]) -> None:
+        """Do nothing: the body is read by `receive`."""
+
+    def hold(self, is_held: bool) -> None:
+        """Do nothing: nothing follows the body."""
+
+    # -------------------------------------------------------------------------------- the answer
+
+    def begin_answer(self, begun: Respond) -> None:
+        """Say how the answer begins; it is written with the first event."""
+        self._respond = begun
+
+    async def send_text(self, *parts: bytes) -> None:
+        """Write an event, or the whole answer; wait while the transport is full. Raises `Disconnected`."""
+        await self._may_write.wait()
+        if self._lost.is_set() or self._transport.is_closing():
+            raise Disconnected
+        data = b"".join(parts)
+        if not self._respond.streams:
+            head = self._head({"Content-Type": "application/json", "Content-Length": str(len(data))})
+            self._write(head + data)
+            return
+        event = b"data: " + data + b"\n\n"
+        self._write((b"" if self.status else self._stream_head()) + self._chunk(event))
+
+    def write_text(self, *parts: bytes) -> bool:
+        """Write nothing at once: events wait in the outbox, where they are bounded."""
+        return False
+
+    def _stream_head(self) -> bytes:
+        fields = {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+        self._ends_chunks = self.http_request.protocol == "HTTP/1.1"
+        if self._ends_chunks:
+            fields["Transfer-Encoding"] = "chunked"
+        return self._head(fields)
+
+    def _head(self, fields: dict[str, str]) -> bytes:
+        begun = self._respond
+        self.status = begun.status.value
+        given = {"Connection": "close", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+        if begun.retry_s is not None:
+            given["Retry-After"] = str(begun.retry_s)
+        if self.upgrade is not None:
+            given["X-Request-Id"] = self.upgrade.trace_id
+        return Response(begun.status.value, begun.status.phrase, Headers(fields | given)).serialize()
+
+    def _chunk(self, data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._ends_chunks else data
+
+    def _write(self, data: bytes) -> None:
+        self._byte_count.sent += len(data)
+        self._transport.write(data)
+
+    async def close(self, code: int = CloseCode.NORMAL, reason: str = "") -> None:
+        """End the answer, and return when the client has gone."""
+        self.closed_with = code
+        if not self._transport.is_closing():
+            if self._respond.streams and self.status:
+                self._write((self._chunk(_DONE) if code == CloseCode.NORMAL else b"") + self._last_chunk())
+            self._transport.close()
+        await self._lost.wait()
+
+    def _last_chunk(self) -> bytes:
+        return b"0\r\n\r\n" if self._ends_chunks else b""
+
+    def refuse(self, response: Response) -> None:
+        """Answer without a session; what is still to come of the body is thrown away for a while."""
+        self._reading = False
+        self.status = response.status_code
+        self._most_discarded = min(self.http_request.size, LARGEST_BODY_BYTES)
+        if self._transport.is_closing():
+            return
+        if self.upgrade is not None:
+            response.headers["X-Request-Id"] = self.upgrade.trace_id
+            self.upgrade.answered(response.status_code)
+        self._write(response.serialize())
+        has_all = len(self._body) >= self.http_request.size
+        self._forget_body()
+        if has_all:
+            self._transport.close()
+            return
+        if self._transport.can_write_eof():
+            with suppress(OSError, RuntimeError):
+                self._transport.write_eof()
+        self._lingering = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
+
+    async def wait_closed(self) -> None:
+        """Wait until the transport is gone."""
+        await self._lost.wait()
+
+    def buffered(self) -> int:
+        """Bytes that wait in the transport."""
+        return self._transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        """Cut the transport, whatever waits in it."""
+        self._transport.abort()
+
+
+def _watch(transport: asyncio.Transport) -> None:
+    """Have the kernel find clients that vanish without a word while they wait for an answer."""
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return
+    with suppress(OSError, AttributeError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)

@@ -23,6 +23,7 @@ from inference_service.api.setups import (
     SessionSetup,
     TextPurpose,
     UnitOverrides,
+    UnitRecord,
     Window,
     WindowMode,
 )
@@ -155,6 +156,10 @@ class Done:
     usage: UnitUsage = field(default_factory=UnitUsage)
     timings: UnitTimings = field(default_factory=UnitTimings)
     failure: Failure | None = None
+    record: UnitRecord | None = None
+    """Of a duplex unit whose session asked for it."""
+    replayed: bool = False
+    """Whether nothing was sampled, because it came with its record."""
 
 
 @dataclass(frozen=True)
@@ -289,6 +294,12 @@ class ModelInfo:
     """Token ids are below this."""
     text_purposes: frozenset[TextPurpose] = frozenset()
     """What a text may be for that its full-duplex sessions read while they listen."""
+    speech_codes: int = 0
+    """Speech codes are below this."""
+    codes_per_unit: int = 0
+    """Most speech codes of a unit."""
+    replays_units: bool = False
+    """Whether its full-duplex sessions give and take records of units."""
     calls_tools: bool = False
     """Whether its chats take tools."""
 

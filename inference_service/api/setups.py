@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from inference_service.api.engine import End
 
 MAX_SLICES: Final = 9
 """Most slices that a caller may ask a picture to be cut into."""
@@ -149,6 +152,8 @@ class DuplexSetup(_Kind):
     """Whether its units may bring pictures."""
     voice: VoiceReference = MODELS_VOICE
     tenant: Tenant = COMMON
+    records: bool = False
+    """Whether the end of each unit brings its `UnitRecord`, and units may be replayed."""
 
 
 @dataclass(frozen=True)
@@ -211,6 +216,21 @@ class StandaloneText:
 
 
 @dataclass(frozen=True)
+class UnitRecord:
+    """What a duplex unit came to, for a session that replays it."""
+
+    end: "End"
+    sampled: tuple[int, ...] = ()
+    """Ids drawn, in order; none of a unit that had to listen."""
+    codes: tuple[int, ...] = ()
+    """Speech codes that became sound."""
+    text_draws: int = 0
+    """Random numbers that the session's text has used up after it."""
+    speech_draws: int = 0
+    """As `text_draws`, of its speech."""
+
+
+@dataclass(frozen=True)
 class UnitInput:
     """Of one duplex unit: float32 mono audio at the input rate, and encoded pictures, oldest first."""
 
@@ -221,6 +241,8 @@ class UnitInput:
     """Into how many slices a picture may be cut, by a model that cuts them up."""
     texts: tuple[StandaloneText, ...] = ()
     """What the model reads before it."""
+    recorded: UnitRecord | None = None
+    """What it came to in another session; None of a unit that is to be decided."""
 
 
 @dataclass(frozen=True)

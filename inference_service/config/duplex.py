@@ -37,6 +37,7 @@ class DuplexReader(ConfigReader):
             seed=seed,
             sees=self._config.mode == pb.SESSION_MODE_VIDEO,
             voice=self._read_voice(speaks=duplex.generate_audio),
+            records=self._config.records and self._info.replays_units,
         )
         self._ignore_if_given("language")
         return setup
@@ -126,6 +127,7 @@ class DuplexReader(ConfigReader):
         effective.window.mode = _WINDOW_MODES[duplex.window.mode]
         effective.window.high_tokens = duplex.window.high_tokens
         effective.window.low_tokens = duplex.window.low_tokens
+        effective.records = duplex.records
 
 
 def duplex_config(settings: DuplexSettings, info: ModelInfo) -> common_pb2.DuplexConfig:

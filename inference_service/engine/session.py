@@ -23,7 +23,7 @@ from inference_service.api.engine import (
     UnitTimings,
     UnitUsage,
 )
-from inference_service.api.setups import Content, UnitOverrides
+from inference_service.api.setups import Content, UnitOverrides, UnitRecord
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.draw import Draw
 from inference_service.engine.device.rows import Rows
@@ -186,6 +186,9 @@ class Run(Generic[Prepared]):
     heard_at: float = 0.0
     decided_at: float = 0.0
     speaking_since: float = 0.0
+    record: UnitRecord | None = None
+    """What another session needs to replay it."""
+    replayed: bool = False
     speech_s: float = 0.0
     vocoder_s: float = 0.0
 
@@ -246,7 +249,17 @@ class Run(Generic[Prepared]):
     def done(self, end: End, context_tokens: int) -> Done:
         """The last word about its generation."""
         failure = self.failure if end is End.FAILED else None
-        return Done(self.number, end, self.finish, context_tokens, self.usage(), self.timings(), failure)
+        return Done(
+            self.number,
+            end,
+            self.finish,
+            context_tokens,
+            self.usage(),
+            self.timings(),
+            failure,
+            self.record,
+            self.replayed,
+        )
 
 
 class Stage(Enum):

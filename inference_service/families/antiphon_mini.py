@@ -243,4 +243,7 @@ def model_info(config: ModelConfig, *, chats: bool = False, calls_tools: bool = 
         max_slices=int(config.vision is not None),
         vocabulary=config.language.vocab_size,
         calls_tools=calls_tools,
+        speech_codes=config.speech.codes,
+        codes_per_unit=config.speech.codes_per_second,
+        replays_units=True,
     )

@@ -96,7 +96,10 @@ class DuplexRuntime(Runtime):
             return
         assert self.speaker is not None
         # A job is finished already if its sound is awaited, or if a larger batch has failed since.
-        going_on = [(session, job) for session, job in speaking if not job.finished]
+        going_on = [(c, job) for c, job in speaking if not job.finished and job.recorded is None]
+        replayed = [job for _, job in speaking if not job.finished and job.recorded is not None]
+        if replayed:
+            self.speaker.replay(replayed)
         if going_on:
             steps = self.speaker.forward([job for _, job in going_on])
             for (session, job), step in zip(going_on, steps, strict=True):

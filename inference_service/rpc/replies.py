@@ -23,7 +23,7 @@ from inference_service.api.engine import (
     UnitTimings,
     UnitUsage,
 )
-from inference_service.api.setups import Mode
+from inference_service.api.setups import Mode, UnitRecord
 from inference_service.config.duplex import duplex_config
 from inference_service.config.resolve import SessionPlan, modes
 from inference_service.config.sampled import sampling_defaults
@@ -33,7 +33,7 @@ from inference_service.session.machine import Answer, GoAway
 
 LARGEST_ANSWER = MAX_MESSAGE_BYTES // 4
 """Bytes of one message of text and sound; a caller takes no more than `MAX_MESSAGE_BYTES`."""
-_ENDS = {
+ENDS = {
     End.LISTEN: pb.UNIT_END_LISTEN,
     End.CHUNK: pb.UNIT_END_CHUNK,
     End.TURN: pb.UNIT_END_TURN,
@@ -165,13 +165,25 @@ def done(answer: Done) -> pb.GenerateResponse:
     """The last word about a unit's generation."""
     response = pb.GenerateResponse(unit=answer.unit)
     result = response.done
-    result.end, result.finish_reason = _ENDS[answer.end], _FINISHES[answer.finish]
+    result.end, result.finish_reason = ENDS[answer.end], _FINISHES[answer.finish]
     result.context_tokens = answer.context_tokens
     _count(result.usage, answer.usage)
     _time(result.timings, answer.timings)
     if answer.failure is not None:
         result.error.CopyFrom(item_error(answer.failure))
+    if answer.record is not None:
+        result.record.CopyFrom(_record(answer.record))
     return response
+
+
+def _record(record: UnitRecord) -> pb.UnitRecord:
+    return pb.UnitRecord(
+        end=ENDS[record.end],
+        sampled_ids=record.sampled,
+        speech_codes=record.codes,
+        text_draws=record.text_draws,
+        speech_draws=record.speech_draws,
+    )
 
 
 def finalized(answer: Finalized) -> pb.FinalizeResponse:
@@ -215,6 +227,7 @@ def model_info(info: ModelInfo) -> pb.GetInfoResponse:
         sampling_defaults=_sampling_defaults(info),
         voice_ids=sorted(info.voice_ids),
         calls_tools=info.calls_tools,
+        replays_units=info.replays_units,
     )
 
 

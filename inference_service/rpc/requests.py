@@ -6,6 +6,7 @@ Small messages are decoded at once, large ones beside the event loop.
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -31,6 +32,7 @@ from inference_service.config.sampling import unit_overrides, unknown_id_problem
 from inference_service.errors import BadField, PayloadInvalid, UnitRefused
 from inference_service.media.image import MAX_FRAMES
 from inference_service.media.pcm import decode_pcm
+from inference_service.rpc.records import check_record, unit_record
 from inference_service.rpc.turns import turn_input
 from inference_service.session.units import Generate, Rewind, Stream
 
@@ -155,12 +157,17 @@ def content(request: pb.PrefillRequest, setup: SessionSetup, info: ModelInfo) ->
 
     Raises `UnitRefused` for content that cannot be used, `PayloadInvalid` for the input of another mode.
     """
+    if request.HasField("recorded"):
+        check_record(request.recorded, setup, info)
     wanted, unit, make = _INPUTS[type(setup)]
     kind = request.WhichOneof("payload")
     if kind != wanted:
         problem = f"holds `{kind}`" if kind else "is missing"
         raise PayloadInvalid(BadField("payload", f"{unit} unit needs `{wanted}`; it {problem}"))
-    return make(getattr(request, wanted), info, setup)
+    made = make(getattr(request, wanted), info, setup)
+    if request.HasField("recorded") and isinstance(made, UnitInput):
+        return replace(made, recorded=unit_record(request.recorded))
+    return made
 
 
 def generate(request: pb.GenerateUnit, setup: SessionSetup, info: ModelInfo) -> Generate:

@@ -317,10 +317,11 @@ class SessionCalls:
             self._trace.answered(unit, stream, answer)
         match answer:
             case Done():
-                self._backend.metrics.done(answer, self._unit_seconds)
-                if self._unit_seconds:
+                unit_seconds = 0.0 if answer.replayed else self._unit_seconds
+                self._backend.metrics.done(answer, unit_seconds)
+                if unit_seconds:
                     self._backend.admission.answered(
-                        (self._backend.clock(), answer.timings.worked / self._unit_seconds)
+                        (self._backend.clock(), answer.timings.worked / unit_seconds)
                     )
                 if answer.failure is not None:
                     logger.warning("unit failed", extra={"code": answer.failure.reason})

@@ -59,6 +59,8 @@ class SpeechJob:
     noise: Noise
     ends_turn: bool = False
     """Whether nothing more is said in the turn."""
+    recorded: tuple[int, ...] | None = None
+    """Codes of a unit that is replayed; None if they are to be drawn."""
     codes: list[int] = field(default_factory=list)
     finished: bool = False
     poisoned: bool = False
@@ -169,6 +171,25 @@ class Speaker:
                 job.finished = True
                 job.state.unfed = [code]
                 return
+
+    def replay(self, jobs: list[SpeechJob]) -> None:
+        """Feed recorded codes, all of a job in one forward; the jobs are finished, and nothing is drawn."""
+        segments = [self._recorded_rows(job) for job in jobs]
+        self.decoder.last(segments)
+        for job, segment in zip(jobs, segments, strict=True):
+            assert job.recorded is not None
+            job.codes = list(job.recorded)
+            is_full = len(job.codes) == self.per_unit
+            job.state.length += len(segment.rows)
+            job.state.unfed = job.codes[-1:] if is_full else []
+            job.finished = True
+
+    def _recorded_rows(self, job: SpeechJob) -> Segment:
+        """The rows of a whole unit; the last code of a full one is fed with the next unit."""
+        assert job.recorded is not None
+        first, codes = self._rows(job), list(job.recorded[: self.per_unit - 1])
+        rows = Rows.join([first.rows, Rows.of(self.head.embed_codes(self._ids(codes)))])
+        return Segment(first.slot, first.start, first.position, rows)
 
     @property
     def _device(self) -> torch.device:

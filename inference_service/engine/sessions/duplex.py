@@ -21,7 +21,7 @@ from inference_service.api.engine import (
     Rewound,
     SessionFailed,
 )
-from inference_service.api.setups import NO_OVERRIDES, DuplexSettings, DuplexSetup
+from inference_service.api.setups import NO_OVERRIDES, DuplexSettings, DuplexSetup, UnitRecord
 from inference_service.engine.batch.draw import Draw, TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.scheduler import UNIT_S
@@ -39,6 +39,11 @@ _TERMINATORS = 2
 _MARKS = 2
 """`<image>` and `</image>`."""
 _POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this unit.", retryable=True)
+_MISMATCHED = Failure(
+    Reason.PARAMS_INVALID,
+    "recorded: the sampled ids and speech codes do not lead to the end that the record tells.",
+    "recorded",
+)
 _FULL = Failure("INPUT_TOO_LONG", "The context is full; open a new session.")
 MAX_CHARACTERS = 28
 """A unit says fewer characters than this; the token that would reach it is not said."""
@@ -53,6 +58,8 @@ class Perceived:
     text_ids: tuple[int, ...] = ()
     opens_turn: bool = False
     """Whether the model is to speak at once, of what it has read."""
+    recorded: UnitRecord | None = None
+    """What the unit came to in another session."""
 
 
 @dataclass
@@ -84,6 +91,41 @@ class DuplexRun(Run[Perceived]):
     terminator: int | None = None
     """What its end leaves in the context; None if nothing of the unit is in it."""
     end: End = End.LISTEN
+    drawn_ids: list[int] = field(default_factory=list)
+    """What was decided so far, by a draw or a record."""
+    rest_before: int = 0
+    text_draws_before: int = 0
+
+    @property
+    def recorded(self) -> UnitRecord | None:
+        """What it came to in another session; None if it is to be decided."""
+        return self.unit.input.recorded if self.unit.input is not None else None
+
+    @property
+    def is_replayed_to_cancel(self) -> bool:
+        """Whether its record ends here, as it was cancelled here."""
+        recorded = self.recorded
+        if recorded is None or recorded.end is not End.CANCELLED or self._has_recorded_ids:
+            return False
+        return not recorded.codes or (self.job is not None and self.job.sound is not None)
+
+    @property
+    def _has_recorded_ids(self) -> bool:
+        return self.recorded is not None and len(self.drawn_ids) < len(self.recorded.sampled)
+
+    def next_recorded(self) -> int | None:
+        """The id that was sampled next; None if there is none left."""
+        recorded = self.recorded
+        return recorded.sampled[len(self.drawn_ids)] if recorded and self._has_recorded_ids else None
+
+    def leads_to(self, end: End, *, speaks: bool) -> bool:
+        """Whether an end of its text is that of its record; `speaks` if words may be said aloud."""
+        recorded = self.recorded
+        if recorded is None:
+            return True
+        if self._has_recorded_ids or (recorded.codes and not speaks):
+            return False
+        return recorded.end in (end, End.CANCELLED)
 
     def begin(self, room: int) -> None:
         """The unit may be decided; it may feed at most `room` tokens."""
@@ -157,6 +199,7 @@ class DuplexRun(Run[Perceived]):
                 ends_turn=self.turn_ended,
                 temperature=self.settings.tts_temperature,
                 noise=self.noise or state.noise,
+                recorded=self.recorded.codes if self.recorded is not None else None,
             )
         return self.job
 
@@ -174,6 +217,8 @@ class DuplexSession(Session[Perceived], SpeakingSession):
     """Embeddings of one unit's audio."""
     slice_tokens: int = 0
     """Embeddings of one slice of a picture, with the marks round them."""
+    forbidden_ids: frozenset[int] = frozenset()
+    """Ids that no decision is, in a record neither."""
     turn_bound: TurnBound | None = None
     """None for a model that always comes to an end by itself."""
     reference_quirks: bool = False
@@ -211,15 +256,22 @@ class DuplexSession(Session[Perceived], SpeakingSession):
 
     @property
     def _is_cancelled(self) -> bool:
-        return self.queue.is_cancelled(self._run.unit)
+        return self.queue.is_cancelled(self._run.unit) or self._run.is_replayed_to_cancel
 
     @property
     def due(self) -> float | None:
+        if self._replays:
+            return None  # a replay has no deadline, so that it delays no unit of others
         if self.queue.rewinds:
             return self.queue.rewinds[0].arrival + UNIT_S
         if self.stage in (Stage.OPENING, Stage.PROMPT) or self.queue.first is None:
             return None
         return self.queue.first.arrival + UNIT_S
+
+    @property
+    def _replays(self) -> bool:
+        unit = self.queue.first
+        return unit is not None and unit.input is not None and unit.input.recorded is not None
 
     def slices(self) -> Sequence[Any]:
         unit = self.queue.first
@@ -278,6 +330,8 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         assert self.queue.first is not None
         history = self.sampler.history
         self.running = DuplexRun(self.queue.first, self.setup.duplex, self.ear, self.turn_open, history)
+        self.running.replayed = self._replays
+        self.running.rest_before, self.running.text_draws_before = self.rest, self.sampler.noise.drawn
         return self.running
 
     def taken(self) -> None:
@@ -318,12 +372,19 @@ class DuplexSession(Session[Perceived], SpeakingSession):
             self._finish(self._special.chunk_eos, End.FAILED)
         elif self._is_cancelled:
             self._cancel()
-        elif self._must_listen(self.heard_units, run.settings):
+        elif self._listens_unasked():
             self.rest = max(0, self.rest - 1)
             self._listen()
         else:
             self.stage = Stage.DECODE
         return self.stage is Stage.DECODE
+
+    def _listens_unasked(self) -> bool:
+        """Whether the running unit listens without a decision: because it must, or because it did."""
+        recorded = self._run.recorded
+        if recorded is None:
+            return self._must_listen(self.heard_units, self._run.settings)
+        return recorded.end is End.LISTEN and not recorded.sampled and not recorded.codes
 
     def _must_listen(self, number: int, settings: DuplexSettings) -> bool:
         """Whether listening is no choice in the running unit, the one heard as the `number`th."""
@@ -342,7 +403,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
 
     def foresee(self) -> Draw | None:
         run = self.running
-        if run is None or run.failure is not None:
+        if run is None or run.failure is not None or run.recorded is not None:
             return None
         if self.stage is Stage.DECODE and run.has_room:
             return self.sampler.draw(run.settings, run.noise)
@@ -356,7 +417,27 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         if self._is_cancelled:
             self._cancel()
             return None
+        if self._run.recorded is not None:
+            self._replay()
+            return None
         return self.sampler.draw(self._run.settings, self._run.noise)
+
+    def _replay(self) -> None:
+        """Decide as the record says."""
+        sampled = self._run.next_recorded()
+        if sampled is None or sampled in self.forbidden_ids:
+            self._refuse_record()
+        elif (token := self.decide(sampled)) is not None:
+            self.feed(token)
+
+    def _refuse_record(self) -> None:
+        """The unit fails and leaves no trace: its record contradicts the rules of a unit."""
+        run = self._run
+        self.context.rewind()
+        self.ear, self.turn_open, self.rest = run.ear_before, run.turn_was_open, run.rest_before
+        self.sampler.history, self.sampler.noise.drawn = run.decided_before, run.text_draws_before
+        run.failure = _MISMATCHED
+        self._finish(None, End.FAILED)
 
     def decide(self, token: int | None) -> int | None:
         """Takes what was drawn: the token to feed; None if the unit's text is complete.
@@ -368,7 +449,8 @@ class DuplexSession(Session[Perceived], SpeakingSession):
             self.poisoned()
             return None
         self.sampler.decided(token, run.settings, run.noise)
-        run.sampled += 1
+        run.drawn_ids.append(token)
+        run.sampled += run.recorded is None
         if run.opens_turn and not self.turn_open:
             token = self._special.speak
         elif token == self._special.listen and self.turn_open:
@@ -408,13 +490,18 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         run.terminator, run.finish = terminator, finish
         run.begin_speech()
         is_lost = self.reference_quirks and terminator == self._special.listen
-        if is_lost or (run.steps == 0 and not self.turn_open):
+        listens = is_lost or (run.steps == 0 and not self.turn_open)
+        end = End.LISTEN if listens else End.TURN if run.turn_ended else End.CHUNK
+        if not run.leads_to(end, speaks=self.mouth is not None and not listens):
+            self._refuse_record()
+            return
+        if listens:
             self._finish(terminator, End.LISTEN)
             return
         text = run.text(self.tokenizer)
-        if text.token_ids:
+        if text.token_ids and run.recorded is None:
             self.events.append(text)
-        run.end = End.TURN if run.turn_ended else End.CHUNK
+        run.end = end
         self.stage = Stage.SPEAK
 
     def speech_job(self) -> SpeechJob | None:
@@ -426,7 +513,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
     def spoken(self, audio: Tensor | None, spoken_at: float) -> None:
         """The unit's speech is ready (or there is none): the unit ends."""
         run = self._run
-        run.codes = len(run.job.codes) if run.job else 0
+        run.codes = len(run.job.codes) if run.job and run.recorded is None else 0
         run.end_speech(spoken_at)
         if self._is_cancelled:
             self._cancel()
@@ -435,7 +522,8 @@ class DuplexSession(Session[Perceived], SpeakingSession):
             run.end, run.failure = End.FAILED, _POISONED
         elif audio is not None and len(audio):
             run.samples = len(audio)
-            self.events.append(Piece(run.number, audio=audio.numpy()))
+            if run.recorded is None:
+                self.events.append(Piece(run.number, audio=audio.numpy()))
         if run.turn_ended or run.failure is not None:
             self._hush()
         self._finish(run.terminator, run.end)
@@ -474,11 +562,30 @@ class DuplexSession(Session[Perceived], SpeakingSession):
     def _finish(self, terminator: int | None, end: End) -> None:
         run = self._run
         run.terminator = terminator
+        if run.recorded is not None and run.failure is None:
+            self.sampler.noise.drawn = run.recorded.text_draws
+            self.speech.noise.drawn = run.recorded.speech_draws
+        if self.setup.records and terminator is not None:
+            run.record = self._record(end)
         fits = self.context.has_room_for(_TERMINATORS + self.longest_unit)
         if end in (End.LISTEN, End.CHUNK, End.TURN) and not fits:
             end = End.CONTEXT_FULL
         self.turn_units = self.turn_units + 1 if self.turn_open else 0
+        if end is End.CONTEXT_FULL:
+            run.record = None
         self.conclude(run, end)
+
+    def _record(self, end: End) -> UnitRecord | None:
+        """What the running unit came to; None if it cannot be replayed."""
+        run = self._run
+        if run.job is not None and run.job.poisoned:
+            return None
+        # A rejected unit is heard and says nothing, as a cancelled one.
+        end = End.CANCELLED if end is End.FAILED else end
+        is_said = run.job is not None and run.job.sound is not None
+        codes = tuple(run.job.codes) if run.job is not None and is_said else ()
+        draws = self.sampler.noise.drawn, self.speech.noise.drawn
+        return UnitRecord(end, tuple(run.drawn_ids), codes, *draws)
 
     def end_unit(self) -> None:
         run, context = self._run, self.context

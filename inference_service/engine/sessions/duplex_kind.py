@@ -98,13 +98,14 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
         texts = self._read(content.texts)
         opens_turn = any(text.purpose is TextPurpose.COMMENTARY for text in content.texts)
         if content.pcm is None:
-            return Perceived(None, pictures, texts, opens_turn)
+            return Perceived(None, pictures, texts, opens_turn, content.recorded)
         if len(content.pcm) > SAMPLE_RATE:
             raise ValueError(f"A unit has at most {SAMPLE_RATE} samples, not {len(content.pcm)}.")
         pcm = content.pcm
         if len(pcm) < SAMPLE_RATE:
             pcm = np.pad(pcm, (0, SAMPLE_RATE - len(pcm)))
-        return Perceived(torch.from_numpy(self._hearing.feed(pcm)), pictures, texts, opens_turn)
+        heard = torch.from_numpy(self._hearing.feed(pcm))
+        return Perceived(heard, pictures, texts, opens_turn, content.recorded)
 
     def _read(self, texts: Sequence[StandaloneText]) -> tuple[int, ...]:
         ids: list[int] = []
@@ -125,6 +126,8 @@ class DuplexKind(SessionKind[DuplexSession]):
         self._components = components
         self._look = look
         self._forbidden = components.forbidden.to(runtime.device)
+        chunk_eos = components.tokenizer.special.chunk_eos
+        self._forbidden_ids = frozenset(components.forbidden.tolist()) - {chunk_eos}
         self._slice_tokens = components.slice_tokens + SLICE_MARKS if components.eye else 0
         self._openings: Memo[Opening] = Memo(PROMPTS_KNOWN)
         self._sounds: Memo[list[Sound]] = Memo(VOICES_KNOWN)
@@ -169,6 +172,7 @@ class DuplexKind(SessionKind[DuplexSession]):
             speech=SpeechState(slot, Noise(setup.seed, SPEECH)),
             unit_tokens=components.unit_tokens,
             slice_tokens=self._slice_tokens,
+            forbidden_ids=self._forbidden_ids,
             turn_bound=components.turn_bound,
             reference_quirks=components.reference_quirks,
         )

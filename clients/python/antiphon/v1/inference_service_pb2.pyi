@@ -100,7 +100,7 @@ WORKER_STATE_READY: WorkerState
 WORKER_STATE_DRAINING: WorkerState
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("unit", "config", "duplex", "turn", "stream", "traceparent", "run", "keep_last_token")
+    __slots__ = ("unit", "config", "duplex", "turn", "stream", "traceparent", "run", "keep_last_token", "recorded")
     UNIT_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     DUPLEX_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +109,7 @@ class PrefillRequest(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     KEEP_LAST_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    RECORDED_FIELD_NUMBER: _ClassVar[int]
     unit: int
     config: SessionConfig
     duplex: DuplexInput
@@ -117,10 +118,25 @@ class PrefillRequest(_message.Message):
     traceparent: str
     run: GenerateUnit
     keep_last_token: bool
-    def __init__(self, unit: _Optional[int] = ..., config: _Optional[_Union[SessionConfig, _Mapping]] = ..., duplex: _Optional[_Union[DuplexInput, _Mapping]] = ..., turn: _Optional[_Union[TurnInput, _Mapping]] = ..., stream: _Optional[_Union[StreamInput, _Mapping]] = ..., traceparent: _Optional[str] = ..., run: _Optional[_Union[GenerateUnit, _Mapping]] = ..., keep_last_token: bool = ...) -> None: ...
+    recorded: UnitRecord
+    def __init__(self, unit: _Optional[int] = ..., config: _Optional[_Union[SessionConfig, _Mapping]] = ..., duplex: _Optional[_Union[DuplexInput, _Mapping]] = ..., turn: _Optional[_Union[TurnInput, _Mapping]] = ..., stream: _Optional[_Union[StreamInput, _Mapping]] = ..., traceparent: _Optional[str] = ..., run: _Optional[_Union[GenerateUnit, _Mapping]] = ..., keep_last_token: bool = ..., recorded: _Optional[_Union[UnitRecord, _Mapping]] = ...) -> None: ...
+
+class UnitRecord(_message.Message):
+    __slots__ = ("end", "sampled_ids", "speech_codes", "text_draws", "speech_draws")
+    END_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_IDS_FIELD_NUMBER: _ClassVar[int]
+    SPEECH_CODES_FIELD_NUMBER: _ClassVar[int]
+    TEXT_DRAWS_FIELD_NUMBER: _ClassVar[int]
+    SPEECH_DRAWS_FIELD_NUMBER: _ClassVar[int]
+    end: UnitEnd
+    sampled_ids: _containers.RepeatedScalarFieldContainer[int]
+    speech_codes: _containers.RepeatedScalarFieldContainer[int]
+    text_draws: int
+    speech_draws: int
+    def __init__(self, end: _Optional[_Union[UnitEnd, str]] = ..., sampled_ids: _Optional[_Iterable[int]] = ..., speech_codes: _Optional[_Iterable[int]] = ..., text_draws: _Optional[int] = ..., speech_draws: _Optional[int] = ...) -> None: ...
 
 class SessionConfig(_message.Message):
-    __slots__ = ("mode", "model", "system_prompt", "voice", "duplex", "sampling", "window", "seed", "max_duration", "idle_timeout", "language", "automatic_units")
+    __slots__ = ("mode", "model", "system_prompt", "voice", "duplex", "sampling", "window", "seed", "max_duration", "idle_timeout", "language", "automatic_units", "records")
     MODE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_PROMPT_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +149,7 @@ class SessionConfig(_message.Message):
     IDLE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     AUTOMATIC_UNITS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
     mode: SessionMode
     model: str
     system_prompt: str
@@ -145,7 +162,8 @@ class SessionConfig(_message.Message):
     idle_timeout: _duration_pb2.Duration
     language: str
     automatic_units: bool
-    def __init__(self, mode: _Optional[_Union[SessionMode, str]] = ..., model: _Optional[str] = ..., system_prompt: _Optional[str] = ..., voice: _Optional[_Union[_common_pb2.Voice, _Mapping]] = ..., duplex: _Optional[_Union[_common_pb2.DuplexConfig, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., window: _Optional[_Union[_common_pb2.WindowConfig, _Mapping]] = ..., seed: _Optional[int] = ..., max_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., idle_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., language: _Optional[str] = ..., automatic_units: bool = ...) -> None: ...
+    records: bool
+    def __init__(self, mode: _Optional[_Union[SessionMode, str]] = ..., model: _Optional[str] = ..., system_prompt: _Optional[str] = ..., voice: _Optional[_Union[_common_pb2.Voice, _Mapping]] = ..., duplex: _Optional[_Union[_common_pb2.DuplexConfig, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., window: _Optional[_Union[_common_pb2.WindowConfig, _Mapping]] = ..., seed: _Optional[int] = ..., max_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., idle_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., language: _Optional[str] = ..., automatic_units: bool = ..., records: bool = ...) -> None: ...
 
 class DuplexInput(_message.Message):
     __slots__ = ("audio", "frames", "max_slice_nums", "texts")
@@ -422,20 +440,22 @@ class TextDelta(_message.Message):
     def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class UnitDone(_message.Message):
-    __slots__ = ("end", "finish_reason", "context_tokens", "usage", "timings", "error")
+    __slots__ = ("end", "finish_reason", "context_tokens", "usage", "timings", "error", "record")
     END_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
     end: UnitEnd
     finish_reason: FinishReason
     context_tokens: int
     usage: _common_pb2.Usage
     timings: _common_pb2.Timings
     error: _common_pb2.ItemError
-    def __init__(self, end: _Optional[_Union[UnitEnd, str]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., context_tokens: _Optional[int] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., timings: _Optional[_Union[_common_pb2.Timings, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ItemError, _Mapping]] = ...) -> None: ...
+    record: UnitRecord
+    def __init__(self, end: _Optional[_Union[UnitEnd, str]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., context_tokens: _Optional[int] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., timings: _Optional[_Union[_common_pb2.Timings, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.ItemError, _Mapping]] = ..., record: _Optional[_Union[UnitRecord, _Mapping]] = ...) -> None: ...
 
 class GoAway(_message.Message):
     __slots__ = ("time_left", "reason")
@@ -474,7 +494,7 @@ class GetInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetInfoResponse(_message.Message):
-    __slots__ = ("worker_id", "version", "model", "modes", "slots", "free_slots", "context_limit", "input_sample_rate_hz", "output_sample_rate_hz", "max_message_bytes", "duplex_defaults", "sampling_defaults", "voice_ids", "state", "short_of_time", "calls_tools", "held", "lease_version")
+    __slots__ = ("worker_id", "version", "model", "modes", "slots", "free_slots", "context_limit", "input_sample_rate_hz", "output_sample_rate_hz", "max_message_bytes", "duplex_defaults", "sampling_defaults", "voice_ids", "state", "short_of_time", "calls_tools", "held", "replays_units", "lease_version")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -492,6 +512,7 @@ class GetInfoResponse(_message.Message):
     SHORT_OF_TIME_FIELD_NUMBER: _ClassVar[int]
     CALLS_TOOLS_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    REPLAYS_UNITS_FIELD_NUMBER: _ClassVar[int]
     LEASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     version: str
@@ -510,8 +531,9 @@ class GetInfoResponse(_message.Message):
     short_of_time: bool
     calls_tools: bool
     held: _containers.RepeatedCompositeFieldContainer[HeldSlot]
+    replays_units: bool
     lease_version: int
-    def __init__(self, worker_id: _Optional[str] = ..., version: _Optional[str] = ..., model: _Optional[str] = ..., modes: _Optional[_Iterable[_Union[SessionMode, str]]] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., context_limit: _Optional[int] = ..., input_sample_rate_hz: _Optional[int] = ..., output_sample_rate_hz: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., duplex_defaults: _Optional[_Union[_common_pb2.DuplexConfig, _Mapping]] = ..., sampling_defaults: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., voice_ids: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[WorkerState, str]] = ..., short_of_time: bool = ..., calls_tools: bool = ..., held: _Optional[_Iterable[_Union[HeldSlot, _Mapping]]] = ..., lease_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, worker_id: _Optional[str] = ..., version: _Optional[str] = ..., model: _Optional[str] = ..., modes: _Optional[_Iterable[_Union[SessionMode, str]]] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., context_limit: _Optional[int] = ..., input_sample_rate_hz: _Optional[int] = ..., output_sample_rate_hz: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., duplex_defaults: _Optional[_Union[_common_pb2.DuplexConfig, _Mapping]] = ..., sampling_defaults: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., voice_ids: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[WorkerState, str]] = ..., short_of_time: bool = ..., calls_tools: bool = ..., held: _Optional[_Iterable[_Union[HeldSlot, _Mapping]]] = ..., replays_units: bool = ..., lease_version: _Optional[int] = ...) -> None: ...
 
 class HeldSlot(_message.Message):
     __slots__ = ("slot", "epoch")

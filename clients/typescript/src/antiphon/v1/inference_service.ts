@@ -474,6 +474,28 @@ export interface PrefillRequest {
     | undefined;
   /** With `automatic_units`: as `keep_last_token` of FinalizeRequest. Refused in other sessions. */
   keepLastToken: boolean;
+  /**
+   * The unit's input was heard before, in another session, and came to this: nothing is sampled, and the unit emits
+   * neither text nor audio. Taken only where `effective` of SessionReady has `records`; else the unit fails.
+   */
+  recorded: UnitRecord | undefined;
+}
+
+/**
+ * What a unit of AUDIO and VIDEO came to: with the same input it brings a context of the same model and config to the
+ * same state. At most 4096 bytes.
+ */
+export interface UnitRecord {
+  /** LISTEN, CHUNK, TURN or CANCELLED. */
+  end: UnitEnd;
+  /** The sampled token ids, in order; none in a unit that had to listen. */
+  sampledIds: number[];
+  /** The speech codes that became sound, in order. */
+  speechCodes: number[];
+  /** Random numbers that the session's text has used up after this unit. */
+  textDraws: bigint;
+  /** Random numbers that the session's speech has used up after this unit. */
+  speechDraws: bigint;
 }
 
 /** What holds for a whole session. Nothing of it outlives the session. */
@@ -528,6 +550,12 @@ export interface SessionConfig {
    * this field ignores it. Default false.
    */
   automaticUnits: boolean;
+  /**
+   * True: `done` of each unit carries a UnitRecord, and units may bring one as `recorded`. AUDIO and VIDEO only, of a
+   * model that replays (`replays_units` of GetInfoResponse). Applies only where `effective` of SessionReady repeats it.
+   * Default false.
+   */
+  records: boolean;
 }
 
 /** Input of one unit in AUDIO and VIDEO. */
@@ -936,7 +964,14 @@ export interface UnitDone {
     | Timings
     | undefined;
   /** With UNIT_END_FAILED: what went wrong. */
-  error: ItemError | undefined;
+  error:
+    | ItemError
+    | undefined;
+  /**
+   * With `records`: what another session needs to replay this unit. Unset for a unit that left nothing in the context,
+   * for one whose speech failed, and for the last one of a full context.
+   */
+  record: UnitRecord | undefined;
 }
 
 /** The worker is draining. Units already accepted are still served; open a new session elsewhere. */
@@ -1025,6 +1060,8 @@ export interface GetInfoResponse {
   callsTools: boolean;
   /** Slots that have a session, or are being cleaned after one. */
   held: HeldSlot[];
+  /** Whether AUDIO and VIDEO sessions take `records`. */
+  replaysUnits: boolean;
   /**
    * Newest encoding of the claims in a lease token that the worker reads; 0 is a worker that reads none, which takes
    * only tokens without claims.
@@ -1041,7 +1078,7 @@ export interface HeldSlot {
 }
 
 function createBasePrefillRequest(): PrefillRequest {
-  return { unit: 0n, payload: undefined, traceparent: "", run: undefined, keepLastToken: false };
+  return { unit: 0n, payload: undefined, traceparent: "", run: undefined, keepLastToken: false, recorded: undefined };
 }
 
 export const PrefillRequest: MessageFns<PrefillRequest> = {
@@ -1074,6 +1111,9 @@ export const PrefillRequest: MessageFns<PrefillRequest> = {
     }
     if (message.keepLastToken !== false) {
       writer.uint32(64).bool(message.keepLastToken);
+    }
+    if (message.recorded !== undefined) {
+      UnitRecord.encode(message.recorded, writer.uint32(74).fork()).join();
     }
     return writer;
   },
@@ -1155,6 +1195,14 @@ export const PrefillRequest: MessageFns<PrefillRequest> = {
             message.keepLastToken = reader.bool();
             continue;
           }
+          case 9: {
+            if (tag !== 74) {
+              break;
+            }
+
+            message.recorded = UnitRecord.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1186,6 +1234,7 @@ export const PrefillRequest: MessageFns<PrefillRequest> = {
         : isSet(object.keep_last_token)
         ? globalThis.Boolean(object.keep_last_token)
         : false,
+      recorded: isSet(object.recorded) ? UnitRecord.fromJSON(object.recorded) : undefined,
     };
   },
 
@@ -1211,6 +1260,9 @@ export const PrefillRequest: MessageFns<PrefillRequest> = {
     }
     if (message.keepLastToken !== false) {
       obj.keepLastToken = message.keepLastToken;
+    }
+    if (message.recorded !== undefined) {
+      obj.recorded = UnitRecord.toJSON(message.recorded);
     }
     return obj;
   },
@@ -1250,6 +1302,194 @@ export const PrefillRequest: MessageFns<PrefillRequest> = {
     message.traceparent = object.traceparent ?? "";
     message.run = (object.run !== undefined && object.run !== null) ? GenerateUnit.fromPartial(object.run) : undefined;
     message.keepLastToken = object.keepLastToken ?? false;
+    message.recorded = (object.recorded !== undefined && object.recorded !== null)
+      ? UnitRecord.fromPartial(object.recorded)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseUnitRecord(): UnitRecord {
+  return { end: 0, sampledIds: [], speechCodes: [], textDraws: 0n, speechDraws: 0n };
+}
+
+export const UnitRecord: MessageFns<UnitRecord> = {
+  encode(message: UnitRecord, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.end !== 0) {
+      writer.uint32(8).int32(message.end);
+    }
+    if (message.sampledIds.length !== 0) {
+      writer.uint32(18).fork();
+      for (const v of message.sampledIds) {
+        writer.uint32(v);
+      }
+      writer.join();
+    }
+    if (message.speechCodes.length !== 0) {
+      writer.uint32(26).fork();
+      for (const v of message.speechCodes) {
+        writer.uint32(v);
+      }
+      writer.join();
+    }
+    if (message.textDraws !== 0n) {
+      if (BigInt.asUintN(64, message.textDraws) !== message.textDraws) {
+        throw new globalThis.Error("value provided for field message.textDraws of type uint64 too large");
+      }
+      writer.uint32(32).uint64(message.textDraws);
+    }
+    if (message.speechDraws !== 0n) {
+      if (BigInt.asUintN(64, message.speechDraws) !== message.speechDraws) {
+        throw new globalThis.Error("value provided for field message.speechDraws of type uint64 too large");
+      }
+      writer.uint32(40).uint64(message.speechDraws);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): UnitRecord {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseUnitRecord();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.end = reader.int32() as any;
+            continue;
+          }
+          case 2: {
+            if (tag === 16) {
+              message.sampledIds.push(reader.uint32());
+
+              continue;
+            }
+
+            if (tag === 18) {
+              const end2 = reader.uint32() + reader.pos;
+              while (reader.pos < end2) {
+                message.sampledIds.push(reader.uint32());
+              }
+
+              continue;
+            }
+
+            break;
+          }
+          case 3: {
+            if (tag === 24) {
+              message.speechCodes.push(reader.uint32());
+
+              continue;
+            }
+
+            if (tag === 26) {
+              const end2 = reader.uint32() + reader.pos;
+              while (reader.pos < end2) {
+                message.speechCodes.push(reader.uint32());
+              }
+
+              continue;
+            }
+
+            break;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.textDraws = reader.uint64() as bigint;
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.speechDraws = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): UnitRecord {
+    return {
+      end: isSet(object.end) ? unitEndFromJSON(object.end) : 0,
+      sampledIds: globalThis.Array.isArray(object?.sampledIds)
+        ? object.sampledIds.map((e: any) => globalThis.Number(e))
+        : globalThis.Array.isArray(object?.sampled_ids)
+        ? object.sampled_ids.map((e: any) => globalThis.Number(e))
+        : [],
+      speechCodes: globalThis.Array.isArray(object?.speechCodes)
+        ? object.speechCodes.map((e: any) => globalThis.Number(e))
+        : globalThis.Array.isArray(object?.speech_codes)
+        ? object.speech_codes.map((e: any) => globalThis.Number(e))
+        : [],
+      textDraws: isSet(object.textDraws)
+        ? BigInt(object.textDraws)
+        : isSet(object.text_draws)
+        ? BigInt(object.text_draws)
+        : 0n,
+      speechDraws: isSet(object.speechDraws)
+        ? BigInt(object.speechDraws)
+        : isSet(object.speech_draws)
+        ? BigInt(object.speech_draws)
+        : 0n,
+    };
+  },
+
+  toJSON(message: UnitRecord): unknown {
+    const obj: any = {};
+    if (message.end !== 0) {
+      obj.end = unitEndToJSON(message.end);
+    }
+    if (message.sampledIds?.length) {
+      obj.sampledIds = message.sampledIds.map((e) => Math.round(e));
+    }
+    if (message.speechCodes?.length) {
+      obj.speechCodes = message.speechCodes.map((e) => Math.round(e));
+    }
+    if (message.textDraws !== 0n) {
+      obj.textDraws = message.textDraws.toString();
+    }
+    if (message.speechDraws !== 0n) {
+      obj.speechDraws = message.speechDraws.toString();
+    }
+    return obj;
+  },
+
+  create(base?: DeepPartial<UnitRecord>): UnitRecord {
+    return UnitRecord.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<UnitRecord>): UnitRecord {
+    const message = createBaseUnitRecord();
+    message.end = object.end ?? 0;
+    message.sampledIds = object.sampledIds?.map((e) => e) || [];
+    message.speechCodes = object.speechCodes?.map((e) => e) || [];
+    message.textDraws = (object.textDraws !== undefined && object.textDraws !== null) ? BigInt(object.textDraws) : 0n;
+    message.speechDraws = (object.speechDraws !== undefined && object.speechDraws !== null)
+      ? BigInt(object.speechDraws)
+      : 0n;
     return message;
   },
 };
@@ -1268,6 +1508,7 @@ function createBaseSessionConfig(): SessionConfig {
     idleTimeout: undefined,
     language: "",
     automaticUnits: false,
+    records: false,
   };
 }
 
@@ -1311,6 +1552,9 @@ export const SessionConfig: MessageFns<SessionConfig> = {
     }
     if (message.automaticUnits !== false) {
       writer.uint32(96).bool(message.automaticUnits);
+    }
+    if (message.records !== false) {
+      writer.uint32(104).bool(message.records);
     }
     return writer;
   },
@@ -1424,6 +1668,14 @@ export const SessionConfig: MessageFns<SessionConfig> = {
             message.automaticUnits = reader.bool();
             continue;
           }
+          case 13: {
+            if (tag !== 104) {
+              break;
+            }
+
+            message.records = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1466,6 +1718,7 @@ export const SessionConfig: MessageFns<SessionConfig> = {
         : isSet(object.automatic_units)
         ? globalThis.Boolean(object.automatic_units)
         : false,
+      records: isSet(object.records) ? globalThis.Boolean(object.records) : false,
     };
   },
 
@@ -1507,6 +1760,9 @@ export const SessionConfig: MessageFns<SessionConfig> = {
     if (message.automaticUnits !== false) {
       obj.automaticUnits = message.automaticUnits;
     }
+    if (message.records !== false) {
+      obj.records = message.records;
+    }
     return obj;
   },
 
@@ -1537,6 +1793,7 @@ export const SessionConfig: MessageFns<SessionConfig> = {
       : undefined;
     message.language = object.language ?? "";
     message.automaticUnits = object.automaticUnits ?? false;
+    message.records = object.records ?? false;
     return message;
   },
 };
@@ -4581,7 +4838,15 @@ export const TextDelta: MessageFns<TextDelta> = {
 };
 
 function createBaseUnitDone(): UnitDone {
-  return { end: 0, finishReason: 0, contextTokens: 0, usage: undefined, timings: undefined, error: undefined };
+  return {
+    end: 0,
+    finishReason: 0,
+    contextTokens: 0,
+    usage: undefined,
+    timings: undefined,
+    error: undefined,
+    record: undefined,
+  };
 }
 
 export const UnitDone: MessageFns<UnitDone> = {
@@ -4603,6 +4868,9 @@ export const UnitDone: MessageFns<UnitDone> = {
     }
     if (message.error !== undefined) {
       ItemError.encode(message.error, writer.uint32(50).fork()).join();
+    }
+    if (message.record !== undefined) {
+      UnitRecord.encode(message.record, writer.uint32(58).fork()).join();
     }
     return writer;
   },
@@ -4668,6 +4936,14 @@ export const UnitDone: MessageFns<UnitDone> = {
             message.error = ItemError.decode(reader, reader.uint32());
             continue;
           }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.record = UnitRecord.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -4696,6 +4972,7 @@ export const UnitDone: MessageFns<UnitDone> = {
       usage: isSet(object.usage) ? Usage.fromJSON(object.usage) : undefined,
       timings: isSet(object.timings) ? Timings.fromJSON(object.timings) : undefined,
       error: isSet(object.error) ? ItemError.fromJSON(object.error) : undefined,
+      record: isSet(object.record) ? UnitRecord.fromJSON(object.record) : undefined,
     };
   },
 
@@ -4719,6 +4996,9 @@ export const UnitDone: MessageFns<UnitDone> = {
     if (message.error !== undefined) {
       obj.error = ItemError.toJSON(message.error);
     }
+    if (message.record !== undefined) {
+      obj.record = UnitRecord.toJSON(message.record);
+    }
     return obj;
   },
 
@@ -4736,6 +5016,9 @@ export const UnitDone: MessageFns<UnitDone> = {
       : undefined;
     message.error = (object.error !== undefined && object.error !== null)
       ? ItemError.fromPartial(object.error)
+      : undefined;
+    message.record = (object.record !== undefined && object.record !== null)
+      ? UnitRecord.fromPartial(object.record)
       : undefined;
     return message;
   },
@@ -5174,6 +5457,7 @@ function createBaseGetInfoResponse(): GetInfoResponse {
     shortOfTime: false,
     callsTools: false,
     held: [],
+    replaysUnits: false,
     leaseVersion: 0,
   };
 }
@@ -5234,6 +5518,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     }
     for (const v of message.held) {
       HeldSlot.encode(v!, writer.uint32(138).fork()).join();
+    }
+    if (message.replaysUnits !== false) {
+      writer.uint32(144).bool(message.replaysUnits);
     }
     if (message.leaseVersion !== 0) {
       writer.uint32(320).uint32(message.leaseVersion);
@@ -5400,6 +5687,14 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
             message.held.push(HeldSlot.decode(reader, reader.uint32()));
             continue;
           }
+          case 18: {
+            if (tag !== 144) {
+              break;
+            }
+
+            message.replaysUnits = reader.bool();
+            continue;
+          }
           case 40: {
             if (tag !== 320) {
               break;
@@ -5485,6 +5780,11 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
       held: globalThis.Array.isArray(object?.held)
         ? object.held.map((e: any) => HeldSlot.fromJSON(e))
         : [],
+      replaysUnits: isSet(object.replaysUnits)
+        ? globalThis.Boolean(object.replaysUnits)
+        : isSet(object.replays_units)
+        ? globalThis.Boolean(object.replays_units)
+        : false,
       leaseVersion: isSet(object.leaseVersion)
         ? globalThis.Number(object.leaseVersion)
         : isSet(object.lease_version)
@@ -5546,6 +5846,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     if (message.held?.length) {
       obj.held = message.held.map((e) => HeldSlot.toJSON(e));
     }
+    if (message.replaysUnits !== false) {
+      obj.replaysUnits = message.replaysUnits;
+    }
     if (message.leaseVersion !== 0) {
       obj.leaseVersion = Math.round(message.leaseVersion);
     }
@@ -5578,6 +5881,7 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     message.shortOfTime = object.shortOfTime ?? false;
     message.callsTools = object.callsTools ?? false;
     message.held = object.held?.map((e) => HeldSlot.fromPartial(e)) || [];
+    message.replaysUnits = object.replaysUnits ?? false;
     message.leaseVersion = object.leaseVersion ?? 0;
     return message;
   },

@@ -1,0 +1,125 @@
+"""Records of units over gRPC, and sessions that replay them."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from antiphon.grpc import get_info
+from antiphon.semconv import Reason
+from antiphon.v1 import common_pb2 as common
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import Deliver, Engine, OnFatal
+from inference_service.engine.engine import LiveEngine
+from inference_service.options import WorkerOptions
+from inference_service.session.units import Stream
+from tests.inference_service.conftest import Served
+from tests.inference_service.engine.test_independence import shipped, talk
+from tests.inference_service.support.caller import Caller, channel_to, duplex
+from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+
+CONFIG: dict[str, Any] = {
+    "automatic_units": True,
+    "records": True,
+    "seed": 5,
+    "duplex": common.DuplexConfig(listen_prob_scale=0.0, force_listen_count=1),
+}
+"""Of a model that speaks in every unit in which it may."""
+
+
+def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
+    """The shipped model behind a real engine."""
+    return LiveEngine(shipped(), 2, deliver, on_fatal)
+
+
+async def heard(
+    caller: Caller, unit: int, sound: np.ndarray[Any, Any], record: pb.UnitRecord | None = None
+) -> tuple[pb.UnitDone, str, bytes]:
+    """Give a unit; return its end, its text and its audio."""
+    request = pb.PrefillRequest(unit=unit, duplex=duplex(sound), recorded=record)
+    await caller.write(Stream.PREFILL, request)
+    text, audio, done = "", b"", pb.UnitDone()
+    while True:
+        answer = await caller.read(Stream.GENERATE)
+        assert answer.unit == unit
+        text += answer.text.text
+        audio += answer.audio.data
+        if answer.HasField("done"):
+            done = answer.done
+        if answer.HasField("finalized"):
+            return done, text, audio
+
+
+async def test_another_worker_goes_on_with_the_words_and_samples_of_the_first() -> None:
+    seconds = [sound.astype(np.float32) for sound in talk(random.Random(3), 9)]
+    records, expected = [], []
+    async with running_worker(load) as worker, channel_to(worker.address) as channel:
+        assert (await get_info(worker.address)).replays_units
+        caller = await Caller(channel).open()
+        assert (await caller.configure(**CONFIG)).effective.records
+        for unit, sound in enumerate(seconds, 1):
+            done, text, audio = await heard(caller, unit, sound)
+            records.append(done.record)
+            expected.append((done.end, text, audio))
+        await caller.half_close(Stream.PREFILL)
+        await caller.end()
+    assert any(audio for _, _, audio in expected[6:])
+
+    async with running_worker(load) as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure(**CONFIG)
+        for unit, (sound, record) in enumerate(zip(seconds[:6], records, strict=False), 1):
+            done, text, audio = await heard(caller, unit, sound, record)
+            assert (done.end, text, audio) == (record.end, "", b"")
+        for unit, sound in enumerate(seconds[6:], 7):
+            done, text, audio = await heard(caller, unit, sound)
+            end, words, samples = expected[unit - 1]
+            assert (done.end, text) == (end, words)
+            assert np.allclose(np.frombuffer(audio, "<f4"), np.frombuffer(samples, "<f4"), atol=1e-4)
+        await caller.half_close(Stream.PREFILL)
+        await caller.end()
+
+
+BAD = {
+    "recorded.end": pb.UnitRecord(),
+    "recorded.sampled_ids": pb.UnitRecord(end=pb.UNIT_END_CHUNK, sampled_ids=[2**31]),
+    "recorded.speech_codes": pb.UnitRecord(end=pb.UNIT_END_CHUNK, speech_codes=[10**6]),
+    "recorded.text_draws": pb.UnitRecord(end=pb.UNIT_END_LISTEN, text_draws=2**63),
+    "recorded": pb.UnitRecord(end=pb.UNIT_END_CHUNK, sampled_ids=[1] * 5000),
+}
+LONG = [
+    ("recorded.sampled_ids", pb.UnitRecord(end=pb.UNIT_END_CHUNK, sampled_ids=[1] * 200)),
+    ("recorded.speech_codes", pb.UnitRecord(end=pb.UNIT_END_CHUNK, speech_codes=[1] * 200)),
+    ("recorded", pb.UnitRecord(end=pb.UNIT_END_TURN)),
+]
+
+
+async def test_bad_records_fail_their_units_and_the_session_goes_on() -> None:
+    async with running_worker(load) as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure(**CONFIG)
+        unit = 0
+        for field, record in [*BAD.items(), *LONG]:
+            unit += 1
+            done, text, audio = await heard(caller, unit, np.zeros(16_000, np.float32), record)
+            assert (done.end, done.error.field) == (pb.UNIT_END_FAILED, field)
+            assert done.error.reason == Reason.PARAMS_INVALID
+            assert (text, audio, done.HasField("record")) == ("", b"", False)
+        done, _, _ = await heard(caller, unit + 1, np.zeros(16_000, np.float32))
+        assert done.HasField("record")
+        await caller.half_close(Stream.PREFILL)
+        await caller.end()
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_session_without_records_refuses_a_recorded_unit(served: Served, asked: bool) -> None:
+    async with served(ScriptedEngine(listen(), repeat=True)) as new_caller:
+        caller = await new_caller().open()
+        ready = await caller.configure(automatic_units=True, records=asked)
+        assert not ready.effective.records
+        done, _, _ = await heard(
+            caller, 1, np.zeros(16_000, np.float32), pb.UnitRecord(end=pb.UNIT_END_LISTEN)
+        )
+        assert (done.end, done.error.reason) == (pb.UNIT_END_FAILED, Reason.CONTENT_UNSUPPORTED)
+        assert (await heard(caller, 2, np.zeros(16_000, np.float32)))[0].end == pb.UNIT_END_LISTEN

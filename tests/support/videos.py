@@ -1,7 +1,9 @@
 """Small video files for tests, made on the spot with the libraries of FFmpeg."""
 
 import io
+import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
 
@@ -32,7 +34,10 @@ def video(
 ) -> bytes:
     """A video file with these frames, RGB [height, width, 3], and perhaps sound, mono at 16 kHz."""
     file = io.BytesIO()
-    with av.open(file, "w", format=container, options=container_options or {}) as output:
+    with (
+        _same_priority(),
+        av.open(file, "w", format=container, options=container_options or {}) as output,
+    ):
         stream = output.add_stream(codec, rate=rate, options=options or {})
         stream.pix_fmt = "yuv420p"
         stream.codec_context.thread_count = 1
@@ -54,6 +59,20 @@ def video(
                 output.mux(spoken.encode(piece))
             output.mux(spoken.encode(None))
     return file.getvalue()
+
+
+@contextmanager
+def _same_priority() -> Iterator[None]:
+    """Restore the scheduling of this process afterwards.
+
+    Run by root, SVT-AV1 gives its caller real-time priority. Processes that the caller starts inherit it: a
+    browser then keeps everything else from running.
+    """
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, priority)
 
 
 def numbered(count: int, size: tuple[int, int] = SIZE) -> Iterator[Pixels]:

@@ -1,6 +1,7 @@
 """Real files through the real decoding process: every frame and every sample in its place."""
 
 import json
+import os
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -65,9 +66,12 @@ def test_decoded_frames_are_those_of_the_reference(case: dict[str, Any]) -> None
     ],
 )
 def test_every_container_and_codec_is_decoded(container: str, codec: str) -> None:
+    scheduling = os.sched_getscheduler(0)
     data = video(numbered(13), rate=5, container=container, codec=codec, sound=tone(2.6))
 
     reader, pictures = read(data)
+
+    assert os.sched_getscheduler(0) == scheduling, "processes that tests start would inherit it"
 
     assert [number(frame) for (frame,) in pictures] == [0, 5, 10]
     assert reader.seconds == pytest.approx(2.6, abs=0.01)

@@ -86,7 +86,7 @@ class Metrics:
         self.public_bytes = ByteCount()
         self.worker_bytes = ByteCount()
         self.active: Counter[str] = Counter()
-        self.detached: Counter[str] = Counter()
+        self.detached: Counter[str] = _zero(Kind)
         self.resumes: Counter[ResumeOutcome] = _zero(ResumeOutcome)
         self.sessions: Counter[tuple[str, str]] = Counter()
         self.rejected: Counter[Rejection] = _zero(Rejection)

@@ -89,7 +89,8 @@ class Scene:
         self.refused = False
         self._family = family
         self._session: FamilySession | None = None
-        self._machine = MachineMaker(StillClock()).make(selection, "sess_1", Limits(), lambda: known)
+        clock = StillClock()
+        self._machine = MachineMaker(clock).make(selection, "sess_1", Limits(), lambda: known, clock)
         self._do(self._machine.opened(1000.0))
 
     def send(self, event: Event) -> None:

@@ -105,7 +105,7 @@ import threading
 from antiphon.cli.main import leave, main
 from inference_service import app
 
-async def serve(options, on_ready):
+async def serve(options, on_ready, **others):
     threading.Thread(target=threading.Event().wait).start()
     return app.EXIT_DEVICE_LOST
 

@@ -101,6 +101,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
             starting.cancel()
             return ExitCode.OK
         found = starting.result()
+        rolls = _roll_on_signal(stack)  # before the banner, which says that all is there
         has_administration = plan.admin_port is not None
         clients = found[0][:-1] if has_administration else found[0]
         page = f"{clients[-1]}/" if "no_page" not in arguments else ""
@@ -114,16 +115,21 @@ async def _serve(arguments: argparse.Namespace) -> int:
         )
         if page and arguments.open:
             await asyncio.to_thread(webbrowser.open, page)
-        return await _watch(stack, stopping)
+        return await _watch(stack, stopping, rolls)
 
 
-async def _watch(stack: Stack, stopping: asyncio.Event) -> int:
-    """Until a signal, or until one of the processes cannot be started again."""
-    watching = asyncio.create_task(stack.watch())
+def _roll_on_signal(stack: Stack) -> set[asyncio.Task[None]]:
+    """Replace all processes on SIGUSR1; return the tasks that do so."""
     rolls: set[asyncio.Task[None]] = set()
     asyncio.get_running_loop().add_signal_handler(
         signal.SIGUSR1, lambda: rolls.add(asyncio.create_task(stack.roll()))
     )
+    return rolls
+
+
+async def _watch(stack: Stack, stopping: asyncio.Event, rolls: set[asyncio.Task[None]]) -> int:
+    """Until a signal, or until one of the processes cannot be started again."""
+    watching = asyncio.create_task(stack.watch())
     signalled = await _signalled_before(watching, stopping)
     for task in (watching, *rolls):
         task.cancel()

@@ -1,14 +1,18 @@
 """The shipped model sees: the same spoken question gets the answer that fits the picture."""
 
+import asyncio
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import antiphon
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.e2e.conftest import Recording
 from tests.inference_service.support.caller import Caller, channel_to, duplex
 from tests.support.drawing import jpeg
+from tests.support.patience import PATIENCE_S
 
 SILENCE = 4
 
@@ -44,6 +48,25 @@ async def test_answer_names_what_the_camera_shows(
 ) -> None:
     frames = [jpeg(colour, shape, (640, 480))]
     assert await answer(worker, question, frames, pb.SESSION_MODE_VIDEO) == f"i see a {colour} {shape}"
+
+
+async def test_python_sdk_in_video_mode_answer_names_what_the_camera_shows(
+    adapter: str, question: Recording
+) -> None:
+    frame = jpeg("blue", "square", (640, 480))
+    said = ""
+    async with asyncio.timeout(PATIENCE_S), antiphon.connect(adapter) as client:
+        async with client.duplex(mode="video", seed=1) as session:
+            for pcm in question.units(SILENCE):
+                await session.send_frame(frame)
+                await session.send_audio(pcm)
+            async for event in session:
+                match event:
+                    case antiphon.TextDelta(text=text):
+                        said += text
+                    case antiphon.TurnEnd():
+                        break
+    assert " ".join(said.split()) == "i see a blue square"
 
 
 @pytest.mark.parametrize("mode", [pb.SESSION_MODE_VIDEO, pb.SESSION_MODE_AUDIO])

@@ -73,11 +73,10 @@ class Client:
         `voice` is what the model speaks with, as reference audio of 0.5 s to 30 s (samples at 16 kHz, or a
         WAV file) or as the id of a voice of the server. `settings` are what differs from the model's defaults
         (`config` is an earlier name of it), and `seed` makes the answers repeatable on one server. `on_queue`
-        is called with a `Queued` when no slot is
-        free, and every few seconds until one is. With `reconnect` a lost connection is opened again for as
-        long as the server waits, and the conversation goes on: `ConnectionLost` and `Resumed` tell of it,
-        and `send_audio` waits meanwhile. Leaving the block ends the conversation and waits at most 2 s for
-        the server to confirm.
+        is called with a `Queued` when no slot is free, and every few seconds until one is. With `reconnect` a
+        lost connection is opened again for as long as the server waits, and the conversation goes on:
+        `ConnectionLost` and `Resumed` tell of it, and `send_audio` waits meanwhile. Leaving the block ends
+        the conversation and waits at most 2 s for the server to confirm.
 
         Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if the settings are refused, here
         (`invalid_argument`) or by the server; `AudioError` for a voice that cannot be sent.
@@ -159,7 +158,9 @@ class Client:
         """
 
         async def opening() -> TranscriptionSession:
-            asked = model or (await served_models(self._models_url, self._api_key, "transcription"))[0]
+            asked = model
+            if asked is None:
+                asked = (await served_models(self._models_url, self._api_key, "transcription"))[0]
             return await TranscriptionSession.open(self._transcription_url, self._api_key, asked)
 
         session = await retrying(self._retry, opening)

@@ -46,6 +46,14 @@ def test_a_picture_in_a_chat(adapter: str, tmp_path: Path) -> None:
         assert file.getnframes() > 0
 
 
+def test_a_picture_in_a_conversation(adapter: str, tmp_path: Path) -> None:
+    (tmp_path / "circle.jpg").write_bytes(jpeg("red", "circle"))
+    said = run(
+        "show.py", adapter.replace("http", "ws"), str(FOLDER / "vision.wav"), str(tmp_path / "circle.jpg")
+    )
+    assert said.strip()
+
+
 def test_recordings_written_down(adapter: str) -> None:
     files = [str(FOLDER / name) for name in ("counting.wav", "goodbye.wav")]
     first, second = run("transcribe.py", adapter.replace("http", "ws"), *files).splitlines()
@@ -58,6 +66,7 @@ def test_recordings_written_down(adapter: str) -> None:
     [
         ("talk.py", "README.md"),
         ("direct.py", "README.md"),
+        ("show.py", "docs/clients.md"),
         ("chat.py", "docs/clients.md"),
         ("transcribe.py", "docs/clients.md"),
         ("completions.py", "docs/completions.md"),

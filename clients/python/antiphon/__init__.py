@@ -19,11 +19,13 @@ from antiphon.audio.pacing import FileStream
 from antiphon.audio.samples import INPUT_RATE_HZ, OUTPUT_RATE_HZ
 from antiphon.audio.wav import read_wav, write_wav
 from antiphon.client import Client, connect
+from antiphon.connection.retry import Retry
 from antiphon.errors import (
     AntiphonError,
     AudioError,
     AuthError,
     ConnectError,
+    ImageError,
     ProtocolError,
     QueueFull,
     SessionClosed,
@@ -87,6 +89,7 @@ __all__ = [
     "GenerationConfig",
     "Image",
     "ImageConfig",
+    "ImageError",
     "Interrupted",
     "Listening",
     "Message",
@@ -97,6 +100,7 @@ __all__ = [
     "Queued",
     "ResumeOffer",
     "Resumed",
+    "Retry",
     "SessionClosed",
     "Speech",
     "TextDelta",

@@ -1,17 +1,20 @@
 """The way in: `antiphon.connect`."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from antiphon.connection.endpoint import CHAT, MODELS, REALTIME, TRANSCRIPTION, endpoint, page
 from antiphon.connection.models import served_models
+from antiphon.connection.retry import Retry, retrying
+from antiphon.errors import ProtocolError
 from antiphon.protocol.chat import GenerationConfig, ImageConfig, Speech
 from antiphon.protocol.chat import request as chat_request
-from antiphon.protocol.duplex import DuplexConfig
+from antiphon.protocol.duplex import DuplexConfig, check_mode, init
 from antiphon.protocol.events import Queued
-from antiphon.protocol.messages import Message, Tool, history
+from antiphon.protocol.messages import Clip, Message, Tool, history
 from antiphon.session.chat import ChatTurn
 from antiphon.session.duplex import DuplexSession
 from antiphon.session.transcription import TranscriptionSession
@@ -19,24 +22,26 @@ from antiphon.session.transcription import TranscriptionSession
 _Opened = TypeVar("_Opened", DuplexSession, ChatTurn, TranscriptionSession)
 
 
-def connect(url: str, api_key: str | None = None) -> "Client":
+def connect(url: str, api_key: str | None = None, *, retry: Retry | None = None) -> "Client":
     """A client of the server at `url`, for example `ws://localhost:8006`; use it with `async with`.
 
-    Nothing is sent yet: each conversation opens a WebSocket of its own. Raises `ConnectError` if `url` is no
-    address.
+    Nothing is sent yet: each conversation opens a WebSocket of its own. With `retry` a conversation that is
+    refused for now is opened again later; without it the refusal is raised at once. Raises `ConnectError` if
+    `url` is no address.
     """
-    return Client(url, api_key)
+    return Client(url, api_key, retry=retry)
 
 
 class Client:
     """Opens conversations with one server."""
 
-    def __init__(self, url: str, api_key: str | None = None) -> None:
-        self._duplex_url = endpoint(url, REALTIME, mode="audio")
+    def __init__(self, url: str, api_key: str | None = None, *, retry: Retry | None = None) -> None:
+        self._url = url
         self._chat_url = endpoint(url, CHAT)
         self._transcription_url = endpoint(url, TRANSCRIPTION)
         self._models_url = page(url, MODELS)
         self._api_key = api_key
+        self._retry = retry
         self._open: set[DuplexSession | ChatTurn | TranscriptionSession] = set()
 
     async def __aenter__(self) -> Self:
@@ -54,6 +59,9 @@ class Client:
         self,
         instructions: str | None = None,
         *,
+        mode: Literal["audio", "video"] = "audio",
+        voice: Clip | str | None = None,
+        settings: DuplexConfig | Mapping[str, object] | None = None,
         config: DuplexConfig | None = None,
         on_queue: Callable[[Queued], object] | None = None,
         seed: int | None = None,
@@ -61,18 +69,32 @@ class Client:
     ) -> AsyncIterator[DuplexSession]:
         """Opens a full-duplex conversation: both sides may speak at any time.
 
-        `instructions` is the system prompt, `config` what differs from the model's defaults, and `seed`
-        makes the answers repeatable on one server. `on_queue` is called with a `Queued` when no slot is
-        free, and every few seconds until one is. With `reconnect` a lost connection is opened again for as
-        long as the server waits, and the conversation goes on: `ConnectionLost` and `Resumed` tell of it,
-        and `send_audio` waits meanwhile. Leaving the block ends the conversation and waits at most 2 s for
-        the server to confirm.
+        In the mode `video` the model also sees what `send_frame` sends. `instructions` is the system prompt;
+        `voice` is what the model speaks with, as reference audio of 0.5 s to 30 s (samples at 16 kHz, or a
+        WAV file) or as the id of a voice of the server. `settings` are what differs from the model's defaults
+        (`config` is an earlier name of it), and `seed` makes the answers repeatable on one server. `on_queue`
+        is called with a `Queued` when no slot is free, and every few seconds until one is. With `reconnect` a
+        lost connection is opened again for as long as the server waits, and the conversation goes on:
+        `ConnectionLost` and `Resumed` tell of it, and `send_audio` waits meanwhile. Leaving the block ends
+        the conversation and waits at most 2 s for the server to confirm.
 
-        Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if the settings are refused.
+        Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if the settings are refused, here
+        (`invalid_argument`) or by the server; `AudioError` for a voice that cannot be sent.
         """
-        session = await DuplexSession.open(
-            self._duplex_url, self._api_key, instructions, config, seed, on_queue, reconnect=reconnect
+        check_mode(mode)
+        if settings is not None and config is not None:
+            text = "`config` is an earlier name of `settings`: pass one of them."
+            raise ProtocolError(text, reason="invalid_argument", param="config")
+        opening = partial(
+            DuplexSession.open,
+            endpoint(self._url, REALTIME, mode=mode),
+            self._api_key,
+            init(instructions, config if settings is None else settings, seed, voice),
+            on_queue,
+            sees=mode == "video",
+            reconnect=reconnect,
         )
+        session = await retrying(self._retry, opening)
         async with self._holding(session):
             yield session
 
@@ -119,7 +141,10 @@ class Client:
             tool_choice=tool_choice,
             parallel_tool_calls=parallel_tool_calls,
         )
-        turn = await ChatTurn.open(self._chat_url, self._api_key, request, on_queue, reconnect=reconnect)
+        opening = partial(
+            ChatTurn.open, self._chat_url, self._api_key, request, on_queue, reconnect=reconnect
+        )
+        turn = await retrying(self._retry, opening)
         async with self._holding(turn):
             yield turn
 
@@ -131,9 +156,14 @@ class Client:
 
         Raises `ConnectError`, `QueueFull` or `AuthError`, and `ProtocolError` if nobody transcribes there.
         """
-        if model is None:
-            model = (await served_models(self._models_url, self._api_key, "transcription"))[0]
-        session = await TranscriptionSession.open(self._transcription_url, self._api_key, model)
+
+        async def opening() -> TranscriptionSession:
+            asked = model
+            if asked is None:
+                asked = (await served_models(self._models_url, self._api_key, "transcription"))[0]
+            return await TranscriptionSession.open(self._transcription_url, self._api_key, asked)
+
+        session = await retrying(self._retry, opening)
         async with self._holding(session):
             yield session
 
@@ -142,7 +172,7 @@ class Client:
 
         Raises `ConnectError`, `AuthError` or `ProtocolError`.
         """
-        return await served_models(self._models_url, self._api_key)
+        return await retrying(self._retry, partial(served_models, self._models_url, self._api_key))
 
     @asynccontextmanager
     async def _holding(self, conversation: _Opened) -> AsyncIterator[_Opened]:

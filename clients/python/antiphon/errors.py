@@ -8,7 +8,7 @@
   * `ProtocolError`: what one side said, the other does not accept
   * `SessionClosed`: a running conversation is over, and nobody here asked for it
   * `AudioError`: audio that cannot be sent; found before anything is sent
-  * `VideoError`: the same of a video
+  * `ImageError`, `VideoError`: the same of a picture and of a video
 """
 
 
@@ -16,8 +16,11 @@ class AntiphonError(Exception):
     """Base of every error that the SDK raises on purpose.
 
     `reason` is for programs: the server's own code where it gave one (`queue_full`, `NO_FREE_SLOT`), else a
-    word of the SDK's. `retryable` says whether the same call may succeed later, on a new session.
+    word of the SDK's. `retryable` says whether the same call may succeed later, on a new session, and
+    `retry_after_s` when, in seconds from then; None if the server did not say.
     """
+
+    retry_after_s: float | None = None
 
     def __init__(self, message: str, *, reason: str = "", retryable: bool = False) -> None:
         super().__init__(message)
@@ -80,6 +83,10 @@ class SessionClosed(AntiphonError):
 
 class AudioError(AntiphonError, ValueError):
     """Audio of the wrong rate, shape or type; the message names the remedy."""
+
+
+class ImageError(AntiphonError, ValueError):
+    """A file that is no picture a server takes; the message names the remedy."""
 
 
 class VideoError(AntiphonError, ValueError):

@@ -1,12 +1,15 @@
 """The dialect: JSON in, typed events out, and back."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 from antiphon import (
     AudioDelta,
+    AudioError,
+    Clip,
     Closed,
     Created,
     ErrorEvent,
@@ -18,7 +21,7 @@ from antiphon import (
     TurnEnd,
 )
 from antiphon.audio.samples import to_base64
-from antiphon.protocol.duplex import Assigned, Decoder, append, close, init
+from antiphon.protocol.duplex import Assigned, Decoder, append, check_mode, close, init
 
 
 def decode(*events: dict[str, object]) -> list[object]:
@@ -36,6 +39,55 @@ def test_init_carries_what_was_asked_for_and_nothing_else() -> None:
         "type": "session.init",
         "payload": {"system_prompt": "Be brief.", "config": {"length_penalty": 1.2}, "seed": 7},
     }
+
+
+def test_init_with_a_voice_carries_its_audio_or_its_id() -> None:
+    samples = np.full(8000, 0.5, np.float32)
+
+    spoken = json.loads(init(None, None, None, Clip(samples)))["payload"]
+    named = json.loads(init(None, None, None, "amber"))["payload"]
+
+    assert spoken == {"voice": {"ref_audio_base64": to_base64(samples)}}
+    assert named == {"voice": {"ref_audio_path": "amber"}}
+
+
+def test_init_voice_at_another_rate_is_refused() -> None:
+    with pytest.raises(AudioError, match="have 16000 Hz, not 24000"):
+        init(None, None, None, Clip(np.zeros(24_000, np.float32), 24_000))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"instructions": 5}, "instructions"),
+        ({"instructions": "x" * 32_769}, "instructions"),
+        ({"settings": ["top_k"]}, "settings"),
+        ({"settings": {1: 2}}, "settings"),
+        ({"settings": {"top_p": object()}}, "settings"),
+        ({"settings": {"top_p": float("nan")}}, "settings"),
+        ({"seed": True}, "seed"),
+        ({"voice": b"RIFF"}, "voice"),
+        ({"voice": ""}, "voice"),
+    ],
+)
+def test_init_argument_of_another_type_is_refused_by_name(arguments: dict[str, Any], name: str) -> None:
+    with pytest.raises(ProtocolError, match=f"`{name}` of a conversation: expected") as refused:
+        init(**{"instructions": None, "settings": None, "seed": None, **arguments})
+
+    assert (refused.value.reason, refused.value.param) == ("invalid_argument", name)
+    assert len(str(refused.value)) < 350
+
+
+@pytest.mark.parametrize("mode", ["chat", "", None, 1, ["audio"]])
+def test_mode_that_is_none_of_a_conversation_is_refused(mode: object) -> None:
+    with pytest.raises(ProtocolError, match='`mode` of a conversation: expected "audio" or "video"'):
+        check_mode(mode)
+
+
+def test_append_carries_pictures_beside_the_audio() -> None:
+    sent = json.loads(append(np.zeros(2, np.float32), "in-1", force_listen=False, frames=["AAAA"]))
+
+    assert sent["input"]["video_frames"] == ["AAAA"]
 
 
 def test_append_carries_audio_as_base64_float32() -> None:

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,11 +14,14 @@ import antiphon
 from antiphon import (
     AudioDelta,
     Client,
+    Clip,
     Closed,
     ConnectError,
     Created,
     ErrorEvent,
     Event,
+    Image,
+    ImageError,
     Interrupted,
     Listening,
     ProtocolError,
@@ -27,8 +31,10 @@ from antiphon import (
     TextDelta,
     TurnEnd,
 )
+from tests.support.drawing import encoded, picture
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (
+    EVERYTHING,
     TALK,
     Play,
     ScriptedEngine,
@@ -43,13 +49,23 @@ from tests.ws_adapter.support.stage import running_adapter
 
 pytestmark = pytest.mark.usefixtures("no_leaked_tasks", "proper_events")
 
+MODES: dict[Literal["audio", "video"], bool] = {"audio": False, "video": True}
+"""Whether the model sees in them."""
+
 SECOND = np.full(16_000, 0.1, np.float32)
 
 
 @asynccontextmanager
 async def server(*script: Play, slots: int = 2, **options: Any) -> AsyncIterator[Client]:
     """A client of an adapter whose worker plays the script."""
-    async with running_worker(ScriptedEngine(*script, slots=slots), slots=slots) as worker:
+    async with server_of(ScriptedEngine(*script, slots=slots), **options) as client:
+        yield client
+
+
+@asynccontextmanager
+async def server_of(engine: ScriptedEngine, **options: Any) -> AsyncIterator[Client]:
+    """A client of an adapter whose worker runs `engine`."""
+    async with running_worker(engine, slots=engine.slots) as worker:
         async with running_adapter(worker.address, **options) as stage:
             async with antiphon.connect(stage.address) as client:
                 yield client
@@ -177,6 +193,111 @@ async def test_setting_without_effect_is_reported() -> None:
 
     assert isinstance(created, Created)
     assert any("poetry" in path for path in created.unsupported_fields)
+
+
+async def test_settings_reach_the_worker_in_either_mode() -> None:
+    info = replace(EVERYTHING, hears_voices=True, clones_voices=True)
+    engine = ScriptedEngine(info=info)
+    voice = np.full(16_000, 0.25, np.float32)
+    async with server_of(engine) as client:
+        for mode, sees in MODES.items():
+            async with client.duplex(
+                "Be brief.", mode=mode, voice=Clip(voice), settings={"top_k": 5}, seed=7
+            ):
+                setup = engine.sessions[-1].duplex
+                assert (setup.system_prompt, setup.seed, setup.sees) == ("Be brief.", 7, sees)
+                assert setup.duplex.top_k == 5
+                assert setup.voice.heard is not None
+                assert np.allclose(setup.voice.heard, voice)
+
+
+async def test_voice_of_the_server_reaches_the_worker_by_its_id() -> None:
+    info = replace(EVERYTHING, hears_voices=True, clones_voices=True, voice_ids=frozenset({"amber"}))
+    engine = ScriptedEngine(info=info)
+    async with server_of(engine) as client, client.duplex(voice="amber"):
+        assert engine.sessions[-1].duplex.voice.voice_id == "amber"
+
+
+async def test_unknown_voice_is_refused_by_the_server() -> None:
+    async with server_of(ScriptedEngine(info=replace(EVERYTHING, clones_voices=True))) as client:
+        with pytest.raises(antiphon.AntiphonError, match="nobody"):
+            async with client.duplex(voice="nobody"):
+                pass
+
+
+async def test_pictures_go_with_the_next_second_of_audio(tmp_path: Path) -> None:
+    pictures = [encoded(picture(size=(64 + n, 64)), kind) for n, kind in enumerate(["JPEG", "PNG", "WEBP"])]
+    (tmp_path / "last.webp").write_bytes(pictures[2])
+    engine = ScriptedEngine(info=EVERYTHING)
+    async with server_of(engine, silence_tail_units=0) as client, client.duplex(mode="video") as session:
+        await session.send_audio(SECOND)
+        await session.send_frame(pictures[0])
+        await session.send_frame(Image(pictures[1]))
+        await session.send_frame(tmp_path / "last.webp")
+        await session.send_audio(SECOND)
+        await session.send_audio(SECOND)
+        for _ in range(3):
+            await until(session, Listening)
+
+    assert list(engine.session.seen.values()) == [(), tuple(pictures), ()]
+
+
+async def test_picture_in_a_conversation_without_video_is_refused() -> None:
+    async with server_of(ScriptedEngine(info=EVERYTHING)) as client, client.duplex() as session:
+        with pytest.raises(ProtocolError, match=r'client\.duplex\(mode="video"\)') as refused:
+            await session.send_frame(encoded(picture()))
+
+    assert refused.value.reason == "unsupported_mode"
+
+
+async def test_file_that_is_no_picture_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no picture")
+    async with server_of(ScriptedEngine(info=EVERYTHING)) as client:
+        async with client.duplex(mode="video") as session:
+            with pytest.raises(ImageError, match=r"notes\.txt is no JPEG, PNG or WebP file"):
+                await session.send_frame(tmp_path / "notes.txt")
+            with pytest.raises(FileNotFoundError):
+                await session.send_frame(str(tmp_path / "missing.png"))
+            await session.send_audio(SECOND)
+            await until(session, Listening)
+
+
+async def test_picture_after_the_end_is_refused() -> None:
+    async with server_of(ScriptedEngine(info=EVERYTHING)) as client:
+        async with client.duplex(mode="video") as session:
+            await session.close()
+            with pytest.raises(SessionClosed):
+                await session.send_frame(encoded(picture()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"mode": "chat"}, "mode"),
+        ({"instructions": 5}, "instructions"),
+        ({"settings": "greedy"}, "settings"),
+        ({"settings": {}, "config": {}}, "config"),
+        ({"voice": b"RIFF"}, "voice"),
+    ],
+)
+async def test_argument_of_another_type_is_refused_without_connecting(
+    arguments: dict[str, Any], name: str
+) -> None:
+    async with antiphon.connect("ws://127.0.0.1:1") as client:
+        with pytest.raises(ProtocolError) as refused:
+            async with client.duplex(**arguments):
+                pass
+
+    assert (refused.value.reason, refused.value.param) == ("invalid_argument", name)
+
+
+async def test_model_without_eyes_refuses_video() -> None:
+    async with server() as client:
+        with pytest.raises(antiphon.AntiphonError) as refused:
+            async with client.duplex(mode="video"):
+                pass
+
+    assert not refused.value.retryable
 
 
 async def test_second_conversation_waits_for_the_slot_of_the_first() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import antiphon
 from tests.failures.link import Link, link_to
+from tests.sdk.replay import CREATED, QUEUE_DONE, Peer, replay
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (
     EVERYTHING,
@@ -168,3 +169,43 @@ async def test_answer_of_a_chat_goes_on_over_another_connection() -> None:
                 async with asyncio.timeout(PATIENCE_S):
                     assert (await turn.answer()).text == "".join(words)
         assert len(engine.sessions) == 1
+
+
+async def test_messages_that_nobody_kept_do_not_make_later_ones_come_twice() -> None:
+    """Appends of 30 s are larger than what is kept, so that only the last one is sent again."""
+    offer = {"token": "resume_1", "window_s": PATIENCE_S}
+    received = iter((1, 2))
+    came: list[list[object]] = []
+    resumed = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        came.append([])
+        if len(came) == 1:
+            await peer.send(QUEUE_DONE)
+            await peer.receive("session.init")
+            await peer.send({**CREATED, "resume": offer})
+        else:
+            told = {"resume": offer, "last_event": 2, "received": next(received)}
+            await peer.send({"type": "session.resumed", **told})
+        for _ in range((2, 1, 1)[len(came) - 1]):
+            body = (await peer.receive("input.append"))["input"]
+            assert isinstance(body, dict)
+            came[-1].append(body["input_id"])
+        if len(came) == 3:
+            await peer.end()
+            return
+        if len(came) == 2:
+            await asyncio.wait_for(resumed.wait(), PATIENCE_S)
+        peer.socket.transport.abort()
+
+    async with replay(script) as url, antiphon.connect(url) as client:
+        async with client.duplex(reconnect=True) as session:
+            await expect(session, antiphon.Created)
+            sent = [await session.send_audio(np.zeros(30 * 16_000, np.float32)) for _ in range(2)]
+            for _ in range(2):
+                await expect(session, antiphon.ConnectionLost, antiphon.Resumed)
+                resumed.set()
+            sent.append(await session.send_audio(SECOND))
+            await until(lambda: len(came) == 3 and came[2])
+
+    assert came == [sent[:2], sent[1:2], sent[2:]]

@@ -32,7 +32,7 @@ def _get(url: str, api_key: str | None) -> bytes:
             body: bytes = answer.read(LARGEST_ANSWER)
             return body
     except urllib.error.HTTPError as error:
-        raise refusals.from_http_status(url, error.code) from error
+        raise refusals.from_http_status(url, error.code, error.headers.get("Retry-After")) from error
     except urllib.error.URLError as error:
         cause = error.reason if isinstance(error.reason, OSError) else OSError(str(error.reason))
         raise refusals.from_os_error(url, cause) from error

@@ -1,6 +1,9 @@
 """Which exception a refusal becomes: error events before a session exists, HTTP answers, failures to
 connect."""
 
+import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from ssl import SSLCertVerificationError, SSLError
 from typing import Final
 
@@ -15,6 +18,7 @@ _NOT_NOW: Final = frozenset(
 )
 _TRY_AGAIN_CODES: Final = frozenset({1001, 1006, 1011, 1012, 1013})
 _MESSAGE_TOO_BIG: Final = 1009
+_SECONDS: Final = re.compile(r"[0-9]{1,9}")
 _WITH_TLS: Final = ("wss://", "https://")
 
 PASS_KEY: Final = " Pass api_key."
@@ -49,11 +53,11 @@ def from_handshake(url: str, error: InvalidHandshake) -> AntiphonError:
     """The server spoke HTTP, but did not open a WebSocket."""
     if not isinstance(error, InvalidStatus):
         return no_server(url, "a WebSocket server")
-    return from_http_status(url, error.response.status_code)
+    return from_http_status(url, error.response.status_code, error.response.headers.get("Retry-After"))
 
 
-def from_http_status(url: str, status: int) -> AntiphonError:
-    """The server answered with an HTTP status that is none of success."""
+def from_http_status(url: str, status: int, retry_after: str | None = None) -> AntiphonError:
+    """The server answered with an HTTP status that is none of success; `retry_after` is that header."""
     if status == 401:
         return AuthError(f"{url} wants a key, or another one (HTTP 401).{PASS_KEY}", reason="unauthorized")
     if status == 403:
@@ -63,11 +67,26 @@ def from_http_status(url: str, status: int) -> AntiphonError:
             f"{url} does not exist (HTTP 404). Is this an Antiphon server, and can its model do this?",
             reason="not_found",
         )
-    return ConnectError(
+    refusal = ConnectError(
         f"{url} answered HTTP {status}.",
         reason=f"http_{status}",
         retryable=status == 429 or status >= 500,
     )
+    refusal.retry_after_s = retry_after_s(retry_after) if retry_after else None
+    return refusal
+
+
+def retry_after_s(header: str) -> float | None:
+    """Return the seconds of a `Retry-After`, which is a number of them or a date; None if it is neither."""
+    if _SECONDS.fullmatch(header):
+        return float(header)
+    try:
+        when = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return max(0.0, (when - datetime.now(UTC)).total_seconds())
 
 
 def no_server(url: str, kind: str) -> ConnectError:

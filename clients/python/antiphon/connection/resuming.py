@@ -141,6 +141,16 @@ class ResumingSocket:
         while self._kept_size > MOST_KEPT and len(self._kept) > 1:
             self._kept_size -= len(self._kept.popleft()[1])
 
+    def _renumber(self, received: int) -> None:
+        """Take messages that neither side has any more out of the count, as the server counts without them.
+
+        `received` is how many messages the server has.
+        """
+        gone = self._kept[0][0] - 1 - received if self._kept else 0
+        if gone > 0:
+            self._sent -= gone
+            self._kept = deque((number - gone, frame) for number, frame in self._kept)
+
     # ----------------------------------------------------------------------------------- resuming
 
     async def _resume(self) -> bool:
@@ -201,6 +211,7 @@ class ResumingSocket:
                     return _BUSY_DELAY_S if _is_rate_limited(fields) else None
                 resumed = continued(fields)
                 self._offer = resumed.offer
+                self._renumber(resumed.received)
                 for number, frame in list(self._kept):
                     if number > resumed.received:
                         await socket.send(frame)

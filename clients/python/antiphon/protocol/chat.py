@@ -8,9 +8,8 @@ from typing import TypedDict
 
 import numpy as np
 
-from antiphon.audio.samples import INPUT_RATE_HZ, Samples, from_base64, to_base64
-from antiphon.errors import AudioError
-from antiphon.protocol.duplex import queued, resume_offer
+from antiphon.audio.samples import Samples, from_base64, to_base64
+from antiphon.protocol.duplex import queued, reference_audio, resume_offer
 from antiphon.protocol.events import (
     Answer,
     AudioDelta,
@@ -214,12 +213,7 @@ def _tts(speech: Speech | None) -> Mapping[str, object]:
     if isinstance(speech.voice, str):
         tts["ref_audio_path"] = speech.voice
     elif speech.voice is not None:
-        if not isinstance(speech.voice.audio, bytes) and speech.voice.rate_hz != INPUT_RATE_HZ:
-            raise AudioError(
-                f"The samples of a voice have {INPUT_RATE_HZ} Hz, not {speech.voice.rate_hz}. "
-                "Resample them, or pass a WAV file."
-            )
-        tts["ref_audio_data"] = _audio(speech.voice)
+        tts["ref_audio_data"] = reference_audio(speech.voice)
     for name, value in (("mode", speech.mode), ("language", speech.language)):
         if value is not None:
             tts[name] = value

@@ -1,12 +1,14 @@
 """The full-duplex dialect of `/v1/realtime` as pure data: client events to JSON text, JSON text to typed
 events."""
 
+import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Final, TypedDict
 
-from antiphon.audio.samples import Samples, from_base64, to_base64
+from antiphon.audio.samples import INPUT_RATE_HZ, Samples, from_base64, to_base64
+from antiphon.errors import AudioError, ProtocolError
 from antiphon.protocol.events import (
     AudioDelta,
     Closed,
@@ -21,6 +23,12 @@ from antiphon.protocol.events import (
     TurnEnd,
 )
 from antiphon.protocol.fields import Fields
+from antiphon.protocol.messages import Clip
+
+MODES: Final = ("audio", "video")
+"""Of a full-duplex session, as the URL has them."""
+
+_LONGEST_INSTRUCTIONS: Final = 32_768
 
 
 class DuplexConfig(TypedDict, total=False):
@@ -66,23 +74,89 @@ class Continued:
     """How many messages the server took."""
 
 
-def init(instructions: str | None, config: Mapping[str, object] | None, seed: int | None) -> str:
-    """`session.init`; None leaves the server's default."""
+def check_mode(mode: object) -> None:
+    """Raises `ProtocolError` if `mode` is none of a full-duplex session."""
+    if mode not in MODES:
+        raise _unusable("mode", f'"{MODES[0]}" or "{MODES[1]}"', mode)
+
+
+def init(
+    instructions: str | None,
+    settings: Mapping[str, object] | None,
+    seed: int | None,
+    voice: Clip | str | None = None,
+) -> str:
+    """`session.init`; None leaves the server's default.
+
+    Raises `ProtocolError` for an argument of another type, and `AudioError` for a voice that cannot be sent.
+    """
+    _check(instructions, settings, seed)
     payload: dict[str, object] = {}
     if instructions is not None:
         payload["system_prompt"] = instructions
-    if config:
-        payload["config"] = dict(config)
+    if settings:
+        payload["config"] = dict(settings)
     if seed is not None:
         payload["seed"] = seed
-    return json.dumps({"type": "session.init", "payload": payload})
+    if voice is not None:
+        payload["voice"] = _voice(voice)
+    try:
+        return json.dumps({"type": "session.init", "payload": payload}, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _unusable("settings", "values that JSON has", f"others ({error})") from None
 
 
-def append(samples: Samples | None, input_id: str, force_listen: bool) -> str:
-    """`input.append`; without samples, which needs `force_listen`, the server adds one unit of silence."""
+def _check(instructions: object, settings: object, seed: object) -> None:
+    """Refuse what no server takes. Raises `ProtocolError`."""
+    if not isinstance(instructions, str | None):
+        raise _unusable("instructions", "a string", instructions)
+    if instructions is not None and len(instructions) > _LONGEST_INSTRUCTIONS:
+        length = f"{len(instructions)} characters"
+        raise _unusable("instructions", f"at most {_LONGEST_INSTRUCTIONS} characters", length)
+    if not isinstance(settings, Mapping | None) or not all(isinstance(name, str) for name in settings or {}):
+        raise _unusable("settings", "a mapping with names of settings", settings)
+    if not isinstance(seed, int | None) or isinstance(seed, bool):
+        raise _unusable("seed", "an integer", seed)
+
+
+def _voice(voice: Clip | str) -> Mapping[str, object]:
+    """The reference audio of the model's voice, or the id of a voice of the server."""
+    if isinstance(voice, str) and voice:
+        return {"ref_audio_path": voice}
+    if not isinstance(voice, Clip):
+        raise _unusable("voice", "a Clip or the id of a voice", voice)
+    return {"ref_audio_base64": reference_audio(voice)}
+
+
+def reference_audio(voice: Clip) -> str:
+    """Return the base64 of a WAV file, or of samples at 16 kHz. Raises `AudioError` for another rate."""
+    if isinstance(voice.audio, bytes):
+        return base64.b64encode(voice.audio).decode("ascii")
+    if voice.rate_hz != INPUT_RATE_HZ:
+        raise AudioError(
+            f"The samples of a voice have {INPUT_RATE_HZ} Hz, not {voice.rate_hz}. "
+            "Resample them, or pass a WAV file."
+        )
+    return to_base64(voice.audio)
+
+
+def _unusable(name: str, expected: str, given: object) -> ProtocolError:
+    """An argument of the caller's that is found before anything is sent."""
+    told = given if isinstance(given, str) else f"{type(given).__name__} {given!r}"
+    text = f"`{name}` of a conversation: expected {expected}, got {str(told)[:200]}."
+    return ProtocolError(text, reason="invalid_argument", param=name)
+
+
+def append(samples: Samples | None, input_id: str, force_listen: bool, frames: Sequence[str] = ()) -> str:
+    """`input.append`; without samples, which needs `force_listen`, the server adds one unit of silence.
+
+    `frames` are base64 of what the camera saw meanwhile.
+    """
     body: dict[str, object] = {"input_id": input_id}
     if samples is not None:
         body["audio"] = to_base64(samples)
+    if frames:
+        body["video_frames"] = list(frames)
     if force_listen:
         body["force_listen"] = True
     return json.dumps({"type": "input.append", "input": body})

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -27,6 +27,8 @@ from antiphon.protocol.events import (
     Queued,
     Resumed,
 )
+from antiphon.protocol.frames import FrameQueue, frame_bytes
+from antiphon.protocol.messages import Image
 from antiphon.session.mailbox import EventMailbox
 
 _SILENCE_OF_SERVER_S: Final = 60.0
@@ -52,7 +54,9 @@ class DuplexSession:
     dropped, and `dropped_events` counts it.
     """
 
-    def __init__(self, socket: ResumingSocket, decoder: duplex.Decoder, created: Created) -> None:
+    def __init__(
+        self, socket: ResumingSocket, decoder: duplex.Decoder, created: Created, *, sees: bool = False
+    ) -> None:
         self._socket = socket
         socket.offered(created.resume)
         socket.on_lost = lambda window_s: self._mailbox.put(ConnectionLost(window_s))
@@ -62,6 +66,7 @@ class DuplexSession:
         self._mailbox = EventMailbox()
         self._mailbox.put(created)
         self._inputs = count(1)
+        self._frames = FrameQueue() if sees else None
         self._closing = False
         self._closed: Closed | None = None
         self._last_error: ErrorEvent | None = None
@@ -72,14 +77,14 @@ class DuplexSession:
         cls,
         url: str,
         api_key: str | None,
-        instructions: str | None,
-        config: Mapping[str, object] | None,
-        seed: int | None,
+        init: str,
         on_queue: Callable[[Queued], object] | None,
         *,
+        sees: bool = False,
         reconnect: bool = False,
     ) -> Self:
-        """Connects, waits in the queue and initialises; `url` is the whole address.
+        """Connects, waits in the queue and initialises; `url` is the whole address, `init` the message that
+        configures the session, and `sees` whether it takes pictures.
 
         Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if the settings are refused.
         """
@@ -87,11 +92,11 @@ class DuplexSession:
         socket = ResumingSocket(await reopen(url), url, reopen if reconnect else None)
         decoder = duplex.Decoder()
         try:
-            created = await _await_created(socket, decoder, duplex.init(instructions, config, seed), on_queue)
+            created = await _await_created(socket, decoder, init, on_queue)
         except BaseException:
             await socket.close(NORMAL_CLOSURE)
             raise
-        return cls(socket, decoder, created)
+        return cls(socket, decoder, created, sees=sees)
 
     @property
     def id(self) -> str:
@@ -120,8 +125,29 @@ class DuplexSession:
         """
         input_id = f"in-{next(self._inputs)}"
         for piece in pieces(as_samples(audio), _LONGEST_APPEND):
-            await self._send(duplex.append(piece, input_id, force_listen))
+            frames = self._frames.take(len(piece)) if self._frames else []
+            await self._send(duplex.append(piece, input_id, force_listen, frames))
+        if force_listen and self._frames:
+            self._frames.next_second()
         return input_id
+
+    async def send_frame(self, picture: Image | bytes | str | Path) -> None:
+        """Shows the model a picture: a JPEG, PNG or WebP file of at most 1 MiB and 4 megapixels, as its bytes
+        or as its path. Needs `mode="video"`.
+
+        It goes with the audio that is sent next. The model sees at most four pictures in a second of audio:
+        further ones wait for the next second, of which the newest four are kept. A picture of too many pixels
+        is refused by the server, together with its audio, in an `ErrorEvent`. Raises `ImageError`,
+        `SessionClosed`, OSError for a path that cannot be read, and `ProtocolError` in another mode.
+        """
+        if self._frames is None:
+            raise ProtocolError(
+                'Pictures need a conversation with video: client.duplex(mode="video").',
+                reason="unsupported_mode",
+            )
+        if self._closing or self._closed:
+            raise self._ended()
+        self._frames.put(await asyncio.to_thread(frame_bytes, picture))
 
     async def force_listen(self) -> str:
         """Makes the model stop speaking at once; counts as one unit of silence. Returns its `input_id`.
@@ -130,6 +156,8 @@ class DuplexSession:
         """
         input_id = f"in-{next(self._inputs)}"
         await self._send(duplex.append(None, input_id, force_listen=True))
+        if self._frames:
+            self._frames.next_second()
         return input_id
 
     def stream_file(self, path: str | Path, *, then_silence: bool = True) -> FileStream:

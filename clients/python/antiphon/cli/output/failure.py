@@ -6,7 +6,15 @@ from importlib.util import find_spec
 from typing import Final
 
 from antiphon.connection import refusals
-from antiphon.errors import AntiphonError, AudioError, AuthError, ConnectError, QueueFull, VideoError
+from antiphon.errors import (
+    AntiphonError,
+    AudioError,
+    AuthError,
+    ConnectError,
+    ImageError,
+    QueueFull,
+    VideoError,
+)
 from antiphon.listening import where
 
 
@@ -108,7 +116,7 @@ def explain(error: Exception) -> Failure:
             return Failure(f"{error} Try again later.", ExitCode.NO_CONNECTION)
         case ConnectError():
             return Failure(str(error), ExitCode.NO_CONNECTION)
-        case AudioError() | VideoError():
+        case AudioError() | ImageError() | VideoError():
             return Failure(str(error), ExitCode.USAGE)
         case AntiphonError():
             return Failure(str(error))

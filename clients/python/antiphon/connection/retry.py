@@ -1,0 +1,75 @@
+"""When and how often connecting is tried again."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from antiphon.errors import AntiphonError
+
+_Opened = TypeVar("_Opened")
+
+RETRIED: Final = frozenset({"http_429", "http_503", "queue_full", "service_unavailable"})
+"""Reasons of refusals that pass by themselves: too many attempts, no room, no worker that is ready."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Try again to open a conversation that the server refuses for now; see `connect`.
+
+    Before attempt n + 1 the client waits `first_delay_s` * 2^(n-1), at most `longest_delay_s`, of which a
+    random half is left out, or as long as the server's `Retry-After` says and a random part of
+    `first_delay_s`, whichever is longer. No attempt begins later than `deadline_s` after the call; an attempt
+    that has begun, which may wait in the queue, is not broken off. Then the last refusal is raised.
+
+    Raises ValueError for values out of range.
+    """
+
+    deadline_s: float = 60.0
+    """Longest time from the call to the last attempt, above 0."""
+    first_delay_s: float = 0.5
+    """Above 0."""
+    longest_delay_s: float = 10.0
+    """At least `first_delay_s`."""
+    reasons: frozenset[str] = RETRIED
+    """Values of `AntiphonError.reason` that are worth another attempt."""
+
+    def __post_init__(self) -> None:
+        for name in ("deadline_s", "first_delay_s"):
+            value = getattr(self, name)
+            if not 0.0 < value < float("inf"):
+                raise ValueError(f"`{name}` of a Retry is a number above 0, not {value!r}.")
+        if not self.first_delay_s <= self.longest_delay_s < float("inf"):
+            raise ValueError(
+                f"`longest_delay_s` of a Retry is at least `first_delay_s`, not {self.longest_delay_s!r}."
+            )
+        if isinstance(self.reasons, str):
+            raise ValueError("`reasons` of a Retry is a set of strings, not one string.")
+
+    def delay_s(self, attempts: int, refusal: AntiphonError) -> float | None:
+        """Return the wait before the next attempt, after `attempts` of them; None if none is worth it."""
+        if refusal.reason not in self.reasons:
+            return None
+        # A power of more than 30 is beyond every bound, and would not fit a float at some time.
+        backoff_s = min(self.longest_delay_s, self.first_delay_s * 2.0 ** min(attempts - 1, 30))
+        backoff_s *= random.uniform(0.5, 1.0)
+        if refusal.retry_after_s is None:
+            return backoff_s
+        return max(backoff_s, refusal.retry_after_s + random.uniform(0.0, self.first_delay_s))
+
+
+async def retrying(retry: Retry | None, attempt: Callable[[], Awaitable[_Opened]]) -> _Opened:
+    """Return what `attempt` returns, the first time that it is not refused. Raises the last refusal."""
+    begin = time.monotonic()
+    attempts = 0
+    while True:
+        try:
+            return await attempt()
+        except AntiphonError as refusal:
+            attempts += 1
+            delay_s = retry.delay_s(attempts, refusal) if retry else None
+            if retry is None or delay_s is None or time.monotonic() - begin + delay_s > retry.deadline_s:
+                raise
+        await asyncio.sleep(delay_s)

@@ -1,0 +1,78 @@
+"""Frames of a camera: what a server takes, and how many go with each second of audio."""
+
+import base64
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from antiphon.audio.samples import INPUT_RATE_HZ
+from antiphon.errors import ImageError
+from antiphon.protocol.messages import Image
+
+MOST_FRAMES: Final = 4
+"""Frames that a server looks at in one second of audio."""
+
+LARGEST_FRAME: Final = 2**20
+"""Bytes of one file."""
+
+_JPEG: Final = b"\xff\xd8\xff"
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+
+
+def frame_bytes(picture: Image | bytes | str | Path) -> bytes:
+    """Return the bytes of a picture file, given as they are or as its path.
+
+    Raises `ImageError` for another file and for one of more than 1 MiB, and OSError.
+    """
+    if isinstance(picture, Image):
+        picture = picture.data
+    if isinstance(picture, str | Path):
+        with Path(picture).open("rb") as file:
+            name, data = str(picture), file.read(LARGEST_FRAME + 1)
+    elif isinstance(picture, bytes):
+        name, data = "The picture", picture
+    else:
+        kind = type(picture).__name__
+        raise ImageError(f"A picture is an Image, the bytes of a file or a path, not {kind}.")
+    if not _is_picture(data):
+        raise ImageError(f"{name} is no JPEG, PNG or WebP file.")
+    if len(data) > LARGEST_FRAME:
+        raise ImageError(f"{name} has more than {LARGEST_FRAME} bytes. Scale it down.")
+    return data
+
+
+class FrameQueue:
+    """Frames that wait for audio, as base64: the newest four, of which at most four go with one second.
+
+    Seconds are those of the audio that was sent, as the server cuts it into units.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[str] = deque(maxlen=MOST_FRAMES)
+        self._samples = 0
+        """Audio of the current second that was sent."""
+        self._sent = 0
+        """Frames that went with it."""
+
+    def put(self, data: bytes) -> None:
+        """Add a frame; beyond four the oldest one that waits is dropped."""
+        self._waiting.append(base64.b64encode(data).decode("ascii"))
+
+    def take(self, samples: int) -> list[str]:
+        """Return the frames that go with the next `samples` of audio, oldest first."""
+        count = min(len(self._waiting), MOST_FRAMES - self._sent)
+        taken = [self._waiting.popleft() for _ in range(count)]
+        self._sent += count
+        self._samples += samples
+        if self._samples >= INPUT_RATE_HZ:
+            self._samples %= INPUT_RATE_HZ
+            self._sent = 0
+        return taken
+
+    def next_second(self) -> None:
+        """Begin a second: the server completes the one that it has with silence."""
+        self._samples = self._sent = 0
+
+
+def _is_picture(data: bytes) -> bool:
+    return data.startswith((_JPEG, _PNG)) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")

@@ -127,7 +127,7 @@ async def converse(url: str, seed: int, first: int, *, speaks: bool = True) -> l
     told: dict[str, Said] = {}
     async with (
         antiphon.connect(url) as client,
-        client.duplex(instructions=PROMPT, config=SETTINGS, seed=seed) as session,
+        client.duplex(instructions=PROMPT, settings=SETTINGS, seed=seed) as session,
     ):
         await session.send_audio(second(first + 1))
         sent = 1

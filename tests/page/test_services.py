@@ -171,5 +171,5 @@ def test_language_colours_and_python_are_one_click(page: Watched) -> None:
     code: str = page.page.evaluate("navigator.clipboard.readText()")
 
     compile(code, "page.py", "exec")
-    assert 'client.duplex(instructions="Be \\"brief\\".", config={"top_k": 5})' in code
+    assert 'client.duplex(instructions="Be \\"brief\\".", settings={"top_k": 5})' in code
     assert page.origin.replace("http", "ws") in code

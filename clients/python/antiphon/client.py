@@ -9,7 +9,6 @@ from typing import Literal, Self, TypeVar
 from antiphon.connection.endpoint import CHAT, MODELS, REALTIME, TRANSCRIPTION, endpoint, page
 from antiphon.connection.models import served_models
 from antiphon.connection.retry import Retry, retrying
-from antiphon.errors import ProtocolError
 from antiphon.protocol.chat import GenerationConfig, ImageConfig, Speech
 from antiphon.protocol.chat import request as chat_request
 from antiphon.protocol.duplex import DuplexConfig, check_mode, init
@@ -62,7 +61,6 @@ class Client:
         mode: Literal["audio", "video"] = "audio",
         voice: Clip | str | None = None,
         settings: DuplexConfig | Mapping[str, object] | None = None,
-        config: DuplexConfig | None = None,
         on_queue: Callable[[Queued], object] | None = None,
         seed: int | None = None,
         reconnect: bool = False,
@@ -71,25 +69,22 @@ class Client:
 
         In the mode `video` the model also sees what `send_frame` sends. `instructions` is the system prompt;
         `voice` is what the model speaks with, as reference audio of 0.5 s to 30 s (samples at 16 kHz, or a
-        WAV file) or as the id of a voice of the server. `settings` are what differs from the model's defaults
-        (`config` is an earlier name of it), and `seed` makes the answers repeatable on one server. `on_queue`
-        is called with a `Queued` when no slot is free, and every few seconds until one is. With `reconnect` a
-        lost connection is opened again for as long as the server waits, and the conversation goes on:
-        `ConnectionLost` and `Resumed` tell of it, and `send_audio` waits meanwhile. Leaving the block ends
-        the conversation and waits at most 2 s for the server to confirm.
+        WAV file) or as the id of a voice of the server. `settings` are what differs from the model's
+        defaults, and `seed` makes the answers repeatable on one server. `on_queue` is called with a `Queued`
+        when no slot is free, and every few seconds until one is. With `reconnect` a lost connection is opened
+        again for as long as the server waits, and the conversation goes on: `ConnectionLost` and `Resumed`
+        tell of it, and `send_audio` waits meanwhile. Leaving the block ends the conversation and waits at
+        most 2 s for the server to confirm.
 
         Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if the settings are refused, here
         (`invalid_argument`) or by the server; `AudioError` for a voice that cannot be sent.
         """
         check_mode(mode)
-        if settings is not None and config is not None:
-            text = "`config` is an earlier name of `settings`: pass one of them."
-            raise ProtocolError(text, reason="invalid_argument", param="config")
         opening = partial(
             DuplexSession.open,
             endpoint(self._url, REALTIME, mode=mode),
             self._api_key,
-            init(instructions, config if settings is None else settings, seed, voice),
+            init(instructions, settings, seed, voice),
             on_queue,
             sees=mode == "video",
             reconnect=reconnect,

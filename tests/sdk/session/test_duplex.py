@@ -59,7 +59,9 @@ async def test_whole_conversation() -> None:
         await peer.send(CLOSED | {"reason": "done"})
 
     async with replay(script) as url, antiphon.connect(url) as client:
-        async with client.duplex("Be brief.", config={"top_k": 1}, seed=7, on_queue=places.append) as session:
+        async with client.duplex(
+            "Be brief.", settings={"top_k": 1}, seed=7, on_queue=places.append
+        ) as session:
             assert session.id == "sess_0123456789ab"
             input_id = await session.send_audio(SECOND)
             events = []

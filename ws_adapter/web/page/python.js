@@ -9,7 +9,7 @@ export function asPython(origin, { instructions, config }, needsKey) {
   const url = JSON.stringify(origin.replace(/^http/, "ws"));
   const given = [
     ...(instructions ? [`instructions=${JSON.stringify(instructions)}`] : []),
-    ...(config ? [`config={${Object.entries(config).map(pair).join(", ")}}`] : []),
+    ...(config ? [`settings={${Object.entries(config).map(pair).join(", ")}}`] : []),
   ];
   const key = needsKey ? ', api_key=os.environ["ANTIPHON_API_KEY"]' : "";
   return `\

@@ -9,6 +9,7 @@ from antiphon import (
     ConnectError,
     ProtocolError,
     QueueFull,
+    ReplayError,
     SessionClosed,
     VideoError,
 )
@@ -21,6 +22,7 @@ from antiphon import (
         QueueFull("full"),
         AuthError("no key"),
         ProtocolError("what?"),
+        ReplayError("another model"),
         SessionClosed("backend_error"),
         AudioError("stereo"),
         VideoError("no video"),

@@ -26,6 +26,7 @@ from antiphon.errors import (
     ConnectError,
     ProtocolError,
     QueueFull,
+    ReplayError,
     SessionClosed,
     VideoError,
 )
@@ -95,6 +96,7 @@ __all__ = [
     "ProtocolError",
     "QueueFull",
     "Queued",
+    "ReplayError",
     "ResumeOffer",
     "Resumed",
     "SessionClosed",

@@ -6,11 +6,12 @@ import signal
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from antiphon import AntiphonError
 from antiphon.grpc import Audio, Journal, Session, Text, UnitDone, UnitEnd
 from antiphon.v1 import inference_service_pb2 as pb
-from tests.e2e.conftest import Recording, running_worker
+from tests.e2e.conftest import Recording, Server, running_worker
 from tests.support.patience import PATIENCE_S
 
 CONFIG = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO, seed=5)
@@ -42,6 +43,20 @@ async def answer(session: Session) -> Answer:
     pytest.fail("the session ended before its unit")
 
 
+async def talk_until_killed(
+    worker: Server, units: list[NDArray[np.float32]], journal: Journal, said: list[Answer]
+) -> None:
+    """Talk until the model is in the middle of an answer, kill its worker and read what it still said."""
+    async with Session.open(worker.address, CONFIG, journal=journal) as session:
+        while not said or said[-1].end is not UnitEnd.CHUNK:
+            await session.send_unit(units[len(said)])
+            said.append(await answer(session))
+        await session.send_unit(units[len(said)])
+        os.kill(worker.process.pid, signal.SIGKILL)
+        while True:
+            said.append(await answer(session))
+
+
 async def test_conversation_goes_on_at_another_worker(recordings: list[Recording]) -> None:
     units = recordings[0].units(6)
     expected = []
@@ -52,19 +67,10 @@ async def test_conversation_goes_on_at_another_worker(recordings: list[Recording
                 for unit in units:
                     await session.send_unit(unit)
                     expected.append(await answer(session))
-            said = []
-            sent = 0
+            said: list[Answer] = []
             with pytest.raises(AntiphonError):
-                async with Session.open(first.address, CONFIG, journal=journal) as session:
-                    while not said or said[-1].end is not UnitEnd.CHUNK:
-                        await session.send_unit(units[sent])
-                        sent += 1
-                        said.append(await answer(session))
-                    await session.send_unit(units[sent])
-                    sent += 1
-                    os.kill(first.process.pid, signal.SIGKILL)
-                    while True:
-                        said.append(await answer(session))
+                await talk_until_killed(first, units, journal, said)
+        sent = len(said) + len(journal.unanswered(1))
         async with Session.open(second.address, journal.config) as session:
             again = await session.replay(journal)
             assert again == list(range(len(said) + 1, sent + 1))

@@ -105,7 +105,7 @@ class Journal:
             self._is_cut_in_turn = oldest.leaves_turn_open
 
     def recorded(self) -> Iterator[pb.PrefillRequest]:
-        """Yield the requests of the recorded units, oldest first, with their records and the audio as it was."""
+        """Yield the requests of the recorded units with their records, oldest first, the audio as it was."""
         for entry in tuple(self._entries):
             yield _unpacked(entry.request)
 

@@ -244,9 +244,9 @@ class Session:
     async def replay(self, journal: Journal) -> list[int]:
         """Brings a new session to where the session of `journal` was, before anything else is sent.
 
-        Open it with `journal.config`. The recorded units are heard again, and nothing comes back of them; then
-        those that had no answer are sent as usual. Returns the numbers of the latter, oldest first: their
-        answers come from the beginning. The journal goes on with this session.
+        Open it with `journal.config`. The recorded units are heard again, and nothing comes back of them;
+        then those that had no answer are sent as usual. Returns their numbers, oldest first:
+        their answers come from the beginning. The journal goes on with this session.
         Raises `ReplayError`: where `retryable` is false the worker replays nothing for this journal, nothing
         was sent, and the session is as new; else a unit was refused, and another session is needed. Raises
         `SessionClosed` as `send_unit` does; the journal is then as before.

@@ -1,14 +1,18 @@
 """What a journal keeps, and where it is cut."""
 
+import asyncio
+
 import numpy as np
 import pytest
 
 from antiphon import ReplayError
-from antiphon.grpc import Journal, Session
+from antiphon.grpc import Journal, Session, UnitDone
 from antiphon.grpc.turns import sound
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
+from tests.inference_service.rpc.test_replay import load
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 
 LISTEN, CHUNK, TURN = pb.UNIT_END_LISTEN, pb.UNIT_END_CHUNK, pb.UNIT_END_TURN
@@ -111,3 +115,24 @@ async def test_worker_that_does_not_replay_is_named_and_serves_a_fresh_start() -
         assert refused.value.reason == Reason.CONTENT_UNSUPPORTED
         assert not refused.value.retryable
         assert await session.send_unit(EXACT) == 1
+
+
+async def test_record_that_is_refused_ends_the_replay() -> None:
+    journal = Journal()
+    config = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)
+    async with running_worker(load) as worker:
+        async with Session.open(worker.address, config, journal=journal) as session:
+            await session.send_unit(EXACT)
+            async with asyncio.timeout(PATIENCE_S):
+                async for output in session:
+                    if isinstance(output, UnitDone):
+                        break
+            assert isinstance(output, UnitDone)
+            assert [kept.recorded for kept in journal.recorded()] == [output.record]
+        journal.sent(request(2))
+        journal.done(2, pb.UnitRecord())
+        async with Session.open(worker.address, journal.config) as session:
+            with pytest.raises(ReplayError) as refused:
+                await session.replay(journal)
+            assert refused.value.reason == Reason.PARAMS_INVALID
+            assert refused.value.retryable

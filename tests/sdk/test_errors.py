@@ -10,6 +10,7 @@ from antiphon import (
     ImageError,
     ProtocolError,
     QueueFull,
+    ReplayError,
     SessionClosed,
     VideoError,
 )
@@ -22,6 +23,7 @@ from antiphon import (
         QueueFull("full"),
         AuthError("no key"),
         ProtocolError("what?"),
+        ReplayError("another model"),
         SessionClosed("backend_error"),
         AudioError("stereo"),
         ImageError("no picture"),

@@ -28,6 +28,7 @@ from antiphon.errors import (
     ImageError,
     ProtocolError,
     QueueFull,
+    ReplayError,
     SessionClosed,
     VideoError,
 )
@@ -98,6 +99,7 @@ __all__ = [
     "ProtocolError",
     "QueueFull",
     "Queued",
+    "ReplayError",
     "ResumeOffer",
     "Resumed",
     "Retry",

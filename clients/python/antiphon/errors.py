@@ -6,6 +6,7 @@
   * `QueueFull`: the server is there, but has no room and no place in its queue
   * `AuthError`: the server wants another key, or another origin
   * `ProtocolError`: what one side said, the other does not accept
+  * `ReplayError`: a worker cannot go on with the conversation of a journal
   * `SessionClosed`: a running conversation is over, and nobody here asked for it
   * `AudioError`: audio that cannot be sent; found before anything is sent
   * `ImageError`, `VideoError`: the same of a picture and of a video
@@ -54,6 +55,10 @@ class ProtocolError(AntiphonError):
     ) -> None:
         super().__init__(message, reason=reason, retryable=retryable)
         self.param = param
+
+
+class ReplayError(AntiphonError):
+    """The worker cannot go on with the conversation of a journal."""
 
 
 class SessionClosed(AntiphonError):

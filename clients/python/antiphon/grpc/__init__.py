@@ -5,6 +5,7 @@ For services inside the house; everybody else talks to the WebSocket server with
 
 from antiphon.grpc.acquire import Lease, Place, acquire
 from antiphon.grpc.info import get_info
+from antiphon.grpc.journal import Journal
 from antiphon.grpc.outputs import (
     Audio,
     CallDelta,
@@ -28,6 +29,7 @@ __all__ = [
     "Finalized",
     "Finish",
     "GoAway",
+    "Journal",
     "Lease",
     "Output",
     "Place",

@@ -139,6 +139,8 @@ class UnitDone:
     usage: common.Usage
     timings: common.Timings
     finish: Finish = Finish.UNSPECIFIED
+    record: pb.UnitRecord | None = None
+    """What the unit came to, for a replay; only in a session with `records`."""
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,7 @@ def from_generate(response: pb.GenerateResponse) -> Iterator[Said]:
             usage=done.usage,
             timings=done.timings,
             finish=_FINISHES.get(done.finish_reason, Finish.UNSPECIFIED),
+            record=done.record if done.HasField("record") else None,
         )
     if response.HasField("finalized"):
         yield from_finalize(response.finalized)

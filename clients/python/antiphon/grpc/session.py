@@ -10,9 +10,17 @@ import grpc
 import numpy as np
 
 from antiphon.audio.samples import Samples, as_samples
-from antiphon.errors import AntiphonError, AudioError, ConnectError, ProtocolError, SessionClosed
+from antiphon.errors import (
+    AntiphonError,
+    AudioError,
+    ConnectError,
+    ProtocolError,
+    ReplayError,
+    SessionClosed,
+)
 from antiphon.grpc.acquire import Lease
 from antiphon.grpc.dial import open_channel
+from antiphon.grpc.journal import Journal
 from antiphon.grpc.outputs import (
     Finalized,
     Output,
@@ -93,6 +101,11 @@ class Session:
         self._prefilled = 0
         self._is_automatic = False
         """Whether the worker generates and finalises units by itself; one of the release before does not."""
+        self._journal: Journal | None = None
+        self._replayed = 0
+        """The last unit that was replayed; nobody is told of those."""
+        self._refusal: UnitError | None = None
+        """Why a unit could not be replayed."""
         self._half_closed = False
         self._sending = asyncio.Lock()
         self._progress = asyncio.Event()
@@ -110,6 +123,7 @@ class Session:
         *,
         timeout_s: float = 3600.0,
         credentials: grpc.ChannelCredentials | None = None,
+        journal: Journal | None = None,
     ) -> AsyncIterator[Self]:
         """Opens the three streams, sends `config` and waits until the session takes units.
 
@@ -118,6 +132,7 @@ class Session:
         `session_id` is 1 to 64 visible ASCII characters, made up if left out; `lease` is the token of one,
         for callers who bring a channel. `credentials` are for a worker with TLS:
         `grpc.ssl_channel_credentials(ca)`, with key and certificate where it asks for one.
+        `journal`, emptied first, keeps what `replay` needs.
         After `timeout_s` the session ends with DEADLINE_EXCEEDED. Leaving the block lets the worker finish
         what it has accepted, for at most 10 s; an exception inside it cancels everything at once.
 
@@ -135,7 +150,10 @@ class Session:
                 target = await owned.enter_async_context(open_channel(target, credentials))
             session = cls(target, name, metadata, timeout_s)
             owned.push_async_callback(session._abort)
-            await session._configure(config)
+            await session._configure(config if journal is None else journal.settle(config))
+            if journal is not None:
+                journal.begin(session.ready.model, session.ready.unit_s)
+                session._journal = journal
             yield session
             await session._drain()
 
@@ -223,6 +241,35 @@ class Session:
             offer(turn, tools, tool_choice, parallel_calls=parallel_tool_calls)
         return await self._send(pb.PrefillRequest(turn=turn), pb.GenerateUnit(sampling=sampling))
 
+    async def replay(self, journal: Journal) -> list[int]:
+        """Brings a new session to where the session of `journal` was, before anything else is sent.
+
+        Open it with `journal.config`. The recorded units are heard again, and nothing comes back of them;
+        then those that had no answer are sent as usual. Returns their numbers, oldest first:
+        their answers come from the beginning. The journal goes on with this session.
+        Raises `ReplayError`: where `retryable` is false the worker replays nothing for this journal, nothing
+        was sent, and the session is as new; else a unit was refused, and another session is needed. Raises
+        `SessionClosed` as `send_unit` does; the journal is then as before.
+        """
+        async with self._sending:
+            ready = self.ready
+            if self._sent:
+                raise ReplayError("A session replays nothing after its first unit.", reason="late")
+            if not ready.effective.records or ready.model != journal.model:
+                text = f"The worker at {self._target} does not replay units of {journal.model or 'no model'}."
+                raise ReplayError(text, reason=Reason.CONTENT_UNSUPPORTED)
+            self._replayed = len(journal)
+            for request in journal.recorded():
+                await self._write_when_free(request)
+            await self._wait_for_window(self._replayed)
+            if self._refusal is not None:
+                refusal = self._refusal
+                raise ReplayError(refusal.message, reason=refusal.reason, retryable=True)
+            self._cancelled = self._sent
+            self._journal = journal
+            requests = journal.unanswered(self._sent + 1)
+            return [await self._write_when_free(request) for request in requests]
+
     def cancel(self) -> None:
         """Stops what the worker says about every unit sent so far; they are heard all the same.
 
@@ -269,15 +316,31 @@ class Session:
             if self._is_automatic:
                 prefill.run.CopyFrom(run)
                 prefill.keep_last_token = keep_last_token
-                self._prefill.write(prefill)
+                self._write(prefill)
                 return self._sent
             self._prefill.write(prefill)
             self._generate.write(pb.GenerateRequest(unit=self._sent, run=run))
             self._finalize.write(pb.FinalizeRequest(unit=self._sent, keep_last_token=keep_last_token))
             return self._sent
 
-    async def _wait_for_window(self) -> None:
-        while not self._run.done() and self._sent - self._finalized >= self.ready.max_units_in_flight:
+    async def _write_when_free(self, request: pb.PrefillRequest) -> int:
+        """Give a unit of a journal its number and write it."""
+        await self._wait_for_window()
+        self._sent += 1
+        request.unit = self._sent
+        self._write(request)
+        return self._sent
+
+    def _write(self, request: pb.PrefillRequest) -> None:
+        if self._journal is not None and self.ready.effective.records:
+            self._journal.sent(request)
+        self._prefill.write(request)
+
+    async def _wait_for_window(self, finalized: int = 0) -> None:
+        """Wait until another unit fits, and until the unit `finalized` is closed."""
+        while not self._run.done() and (
+            self._finalized < finalized or self._sent - self._finalized >= self.ready.max_units_in_flight
+        ):
             self._progress.clear()
             try:
                 async with asyncio.timeout(_SILENCE_TIMEOUT_S):
@@ -325,6 +388,12 @@ class Session:
             self._ready.set_result(output)
 
     async def _on_generate(self, response: pb.GenerateResponse) -> None:
+        if 0 < response.unit <= self._replayed:
+            self._on_replayed(response)
+            return
+        if response.HasField("done") and self._journal is not None:
+            done = response.done
+            self._journal.done(response.unit, done.record if done.HasField("record") else None)
         for output in from_generate(response):
             match output:
                 case Prefilled():
@@ -334,6 +403,15 @@ class Session:
                 case Finalized():
                     self._finalized = output.unit
             await self._outputs.put(output)
+        self._progress.set()
+
+    def _on_replayed(self, response: pb.GenerateResponse) -> None:
+        for output in from_generate(response):
+            match output:
+                case UnitDone(error=UnitError() as error):
+                    self._refusal = self._refusal or error
+                case Finalized():
+                    self._finalized = output.unit
         self._progress.set()
 
     async def _on_finalize(self, response: pb.FinalizeResponse) -> None:

@@ -67,9 +67,7 @@ def components(model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig) ->
         ear=MiniEar(model.apm),
         unit_tokens=second_tokens,
         openings=MiniOpenings(tokenizer, config),
-        forbidden=torch.tensor(
-            [i for i in range(size) if not tokenizer.is_text(i) and i not in decisions], dtype=torch.long
-        ),
+        forbidden=tuple(i for i in range(size) if not tokenizer.is_text(i) and i not in decisions),
         chat=ChatRules(
             opens_with_space=True,
             ends=frozenset((special.im_end,)),

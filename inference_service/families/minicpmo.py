@@ -108,7 +108,7 @@ def components(
         unit_tokens=UNIT_TOKENS,
         openings=MiniCPMOOpenings(tokenizer),
         interject=interject_as_system(tokenizer),
-        forbidden=torch.tensor(forbidden, dtype=torch.long),
+        forbidden=tuple(forbidden),
         chat=ChatRules(
             ends=frozenset(_token(tokenizer, text) for text in _CHAT_ENDS),
             numbers_pictures=config.vision.use_image_id,

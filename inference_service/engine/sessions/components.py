@@ -293,7 +293,7 @@ class DuplexComponents:
     unit_tokens: int
     """Embeddings of one unit's audio."""
     openings: Openings
-    forbidden: Tensor
+    forbidden: tuple[int, ...]
     """Ids that no decision of a duplex unit may be."""
     chat: ChatRules = field(default_factory=ChatRules)
     eye: Eye | None = None

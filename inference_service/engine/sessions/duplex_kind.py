@@ -125,9 +125,9 @@ class DuplexKind(SessionKind[DuplexSession]):
         self._runtime = runtime
         self._components = components
         self._look = look
-        self._forbidden = components.forbidden.to(runtime.device)
+        self._forbidden = torch.tensor(components.forbidden, dtype=torch.long).to(runtime.device)
         chunk_eos = components.tokenizer.special.chunk_eos
-        self._forbidden_ids = frozenset(components.forbidden.tolist()) - {chunk_eos}
+        self._forbidden_ids = frozenset(components.forbidden) - {chunk_eos}
         self._slice_tokens = components.slice_tokens + SLICE_MARKS if components.eye else 0
         self._openings: Memo[Opening] = Memo(PROMPTS_KNOWN)
         self._sounds: Memo[list[Sound]] = Memo(VOICES_KNOWN)

@@ -257,7 +257,8 @@ def test_a_unit_never_decides_to_pause() -> None:
     scores = torch.zeros(768)
     scores[special.tts_pad] = 100.0
 
-    decided = decide(TextSampler(special, forbidden, Noise(0)), scores, DuplexSettings(greedy=True))
+    sampler = TextSampler(special, torch.tensor(forbidden), Noise(0))
+    decided = decide(sampler, scores, DuplexSettings(greedy=True))
 
     assert decided != special.tts_pad
-    assert forbidden.tolist() == sorted(golden.recording("decode_rules")["forbidden_token_ids"])
+    assert list(forbidden) == sorted(golden.recording("decode_rules")["forbidden_token_ids"])

@@ -21,8 +21,8 @@ too. Absolute times depend on the machine and on who else uses it; ratios are ta
 
 One unit is one second of a conversation: 85 KB of JSON in, 64 KB to the worker, 96 KB from the worker, 128
 KB of JSON out. The adapter runs as `antiphon adapter`, on a core of its own. The worker behind it is a
-program of the benchmark, a bare `grpc.aio` server, that answers at once and always in the same
-way; it shares the other core with the clients.
+program of the benchmark with the server of `antiphon worker`; it answers at once, always in the same way,
+and shares the other core with the clients.
 
 ## What a unit costs
 
@@ -33,6 +33,11 @@ worker, every message parsed and written anew with the standard library. There i
 would be a dependency for one figure.
 
 {cost}
+
+Shares of this time, by samples of the process on 2026-11-24: protocol 18 %, conversion of messages 16 %,
+waking the event loop from gRPC's poller 14 %, reading from gRPC 13 %, metrics of the OpenTelemetry SDK 11
+%, WebSocket 12 %. Until 2026-11-23 the adapter had a gRPC client, a WebSocket parser and histograms of its
+own, and cost 0.75 of the floors.
 
 {live}
 
@@ -60,23 +65,27 @@ holds and when it ends are kept as they change.
 
 ## The way to the worker
 
-{transports}
+The adapter had a second gRPC client, written over `h2`, until 2026-11-23. Both were compared in one run in
+front of the bare `grpc.aio` worker, with `automatic_units`: sessions in real time, listening in three of
+five units, CPU-microseconds of the whole adapter for a unit (short runs: two rounds of 2 s, for 500
+sessions a run of its own with three rounds of 3 s; 2 x Intel Xeon, another job on the machine):
 
-The adapter had a second gRPC client, written over `h2`, until 2026-11-23. Both were compared in front of
-a bare `grpc.aio` worker, by CPU-microseconds of the whole adapter for a unit (2 x Intel Xeon, shared with
-other work, short runs, medians):
+| connection | sessions | over `h2`, us | `grpc.aio`, us | ratio | p99 ms, `h2` / `grpc.aio` |
+|---|---:|---:|---:|---:|---|
+| a Unix socket | 250 | 890 | 1158 | 1.30 | 4.9 / 4.5 |
+| a Unix socket | 500 | 588 | 871 | 1.48 | |
+| a Unix socket | 1,000 | 402 | 636 | 1.58 | 4.5 / 35.3 |
+| TCP | 250 | 757 | 1039 | 1.37 | 4.1 / 4.3 |
+| TCP | 500 | 612 | 825 | 1.35 | |
+| TCP | 1,000 | 477 | 569 | 1.19 | 11.3 / 8.3 |
+| TLS | 250 | 824 | 1244 | 1.51 | 3.6 / 6.7 |
+| TLS | 500 | 683 | 932 | 1.36 | |
+| TLS | 1,000 | 468 | 613 | 1.31 | 10.2 / 23.6 |
 
-| load | connection | over `h2` | `grpc.aio` | ratio |
-|---|---|---:|---:|---:|
-| 48 sessions, as fast as it goes | a Unix socket | 394 | 672 | 1.71 |
-| | TCP | 355 | 651 | 1.83 |
-| | TLS | 516 | 742 | 1.44 |
-| 250 sessions in real time | a Unix socket | 723 | 1379 | 1.91 |
-| 1,000 sessions in real time | a Unix socket | 458 | 797 | 1.74 |
-
-An idle session took 57 KiB and 119 KiB. The median latency with 1,000 sessions was 2.9 ms and 4.8 ms. The
-rule was to keep the second client only if it were at least 1.5 times cheaper and more stable under overload.
-It was not 1.5 times cheaper with TLS, and these runs were too noisy to compare stability under overload.
+An idle session took 64 KiB and 126 KiB. Overload kept 0.89 of the goodput with `h2`, with recovery after
+2.0 s, and 0.84 with `grpc.aio`, with recovery after 0.5 s. The rule was to keep the second client only if
+it were at least 1.5 times cheaper and more stable under overload: it was neither. Before `automatic_units`,
+with three requests and three answers for each unit, it had been 1.4 to 1.9 times cheaper.
 
 ## The codec
 
@@ -91,13 +100,14 @@ It was not 1.5 times cheaper with TLS, and these runs were too noisy to compare 
 Clients speak in real time. *Admitted* is how many sessions come in before the first one is refused
 (`--max-cpu 0.7`, `--max-loop-lag-ms 250`); the others of the table came in while it was quiet. The best
 goodput of the table is the capacity. Goodput counts units that the model answered within 4 s; *dropped* are
-those answered without it. The goal is a share of the capacity.
+those answered without it. The goal is a share of the capacity, or of what was sent
+where that is less.
 
 {overload}
 
 The adapter has one event loop. The threads of `grpc.aio` wake it with one byte for each event, and the loop
-reads one byte a turn. Where turns take long the socket between them fills up, and output waits while input is
-still read. Admission and dropping of stale units keep the turns short.
+reads one byte a turn. Long turns let the socket between them fill up: output then waits while input is still
+read. Admission and dropping of stale units keep the turns short.
 
 ## Memory of an idle session
 
@@ -165,7 +175,7 @@ streams a session that answer the same messages with fixed ones.
 
 {service}
 
-## The interpreter's lock
+## The GIL
 
 Python runs one thread at a time. An engine's thread ticks without a pause, on a processor of its own; bare
 gRPC streams answer on the other one, in a process of their own and in the same process. The last row is a
@@ -254,7 +264,7 @@ The ear hears a second and the vocoder says one, of sessions together and one af
 
 def write() -> None:
     """Writes the page."""
-    names = ("cost", "live", "speech", "transports", "codec", "density", "overload", "idle")
+    names = ("cost", "live", "speech", "codec", "density", "overload", "idle")
     figures = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in names}
     text = _TEXT.format(**{name: section(figures[name]) for name in names})
     if NEIGHBOURS.exists():

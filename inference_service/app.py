@@ -189,7 +189,7 @@ class Worker:
         (self._hurried if self._interrupted.is_set() else self._interrupted).set()
 
     def reload(self) -> None:
-        """Read settings and certificates again. What cannot be used is logged, and the old stays."""
+        """Read settings and certificates again; log what is invalid and keep the old values."""
         readable: dict[str, Callable[[], None]] = {}
         if self._reread is not None:
             readable["file of settings"] = partial(self._reload_settings, self._reread)

@@ -217,7 +217,7 @@ class StandaloneText:
 
 @dataclass(frozen=True)
 class UnitRecord:
-    """What a duplex unit came to, for a session that replays it."""
+    """The outcome of a duplex unit, for a session that replays the unit."""
 
     end: "End"
     sampled: tuple[int, ...] = ()
@@ -242,7 +242,7 @@ class UnitInput:
     texts: tuple[StandaloneText, ...] = ()
     """What the model reads before it."""
     recorded: UnitRecord | None = None
-    """What it came to in another session; None of a unit that is to be decided."""
+    """The recorded outcome of a replayed unit; None if the model decides."""
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,7 @@ bound to and the settings of the session. The holder of a secret can read them, 
 session.
 """
 
-import base64
-import binascii
 import hashlib
-import hmac
 import secrets
 import struct
 import zlib
@@ -23,6 +20,7 @@ from msgspec import Struct
 from ws_adapter.process.clock import Clock
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.web.rights import ALL_RIGHTS, Rights
+from ws_adapter.web.signed_tokens import signed, verified
 
 PREFIX: Final = "ek_"
 
@@ -36,7 +34,6 @@ LONGEST_SECRET: Final = 6144
 
 _VERSION: Final = 2
 _HEAD: Final = struct.Struct("!BI16s")
-_SIGNATURE_BYTES: Final = 32
 _NOBODY: Final = bytes(16)
 
 
@@ -90,29 +87,18 @@ class ClientSecrets:
         holder = bytes.fromhex(key_hash)[: len(_NOBODY)] if key_hash is not None else _NOBODY
         body = msgspec.json.encode(_Told(msgspec.Raw(session), rights.modes, rights.models, rights.origins))
         told = _HEAD.pack(_VERSION, expires_at, holder) + zlib.compress(body)
-        value = PREFIX + base64.urlsafe_b64encode(_sign(self._keys[0], told) + told).rstrip(b"=").decode()
+        value = signed(PREFIX, self._keys[0], told)
         if len(value) > LONGEST_SECRET:
             raise TooLong
         return value
 
     def read(self, value: str, *, may_have_expired: bool = False) -> Grant | None:
         """What a secret stands for; None if it was not made here, or has expired and may not."""
-        text = value.removeprefix(PREFIX)
-        if text == value or len(value) > LONGEST_SECRET or not text.isascii():
-            return None
-        try:
-            data = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
-        except binascii.Error:
-            return None
-        signature, told = data[:_SIGNATURE_BYTES], data[_SIGNATURE_BYTES:]
-        if not any([hmac.compare_digest(signature, _sign(key, told)) for key in self._keys]):
+        told = verified(PREFIX, self._keys, value, LONGEST_SECRET)
+        if told is None:
             return None
         version, expires_at, holder = _HEAD.unpack_from(told)
         if version != _VERSION or (self._clock.unix() >= expires_at and not may_have_expired):
             return None
         body = _decoder.decode(zlib.decompress(told[_HEAD.size :]))
         return Grant(holder, Rights(body.modes, body.models, body.origins), bytes(body.session))
-
-
-def _sign(key: bytes, told: bytes) -> bytes:
-    return hmac.digest(key, told, "sha256")

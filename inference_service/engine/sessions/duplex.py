@@ -59,7 +59,7 @@ class Perceived:
     opens_turn: bool = False
     """Whether the model is to speak at once, of what it has read."""
     recorded: UnitRecord | None = None
-    """What the unit came to in another session."""
+    """The recorded outcome of a replayed unit."""
 
 
 @dataclass
@@ -98,7 +98,7 @@ class DuplexRun(Run[Perceived]):
 
     @property
     def recorded(self) -> UnitRecord | None:
-        """What it came to in another session; None if it is to be decided."""
+        """The recorded outcome of a replayed unit; None if the model decides."""
         return self.unit.input.recorded if self.unit.input is not None else None
 
     @property

@@ -104,7 +104,7 @@ class ResumingSocket:
         try:
             await socket.send(frame)
         except ConnectionClosed:
-            # Whoever receives opens the next connection, and sends it again there.
+            # The task that receives opens the next connection and sends the frame again there.
             if self._offer is None or self._is_over:
                 raise
             while self._socket is socket and not self._is_over:
@@ -186,7 +186,7 @@ class ResumingSocket:
         return True
 
     async def _unless_ended(self, attempt: Coroutine[Any, Any, float | None]) -> float | None:
-        """What an attempt returns; None if the session is ended here meanwhile."""
+        """Return the result of an attempt; None if this side ends the session meanwhile."""
         trying, ending = asyncio.create_task(attempt), asyncio.create_task(self._ending.wait())
         try:
             await asyncio.wait({trying, ending}, return_when=asyncio.FIRST_COMPLETED)

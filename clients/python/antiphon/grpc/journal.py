@@ -1,4 +1,4 @@
-"""What another worker needs to go on with a conversation: inputs and records of its latest units."""
+"""Journal of a conversation: the inputs and records of its latest units, for a replay at another worker."""
 
 import secrets
 from collections import deque

@@ -140,7 +140,7 @@ class UnitDone:
     timings: common.Timings
     finish: Finish = Finish.UNSPECIFIED
     record: pb.UnitRecord | None = None
-    """What the unit came to, for a replay; only in a session with `records`."""
+    """The outcome of the unit, for a replay; None in a session without `records`."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.attention import flex_attention as torch_flex
 
-from inference_service.api.setups import Window, WindowMode
+from inference_service.api.setups import Window
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.pages import PAGE
@@ -18,7 +18,7 @@ from inference_service.engine.device import common_layers, compiling, flex
 from inference_service.engine.device.paged import Way
 from inference_service.engine.device.rows import Rows
 from tests.inference_service.engine.batch.test_packed import HIDDEN, llama, mistral, qwen3
-from tests.inference_service.engine.device.test_steps import CAPACITY, IDS, SLOTS, Made, _feed, rows
+from tests.inference_service.engine.device.test_steps import CAPACITY, IDS, SLOTS, Made, _feed, talk
 from tests.support.long import long, seeds
 
 FLEX = Way("flex", "", flex.over_contexts, all_rows=True)
@@ -36,44 +36,6 @@ def pair(model: Made, *, has_embeddings: bool = True) -> tuple[PackedDecoder, Pa
     embeddings = nn.Embedding(IDS, HIDDEN) if has_embeddings else None
     usual = PackedDecoder(backbone, SLOTS, CAPACITY, embeddings=embeddings, in_steps=False)
     return usual, PackedDecoder(backbone, SLOTS, CAPACITY, embeddings=embeddings, in_steps=True, way=FLEX)
-
-
-def talk(decoders: tuple[PackedDecoder, PackedDecoder], rng: random.Random, rounds: int) -> int:
-    """Contexts of any length that begin alike, slide, are cut and end; how many slides there were."""
-    window = Window(WindowMode.BASIC, high_tokens=90, low_tokens=50)
-    present: dict[int, tuple[Context, Context]] = {}
-    slides = 0
-    for _ in range(rounds):
-        slot = rng.randrange(SLOTS)
-        if slot not in present:
-            present[slot] = Context(decoders[0], slot, window, 150), Context(decoders[1], slot, window, 150)
-            prompt = Rows.of_ids([7] * rng.choice([20, 35]))
-            _feed(decoders, {slot: present[slot]}, {slot: prompt}, begins=True)
-            for context in present[slot]:
-                context.end_prompt()
-        elif rng.random() < 0.05:
-            del present[slot]
-            for decoder in decoders:
-                decoder.cache.clear(slot)
-        given = {slot: rows(rng) for slot in rng.sample(sorted(present), rng.randint(0, len(present)))}
-        if given:
-            _feed(decoders, present, given)
-        for slot in given:
-            for context in present[slot]:
-                context.end_unit([1, 2])
-            if present[slot][0].must_slide:
-                carried = Rows.of_ids(present[slot][0].carry())
-                present[slot][1].carry()
-                _feed(decoders, present, {slot: carried})
-                dropped = present[slot][0].slide()
-                assert dropped == present[slot][1].slide()
-                slides += dropped > 0
-            else:
-                for context in present[slot]:
-                    context.pending = []
-                    context._unit_start = context.tokens
-                    context.units[-1] -= 2
-    return slides
 
 
 @torch.inference_mode()

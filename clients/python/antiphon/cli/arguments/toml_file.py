@@ -35,7 +35,7 @@ class SettingsInvalid(ValueError):
 
 @dataclass(frozen=True)
 class TomlFile:
-    """What `path` holds; `lines` is where each name of a table and each table begins."""
+    """A parsed configuration file; `lines` has the line of each table and of each name in it."""
 
     path: Path
     tables: Mapping[str, Any]

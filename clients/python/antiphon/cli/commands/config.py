@@ -29,7 +29,7 @@ from antiphon.redis import RedisUnusable, parse
 _PROGRAM: Final = "antiphon config"
 _HIDDEN: Final = "********"
 _COMPLETED: Final[dict[str, Any]] = {"workers": ("unix:named-elsewhere",)}
-"""What an adapter needs and may be given as a flag, beside a file that is right."""
+"""Required options of an adapter that a valid file may leave to flags."""
 
 _NOT_OF_ADAPTER: Final = frozenset({"workers", "adapters", "dispatcher", "drain_timeout_s"})
 """Settings of `serve` that mean something else there, or concern several processes."""
@@ -177,7 +177,7 @@ def _service_problems(section: Section, file: TomlFile, given: Mapping[str, Give
             problems.append(f"{place}: {section.name}{joint}{error}")
             if name not in values:
                 return problems
-            # What is left may have problems of its own.
+            # Check the remaining values without this one: each has problems of its own.
             del values[name]
         else:
             return problems

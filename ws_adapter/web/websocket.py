@@ -66,6 +66,9 @@ _TEXT_MESSAGE: Final = 0x81
 _MASKED: Final = 0x80
 _KEY_BYTES: Final = 4
 
+SPLIT_BYTES: Final = 4096
+"""A text message of at least this size is handed on by itself where others came with it in one read."""
+
 MOST_PARTS: Final = 64
 """Reads in which a frame may come that is gathered; the library gathers one that comes in more."""
 
@@ -127,7 +130,7 @@ class PublicConnection(ServerConnection):
         self._request_reader = RequestReader()
         self._exchange: HttpExchange | None = None
         self._scanner = FrameScanner()
-        self._held: list[bytes] = []
+        self._held: list[bytes | memoryview] = []
         """The parts of a frame that is gathered for `when_text`."""
         self._lone: FrameHead | None = None
         """The head of that frame, or of one that came whole, if nothing is behind it."""
@@ -258,25 +261,31 @@ class PublicConnection(ServerConnection):
         return None
 
     def _receive_frames(self, data: bytes) -> None:
-        """Hand frames to the library up to one that is too much, or a lone text message to `when_text`."""
+        """Hand frames to the library up to one that is too much, or whole text messages to `when_text`."""
         if self._flood is not None:
             return
         scanner, flood = self._scanner, None
+        part: bytes | memoryview = data
         if not scanner.skip(data):
-            is_next = scanner.is_between
+            begin, is_next = 0, scanner.is_between
             for head in scanner.scan(data):
                 if (flood := self._flood_of(head)) is not None:
-                    data = data[: head.start]
+                    part = data[begin : head.start]
                     break
+                if self._lone is not None and self._lone.size >= SPLIT_BYTES:
+                    self._held.append(memoryview(data)[begin : head.start])
+                    self._hand_on(is_whole=True)
+                    begin, is_next = head.start, True
+                    part = memoryview(data)[begin:]
                 self._lone = head if is_next and self._may_be_taken(head, data) else None
                 is_next = False
         held = self._held
-        held.append(data)
+        held.append(part)
         if self._lone is not None and not scanner.whole and len(held) < MOST_PARTS:
             self._count(scanner.unfinished)
         else:
             self._flood = flood
-            self._hand_on(held[0] if len(held) == 1 else b"".join(held))
+            self._hand_on(is_whole=flood is None and scanner.is_between)
         if flood is None and self._unfinished > LARGE and self._arriving.is_full:
             self.was_too_large = True
             self._count(0)  # at once: who is read next in this turn of the event loop has this room
@@ -285,22 +294,24 @@ class PublicConnection(ServerConnection):
     def _may_be_taken(self, head: FrameHead, data: bytes) -> bool:
         """Whether a frame is a text message to gather, in which the library would find no offence."""
         most = min(self.protocol.max_message_size or LARGE, LARGE)
-        is_text = data[0] == _TEXT_MESSAGE and bool(data[1] & _MASKED)
+        first, second = data[head.start : head.start + 2]
+        is_text = first == _TEXT_MESSAGE and bool(second & _MASKED)
         return is_text and head.size <= most and self.state is State.OPEN
 
-    def _hand_on(self, data: bytes) -> None:
-        """Give data of whole frames, or of what only the library can tell, to `when_text` or the library."""
-        scanner, lone, flood = self._scanner, self._lone, self._flood
+    def _hand_on(self, *, is_whole: bool) -> None:
+        """Give what is held to `when_text` or to the library; `is_whole`: it ends where a frame ends."""
+        scanner, held, lone, flood = self._scanner, self._held, self._lone, self._flood
+        data = held[0] if len(held) == 1 else b"".join(held)
         self._held, self._lone = [], None
         self._count(scanner.unfinished if flood is None else 0)
         now = monotonic()
         arrivals = [(is_text, now) for is_text in scanner.whole]
         scanner.whole.clear()
-        is_next = flood is None and scanner.is_between and not self._arrivals and self.state is State.OPEN
+        is_next = is_whole and not self._arrivals and self.state is State.OPEN
         if lone is not None and is_next and self._on_text(_payload(lone, data)):
             return
         self._arrivals.extend(arrivals)
-        super().data_received(data)
+        super().data_received(bytes(data))
         if flood is not None:
             self._on_flood(flood)
 
@@ -422,10 +433,9 @@ def _text_head(size: int) -> bytes:
     return struct.pack("!BBQ", _TEXT_MESSAGE, 127, size)
 
 
-def _payload(head: FrameHead, frame: bytes) -> bytes:
+def _payload(head: FrameHead, frame: bytes | memoryview) -> bytes:
     """Return what a masked frame holds."""
     begin = head.head_size
-    payload: bytes = apply_mask(
-        memoryview(frame)[begin : begin + head.size], frame[begin - _KEY_BYTES : begin]
-    )
+    key = bytes(frame[begin - _KEY_BYTES : begin])
+    payload: bytes = apply_mask(memoryview(frame)[begin : begin + head.size], key)
     return payload

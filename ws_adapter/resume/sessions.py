@@ -7,7 +7,8 @@ from typing import Final
 from antiphon.semconv import ResumeOutcome
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.protocol.wire.events import ResumeOffer
-from ws_adapter.resume.connection import MOST_BYTES, ResumableConnection
+from ws_adapter.resume.buffer import MOST_BYTES
+from ws_adapter.resume.connection import ResumableConnection
 from ws_adapter.resume.tokens import NONCE_BYTES, ResumeTokens
 
 logger = logging.getLogger(__name__)

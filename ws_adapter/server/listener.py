@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 import socket
+import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,6 +21,8 @@ from antiphon.listening import bind_all
 from antiphon.semconv import Rejection
 from antiphon.telemetry.logs import SessionFields, session_log
 from antiphon.telemetry.port import NOWHERE, stop_listening
+from ws_adapter.forwarding.acceptor import PeerAcceptor
+from ws_adapter.forwarding.forwarder import Forwarder
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.session_telemetry import SessionTelemetry
 from ws_adapter.options import AdapterOptions
@@ -103,8 +106,14 @@ class PublicServer:
         resumables: ResumableSessions,
         certificate: Certificate | None = None,
         recorder: Recorder | None = None,
+        forwarder: Forwarder | None = None,
+        acceptor: PeerAcceptor | None = None,
     ) -> None:
-        """With a certificate it listens for TLS as well; with a recorder it records every session."""
+        """With a certificate it listens for TLS as well; with a recorder it records every session.
+
+        Where there are other adapters, `forwarder` has the connections of their sessions, and those that they
+        forward come by `acceptor`.
+        """
         self._services = services
         options = services.options
         self._access = access
@@ -114,6 +123,10 @@ class PublicServer:
         self._resumables = resumables
         self._certificate = certificate
         self._recorder = recorder
+        self._forwarder = forwarder
+        self._acceptor = acceptor
+        self._peer_servers: list[Server] = []
+        """What other adapters forward comes as long as sessions go on."""
         self._mode = Mode(options.default_realtime_mode)
         self._machines = MachineMaker(services.clock)
         self._arriving = Arriving(options.max_inflight_bytes)
@@ -137,6 +150,14 @@ class PublicServer:
         Raises `CannotListen`.
         """
         options = self._options
+        if self._acceptor is not None:
+            for sock in self._acceptor.take_sockets():
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+                self._peer_servers.append(
+                    await self._serve_on(
+                        sock, self._acceptor.context, introduction=self._acceptor.introduction
+                    )
+                )
         addresses = [f"http://{await self._listen(options.host, options.port, None)}"]
         if self._certificate is not None:
             host = options.tls_host or options.host
@@ -152,17 +173,22 @@ class PublicServer:
             for sock in sockets:
                 # Connections inherit it.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-                self._servers.append(await self._serve_on(sock, certificate))
+                context = certificate.context if certificate is not None else None
+                self._servers.append(await self._serve_on(sock, context, forward=self._forward))
         except OSError as error:
             raise CannotListen("--tls-port" if certificate else "--port", host, port, error) from error
         host, port = sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    async def _serve_on(self, sock: socket.socket, certificate: Certificate | None) -> Server:
+    def _forward(self, connection: PublicConnection) -> bool:
+        return self._forwarder is not None and self._forwarder.take(connection)
+
+    async def _serve_on(self, sock: socket.socket, context: ssl.SSLContext | None, **how: Any) -> Server:
+        """`how` a connection is forwarded or introduced: see `PublicConnection`."""
         tls: dict[str, Any] = {}
-        if certificate is not None:
+        if context is not None:
             tls = {
-                "ssl": certificate.context,
+                "ssl": context,
                 "ssl_handshake_timeout": OPEN_TIMEOUT_S,
                 "ssl_shutdown_timeout": CLOSE_TIMEOUT_S,
             }
@@ -188,6 +214,7 @@ class PublicServer:
                 answer=self._answer,
                 coming=self._coming,
                 open_session=self._take_request,
+                **how,
             ),
             **tls,
         )
@@ -236,13 +263,18 @@ class PublicServer:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._empty.wait()
-        for server in self._servers:
+        if self._forwarder is not None:
+            await self._forwarder.close()
+        servers = [*self._servers, *self._peer_servers]
+        for server in servers:
             server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         for request in self._requests.values():
             request.abort()
         if self._requests:
             await asyncio.wait(list(self._requests))
-        for server in self._servers:
+        for server in servers:
             await server.wait_closed()
 
     def _stop_admitting(self) -> None:
@@ -411,7 +443,7 @@ class PublicServer:
         assert connection.request is not None
         asked = resume_request(connection.request.path)
         if isinstance(selection, Selection):
-            if (verdict := self._access.end_of(connection.key)) is not None:
+            if (verdict := self._access.end_of(connection.key) or connection.verdict) is not None:
                 selection = Misdirected(selection.dialect, verdict)
             elif asked is not None:
                 if (refused := self._resume(connection, asked)) is None:

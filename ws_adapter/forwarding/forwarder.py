@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final
 
 from antiphon.semconv import ResumeOutcome
-from antiphon.telemetry.port import NOWHERE
 from ws_adapter.forwarding.introduction import CHALLENGE_BYTES, Introductions
 from ws_adapter.forwarding.owners import Owners
 from ws_adapter.forwarding.relay import Relay
@@ -26,7 +25,7 @@ from ws_adapter.worker.transport.target import Target
 
 logger = logging.getLogger(__name__)
 
-REACH_S: Final = 3.0
+REACH_S: Final = 2.0
 """Within which the owner is found and reached: below the time that a handshake may take."""
 
 MOST_FORWARDED: Final = 1024
@@ -100,6 +99,8 @@ class Forwarder:
             async with asyncio.timeout(REACH_S):
                 target = await self._owners.find(claim)
                 owner = await self._reach(target, connection) if target is not None else None
+        except (ConnectionRefusedError, FileNotFoundError):
+            owner = None  # its process has ended, and its sessions with it
         except (OSError, TimeoutError, EOFError) as error:
             logger.warning("the adapter of a session cannot be reached", extra={"error": repr(error)})
             connection.verdict, owner = errors.OWNER_UNREACHABLE, None
@@ -123,7 +124,6 @@ class Forwarder:
         """
         loop = asyncio.get_running_loop()
         at = Target.parse(target)
-        peer, *_ = connection.remote_address or (NOWHERE,)
         greeting = _Greeting()
         try:
             if at.path:
@@ -138,7 +138,7 @@ class Forwarder:
         except BaseException:
             greeting.abort()
             raise
-        greeting.transport.write(self._introductions.introduce(challenge, peer))
+        greeting.transport.write(self._introductions.introduce(challenge, connection.peer))
         return greeting.transport
 
 

@@ -9,11 +9,15 @@ from ws_adapter.process.tasks import end
 from ws_adapter.resume.tokens import Claim, ResumeTokens
 
 FRESH_S: Final = 0.5
-"""The adapters are asked for no more often, however many clients come back at once."""
+"""Redis is asked no more often, however many clients come back at once."""
+
+KEPT_S: Final = 60.0
+"""How long an adapter is looked for after Redis has it no more: it may have lost its Redis, and not its
+sessions. No client comes back later."""
 
 
 class Owners:
-    """The other adapters, as they were at most `FRESH_S` seconds ago."""
+    """The other adapters, as Redis told of them."""
 
     def __init__(self, tokens: ResumeTokens, peers: Peers, clock: Clock, host: str) -> None:
         """`host` is the name of this machine: no Unix socket of another one can be reached."""
@@ -21,21 +25,28 @@ class Owners:
         self._host = host
         self._peers = peers
         self._clock = clock
-        self._known: list[Peer] = []
+        self._known: dict[str, tuple[Peer, float]] = {}
+        """By id, with the time when Redis had it last."""
         self._asked_at = float("-inf")
         self._asking: asyncio.Task[list[Peer]] | None = None
 
     async def find(self, claim: Claim) -> str | None:
-        """Return the target of the adapter that made a token; None if none that lives has."""
+        """Return the target of the adapter that made a token; None if none is known that did."""
         if self._clock.now() >= self._asked_at + FRESH_S:
             if self._asking is None:
                 self._asking = asyncio.create_task(self._peers.all())
             asking = self._asking
-            self._known = await asyncio.shield(asking)
+            found = await asyncio.shield(asking)
             if self._asking is asking:
-                self._asking, self._asked_at = None, self._clock.now()
-        found = [peer for peer in self._known if self._tokens.is_of(claim, peer.adapter_id)]
-        return next((peer.forward for peer in found if self._can_reach(peer)), None)
+                self._asking = None
+                self._learn(found)
+        marked = [peer for peer, _ in self._known.values() if self._tokens.is_of(claim, peer.adapter_id)]
+        return next((peer.forward for peer in marked if self._can_reach(peer)), None)
+
+    def _learn(self, found: list[Peer]) -> None:
+        now = self._asked_at = self._clock.now()
+        known = {key: known for key, known in self._known.items() if known[1] > now - KEPT_S}
+        self._known = known | {peer.adapter_id: (peer, now) for peer in found}
 
     def _can_reach(self, peer: Peer) -> bool:
         is_elsewhere = peer.forward.startswith("unix:") and peer.host != self._host

@@ -20,7 +20,7 @@ from antiphon import semconv
 from antiphon.listening import bind_all
 from antiphon.semconv import Rejection
 from antiphon.telemetry.logs import SessionFields, session_log
-from antiphon.telemetry.port import NOWHERE, stop_listening
+from antiphon.telemetry.port import stop_listening
 from ws_adapter.forwarding.acceptor import PeerAcceptor
 from ws_adapter.forwarding.forwarder import Forwarder
 from ws_adapter.observability.metrics import Metrics
@@ -74,6 +74,10 @@ OPEN_TIMEOUT_S: Final = 5.0
 PING_S: Final = 20.0
 BODY_TIMEOUT_S: Final = 60.0
 """Within which the body of a request for a session has to come."""
+
+BACKLOG: Final = 100
+PEER_BACKLOG: Final = 1024
+"""A Unix socket refuses a connection for which its backlog has no room, where TCP would wait."""
 
 RECEIVE_QUEUE: Final = 4
 SEND_BUFFER_BYTES: Final = 128 * 1024
@@ -155,7 +159,7 @@ class PublicServer:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
                 self._peer_servers.append(
                     await self._serve_on(
-                        sock, self._acceptor.context, introduction=self._acceptor.introduction
+                        sock, self._acceptor.context, PEER_BACKLOG, introduction=self._acceptor.introduction
                     )
                 )
         addresses = [f"http://{await self._listen(options.host, options.port, None)}"]
@@ -183,7 +187,9 @@ class PublicServer:
     def _forward(self, connection: PublicConnection) -> bool:
         return self._forwarder is not None and self._forwarder.take(connection)
 
-    async def _serve_on(self, sock: socket.socket, context: ssl.SSLContext | None, **how: Any) -> Server:
+    async def _serve_on(
+        self, sock: socket.socket, context: ssl.SSLContext | None, backlog: int = BACKLOG, **how: Any
+    ) -> Server:
         """`how` a connection is forwarded or introduced: see `PublicConnection`."""
         tls: dict[str, Any] = {}
         if context is not None:
@@ -195,6 +201,7 @@ class PublicServer:
         return await serve(
             self._serve,
             sock=sock,
+            backlog=backlog,
             process_request=self._open,
             process_response=_finish_response,
             select_subprotocol=_select_subprotocol,
@@ -316,9 +323,7 @@ class PublicServer:
 
     async def _respond(self, connection: PublicConnection, request: HttpRequest) -> Response | None:
         """An HTTP answer, or None to upgrade to a WebSocket."""
-        # There is none if the client left before its connection was accepted.
-        peer, *_ = connection.remote_address or (NOWHERE,)
-        caller = self._access.caller(request, peer)
+        caller = self._access.caller(request, connection.peer)
         found = self._select(request)
         try:
             if found is None or not request.wants_websocket:
@@ -373,9 +378,9 @@ class PublicServer:
         Raises `Disconnected`.
         """
         request = connection.http_request
-        peer, *_ = connection.remote_address or (NOWHERE,)
+        caller = self._access.caller(request, connection.peer)
         try:
-            await self._handshake.enter(connection, request, self._access.caller(request, peer), COMPLETING)
+            await self._handshake.enter(connection, request, caller, COMPLETING)
         except Denied as denied:
             self._handshake.rejected(denied.reason)
             return openai_errors.renamed(denied.response)
@@ -553,8 +558,7 @@ class PublicServer:
 
     def _describe(self, connection: PublicConnection | HttpSocket) -> Client:
         assert connection.request is not None
-        peer, *_ = connection.remote_address or (NOWHERE,)
-        address = self._access.caller(connection.request, peer).address
+        address = self._access.caller(connection.request, connection.peer).address
         agents = connection.request.headers.get_all("User-Agent")
         return Client(
             str(address),

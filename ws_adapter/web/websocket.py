@@ -36,6 +36,7 @@ from websockets.frames import apply_mask  # type: ignore[attr-defined]
 from websockets.http11 import Response
 from websockets.protocol import State
 
+from antiphon.telemetry.port import NOWHERE
 from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.core.actions import Respond
@@ -177,11 +178,12 @@ class PublicConnection(ServerConnection):
         self._on_lost: list[Callable[[], None]] = []
 
     @property
-    def remote_address(self) -> Any:
-        """Address and port of the client, also behind another adapter; None if it left before."""
+    def peer(self) -> str:
+        """The address that the client connected from, to this adapter or to the one that forwards it."""
         if self._introduction is not None:
-            return (self._introduction.client, 0) if self._introduction.client else None
-        return super().remote_address
+            return self._introduction.client or NOWHERE
+        # There is none if the client left before its connection was accepted.
+        return self.remote_address[0] if self.remote_address else NOWHERE
 
     @property
     def closed_with(self) -> int | None:

@@ -14,6 +14,7 @@ from ws_adapter.protocol.wire.limits import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, L
 from ws_adapter.web.rate_limit import Network
 from ws_adapter.web.signing_keys import SOURCE, parse_signing_keys
 from ws_adapter.worker.targets import check_target
+from ws_adapter.worker.transport.target import Target
 
 _MIB = 2**20
 
@@ -397,7 +398,12 @@ class AdapterOptions:
                 "over them. Pass --peer-ca, --peer-cert and --peer-cert-key."
             )
         if self.peer_advertise is not None:
-            check_target(self.peer_advertise)
+            try:
+                Target.parse(self.peer_advertise)
+            except ValueError:
+                raise ConfigurationError(
+                    f"peer_advertise must be host:port or unix:path, not {self.peer_advertise!r}."
+                ) from None
 
     def _check_access(self) -> None:
         """Who may connect must be said, and said without contradiction."""

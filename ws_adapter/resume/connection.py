@@ -18,7 +18,7 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.protocol.wire.events import ResumeOffer, SessionResumed
-from ws_adapter.resume.buffer import Account, Parts, ReplayBuffer
+from ws_adapter.resume.buffer import Parts, ReplayBuffer, ReplayBuffers
 from ws_adapter.resume.tokens import holder_of
 from ws_adapter.web.message import Disconnected, Message
 from ws_adapter.web.rate_limit import Bucket
@@ -52,8 +52,12 @@ class Owner(Protocol):
         """Whether somebody waits for a slot such as the session holds."""
 
 
-class Registry(Account, Protocol):
+class Registry(Protocol):
     """Where a connection is found by its token."""
+
+    @property
+    def buffers(self) -> ReplayBuffers:
+        """What is kept for all sessions."""
 
     def offer(self, connection: "ResumableConnection") -> ResumeOffer:
         """Make the token of a session, which replaces the last one."""
@@ -104,7 +108,7 @@ class ResumableConnection:
         self._clock = clock
         self._window_s = window_s
         self._resumes = Bucket(RESUMES_BURST, RESUMES_PER_S, clock.now)
-        self._buffer = ReplayBuffer(registry)
+        self._buffer = ReplayBuffer(registry.buffers)
         self._owner: Owner | None = None
         self._context = copy_context()
         """In which the session runs, for what it logs."""

@@ -1,25 +1,22 @@
-"""What a session keeps of the events that it sent."""
+"""What sessions keep of the events that they sent."""
 
-from dataclasses import dataclass
+import random
 
 import pytest
 
 from ws_adapter.resume import buffer
-from ws_adapter.resume.buffer import ReplayBuffer
+from ws_adapter.resume.buffer import MOST_BYTES, MOST_KEPT_BYTES, ReplayBuffer, ReplayBuffers
 
-
-@dataclass
-class Account:
-    most_bytes: int = 1000
-    kept_bytes: int = 0
+LARGE = b" " * 2**17
+"""About a second of speech; it is counted for each session, and there once."""
 
 
 def event(number: int, size: int = 10) -> tuple[bytes, ...]:
     return (b"%d" % number, b" " * (size - len(str(number))))
 
 
-def filled(account: Account, count: int, size: int = 10) -> ReplayBuffer:
-    kept = ReplayBuffer(account)
+def filled(everything: ReplayBuffers, count: int, size: int = 10) -> ReplayBuffer:
+    kept = ReplayBuffer(everything)
     kept.open()
     for number in range(1, count + 1):
         kept.add(event(number, size))
@@ -32,7 +29,7 @@ def numbers(kept: ReplayBuffer, number: int) -> list[int] | None:
 
 
 def test_events_behind_a_number_come_once_and_in_order() -> None:
-    kept = filled(Account(), 5)
+    kept = filled(ReplayBuffers(), 5)
 
     assert numbers(kept, 0) == [1, 2, 3, 4, 5]
     assert numbers(kept, 3) == [4, 5]
@@ -41,12 +38,12 @@ def test_events_behind_a_number_come_once_and_in_order() -> None:
 
 @pytest.mark.parametrize("number", [-1, 6, 10**12])
 def test_number_that_was_never_sent_is_not_kept(number: int) -> None:
-    assert numbers(filled(Account(), 5), number) is None
+    assert numbers(filled(ReplayBuffers(), 5), number) is None
 
 
 def test_event_before_open_is_numbered_and_not_kept() -> None:
-    account = Account()
-    kept = ReplayBuffer(account)
+    everything = ReplayBuffers()
+    kept = ReplayBuffer(everything)
     kept.add(event(1))
     kept.open()
     kept.add(event(2))
@@ -54,45 +51,38 @@ def test_event_before_open_is_numbered_and_not_kept() -> None:
     assert kept.sent == 2
     assert numbers(kept, 0) is None
     assert numbers(kept, 1) == [2]
-    assert account.kept_bytes == 10
+    assert everything.kept_bytes == 10
 
 
 def test_event_over_the_most_events_drops_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffer, "MOST_EVENTS", 3)
-    kept = filled(Account(), 5)
+    kept = filled(ReplayBuffers(), 5)
 
     assert numbers(kept, 1) is None
     assert numbers(kept, 2) == [3, 4, 5]
 
 
-def test_event_over_the_most_bytes_drops_the_oldest() -> None:
-    account = Account(most_bytes=25)
-    kept = filled(account, 5)
+def test_event_over_the_most_bytes_drops_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffer, "MOST_BYTES", 25)
+    everything = ReplayBuffers()
+    kept = filled(everything, 5)
 
     assert numbers(kept, 2) is None
     assert numbers(kept, 3) == [4, 5]
-    assert account.kept_bytes == 20
+    assert everything.kept_bytes == 20
 
 
-def test_last_event_is_kept_however_large_it_is() -> None:
-    account = Account(most_bytes=25)
-    kept = filled(account, 2, size=100)
+def test_last_event_is_kept_however_large_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffer, "MOST_BYTES", 25)
+    everything = ReplayBuffers()
+    kept = filled(everything, 2, size=100)
 
     assert numbers(kept, 1) == [2]
-    assert account.kept_bytes == 100
-
-
-def test_smaller_share_drops_the_oldest_with_the_next_event() -> None:
-    account = Account()
-    kept = filled(account, 5)
-    account.most_bytes = 20
-    kept.add(event(6))
-
-    assert numbers(kept, 4) == [5, 6]
+    assert everything.kept_bytes == 100
 
 
 def test_event_that_was_sent_is_not_copied() -> None:
-    kept = ReplayBuffer(Account())
+    kept = ReplayBuffer(ReplayBuffers())
     kept.open()
     sent = event(1)
     kept.add(sent)
@@ -104,13 +94,67 @@ def test_event_that_was_sent_is_not_copied() -> None:
 
 
 def test_close_gives_its_bytes_back_once_and_keeps_nothing() -> None:
-    account = Account()
-    first, second = filled(account, 3), filled(account, 4)
+    everything = ReplayBuffers()
+    first, second = filled(everything, 3), filled(everything, 4)
     first.close()
     first.close()
     first.add(event(4))
 
-    assert account.kept_bytes == 40
+    assert everything.kept_bytes == 40
     assert numbers(first, 3) is None
     second.close()
-    assert account.kept_bytes == 0
+    assert everything.kept_bytes == 0
+    assert everything.share == MOST_BYTES
+
+
+def test_session_that_sends_nothing_any_more_is_cut_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffer, "MOST_KEPT_BYTES", 100)
+    everything = ReplayBuffers()
+    idle = filled(everything, 10)
+    busy = filled(everything, 10)
+
+    assert everything.kept_bytes <= 100
+    assert numbers(idle, 5) == [6, 7, 8, 9, 10]
+    assert numbers(busy, 5) == [6, 7, 8, 9, 10]
+
+
+def test_sessions_that_each_keep_the_most_stay_within_the_bound_of_all() -> None:
+    everything = ReplayBuffers()
+    sessions = []
+    for _ in range(1000):
+        kept = ReplayBuffer(everything)
+        kept.open()
+        sessions.append(kept)
+        for _ in range(9):
+            kept.add((LARGE,))
+            assert everything.kept_bytes <= MOST_KEPT_BYTES + len(LARGE)
+
+    assert everything.kept_bytes > MOST_KEPT_BYTES / 2
+    assert sessions[-1].after(8) is not None, "the last event of the one that was sent to last is kept"
+    for kept in sessions:
+        kept.close()
+    assert everything.kept_bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bound_of_all_holds_whatever_is_sent_in_whatever_order(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffer, "MOST_KEPT_BYTES", 2000)
+    monkeypatch.setattr(buffer, "MOST_BYTES", 300)
+    rng, everything = random.Random(seed), ReplayBuffers()
+    kept: list[ReplayBuffer] = []
+    for _ in range(3000):
+        if not kept or rng.random() < 0.02:
+            kept.append(filled(everything, 0))
+        one = rng.choice(kept)
+        one.add(event(one.sent + 1, rng.choice([5, 50, 500])))
+        assert everything.kept_bytes <= 2000 + 500
+        told = numbers(one, one.sent - 1)
+        assert told == [one.sent]
+        if rng.random() < 0.01:
+            one.close()
+            kept.remove(one)
+    for one in kept:
+        one.close()
+    assert everything.kept_bytes == 0

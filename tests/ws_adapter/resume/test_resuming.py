@@ -449,7 +449,7 @@ async def test_events_that_are_not_kept_end_the_session(
 
 
 async def test_kept_bytes_are_bounded_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MOST_KEPT_BYTES", 1000)
+    monkeypatch.setattr(buffer, "MOST_KEPT_BYTES", 1000)
     engine = ScriptedEngine(speak("word"), repeat=True)
     async with stage_of(engine) as stage:
         async with stage.client() as client:

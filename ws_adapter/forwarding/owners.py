@@ -27,6 +27,8 @@ class Owners:
         self._clock = clock
         self._known: dict[str, tuple[Peer, float]] = {}
         """By id, with the time when Redis had it last."""
+        self._told: list[Peer] | None = None
+        """The last answer."""
         self._asked_at = float("-inf")
         self._asking: asyncio.Task[list[Peer]] | None = None
 
@@ -36,15 +38,19 @@ class Owners:
             if self._asking is None:
                 self._asking = asyncio.create_task(self._peers.all())
             asking = self._asking
-            found = await asyncio.shield(asking)
-            if self._asking is asking:
-                self._asking = None
+            try:
+                found = await asyncio.shield(asking)
+            finally:
+                if self._asking is asking and asking.done():
+                    self._asking = None
+            if found is not self._told:
                 self._learn(found)
         marked = [peer for peer, _ in self._known.values() if self._tokens.is_of(claim, peer.adapter_id)]
         return next((peer.forward for peer in marked if self._can_reach(peer)), None)
 
     def _learn(self, found: list[Peer]) -> None:
         now = self._asked_at = self._clock.now()
+        self._told = found
         known = {key: known for key, known in self._known.items() if known[1] > now - KEPT_S}
         self._known = known | {peer.adapter_id: (peer, now) for peer in found}
 

@@ -75,9 +75,13 @@ PING_S: Final = 20.0
 BODY_TIMEOUT_S: Final = 60.0
 """Within which the body of a request for a session has to come."""
 
-BACKLOG: Final = 100
-PEER_BACKLOG: Final = 1024
-"""A Unix socket refuses a connection for which its backlog has no room, where TCP would wait."""
+BACKLOG: Final = 1024
+"""Connections that the kernel holds until they are accepted; beyond them a Unix socket refuses, and TCP makes
+clients wait a second."""
+
+ACCEPTED_AT_ONCE: Final = 4
+"""Connections that one pass of the event loop accepts: each costs 0.6 ms up to its session, and units of all
+sessions wait for the pass."""
 
 RECEIVE_QUEUE: Final = 4
 SEND_BUFFER_BYTES: Final = 128 * 1024
@@ -86,7 +90,7 @@ SEND_BUFFER_BYTES: Final = 128 * 1024
 SPREAD_S: Final = 30.0
 """Sessions that outlast the drain end one after another over this time, so that clients return one by one."""
 
-_PASSES: Final = 8
+_PASSES: Final = 8 + BACKLOG // ACCEPTED_AT_ONCE
 """More than the passes of the event loop from a connection that waits to its handshake."""
 
 _LOOK_S: Final = 0.01
@@ -159,7 +163,7 @@ class PublicServer:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
                 self._peer_servers.append(
                     await self._serve_on(
-                        sock, self._acceptor.context, PEER_BACKLOG, introduction=self._acceptor.introduction
+                        sock, self._acceptor.context, introduction=self._acceptor.introduction
                     )
                 )
         addresses = [f"http://{await self._listen(options.host, options.port, None)}"]
@@ -187,9 +191,7 @@ class PublicServer:
     def _forward(self, connection: PublicConnection) -> bool:
         return self._forwarder is not None and self._forwarder.take(connection)
 
-    async def _serve_on(
-        self, sock: socket.socket, context: ssl.SSLContext | None, backlog: int = BACKLOG, **how: Any
-    ) -> Server:
+    async def _serve_on(self, sock: socket.socket, context: ssl.SSLContext | None, **how: Any) -> Server:
         """`how` a connection is forwarded or introduced: see `PublicConnection`."""
         tls: dict[str, Any] = {}
         if context is not None:
@@ -198,10 +200,10 @@ class PublicServer:
                 "ssl_handshake_timeout": OPEN_TIMEOUT_S,
                 "ssl_shutdown_timeout": CLOSE_TIMEOUT_S,
             }
-        return await serve(
+        server = await serve(
             self._serve,
             sock=sock,
-            backlog=backlog,
+            backlog=ACCEPTED_AT_ONCE,  # asyncio accepts as many in a pass as the kernel may hold
             process_request=self._open,
             process_response=_finish_response,
             select_subprotocol=_select_subprotocol,
@@ -225,6 +227,8 @@ class PublicServer:
             ),
             **tls,
         )
+        sock.listen(BACKLOG)
+        return server
 
     async def drain(self) -> None:
         """Turns newcomers and waiting clients away; lets sessions go on for `drain_timeout_s`, then ends

@@ -200,7 +200,7 @@ def forwarded(serve: Serve) -> float:
 async def lose_and_resume(url: str, times: int) -> None:
     """One session over as many connections; the kernel chooses the adapter of each."""
     resume, seen = "", 0
-    for _ in range(times + 1):
+    while times >= 0:
         async with asyncio.timeout(PATIENCE_S), connect(url + resume, close_timeout=1) as socket:
             event: dict[str, Any] = {}
             if not resume:
@@ -211,7 +211,10 @@ async def lose_and_resume(url: str, times: int) -> None:
                         await socket.send(json.dumps(INIT))
             else:
                 event = json.loads(await socket.recv())
+                if event.get("error", {}).get("code") == "service_unavailable":
+                    continue  # on a busy machine an adapter may be slow
                 assert (event["type"], event["last_event"]) == ("session.resumed", seen)
+            times -= 1
             await socket.send(json.dumps(append()))
             await socket.recv()
             seen += 1
@@ -222,7 +225,8 @@ async def lose_and_resume(url: str, times: int) -> None:
 @pytest.mark.skipif(INSTALLED is None, reason=MISSING)
 def test_lost_connection_is_resumed_at_whichever_adapter_the_kernel_chooses(tmp_path: Path) -> None:
     async def lose_all(url: str) -> None:
-        await asyncio.gather(*(lose_and_resume(url, 8) for _ in range(4)))
+        async with asyncio.timeout(3 * PATIENCE_S):
+            await asyncio.gather(*(lose_and_resume(url, 8) for _ in range(4)))
 
     options = ("--resume-window-s", "60", "--drain-timeout-s", "1")
     with serving(tmp_path, "talk", *ADAPTERS, *options) as serve:

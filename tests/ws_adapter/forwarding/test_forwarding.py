@@ -32,9 +32,10 @@ from tests.ws_adapter.support.calls import Authority
 from tests.ws_adapter.support.conversation import CLOSE, INIT, append
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Client, Stage, running_adapter, until
-from ws_adapter.forwarding import forwarder
+from ws_adapter.forwarding import forwarder, relay
 from ws_adapter.forwarding.introduction import CHALLENGE_BYTES, Introductions
 from ws_adapter.resume.tokens import ResumeTokens
+from ws_adapter.server import listener
 from ws_adapter.web.signing_keys import parse_signing_keys
 
 KEY = b"0123456789abcdef0123456789abcdef"
@@ -48,6 +49,14 @@ def tmp_path() -> Iterator[Path]:
     """A short path: that of a Unix socket in it has room for a hundred characters."""
     with tempfile.TemporaryDirectory(prefix="forward-") as folder:
         yield Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No deadline strikes because the machine is slow."""
+    monkeypatch.setattr(forwarder, "REACH_S", PATIENCE_S)
+    monkeypatch.setattr(relay, "FIRST_ANSWER_S", PATIENCE_S)
+    monkeypatch.setattr(listener, "OPEN_TIMEOUT_S", PATIENCE_S)
 
 
 @dataclass
@@ -334,7 +343,8 @@ async def lost_session(two: Pair) -> tuple[str, int]:
 async def test_owner_that_cannot_be_reached_is_told_by_name_and_the_token_stays_good(
     fault: str, redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forwarder, "REACH_S", PATIENCE_S if fault != "silent" else 0.2)
+    if fault == "silent":
+        monkeypatch.setattr(forwarder, "REACH_S", 0.2)
     engine = ScriptedEngine(listen())
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -14,6 +14,7 @@ from ws_adapter.protocol.wire.limits import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, L
 from ws_adapter.web.rate_limit import Network
 from ws_adapter.web.signing_keys import SOURCE, parse_signing_keys
 from ws_adapter.worker.targets import check_target
+from ws_adapter.worker.transport.target import Target
 
 _MIB = 2**20
 
@@ -70,6 +71,24 @@ class AdapterOptions:
 
     dispatcher_password_file: Path | None = None
     """Password of the user in the URL, where the URL has none."""
+
+    peer_listen: str | None = None
+    """Where connections come that other adapters of the shared queue forward: `host:port`, where a port of 0
+    takes a free one, or `unix:path`. None takes none, and then a client can resume its session only here.
+    Needs a key of client secrets, which all adapters share, and beyond loopback certificates."""
+
+    peer_advertise: str | None = None
+    """Where they reach that, as `host:port` or `unix:path`; None is where it listens."""
+
+    peer_ca: Path | None = None
+    """PEM: the authority that signs the certificates of adapters, and of nobody else. With it they speak TLS
+    with each other, and both sides show their certificate. Read again on SIGHUP, as the next two are."""
+
+    peer_cert: Path | None = None
+    """PEM certificate chain of this adapter."""
+
+    peer_cert_key: Path | None = None
+    """PEM key of it, without a password."""
 
     worker_key: bytes | None = field(default=None, repr=False)
     """Shared with the workers, who take only leases signed with it; None if they have none."""
@@ -345,6 +364,46 @@ class AdapterOptions:
             )
         for worker in self.workers:
             check_target(worker)
+        self._check_peers()
+
+    def _check_peers(self) -> None:
+        """What adapters need to forward connections to each other."""
+        files = (self.peer_ca, self.peer_cert, self.peer_cert_key)
+        if self.peer_listen is None:
+            if self.peer_advertise is not None or any(files):
+                raise ConfigurationError(
+                    "peer_advertise, peer_ca, peer_cert and peer_cert_key mean nothing without --peer-listen."
+                )
+            return
+        if self.dispatcher is None:
+            raise ConfigurationError("peer_listen means nothing without --dispatcher URL.")
+        if self.client_secret_key is None and self.client_secret_key_file is None:
+            raise ConfigurationError(
+                "Adapters that forward connections sign with a shared key. Set ANTIPHON_CLIENT_SECRET_KEY "
+                "or pass --client-secret-key-file."
+            )
+        if any(files) and not all(files):
+            raise ConfigurationError(
+                "TLS between adapters needs an authority, a certificate and its key. "
+                "Pass --peer-ca, --peer-cert and --peer-cert-key."
+            )
+        host, _, port = self.peer_listen.rpartition(":")
+        is_unix = self.peer_listen.startswith("unix:") and self.peer_listen != "unix:"
+        is_port = port.isascii() and port.isdigit() and int(port) < 65_536
+        if not is_unix and (not host or "/" in host or not is_port):
+            raise ConfigurationError(f"peer_listen must be host:port or unix:path, not {self.peer_listen!r}.")
+        if not is_unix and not _is_loopback(host.strip("[]")) and self.peer_ca is None:
+            raise ConfigurationError(
+                f"Refusing to take forwarded connections on {host} without TLS, since keys of clients come "
+                "over them. Pass --peer-ca, --peer-cert and --peer-cert-key."
+            )
+        if self.peer_advertise is not None:
+            try:
+                Target.parse(self.peer_advertise)
+            except ValueError:
+                raise ConfigurationError(
+                    f"peer_advertise must be host:port or unix:path, not {self.peer_advertise!r}."
+                ) from None
 
     def _check_access(self) -> None:
         """Who may connect must be said, and said without contradiction."""
@@ -403,7 +462,8 @@ class AdapterOptions:
     def is_reloadable(self) -> bool:
         """Whether there is a file that is read again on SIGHUP."""
         files = (self.keys, self.client_secret_key_file, self.tls_cert, self.worker_ca, self.workers_file)
-        return any(file is not None for file in (*files, self.dispatcher_ca, self.dispatcher_cert))
+        shared = (self.dispatcher_ca, self.dispatcher_cert, self.peer_ca)
+        return any(file is not None for file in (*files, *shared))
 
     @property
     def proxies(self) -> tuple[Network, ...]:

@@ -369,7 +369,10 @@ class Session(ABC, Generic[Prepared]):
 
     @property
     def clip_rows(self) -> int:
-        """Embeddings of the sound in that portion, beyond the second that a unit has anyway."""
+        """Embeddings of the sound in that portion, beyond the second that a unit has anyway.
+
+        Of a replayed unit they are all that it has.
+        """
         return 0
 
     @property

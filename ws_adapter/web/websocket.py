@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
@@ -36,6 +36,7 @@ from websockets.frames import apply_mask  # type: ignore[attr-defined]
 from websockets.http11 import Response
 from websockets.protocol import State
 
+from antiphon.telemetry.port import NOWHERE
 from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.core.actions import Respond
@@ -86,13 +87,34 @@ LARGE: Final = 2**20
 """Only who is in the middle of a message longer than this is cut for want of room."""
 
 
+class Introduction(Protocol):
+    """What another adapter says first of a connection that it forwards."""
+
+    @property
+    def challenge(self) -> bytes:
+        """What is sent to it before."""
+
+    @property
+    def client(self) -> str:
+        """The address of the client, once it was introduced."""
+
+    def feed(self, data: bytes) -> bytes | None:
+        """Return what came behind the introduction; None as long as that is not whole.
+
+        Raises `Disconnected` if it is wrong.
+        """
+
+
 class PublicConnection(ServerConnection):
     """A connection whose messages stay undecoded: JSON is parsed from bytes, and UTF-8 is checked there.
 
-    `answer` answers a request that opens no WebSocket, `open_session` one that a session answers. The
-    connection is one of `coming` until it is lost, or its owner takes it out because its WebSocket is open.
-    Bytes of messages that are not whole are counted in `arriving`; all bytes received, and those of messages
-    sent, in `byte_count`.
+    `answer` answers a request that opens no WebSocket, `open_session` one that a session answers. `forward`
+    says whether a WebSocket may be another adapter's, and then calls `give_away` or `go_on`. With an
+    `introduction` another adapter forwards the connection of a client.
+
+    The connection is one of `coming` until it is lost, or its owner takes it out because its WebSocket is
+    open. Bytes of messages that are not whole are counted in `arriving`; all bytes received, and those of
+    messages sent, in `byte_count`.
     """
 
     def __init__(
@@ -103,10 +125,17 @@ class PublicConnection(ServerConnection):
         answer: Callable[["PublicConnection", HttpRequest], Awaitable[Response]],
         coming: "set[PublicConnection]",
         open_session: Callable[[HttpSocket], None],
+        forward: Callable[["PublicConnection"], bool] = lambda connection: False,
+        introduction: Callable[[], Introduction] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._open_session = open_session
+        self._forward = forward
+        self._is_put_off = False
+        """Whether it is not known yet which adapter serves the WebSocket."""
+        self._introduction = introduction() if introduction is not None else None
+        self._is_introduced = introduction is None
         self.http_request: HttpRequest | None = None
         """The first request, once it has come."""
         self.key: Key | None = None
@@ -114,6 +143,8 @@ class PublicConnection(ServerConnection):
         """The tenant of its sessions; empty if each connection is one of its own."""
         self.selection: Selection | Misdirected | None = None
         """What it is going to be, once its request was accepted."""
+        self.verdict: Verdict | None = None
+        """Why its session cannot be resumed, where that is known before it is looked for."""
         self.upgrade: Upgrade | None = None
         """Its trace, once its request was looked at."""
         self._is_held = False
@@ -148,6 +179,14 @@ class PublicConnection(ServerConnection):
         self.leave: Callable[[], None] = _nothing
         """Gives back the place of the connection among those of its client; called when it is lost."""
         self._on_lost: list[Callable[[], None]] = []
+
+    @property
+    def peer(self) -> str:
+        """The address that the client connected from, to this adapter or to the one that forwards it."""
+        if self._introduction is not None:
+            return self._introduction.client or NOWHERE
+        # There is none if the client left before its connection was accepted.
+        return self.remote_address[0] if self.remote_address else NOWHERE
 
     @property
     def closed_with(self) -> int | None:
@@ -212,6 +251,8 @@ class PublicConnection(ServerConnection):
         """Count the connection among those whose handshake is not over."""
         super().connection_made(transport)
         self._coming.add(self)
+        if self._introduction is not None:
+            self.transport.write(self._introduction.challenge)
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `when_lost`."""
@@ -227,8 +268,12 @@ class PublicConnection(ServerConnection):
     def data_received(self, data: bytes) -> None:
         """Hand the library the frames that may come, and an opening handshake before them."""
         self._byte_count.received += len(data)
-        if self._exchange is not None:
+        if not self._is_introduced:
+            self._be_introduced(data)
+        elif self._exchange is not None:
             self._exchange.data_received(data)
+        elif self._is_put_off:
+            self._request_reader.feed(data)
         elif self.http_request is not None:
             self._receive_frames(data)
         elif (request := self._request_reader.feed(data)) is not None:
@@ -236,22 +281,48 @@ class PublicConnection(ServerConnection):
             if request.fault is None and opens_session(request.method, request.path):
                 self._hand_over(request)
             elif request.wants_websocket:
-                head, frames = self._request_reader.split()
-                super().data_received(head)
-                self._receive_frames(frames)
+                self._is_put_off = self._forward(self)
+                if not self._is_put_off:
+                    self.go_on()
             else:
                 answer = partial(self._answer, self)
                 self._exchange = HttpExchange(self.transport, request, answer, self._may_send)
 
-    def _hand_over(self, request: HttpRequest) -> None:
-        """Leave the transport to a request that a session answers, and have the library forget it.
+    def _be_introduced(self, data: bytes) -> None:
+        """Read which client is behind another adapter, then what that client sends."""
+        assert self._introduction is not None
+        try:
+            rest = self._introduction.feed(data)
+        except Disconnected:
+            self.abort()
+            return
+        if rest is not None:
+            self._is_introduced = True
+            if rest:
+                self.data_received(rest)
 
-        The library cuts a transport on which no WebSocket opens in time.
+    def go_on(self) -> None:
+        """Open the WebSocket here."""
+        self._is_put_off = False
+        head, frames = self._request_reader.split()
+        super().data_received(head)
+        self._receive_frames(frames)
+
+    def give_away(self) -> tuple[asyncio.Transport, bytes, bytes]:
+        """Leave the transport to somebody else, and have the library forget it.
+
+        Returns it with the head of the request and what came behind that. The library would cut a transport
+        on which no WebSocket opens in time.
         """
         transport, self.transport = self.transport, _Gone()
-        _, rest = self._request_reader.split()
-        self._open_session(HttpSocket(transport, request, rest, self._arriving, self._byte_count))
+        head, rest = self._request_reader.split()
         self.connection_lost(None)
+        return transport, head, rest
+
+    def _hand_over(self, request: HttpRequest) -> None:
+        """Leave the transport to a request that a session answers."""
+        transport, _, rest = self.give_away()
+        self._open_session(HttpSocket(transport, request, rest, self._arriving, self._byte_count))
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """A client that has sent all of a plain request may still want the answer."""

@@ -596,6 +596,8 @@ class ResumeOutcome(StrEnum):
     """The session ended before its client came back."""
     REFUSED = "refused"
     """The token opened nothing."""
+    FORWARDED = "forwarded"
+    """Another adapter has the session: it counts there too."""
 
 
 # Of the adapter.

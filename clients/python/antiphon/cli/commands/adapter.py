@@ -96,6 +96,15 @@ def _add_deployment_options(command: argparse.ArgumentParser) -> None:
         help="JSON of antiphon serve on its processes, for the status page",
     )
     add("--reuse-port", action="store_true", help="share the ports with other adapters of this machine")
+    add(
+        "--peer-listen",
+        metavar="A",
+        help="take clients that come back at another adapter, as host:port or unix:path (default: none)",
+    )
+    add("--peer-advertise", metavar="A", help="where other adapters reach that (default: where it listens)")
+    add("--peer-ca", type=Path, metavar="FILE", help="PEM: signs the certificates of adapters only")
+    add("--peer-cert", type=Path, metavar="FILE", help="PEM: shown to other adapters")
+    add("--peer-cert-key", type=Path, metavar="FILE", help="PEM: the key of that certificate")
 
 
 def _add_worker_options(command: argparse.ArgumentParser) -> None:

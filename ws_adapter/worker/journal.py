@@ -130,8 +130,6 @@ class Journal:
         """Take note of an answer to a unit."""
         kept = self._log.unanswered.get(unit)
         if kept is None:
-            if answer.HasField("finalized"):
-                self._unfinalized.discard(unit)
             return
         if answer.HasField("audio"):
             width = 2 if answer.audio.encoding == common_pb2.AUDIO_ENCODING_PCM_S16LE else 4
@@ -140,14 +138,17 @@ class Journal:
             return
         del self._log.unanswered[unit]
         self._has_answers = True
-        if not answer.HasField("finalized"):
-            self._unfinalized.add(unit)
+        self._unfinalized.add(unit)
         if answer.done.HasField("record"):
             record = answer.done.record
             kept.record = record.SerializeToString()
             self._draws = (record.text_draws, record.speech_draws)
             self._log.keep(kept, record.end, kept.size, self._journals.share)
             self._count()
+
+    def finalized(self, unit: int) -> None:
+        """Take note that a unit is closed."""
+        self._unfinalized.discard(unit)
 
     def rewound(self, answer: pb.UnitsRewound) -> int:
         """Take note that an order to take back is answered; return the unit that the order named."""

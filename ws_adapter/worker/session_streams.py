@@ -301,6 +301,8 @@ class SessionStreams:
         if answer.HasField("done"):
             self._tell_in_order(messages.unit_done(unit, answer.done), unit)
         if self._is_automatic and answer.HasField("finalized"):
+            if self.journal is not None:
+                self.journal.finalized(unit)
             self._tell(Finalized(unit))
 
     def _tell_in_order(self, signal: Piece | UnitDone | Rewound, behind: int) -> None:

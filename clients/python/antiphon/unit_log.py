@@ -55,7 +55,7 @@ class UnitLog(Generic[Kept]):
             yield entry.kept
 
     def keep(self, kept: Kept, end: pb.UnitEnd, size: int, share: int | None = None) -> None:
-        """Keep an answered unit that came to `end` and takes `size` bytes; all together take at most `share`."""
+        """Keep an answered unit that came to `end` and takes `size` bytes, of `share` for all of them."""
         self._entries.append(_Entry(kept, size, end in _OPEN))
         self.held += size
         most = self._size if share is None else min(self._size, share)

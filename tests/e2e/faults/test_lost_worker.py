@@ -32,17 +32,17 @@ async def answer(
     units = recording.units(SILENCE_S)
     async with antiphon.connect(url) as client:
         async with client.duplex(seed=7) as session:
-            sent, told = 0, set[int | None]()
+            sent, told = 0, set[str | None]()
             async for event in session:
                 match event:
                     case antiphon.TextDelta():
                         text += event.text
-                        told.add(event.unit)
+                        told.add(event.input_id)
                     case antiphon.AudioDelta():
                         pieces.append(event.samples)
-                        told.add(event.unit)
+                        told.add(event.input_id)
                     case antiphon.Listening() | antiphon.Interrupted():
-                        told.add(event.unit)
+                        told.add(event.input_id)
                 if len(told) == len(units):
                     break
                 if sent == len(told) and sent < len(units):

@@ -235,7 +235,8 @@ class DuplexMachine(Deaf):
                 self._deadlines.leaves(now + signal.time_left_s)
             case Moved():
                 self._deadlines.leaves(None)
-                return self._told(self._flow.signal(signal, now), now)
+                told: list[Action] = [*map(Send, self._vocabulary.moved(signal.pause_s))]
+                return told + self._told(self._flow.signal(signal, now), now)
             case Failed():
                 return self._worker_failed(signal.reason, now)
         return []

@@ -373,7 +373,8 @@ class ScriptedSession:
         play, given = self.script.play(unit), self.given[unit]
         if isinstance(given, UnitInput) and given.recorded is not None:
             self.replayed[unit] = given.recorded
-            self._say(Done(unit, given.recorded.end, None, self._tokens, record=given.recorded, replayed=True))
+            end = given.recorded.end
+            self._say(Done(unit, end, None, self._tokens, record=given.recorded, replayed=True))
             return True
         if play.delay_s and not self._is_due(unit, play.delay_s):
             return False

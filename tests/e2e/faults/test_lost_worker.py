@@ -19,7 +19,7 @@ OPTIONS = ("--silence-tail-units", "0", "--max-lag-s", "600")
 @contextmanager
 def two_workers(*options: str) -> Iterator[tuple[Server, Server, str]]:
     """Two workers, of which the first one gets the first session, and the URL of their adapter."""
-    with running_worker(slots=1) as second, running_worker(slots=3, *options) as first:
+    with running_worker(slots=1) as second, running_worker(*options, slots=3) as first:
         with running_adapter(f"{first.address},{second.address}", *OPTIONS) as adapter:
             yield first, second, adapter.address.replace("http", "ws")
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.semconv import FailoverOutcome
+from tests.support.scrape import scrape
 from tests.support.scripted_engine import (
     INFO,
     PATIENCE_S,
@@ -22,7 +23,7 @@ from tests.support.scripted_engine import (
     speak,
     turn_end,
 )
-from tests.support.scrape import scrape
+from tests.ws_adapter.support import live_conversation as live
 from tests.ws_adapter.support.conversation import Event, append
 from tests.ws_adapter.support.stage import Client, Stage, running_adapter, until
 
@@ -39,8 +40,12 @@ class House:
     exits: list[AsyncExitStack]
     stage: Stage
 
-    async def lose(self, number: int) -> None:
-        """End a worker at once, as if it had crashed."""
+    def lose(self, number: int) -> None:
+        """Break the device of a worker: it ends at once."""
+        self.engines[number].break_device()
+
+    async def end(self, number: int) -> None:
+        """Tell a worker twice to end."""
         await self.exits[number].aclose()
 
     @property
@@ -94,7 +99,11 @@ async def units(client: Client, count: int) -> list[Event]:
 async def answer(client: Client) -> list[Event]:
     """All events of one unit, behind that of the end of a turn, if there was one."""
     told = [await client.next()]
-    while told[-1].get("kind") == "text" or told[-1].get("reason") == "turn_end":
+    while (
+        told[-1]["type"] == "session.moved"
+        or told[-1].get("kind") == "text"
+        or told[-1].get("reason") == "turn_end"
+    ):
         told.append(await client.next())
     return told
 
@@ -103,8 +112,9 @@ def text_of(events: list[Event]) -> str:
     return "".join(event.get("text", "") for event in events if event.get("kind") == "text")
 
 
+@pytest.mark.parametrize("is_told_to_end", [False, True])
 @pytest.mark.parametrize("step", ["prefill", "generate", "finalize"])
-async def test_worker_lost_in_a_unit_another_one_answers_it(step: str) -> None:
+async def test_worker_lost_in_a_unit_another_one_answers_it(step: str, is_told_to_end: bool) -> None:
     plays = (listen(), speak("Hello"), replace(speak(" there"), hold=step), turn_end(" you"), listen())
     async with house(*plays) as home, home.stage.client() as client:
         await client.begin()
@@ -114,7 +124,10 @@ async def test_worker_lost_in_a_unit_another_one_answers_it(step: str) -> None:
         await until(lambda: 3 in home.engines[first].session.heard)
         if step == "finalize":
             told += await answer(client)
-        await home.lose(first)
+        if is_told_to_end:
+            await home.end(first)
+        else:
+            home.lose(first)
         second = home.engines[1 - first]
         await until(lambda: second.sessions and 3 in second.session.given)
         second.session.release(step, 3)
@@ -122,7 +135,7 @@ async def test_worker_lost_in_a_unit_another_one_answers_it(step: str) -> None:
             told += await answer(client)
         told += await units(client, 2)
         assert text_of(told) == "Hello there you"
-        assert [event["type"] for event in told].count("session.closed") == 0
+        assert [event["type"] for event in told].count("session.moved") == 1
         assert list(second.session.replayed) == [1, 2] + [3] * (step == "finalize")
         assert list(second.session.heard) == [1, 2, 3, 4, 5]
         assert await home.outcome(FailoverOutcome.CONTINUED) == 1
@@ -136,7 +149,7 @@ async def test_words_of_a_unit_that_was_cut_off_are_told_once() -> None:
         first = home.at
         await client.send(append(1.0))
         await until(lambda: "generate" in [call[0] for call in home.engines[first].session.calls])
-        await home.lose(first)
+        home.lose(first)
         second = home.engines[1 - first]
         await until(lambda: second.sessions and 1 in second.session.given)
         second.session.release("generate", 1)
@@ -156,6 +169,25 @@ async def test_worker_that_drains_hands_its_session_over() -> None:
         assert list(home.engines[1 - first].session.replayed) == [1, 2]
         async with asyncio.timeout(PATIENCE_S):
             assert await home.workers[first].run == 0
+
+
+async def test_events_of_ws_duplex_tell_of_the_move() -> None:
+    async with house(*TALK) as home:
+        url = home.stage.url.replace("/v1/realtime?mode=audio", "/ws/duplex/adx_1")
+        async with home.stage.client(url) as client:
+            await client.expect_until("queue_done")
+            await client.send({"type": "prepare"})
+            await client.expect("prepared")
+            chunk = {"type": "audio_chunk", "audio_base64": append(1.0)["input"]["audio"]}
+            texts = []
+            for unit in range(5):
+                await client.send(chunk)
+                if unit == 2:
+                    home.engines[home.at].break_device()
+                while (event := await client.next())["type"] != "result":
+                    assert event["type"] == "session.moved"
+                texts.append(event["text"])
+            assert texts == ["", "Hello", " there", " you", ""]
 
 
 @pytest.mark.parametrize("step", ["generate", "finalize"])
@@ -191,7 +223,7 @@ async def test_session_waits_for_a_slot_before_newcomers() -> None:
         await other.begin()
         newcomer = await clients.enter_async_context(home.stage.client())
         await newcomer.expect("session.queued")
-        await home.lose(first)
+        home.lose(first)
         await one.send(append(1.0))
         await home.stage.until_queue(2)
         await other.socket.close()
@@ -201,6 +233,29 @@ async def test_session_waits_for_a_slot_before_newcomers() -> None:
         await newcomer.expect_until("session.queue_done")
 
 
+async def test_live_session_goes_on_at_another_worker() -> None:
+    plays = (listen(), replace(speak("word"), hold="generate"), turn_end(" you"))
+    async with house(*plays) as home:
+        url = home.stage.url.replace("realtime?mode=audio", "live/sessions")
+        async with home.stage.client(url) as client:
+            await client.send(live.start(model=REPLAYING.name))
+            await client.expect_until("session.started")
+            first = home.at
+            await client.send(live.append(1.0), live.append(1.0))
+            await until(lambda: 2 in home.engines[first].session.heard)
+            home.lose(first)
+            second = home.engines[1 - first]
+            await until(lambda: second.sessions and 2 in second.session.given)
+            second.session.release("generate", 2)
+            await client.send(live.append(1.0))
+            said = ""
+            while "you" not in said:
+                event = await client.next()
+                said += event["delta"] if event["type"] == "session.output_transcript.delta" else ""
+            assert said == "word you"
+            assert list(second.session.replayed) == [1]
+
+
 @pytest.mark.parametrize(
     ("info", "options"), [(INFO, {}), (REPLAYING, {"journal_s": 0}), (REPLAYING, {"journal_mib": 0})]
 )
@@ -208,12 +263,10 @@ async def test_session_without_a_journal_ends_with_its_worker(info: Any, options
     async with house(*TALK, info=info, **options) as home, home.stage.client() as client:
         await client.begin()
         await units(client, 1)
-        await home.lose(home.at)
+        home.lose(home.at)
         events, code = await client.end()
-        assert [event["type"] for event in events] == ["session.closed"] or [
-            event.get("error", {}).get("code") for event in events
-        ][:1] == ["inference_error"]
-        assert code in (1011, 1012)
+        assert [event["type"] for event in events] == ["error", "session.closed"]
+        assert code == 1011
 
 
 async def test_turn_longer_than_the_journal_ends_with_its_worker() -> None:
@@ -222,7 +275,7 @@ async def test_turn_longer_than_the_journal_ends_with_its_worker() -> None:
             await client.begin()
             await units(client, 4)
             first = home.at
-            home.engines[first].break_device()
+            home.lose(first)
             events, code = await client.end()
             assert [event["type"] for event in events] == ["error", "session.closed"]
             assert code == 1011
@@ -234,7 +287,7 @@ async def test_no_other_worker_ends_the_session_as_ever() -> None:
     async with house(*TALK, workers=1, no_worker_grace_s=0.1) as home, home.stage.client() as client:
         await client.begin()
         await units(client, 1)
-        home.engines[0].break_device()
+        home.lose(0)
         events, code = await client.end()
         assert [event["type"] for event in events] == ["error", "session.closed"]
         assert code == 1011
@@ -249,7 +302,7 @@ async def test_input_that_breaks_its_worker_breaks_two_and_no_third() -> None:
         await units(client, 1)
         await client.send(append(1.0))
         events, code = await client.end()
-        assert [event["type"] for event in events] == ["error", "session.closed"]
+        assert [event["type"] for event in events] == ["session.moved", "error", "session.closed"]
         assert code == 1011
         assert await home.outcome(FailoverOutcome.CONTINUED) == 1
         assert await home.outcome(FailoverOutcome.SUSPECT) == 1
@@ -279,7 +332,7 @@ async def test_client_that_leaves_while_its_session_moves_leaves_nothing() -> No
         async with home.stage.client() as client:
             await client.begin()
             await units(client, 1)
-            home.engines[0].break_device()
+            home.lose(0)
             await home.stage.until_queue(1)
             await client.send({"type": "session.close"})
             await client.end()

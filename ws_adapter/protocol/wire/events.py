@@ -265,7 +265,7 @@ class SessionResumed(ServerEvent, kw_only=True, tag="session.resumed"):
 
 
 class SessionMoved(ServerEvent, kw_only=True, tag="session.moved"):
-    """The worker of the session was lost or is leaving, and another one goes on. No input and no word is lost."""
+    """The worker of the session was lost or leaves, and another one goes on. No input and no word is lost."""
 
     pause_s: float
     """Seconds in which no unit was answered."""

@@ -1,5 +1,6 @@
 """Workers that are lost in the middle of a conversation with the shipped model: another one goes on."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 import antiphon
 from tests.e2e.conftest import Recording, Server, running_adapter, running_worker
+from tests.support.long import long
+from tests.support.patience import PATIENCE_S
 
 SILENCE_S = 5
 OPTIONS = ("--silence-tail-units", "0", "--max-lag-s", "600")
@@ -30,7 +33,7 @@ async def answer(
     """All that the model says, as text and as samples; `strike` is called once, while it speaks."""
     text, pieces = "", [np.zeros(0, np.float32)]
     units = recording.units(SILENCE_S)
-    async with antiphon.connect(url) as client:
+    async with asyncio.timeout(3 * PATIENCE_S), antiphon.connect(url) as client:
         async with client.duplex(seed=7) as session:
             sent, told = 0, set[str | None]()
             async for event in session:
@@ -54,7 +57,7 @@ async def answer(
     return text, np.concatenate(pieces)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=long), signal.SIGTERM])
 async def test_conversation_whose_worker_is_lost_equals_an_undisturbed_one(
     number: signal.Signals, recordings: list[Recording]
 ) -> None:
@@ -64,7 +67,11 @@ async def test_conversation_whose_worker_is_lost_equals_an_undisturbed_one(
         assert text
         assert samples.any()
 
-        disturbed = await answer(url, recording, lambda: os.kill(first.process.pid, number))
+        try:
+            disturbed = await answer(url, recording, lambda: os.kill(first.process.pid, number))
+        finally:
+            if number is signal.SIGSTOP:
+                os.kill(first.process.pid, signal.SIGCONT)
 
     assert disturbed[0] == text
     assert disturbed[1].shape == samples.shape

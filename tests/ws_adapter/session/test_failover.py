@@ -213,6 +213,22 @@ async def test_worker_that_drains_finishes_the_unit_that_it_has(step: str) -> No
         assert list(second.heard) == [1, 2, 3, 4]
 
 
+async def test_all_sessions_of_a_lost_worker_go_on() -> None:
+    async with house(*TALK, slots=8) as home, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(home.stage.client()) for _ in range(8)]
+        for client in clients:
+            await client.begin()
+        told = [await units(client, 2) for client in clients]
+        lost, kept = home.engines if len(home.engines[0].sessions) else home.engines[::-1]
+        moving = len(lost.sessions)
+        lost.break_device()
+        await until(lambda: len(kept.sessions) == 8)
+        for client, events in zip(clients, told, strict=True):
+            events += await units(client, 2)
+        assert [text_of(events) for events in told] == ["Hello there you"] * 8
+        assert await home.outcome(FailoverOutcome.CONTINUED) == moving
+
+
 async def test_session_waits_for_a_slot_before_newcomers() -> None:
     async with house(*TALK) as home, AsyncExitStack() as clients:
         one = await clients.enter_async_context(home.stage.client())

@@ -11,7 +11,6 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from antiphon.unit_log import UnitLog
-from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
 
 Parts: TypeAlias = tuple[bytes, ...]
@@ -126,21 +125,20 @@ class Journal:
         self._log.unanswered[unit] = _Unit(unit, parts)
         self._last = unit
 
-    def answered(self, unit: int, answer: pb.GenerateResponse) -> None:
-        """Take note of an answer to a unit."""
-        kept = self._log.unanswered.get(unit)
+    def spoke(self, unit: int, samples: int) -> None:
+        """Take note of so much sound of a unit."""
+        if (kept := self._log.unanswered.get(unit)) is not None:
+            kept.samples += samples
+
+    def done(self, unit: int, done: pb.UnitDone) -> None:
+        """Take note of the answer to a unit."""
+        kept = self._log.unanswered.pop(unit, None)
         if kept is None:
             return
-        if answer.HasField("audio"):
-            width = 2 if answer.audio.encoding == common_pb2.AUDIO_ENCODING_PCM_S16LE else 4
-            kept.samples += len(answer.audio.data) // width
-        if not answer.HasField("done"):
-            return
-        del self._log.unanswered[unit]
         self._has_answers = True
         self._unfinalized.add(unit)
-        if answer.done.HasField("record"):
-            record = answer.done.record
+        if done.HasField("record"):
+            record = done.record
             kept.record = record.SerializeToString()
             self._draws = (record.text_draws, record.speech_draws)
             self._log.keep(kept, record.end, kept.size, self._journals.share)

@@ -285,11 +285,8 @@ class SessionStreams:
                 self._replay.answered(answer)
                 return
             unit += self._offset
-        if self.journal is not None and unit:
-            if answer.HasField("rewound"):
-                unit = self.journal.rewound(answer.rewound)
-            else:
-                self.journal.answered(unit, answer)
+        if self.journal is not None and answer.HasField("rewound"):
+            unit = self.journal.rewound(answer.rewound)
         if self._is_automatic:
             self._last_prefilled = max(self._last_prefilled, unit)  # in order on this one stream
             if answer.HasField("prefilled"):
@@ -297,8 +294,12 @@ class SessionStreams:
         if answer.HasField("rewound"):
             self._tell_in_order(messages.rewound(unit, answer.rewound), 0)
         if (piece := messages.piece(answer, unit)) is not None:
+            if self.journal is not None:
+                self.journal.spoke(unit, len(piece.audio) // 4)
             self._tell_in_order(piece, unit)
         if answer.HasField("done"):
+            if self.journal is not None:
+                self.journal.done(unit, answer.done)
             self._tell_in_order(messages.unit_done(unit, answer.done), unit)
         if self._is_automatic and answer.HasField("finalized"):
             if self.journal is not None:

@@ -31,10 +31,10 @@ def send(journal: Journal, unit: int, audio: bytes = SECOND) -> None:
 def done(
     journal: Journal, unit: int, end: pb.UnitEnd = pb.UNIT_END_LISTEN, *, has_record: bool = True
 ) -> None:
-    answer = pb.GenerateResponse(unit=unit, done=pb.UnitDone(end=end))
+    answer = pb.UnitDone(end=end)
     if has_record:
-        answer.done.record.CopyFrom(pb.UnitRecord(end=end, sampled_ids=[unit], text_draws=10 * unit))
-    journal.answered(unit, answer)
+        answer.record.CopyFrom(pb.UnitRecord(end=end, sampled_ids=[unit], text_draws=10 * unit))
+    journal.done(unit, answer)
 
 
 def hear(journal: Journal, *ends: pb.UnitEnd) -> None:
@@ -140,8 +140,7 @@ def test_rewind_silences_units_that_were_not_heard_to_their_end() -> None:
     journal = journal_of()
     hear(journal, pb.UNIT_END_CHUNK)
     send(journal, 2)
-    audio = common_pb2.AudioChunk(data=bytes(400), encoding=common_pb2.AUDIO_ENCODING_PCM_F32LE)
-    journal.answered(2, pb.GenerateResponse(unit=2, audio=audio))
+    journal.spoke(2, 100)
     done(journal, 2, pb.UNIT_END_CHUNK)
     send(journal, 3)
     done(journal, 3, pb.UNIT_END_CHUNK)

@@ -3,15 +3,15 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 import antiphon
-from tests.e2e.conftest import Recording, Server, running_adapter, running_worker
+from tests.e2e.conftest import Recording, Server, running_adapter, running_worker, until_free
 from tests.support.long import long
 from tests.support.patience import PATIENCE_S
 
@@ -19,12 +19,13 @@ SILENCE_S = 5
 OPTIONS = ("--silence-tail-units", "0", "--max-lag-s", "600")
 
 
-@contextmanager
-def two_workers(*options: str) -> Iterator[tuple[Server, Server, str]]:
-    """Two workers, of which the first one gets the first session, and the URL of their adapter."""
-    with running_worker(slots=1) as second, running_worker(*options, slots=3) as first:
+@asynccontextmanager
+async def two_workers() -> AsyncIterator[tuple[Server, str]]:
+    """The worker that gets the first session, beside another one, and the URL of their adapter."""
+    with running_worker(slots=1) as second, running_worker(slots=3) as first:
         with running_adapter(f"{first.address},{second.address}", *OPTIONS) as adapter:
-            yield first, second, adapter.address.replace("http", "ws")
+            await until_free(adapter.address, 4, within_s=PATIENCE_S)
+            yield first, adapter.address.replace("http", "ws")
 
 
 async def answer(
@@ -62,7 +63,7 @@ async def test_conversation_whose_worker_is_lost_equals_an_undisturbed_one(
     number: signal.Signals, recordings: list[Recording]
 ) -> None:
     recording = max(recordings[:10], key=lambda each: len(each.reply))
-    with two_workers() as (first, _, url):
+    async with two_workers() as (first, url):
         text, samples = await answer(url, recording)
         assert text
         assert samples.any()

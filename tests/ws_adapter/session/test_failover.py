@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from antiphon.semconv import FailoverOutcome
 from tests.support.scrape import scrape
 from tests.support.scripted_engine import (
+    EVERYTHING,
     INFO,
     PATIENCE_S,
     REPLAYING,
@@ -24,8 +25,10 @@ from tests.support.scripted_engine import (
     turn_end,
 )
 from tests.ws_adapter.support import live_conversation as live
+from tests.ws_adapter.support import realtime_ga_conversation as realtime
 from tests.ws_adapter.support.conversation import Event, append
 from tests.ws_adapter.support.stage import Client, Stage, running_adapter, until
+from ws_adapter.session import slot
 
 LONG_S = 600.0
 TALK = (listen(), speak("Hello"), speak(" there"), turn_end(" you"), listen())
@@ -39,9 +42,11 @@ class House:
     workers: list[RunningWorker]
     exits: list[AsyncExitStack]
     stage: Stage
+    lost: set[int] = field(default_factory=set)
 
     def lose(self, number: int) -> None:
         """Break the device of a worker: it ends at once."""
+        self.lost.add(number)
         self.engines[number].break_device()
 
     async def end(self, number: int) -> None:
@@ -51,7 +56,8 @@ class House:
     @property
     def at(self) -> int:
         """Number of the one worker that has a session."""
-        (number,) = [n for n, engine in enumerate(self.engines) if is_held(engine)]
+        running = [number for number in range(len(self.engines)) if number not in self.lost]
+        (number,) = [number for number in running if is_held(self.engines[number])]
         return number
 
     async def value(self, name: str, **labels: str) -> float | None:
@@ -62,6 +68,13 @@ class House:
     async def outcome(self, outcome: FailoverOutcome) -> float | None:
         """How many failovers had this outcome."""
         return await self.value("antiphon_failovers_total", outcome=outcome.value)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No session is given up, and no unit left behind, because the machine is slow."""
+    monkeypatch.setattr(slot, "LONGEST_S", LONG_S)
+    monkeypatch.setattr(slot, "HAND_OVER_S", LONG_S)
 
 
 def is_held(engine: ScriptedEngine) -> bool:
@@ -269,6 +282,35 @@ async def test_live_session_goes_on_at_another_worker() -> None:
                 event = await client.next()
                 said += event["delta"] if event["type"] == "session.output_transcript.delta" else ""
             assert said == "word you"
+            assert list(second.session.replayed) == [1]
+
+
+async def test_realtime_session_of_a_model_that_takes_turns_goes_on() -> None:
+    plays = (listen(), replace(speak("word"), hold="generate"), turn_end(" you"), listen())
+    info = replace(EVERYTHING, replays_units=True)
+    async with house(*plays, info=info) as home:
+        url = home.stage.url.replace("mode=audio", f"model={info.name}")
+        async with home.stage.client(url) as client:
+            await client.expect_until("session.created")
+            await client.send(
+                realtime.update(**realtime.SEMANTIC), realtime.append(1.0), realtime.append(1.0)
+            )
+            await until(
+                lambda: any(2 in engine.sessions[-1].heard for engine in home.engines if engine.sessions)
+            )
+            first = home.at
+            home.lose(first)
+            second = home.engines[1 - first]
+            await until(lambda: second.sessions and 2 in second.session.given)
+            second.session.release("generate", 2)
+            await client.send(realtime.append(1.0))
+            done = await client.expect_until("response.done")
+            (item,) = done["response"]["output"]
+            assert item["content"][0]["transcript"] == "word you"
+            truncate = {"type": "conversation.item.truncate", "content_index": 0, "audio_end_ms": 500}
+            await client.send({**truncate, "item_id": item["id"]})
+            await client.expect_until("conversation.item.truncated")
+            await until(lambda: ("rewind", 2, 12_000) in second.session.calls)
             assert list(second.session.replayed) == [1]
 
 

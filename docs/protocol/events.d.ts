@@ -265,7 +265,7 @@ export namespace Realtime {
     /** Messages of the client that the session took; those after them were lost. */
     received: number;
   }
-  /** The worker of the session was lost or is leaving, and another one goes on. No input and no word is lost. */
+  /** The worker of the session was lost or leaves, and another one goes on. No input and no word is lost. */
   interface SessionMoved {
     type: "session.moved";
     /** Seconds in which no unit was answered. */
@@ -1283,7 +1283,7 @@ export namespace Duplex {
     /** Messages of the client that the session took; those after them were lost. */
     received: number;
   }
-  /** The worker of the session was lost or is leaving, and another one goes on. No input and no word is lost. */
+  /** The worker of the session was lost or leaves, and another one goes on. No input and no word is lost. */
   interface SessionMoved {
     type: "session.moved";
     /** Seconds in which no unit was answered. */

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from antiphon.listening import where
 from antiphon.redis import RedisTls, RedisUnusable, connect, read_password, read_tls
-from antiphon.semconv import SERVICE_ADAPTER
+from antiphon.semconv import JOURNAL_BYTES, SERVICE_ADAPTER
 from antiphon.telemetry.errors import TelemetryError
 from antiphon.telemetry.lag import measure_lag
 from antiphon.telemetry.providers import Telemetry, start
@@ -31,7 +31,7 @@ from ws_adapter.forwarding.acceptor import PeerAcceptor
 from ws_adapter.forwarding.forwarder import Forwarder
 from ws_adapter.forwarding.owners import Owners
 from ws_adapter.forwarding.tls import PeerTls
-from ws_adapter.observability.metrics import Metrics
+from ws_adapter.observability.metrics import Metrics, observe
 from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.options import AdapterOptions
 from ws_adapter.peers.base import Alone, Peer, Peers
@@ -54,6 +54,7 @@ from ws_adapter.session.readers import Readers
 from ws_adapter.session.services import Services
 from ws_adapter.web.files import read_files
 from ws_adapter.web.tls import Certificate
+from ws_adapter.worker.journal import Journals
 from ws_adapter.worker.registry import Registry
 from ws_adapter.worker.targets import read_targets
 from ws_adapter.worker.transport.dialler import dialler
@@ -296,7 +297,10 @@ def _assemble(
     named = options.workers if options.workers_file is None else read_targets(options.workers_file)
     registry = Registry(named, dial=dialler(worker_tls, metrics.worker_bytes))
     dispatcher = _dispatcher(options, redis_tls, registry, clock, queue_rules(options))
-    services = Services(options, dispatcher, registry, clock, load, Readers(), Detector(best_scorer()))
+    journals = Journals(options.journal_s, round(options.journal_mib * 2**20))
+    observe(telemetry.meter, JOURNAL_BYTES, lambda: journals.held_bytes)
+    detector = Detector(best_scorer())
+    services = Services(options, dispatcher, registry, clock, load, Readers(), detector, journals)
     detects = services.detector.name
     told = options.processes_file
     snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock, detects, peers, told)

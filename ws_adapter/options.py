@@ -291,6 +291,13 @@ class AdapterOptions:
     """How long a session whose connection was lost waits for its client to come back, 0 for not at all. At
     most `LONGEST_WINDOW_S`."""
 
+    journal_s: float = 60.0
+    """Seconds of a full-duplex session that are kept for another worker, should its own be lost; 0 keeps
+    none, and the session ends with its worker."""
+
+    journal_mib: float = 256.0
+    """What is kept of all sessions together: beyond it each keeps its share. 0 keeps none."""
+
     drain_timeout_s: float = 60.0
     """How long sessions may go on after the signal to stop."""
 
@@ -551,6 +558,7 @@ _NOT_NEGATIVE = """
     session_limit_realtime_s connections_per_address opens_per_min_per_address frames_per_s_per_address
     pages_per_min_per_address connections_per_key opens_per_min_per_key silence_tail_units
     direct_slots_per_caller direct_session_limit_s direct_idle_s
+    journal_s journal_mib
     max_inflight_mib max_cpu max_loop_lag_ms recordings_max_days recordings_max_gib drain_timeout_s
 """.split()
 

@@ -9,7 +9,7 @@ export namespace Realtime {
   /** What a client may send. */
   type ClientEvent = SessionInit | InputAppend | SessionClose;
   /** What the server sends. */
-  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | SessionResumed | ListenDelta | TextDelta | AudioDelta | SessionClosed | ErrorEvent;
+  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | SessionResumed | SessionMoved | ListenDelta | TextDelta | AudioDelta | SessionClosed | ErrorEvent;
   /** Opens the session. `payload` is required and may be empty. */
   interface SessionInit {
     type: "session.init";
@@ -264,6 +264,12 @@ export namespace Realtime {
     last_event: number;
     /** Messages of the client that the session took; those after them were lost. */
     received: number;
+  }
+  /** The worker of the session was lost or leaves, and another one goes on. No input and no word is lost. */
+  interface SessionMoved {
+    type: "session.moved";
+    /** Seconds in which no unit was answered. */
+    pause_s: number;
   }
   /** The model listens: with `response_id` that response is over, interrupted unless there is a `reason`. */
   interface ListenDelta {
@@ -1103,7 +1109,7 @@ export namespace Duplex {
   /** What a client may send. */
   type ClientEvent = Prepare | AudioChunk | VideoFrame | Pause | Resume | Interrupt | Stop | ClientDiagnostic;
   /** What the server sends. */
-  type ServerEvent = Queued | QueueUpdate | QueueDone | Prepared | SessionResumed | Result | Paused | Resumed | Interrupted | Stopped | Timeout | Error;
+  type ServerEvent = Queued | QueueUpdate | QueueDone | Prepared | SessionResumed | SessionMoved | Result | Paused | Resumed | Interrupted | Stopped | Timeout | Error;
   /** Opens the session. */
   interface Prepare {
     type: "prepare";
@@ -1276,6 +1282,12 @@ export namespace Duplex {
     last_event: number;
     /** Messages of the client that the session took; those after them were lost. */
     received: number;
+  }
+  /** The worker of the session was lost or leaves, and another one goes on. No input and no word is lost. */
+  interface SessionMoved {
+    type: "session.moved";
+    /** Seconds in which no unit was answered. */
+    pause_s: number;
   }
   /** The one answer to a unit, speaking or listening. Times in milliseconds; 0 where nothing applies. */
   interface Result {

@@ -217,6 +217,15 @@ class SessionTrace:
         span.end()
         self._group = None
 
+    def failover(self, since_s: float, attributes: Attributes, error: str) -> None:
+        """The span of a failover that is over, where the session is traced; `error` is why it failed."""
+        if not self.is_sampled:
+            return
+        span = self._start(semconv.SPAN_FAILOVER, None, since_s, {**self._attributes, **attributes})
+        if error:
+            _fail(span, error, is_ours=True)
+        span.end()
+
     # -------------------------------------------------------------------------------------------- the end
 
     def end(self, error: str, attributes: Attributes) -> None:

@@ -52,7 +52,7 @@ from ws_adapter.session.services import Services
 from ws_adapter.session.slot import Identity, Slot, SlotSource
 from ws_adapter.session.socket import ClientSocket
 from ws_adapter.web.message import Disconnected, Message
-from ws_adapter.worker.session_streams import SessionStreams, is_large, prefill_bytes
+from ws_adapter.worker.session_streams import is_large, prefill_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -224,16 +224,16 @@ class Session:
         match action:
             case Send():
                 self._tell(action)
-            case RunUnit() | RunTurn() | RunSegment() if self._streams is not None:
-                self._run(action, self._streams)
+            case RunUnit() | RunTurn() | RunSegment() if self._slot is not None and self._slot.takes_units:
+                self._run(action, self._slot)
             case TakeSlot():
                 self._take_slot(action.model)
             case LeaveSlot():
                 self._leave_slot()
-            case CancelUnits() if self._streams is not None:
-                self._streams.cancel(action.unit)
-            case Rewind() if self._streams is not None:
-                self._streams.rewind(action.unit, action.heard_samples)
+            case CancelUnits() if self._slot is not None:
+                self._slot.cancel(action.unit)
+            case Rewind() if self._slot is not None:
+                self._slot.rewind(action.unit, action.heard_samples)
             case OpenWorkerSession() if self._slot is not None:
                 if self._catalogue.allows(action.setup):
                     self._slot.open(action.setup)
@@ -259,24 +259,24 @@ class Session:
                 self._leave_slot()
                 self._closing = asyncio.create_task(self._close(action, self._patience_s))
 
-    def _run(self, run: Run, streams: SessionStreams) -> None:
+    def _run(self, run: Run, slot: Slot) -> None:
         """Gives a unit to the worker; what is large is made into bytes beside the loop."""
         traceparent = self._telemetry.units.ran(run)
         if self._sending is None and not is_large(run):
-            streams.run(run, traceparent)
+            slot.run(run, traceparent)
         else:
-            self._sending = asyncio.create_task(self._send_large(self._sending, run, streams, traceparent))
+            self._sending = asyncio.create_task(self._send_large(self._sending, run, slot, traceparent))
 
     async def _send_large(
-        self, before: asyncio.Task[None] | None, run: Run, streams: SessionStreams, traceparent: str
+        self, before: asyncio.Task[None] | None, run: Run, slot: Slot, traceparent: str
     ) -> None:
         """In the order of the units."""
         try:
             if before is not None:
                 await before
             message = await self._services.readers.do(lambda: prefill_bytes(run, traceparent), has_slot=True)
-            if self._streams is streams:
-                streams.run(run, traceparent, message)
+            if self._slot is slot:
+                slot.run(run, traceparent, message)
         except Exception:
             self.failed()
         finally:
@@ -334,7 +334,7 @@ class Session:
 
     def others_wait(self) -> bool:
         """Whether somebody waits for a slot such as this session holds."""
-        pool = self._slot.pool if self._slot is not None else None
+        pool = self._slot.pool if self._slot is not None and not self._slot.is_moving else None
         return pool is not None and self._services.dispatcher.is_contended(pool)
 
     def failed(self) -> None:
@@ -432,7 +432,7 @@ class Session:
         try:
             while apart := next((action for action in actions if isinstance(action, Apart)), None):
                 self._perform([action for action in actions if action is not apart])
-                then = await self._services.readers.do(apart.work, has_slot=self._streams is not None)
+                then = await self._services.readers.do(apart.work, has_slot=self._has_worker)
                 actions = then(self._clock.now())
             self._finish(actions, message, is_lost)
         except Exception:
@@ -525,8 +525,8 @@ class Session:
     # ---------------------------------------------------------------------------------- the slot
 
     @property
-    def _streams(self) -> SessionStreams | None:
-        return self._slot.streams if self._slot is not None else None
+    def _has_worker(self) -> bool:
+        return self._slot is not None and self._slot.takes_units
 
     def _take_slot(self, model: str) -> None:
         need = Need(model=model, models=self._catalogue.models)
@@ -551,6 +551,11 @@ class Session:
         self._worker = worker
         self._catalogue.pool = self._slot.pool if self._slot is not None else None
         self._perform(self._machine.granted(self._clock.now()))
+
+    def reattached(self, worker: str) -> None:
+        """See `Holder`."""
+        self._worker = worker
+        self._catalogue.pool = self._slot.pool if self._slot is not None else None
 
     def displaced(self) -> None:
         """See `Holder`."""

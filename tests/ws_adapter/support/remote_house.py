@@ -134,7 +134,7 @@ class RemoteHouse(InProcessHouse):
         options, clock = AdapterOptions(workers=("127.0.0.1:1",), grpc_port=0), LoopClock()
         load = Load(options.load_limits, clock)
         unused = cast(Any, None)
-        services = Services(options, self.adapter, self.registry, clock, load, unused, unused)
+        services = Services(options, self.adapter, self.registry, clock, load, unused, unused, unused)
         telemetry = start(SERVICE_ADAPTER, {})
         metrics = Metrics(telemetry.meter)
         servicer = DispatchServicer(services, Access(options, clock), metrics, lambda reason: None)

@@ -25,7 +25,7 @@ from ws_adapter.protocol.core.answer import Answer, Outcome, StandaloneText
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.reading import Reading
-from ws_adapter.protocol.core.signals import Failed, GoingAway, Ready, Signal, TextPurpose
+from ws_adapter.protocol.core.signals import Failed, GoingAway, Moved, Ready, Signal, TextPurpose
 from ws_adapter.protocol.core.state import State
 from ws_adapter.protocol.duplex.deadlines import Deadlines
 from ws_adapter.protocol.duplex.flow import Step, UnitFlow
@@ -221,6 +221,9 @@ class Live:
                 return []
             case Failed():
                 return self._worker_failed(signal.reason, now)
+            case Moved():
+                self._deadlines.leaves(None)
+                return self._said(self._flow.signal(signal, now), now)
             case _:
                 return self._said(self._flow.signal(signal, now), now)
 

@@ -14,12 +14,11 @@ from ws_adapter.protocol.core.signals import (
     OUTPUT_RATE_HZ,
     Finalized,
     Piece,
-    Prefilled,
     Ready,
-    Rewound,
     TextPurpose,
     UnitDone,
     UnitEnd,
+    UnitSignal,
 )
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.duplex.flow import Step, UnitFlow, summed
@@ -186,7 +185,7 @@ class Native:
         self.has_begun, self._purposes = True, ready.text_purposes
         return self._do(self._flow.begin(ready, now))
 
-    def signal(self, signal: Prefilled | Piece | UnitDone | Finalized | Rewound, now: float) -> list[Action]:
+    def signal(self, signal: UnitSignal, now: float) -> list[Action]:
         """The worker has news of a unit."""
         actions = self._do(self._flow.signal(signal, now))
         if isinstance(signal, Finalized):

@@ -40,7 +40,7 @@ _LISTEN: Final = (
 )
 _PUBLIC: Final = (
     *("default_realtime_mode", "live_interrupt", "voices", "allowed_origins", "trusted_proxies"),
-    *("no_page", "resume_window_s"),
+    *("no_page", "resume_window_s", "journal_s", "journal_mib"),
 )
 
 
@@ -265,6 +265,18 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
         type=seconds,
         metavar="S",
         help="wait for a client that lost its connection, 0: not at all (default 30)",
+    )
+    add(
+        "--journal-s",
+        type=seconds,
+        metavar="S",
+        help="of a full-duplex session keep the last S for another worker, 0: none (default 60)",
+    )
+    add(
+        "--journal-mib",
+        type=amount,
+        metavar="MIB",
+        help="all journals together; beyond it each session keeps its share (default 256)",
     )
     add("--no-page", action="store_true", help="do not serve the web page at /")
     add("--voices", type=Path, metavar="DIR", help="folder with default.wav, a voice clients may ask for")

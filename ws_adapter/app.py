@@ -48,6 +48,8 @@ from ws_adapter.server.pages import Pages
 from ws_adapter.server.runtime_settings import RuntimeSettings, queue_rules
 from ws_adapter.session.readers import Readers
 from ws_adapter.session.services import Services
+from ws_adapter.usage.accounts import Accounts
+from ws_adapter.usage.log import UsageLog
 from ws_adapter.web.files import read_files
 from ws_adapter.web.tls import Certificate
 from ws_adapter.worker.registry import Registry
@@ -161,6 +163,7 @@ class Adapter:
         parts.services.registry.start()
         parts.services.dispatcher.start()
         parts.peers.start()
+        parts.services.accounts.start()
         parts.services.load.start()
         watching = [
             asyncio.create_task(parts.snapshot.keep_fresh()),
@@ -195,6 +198,7 @@ class Adapter:
             for task in watching:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
+            await parts.services.accounts.close()
             await parts.peers.close()
             await parts.services.dispatcher.close()
             await parts.services.registry.stop()
@@ -261,7 +265,8 @@ def _assemble(
     load = Load(options.load_limits, clock)
     redis_tls = _redis_tls(options)
     peers = _peers(options, redis_tls, metrics, load, clock.unix(), lambda: snapshot.is_ready)
-    access = Access(options, clock, peers)
+    accounts = _accounts(options, redis_tls, metrics, clock)
+    access = Access(options, clock, peers, accounts)
     certificate = None
     if options.tls_cert is not None and options.tls_key is not None:
         certificate = Certificate(options.tls_cert, options.tls_key)
@@ -275,7 +280,9 @@ def _assemble(
     named = options.workers if options.workers_file is None else read_targets(options.workers_file)
     registry = Registry(named, dial=dialler(worker_tls, metrics.worker_bytes))
     dispatcher = _dispatcher(options, redis_tls, registry, clock, queue_rules(options))
-    services = Services(options, dispatcher, registry, clock, load, Readers(), Detector(best_scorer()))
+    services = Services(
+        options, dispatcher, registry, clock, load, Readers(), Detector(best_scorer()), accounts
+    )
     detects = services.detector.name
     told = options.processes_file
     snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock, detects, peers, told)
@@ -293,6 +300,8 @@ def _assemble(
         readable["file of settings"] = RuntimeSettings(services, access, reread).reload
     if options.keys is not None:
         readable["file of keys"] = access.reload
+    if accounts.log is not None:
+        readable["usage log"] = accounts.log.reopen
     if options.client_secret_key_file is not None:
         readable["keys of client secrets"] = access.reload_signing_keys
     if certificate is not None:
@@ -344,6 +353,18 @@ def _dispatcher(
 
     client = _redis(options.dispatcher, options, tls)
     return RedisDispatcher(client, registry, clock, rules, options.worker_key)
+
+
+def _accounts(options: AdapterOptions, tls: RedisTls | None, metrics: Metrics, clock: Clock) -> Accounts:
+    """What all sessions are counted in. Raises `ConfigurationError`."""
+    log = UsageLog(options.usage_log) if options.usage_log is not None else None
+    metrics.usage_log = log
+    book = None
+    if options.dispatcher is not None:
+        from ws_adapter.usage.shared import RedisBook
+
+        book = RedisBook(_redis(options.dispatcher, options, tls), secrets.token_hex(6))
+    return Accounts(clock, metrics.tenants, book, log)
 
 
 def _peers(

@@ -194,6 +194,10 @@ class AdapterOptions:
     voices: Path | None = None
     """Folder with `default.wav`, the reference voice for clients that ask for one."""
 
+    usage_log: Path | None = None
+    """File to which a JSON line is appended for each session that is over, see `ws_adapter.usage.line`.
+    Opened anew on SIGHUP. None writes none."""
+
     recordings: Path | None = None
     """Folder for recordings of all sessions; None records nothing."""
 
@@ -403,7 +407,8 @@ class AdapterOptions:
     def is_reloadable(self) -> bool:
         """Whether there is a file that is read again on SIGHUP."""
         files = (self.keys, self.client_secret_key_file, self.tls_cert, self.worker_ca, self.workers_file)
-        return any(file is not None for file in (*files, self.dispatcher_ca, self.dispatcher_cert))
+        others = (self.dispatcher_ca, self.dispatcher_cert, self.usage_log)
+        return any(file is not None for file in (*files, *others))
 
     @property
     def proxies(self) -> tuple[Network, ...]:

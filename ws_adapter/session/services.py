@@ -8,12 +8,14 @@ from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.load import Load
 from ws_adapter.session.readers import Readers
+from ws_adapter.usage.accounts import Accounts
 from ws_adapter.worker.registry import Registry
 
 
 @dataclass(slots=True)
 class Services:
-    """Where slots come from, what the process can bear, who reads what is long, and who hears speech."""
+    """Where slots come from, what the process can bear, who reads what is long, who hears speech, and who
+    counts what is used."""
 
     options: AdapterOptions
     """Replaced when settings are read again; a session keeps those it began with."""
@@ -23,3 +25,4 @@ class Services:
     load: Load
     readers: Readers
     detector: Detector
+    accounts: Accounts

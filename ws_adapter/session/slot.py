@@ -5,7 +5,7 @@ import logging
 from typing import Final, NamedTuple, Protocol
 
 from antiphon.semconv import Reason
-from ws_adapter.dispatch.base import ANYTHING, Lease, LeaseTerms, Need, Ticket
+from ws_adapter.dispatch.base import ANYTHING, Lease, LeaseTerms, Need, Priority, Ticket
 from ws_adapter.observability.session_telemetry import SessionTelemetry
 from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import sleep
@@ -13,6 +13,7 @@ from ws_adapter.process.errors import (
     AttachFailed,
     DispatcherUnavailable,
     QueueFull,
+    QuotaSpent,
     WaitCancelled,
     WaitExpired,
 )
@@ -24,6 +25,7 @@ from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CORRECTABLE, DEFECTS, VERDICTS, Verdict
 from ws_adapter.session.catalogue import mode_of
 from ws_adapter.session.services import Services
+from ws_adapter.usage.accounts import Meter
 from ws_adapter.worker.session_streams import SessionStreams
 
 logger = logging.getLogger(__name__)
@@ -87,13 +89,16 @@ class Holder(Protocol):
 
 
 class Identity(NamedTuple):
-    """Id and kind of a session, its label in the queue, its trace, and the tenant of its cached prompts."""
+    """Id and kind of a session, its label in the queue, its trace, the tenant of its cached prompts, what
+    counts its use, and its class in the queue."""
 
     session_id: str
     kind: Kind
     label: str
     trace_id: str
-    tenant: str = ""
+    tenant: str
+    meter: Meter
+    priority: Priority = Priority.NORMAL
 
 
 class SlotSource:
@@ -193,6 +198,9 @@ class Slot:
             if after is not None:
                 await asyncio.wait({after._task}, timeout=NEXT_SLOT_S)
             verdict = await self._hold_slots()
+        except QuotaSpent:
+            self._source.identity.meter.on_spent()
+            return
         except tuple(_REFUSALS) as refusal:
             verdict = _REFUSALS[type(refusal)]
         except Exception:
@@ -229,6 +237,7 @@ class Slot:
         with telemetry:
             services, identity = source.services, source.identity
             max_wait_s = services.options.queue_max_wait_s
+            await identity.meter.admit()
             async with services.dispatcher.acquire(
                 identity.kind,
                 max_wait_s,
@@ -236,17 +245,20 @@ class Slot:
                 label=identity.label,
                 again=again,
                 terms=source.terms,
+                priority=identity.priority,
             ) as ticket:
                 lease = await self._wait(ticket)
                 self.pool, self._target = lease.pool, lease.target
-                telemetry.granted(lease, services.registry.model(lease.target))
+                model = services.registry.model(lease.target)
+                telemetry.granted(lease, model)
                 if self._is_given_up:
                     return
                 self._lost = self._leaves_at = None
-                self.streams = streams = await self._attach(lease)
-                telemetry.attached()
-                self._holder.attached(f"{lease.worker_id}/{lease.slot}")
-                await streams.ended()
+                with identity.meter.slot(model):
+                    self.streams = streams = await self._attach(lease)
+                    telemetry.attached()
+                    self._holder.attached(f"{lease.worker_id}/{lease.slot}")
+                    await streams.ended()
                 self.streams = None
                 if self._lost is not None and not self._is_given_up:
                     raise AttachFailed(self._lost)

@@ -36,7 +36,7 @@ ADMIN_PORT: Final[dict[str, Any]] = {
 
 _LISTEN: Final = (
     *("host", "port", "allow_anonymous", "auth", "keys"),
-    *("tls_cert", "tls_key", "tls_port", "recordings"),
+    *("tls_cert", "tls_key", "tls_port", "recordings", "usage_log"),
 )
 _PUBLIC: Final = (
     *("default_realtime_mode", "live_interrupt", "voices", "allowed_origins", "trusted_proxies"),
@@ -233,6 +233,7 @@ def add_listen_options(command: argparse.ArgumentParser) -> None:
     add("--tls-cert", type=Path, metavar="FILE", help="PEM: speak TLS too")
     add("--tls-key", type=Path, metavar="FILE", help="PEM: the key of the certificate")
     add("--tls-port", type=port, metavar="PORT", help="0 takes any free one (default 8443)")
+    add("--usage-log", type=Path, metavar="FILE", help="a JSON line for each session (default: none)")
     add("--recordings", type=Path, metavar="DIR", help="record every session there (default: none)")
 
 

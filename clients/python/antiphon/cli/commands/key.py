@@ -16,6 +16,9 @@ _FIELDS: Final = {
     "connections": ("N", "most at once (default: that of the adapter)"),
     "opens_per_min": ("N", "attempts to connect (default: that of the adapter)"),
     "direct_slots": ("N", "most slots of direct callers at once (default: that of the adapter)"),
+    "seconds_per_day": ("S", "most seconds of slots in a day of UTC (default: any)"),
+    "tokens_per_day": ("N", "most tokens in such a day (default: any)"),
+    "priority": ("CLASS", "low, normal or high in the queue (default normal)"),
 }
 """Fields of a line in a file of keys."""
 

@@ -1,0 +1,209 @@
+"""Quotas at a real adapter with a real worker: two tenants, what each of them may use, and what is written."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.support.patience import PATIENCE_S
+from tests.support.redis_server import RedisServer
+from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker, write
+from tests.ws_adapter.observability.test_metrics import figures, scrape
+from tests.ws_adapter.support.chat_conversation import request
+from tests.ws_adapter.support.conversation import CLOSE, Event, append
+from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.stage import Client, ManualClock, Stage, running_adapter, until
+from ws_adapter.usage.line import UsageLine, decode
+
+CHAT = "/ws/chat"
+AUDIO = "/v1/realtime?mode=audio"
+DIALECTS = [
+    (AUDIO, "quota_exceeded"),
+    ("/ws/duplex/adx_1", "quota_exceeded"),
+    ("/v1/realtime?mode=chat", "quota_exceeded"),
+    ("/v1/realtime?model=scripted", "insufficient_quota"),
+]
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyFile:
+    keys = KeyFile(tmp_path / "keys", "admin")
+    keys.add("spender", seconds_per_day="60")
+    keys.add("other", seconds_per_day="3600")
+    return keys
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "usage.jsonl"
+
+
+@asynccontextmanager
+async def served(keys: KeyFile, log: Path, *script: Any, **options: Any) -> AsyncIterator[Stage]:
+    engine = ScriptedEngine(*(script or (listen(),)), slots=4, info=EVERYTHING, repeat=True)
+    options = {"clock": ManualClock(), "auth": "keys", "keys": keys.path, "usage_log": log, **options}
+    async with running_worker(engine, slots=4, dispatcher=options.get("dispatcher")) as worker:
+        workers = () if "dispatcher" in options else (worker.address,)
+        async with running_adapter(*workers, **options) as stage:
+            yield stage
+
+
+@asynccontextmanager
+async def client(stage: Stage, keys: KeyFile, name: str, path: str = AUDIO) -> AsyncIterator[Client]:
+    url = stage.address.replace("http", "ws") + path
+    async with stage.client(url, additional_headers=keys.bearer(name)) as one:
+        yield one
+
+
+async def status_of(stage: Stage, keys: KeyFile, name: str) -> tuple[int, str, str]:
+    """Status, code and `Retry-After` of what a WebSocket is answered."""
+    url = stage.address.replace("http", "ws") + AUDIO
+    with pytest.raises(InvalidStatus) as refusal:
+        await connect(url, additional_headers=keys.bearer(name))
+    response = refusal.value.response
+    told = json.loads(response.body or b"{}")
+    return response.status_code, told["error"]["code"], response.headers["Retry-After"]
+
+
+async def pass_time(stage: Stage, seconds: int) -> None:
+    """Lets time pass second by second, so that clients and workers keep up."""
+    assert isinstance(stage.clock, ManualClock)
+    for _ in range(seconds):
+        await stage.clock.advance(1)
+
+
+def lines(log: Path) -> list[UsageLine]:
+    return [decode(text) for text in log.read_bytes().splitlines()]
+
+
+async def written(log: Path, count: int) -> list[UsageLine]:
+    await until(lambda: len(log.read_bytes().splitlines()) >= count)
+    return lines(log)
+
+
+async def test_one_key_spends_its_quota_while_the_other_talks_on(keys: KeyFile, log: Path) -> None:
+    async with served(keys, log, session_limit_audio_s=0, duplex_idle_s=10_000) as stage:
+        async with client(stage, keys, "spender") as spender, client(stage, keys, "other") as other:
+            await spender.begin()
+            await other.begin()
+            await pass_time(stage, 65)
+
+            told, close = await spender.end()
+            assert [event["error"]["code"] for event in told if event["type"] == "error"] == ["quota_exceeded"]
+            assert close == 1008
+            await other.send(append(1.0))
+            await other.expect("listen")
+            status, code, retry = await status_of(stage, keys, "spender")
+            assert (status, code) == (429, "quota_exceeded")
+            assert 0 < int(retry) <= 86_400
+            await other.send(CLOSE)
+            await other.rest()
+
+        spent, talked = await written(log, 2)
+        assert (spent.key, spent.reason, spent.mode, spent.via) == (
+            *("spender", "quota_exceeded", "audio_duplex", "websocket"),
+        )
+        assert 60 <= spent.seconds <= 62
+        assert (talked.key, talked.reason, talked.model) == ("other", "user_stop", EVERYTHING.name)
+        assert talked.seconds >= spent.seconds
+
+
+@pytest.mark.parametrize(("path", "code"), DIALECTS)
+async def test_session_that_begins_without_quota_ends_in_the_words_of_its_protocol(
+    keys: KeyFile, log: Path, path: str, code: str
+) -> None:
+    keys.change("spender", seconds_per_day="1")
+    async with served(keys, log) as stage:
+        async with client(stage, keys, "spender") as first:
+            await first.expect_until("session.queue_done")
+        await written(log, 1)
+        async with client(stage, keys, "spender", path) as second:
+            told: list[Event] = []
+            with suppress(ConnectionClosed):
+                await second.socket.send(json.dumps({"type": "session.update", "session": {}}))
+            told, close = await second.end()
+
+        assert close == 1008
+        codes = [(event.get("error") or event) for event in told if event["type"] in ("error", "stopped")]
+        assert code in json.dumps(codes)
+
+
+async def test_sessions_that_are_opened_and_dropped_are_paid_for(keys: KeyFile, log: Path) -> None:
+    """Attack: a tenant opens and drops sessions, so that none of them lasts long enough to be counted."""
+    keys.change("spender", seconds_per_day="5")
+    async with served(keys, log) as stage:
+        for number in range(5):
+            async with client(stage, keys, "spender") as dropped:
+                await dropped.expect_until("session.queue_done")
+                dropped.vanish()
+            await written(log, number + 1)
+
+        async with client(stage, keys, "spender") as late:
+            assert (await late.end())[1] == 1008
+        assert (await status_of(stage, keys, "spender"))[0] == 429
+        assert [line.seconds for line in (await written(log, 6))] == [1.0] * 5 + [0.0]
+
+
+async def test_tokens_of_a_chat_are_spent_and_written(keys: KeyFile, log: Path) -> None:
+    keys.add("reader", tokens_per_day="1000")
+    says = replace(write("Seven.", "Eight."), tokens=600)
+    async with served(keys, log, says) as stage:
+        for _ in range(2):
+            async with client(stage, keys, "reader", CHAT) as chat:
+                await chat.send(request())
+                assert (await chat.end())[1] == 1000
+            await asyncio.sleep(0)
+        first, second = await written(log, 2)
+        assert (first.key, first.dialect, first.output_tokens) == ("reader", "chat", 600)
+        assert second.output_tokens == 600
+
+        async with client(stage, keys, "reader", CHAT) as chat:
+            await chat.send(request())
+            told, close = await chat.end()
+        assert (told[-1]["code"], close) == ("quota_exceeded", 1008)
+
+
+async def test_invented_keys_leave_nothing_behind(keys: KeyFile, log: Path) -> None:
+    """Attack: thousands of keys that nobody made, for memory, series of figures and lines of the log."""
+    async with served(keys, log, opens_per_min_per_address=0, admin_port=0) as stage:
+        before = len((await scrape(stage, keys)).splitlines())
+        accounts = stage.adapter
+        for number in range(2000):
+            status, _, _ = await stage.request("/v1/models", headers={"Authorization": f"Bearer ak_{number}"})
+            assert status == 401
+        for number in range(50):
+            url = stage.address.replace("http", "ws") + AUDIO
+            with pytest.raises(InvalidStatus):
+                await connect(url, additional_headers={"Authorization": f"Bearer ak_{number}"})
+        assert accounts is not None
+        after = (await scrape(stage, keys)).splitlines()
+        assert [line for line in after if "antiphon_tenant" in line and "ak_" in line] == []
+        assert len(after) <= before + 20
+        assert log.read_bytes() == b""
+
+
+async def test_figures_name_the_keys(keys: KeyFile, log: Path) -> None:
+    async with served(keys, log, admin_port=0) as stage:
+        async with client(stage, keys, "other") as one:
+            await one.begin()
+            await one.send(CLOSE)
+            await one.rest()
+        await written(log, 1)
+
+        told = await figures(stage, keys)
+
+    assert told is not None
+
+
+@pytest.mark.usefixtures("patient_peers")
+async def test_quota_is_shared_by_adapters_of_one_redis(
+    keys: KeyFile, log: Path, redis_server: RedisServer
+) -> None:
+    assert PATIENCE_S

@@ -134,6 +134,8 @@ class Adapter:
         """That of the administration, once it listens."""
         self.grpc_port: int | None = None
         """That for direct callers, once it listens."""
+        self.accounts: Accounts | None = None
+        """What its sessions are counted in, once it runs."""
         self._options = options
         self._clock = clock
         self._telemetry = telemetry
@@ -158,6 +160,7 @@ class Adapter:
         # Asking twice is no hurry: only a second signal is.
         parts = _assemble(self._options, self._clock, self._telemetry, self._interrupted.set, self._reread)
         self._reload = parts.reload
+        self.accounts = parts.services.accounts
         if parts.recorder is not None:
             parts.recorder.start()
         parts.services.registry.start()

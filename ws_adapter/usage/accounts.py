@@ -258,12 +258,18 @@ class Accounts:
                 logger.exception("the quota of a session could not be looked after")
 
     def _look_after(self, meter: Meter) -> None:
-        charge, now = meter.charge, self.clock.now()
-        take = charge.ask(now)
-        if take is not None:
-            self._take(meter, take)
-        # While nothing can be booked the session goes on, and is booked afterwards.
-        if charge.is_spent(now) and not charge.is_asking:
+        take = meter.charge.ask(self.clock.now())
+        if take is None:
+            return
+        # While nothing can be booked no answer comes: the session goes on, and is booked afterwards.
+        asked = self._take(meter, take)
+        if asked.done():
+            self._end_spent(meter)
+        else:
+            asked.add_done_callback(lambda _: self._end_spent(meter))
+
+    def _end_spent(self, meter: Meter) -> None:
+        if meter in self._open and meter.charge.is_spent(self.clock.now()):
             self._open.pop(meter, None)
-            self._remember(charge.tenant)
+            self._remember(meter.charge.tenant)
             meter.on_spent()

@@ -215,8 +215,10 @@ class Loan:
         while True:
             is_last = self._is_given_up or self._clock.now() >= end
             holds = await self._holds(lease)
-            if holds or (holds is False and is_last):
-                return holds
+            if holds or self._registry.used(lease.target, lease.epoch) is not None:
+                return True  # a short session may be over before anybody asks
+            if holds is False and is_last:
+                return False
             await self._pause(ASK_S if is_last else min(ASK_S, end - self._clock.now()))
 
     async def _until_over(self, lease: Lease) -> None:
@@ -226,6 +228,8 @@ class Loan:
     async def _holds(self, lease: Lease) -> bool | None:
         """Whether the worker has a session with this lease; None while it does not answer."""
         holds = await self._registry.holds(lease.target, lease.worker_id, lease.epoch)
+        if (used := self._registry.used(lease.target, lease.epoch)) is not None:
+            self._meter.used_so_far(*used)
         now = self._clock.now()
         if holds is not None:
             self._heard_at = now

@@ -149,6 +149,10 @@ def _demand(request: pb.AcquireRequest, entry: Pass, options: AdapterOptions) ->
         raise Refused(AcquireReason.NOT_ALLOWED, message, field="kind")
     if not rights.allows_model(request.model):
         raise Refused(AcquireReason.NOT_ALLOWED, "the key is not for this model", field="model")
+    if entry.key is not None and entry.key.limits.tokens_per_day is not None:
+        # Nobody can end a direct session when its tokens are spent.
+        message = "a key with tokens_per_day opens no direct sessions"
+        raise Refused(AcquireReason.NOT_ALLOWED, f"{message}; connect by WebSocket, or use another key")
     max_wait_s = longest_s = options.queue_max_wait_s
     if request.HasField("max_wait"):
         wait_s = request.max_wait.seconds + request.max_wait.nanos / 1e9

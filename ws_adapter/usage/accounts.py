@@ -104,6 +104,10 @@ class Meter:
         self._output_tokens += output_tokens
         self.charge.tokens += input_tokens + output_tokens
 
+    def used_so_far(self, input_tokens: int, output_tokens: int) -> None:
+        """Count tokens by their totals, which never fall."""
+        self.used(max(0, input_tokens - self._input_tokens), max(0, output_tokens - self._output_tokens))
+
     def end(self, reason: str) -> None:
         """The session is over: book the rest, and write its line. Harmless when repeated.
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from ws_adapter.direct.server import DirectServer
+    from ws_adapter.usage.shared_keys import SharedKeys
 
 logger = logging.getLogger(__name__)
 
@@ -173,6 +174,8 @@ class Adapter:
             asyncio.create_task(measure_lag(parts.snapshot.metrics.loop_lag)),
         ]
         try:
+            if parts.shared_keys is not None:
+                await parts.shared_keys.start()
             addresses = await self._listen(parts)
             parts.expiry.look()
             logger.info("speech is detected by %s", parts.services.detector.name)
@@ -201,6 +204,8 @@ class Adapter:
             for task in watching:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
+            if parts.shared_keys is not None:
+                await parts.shared_keys.close()
             await parts.services.accounts.close()
             await parts.peers.close()
             await parts.services.dispatcher.close()
@@ -246,6 +251,7 @@ class _Parts:
     recorder: Recorder | None
     direct: "DirectServer | None"
     expiry: KeyExpiry
+    shared_keys: "SharedKeys | None"
     reload: Callable[[], None]
 
 
@@ -325,6 +331,7 @@ def _assemble(
         recorder,
         direct,
         expiry,
+        _shared_keys(options, redis_tls, access, expiry),
         reload=lambda: _reload(readable, expiry),
     )
 
@@ -356,6 +363,21 @@ def _dispatcher(
 
     client = _redis(options.dispatcher, options, tls)
     return RedisDispatcher(client, registry, clock, rules, options.worker_key)
+
+
+def _shared_keys(
+    options: AdapterOptions, tls: RedisTls | None, access: Access, expiry: KeyExpiry
+) -> "SharedKeys | None":
+    """The keys that Redis holds, if those count. Raises `ConfigurationError`."""
+    if options.auth != "redis" or options.dispatcher is None:
+        return None
+    from ws_adapter.usage.shared_keys import SharedKeys
+
+    def take(text: str) -> None:
+        access.use_keys(text)
+        expiry.look()
+
+    return SharedKeys(_redis(options.dispatcher, options, tls), take)
 
 
 def _accounts(options: AdapterOptions, tls: RedisTls | None, metrics: Metrics, clock: Clock) -> Accounts:

@@ -26,7 +26,7 @@ from ws_adapter.resume.tokens import ResumeTokens
 from ws_adapter.server import responses
 from ws_adapter.usage.accounts import Accounts
 from ws_adapter.web.client_secrets import PREFIX, ClientSecrets
-from ws_adapter.web.keys import Key, Keys
+from ws_adapter.web.keys import SHARED, Key, Keys
 from ws_adapter.web.rate_limit import (
     Allowance,
     Allowances,
@@ -135,7 +135,7 @@ class Access:
         clients in too, and `accounts` know whose quota is spent. Raises `ConfigurationError`."""
         self._accounts = accounts
         self._peers = peers or Alone()
-        self._keys = Keys(options.keys) if options.keys is not None else None
+        self._keys = Keys(options.keys) if options.auth != "off" else None
         self._signing_key_file = options.client_secret_key_file
         in_environment = options.client_secret_key
         signing_keys: tuple[bytes, ...] = ()
@@ -168,6 +168,11 @@ class Access:
         """Reads the file of keys again. Raises `ConfigurationError`, and then all stays as it was."""
         if self._keys is not None:
             self._keys.reload()
+
+    def use_keys(self, text: str) -> None:
+        """Takes the keys that adapters share. Raises `ConfigurationError`, and then all stays as it was."""
+        if self._keys is not None:
+            self._keys.use(text, SHARED)
 
     def reload_signing_keys(self) -> None:
         """Read the keys of client secrets again. Raises `ConfigurationError`, and then they stay as they
@@ -355,6 +360,10 @@ class Access:
         if not secret:
             message = f"a key is needed: {_WHERE}"
             raise Denied(Rejection.AUTH, responses.unauthorized(message, asks=by_password))
+        if self._keys.are_unknown:
+            # Of a key nobody can say whether it is good: it is not refused for good.
+            message = "the keys cannot be looked up at the moment; try again later"
+            raise Denied(Rejection.AUTH, responses.unavailable(message))
         key = self._keys.find(secret)
         has_expired = key is not None and key.has_expired(self._clock.unix())
         if key is None or has_expired:

@@ -325,6 +325,11 @@ def quota_spent(message: str, retry_s: int) -> Response:
     return problem(HTTPStatus.TOO_MANY_REQUESTS, "quota_exceeded", message, Retry_After=str(retry_s))
 
 
+def unavailable(message: str) -> Response:
+    """What a request needs is not there for the moment."""
+    return problem(HTTPStatus.SERVICE_UNAVAILABLE, "service_unavailable", message, Retry_After="2")
+
+
 def refused(status: HTTPStatus) -> Response:
     """A request that is no proper opening handshake, or that we could not answer."""
     if status is HTTPStatus.UPGRADE_REQUIRED:

@@ -32,6 +32,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _MODEL: Final = re.compile(r"[!-+\--~]{1,128}")
 ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]{1,255}")
+SHARED: Final = "the shared keys"
+"""Where keys come from that adapters share, for messages."""
+
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\dZ)?")
 _SHOWN_NAME: Final = re.compile(r"[a-z_]{1,32}")
 _LONGEST_SHOWN: Final = 64
@@ -135,6 +138,11 @@ class Keys:
         """By their hashes."""
         self.reload()
 
+    @property
+    def are_unknown(self) -> bool:
+        """Whether no key was read so far."""
+        return not self._keys
+
     def reload(self) -> None:
         """Reads the file again. Raises `ConfigurationError`, and then the keys stay as they were."""
         if self._path is not None:
@@ -178,14 +186,23 @@ class _Unreadable(Exception):
     """A line is wrong; the message says what is, without showing what may be a secret."""
 
 
+def read_key_file(path: Path) -> tuple[str, int]:
+    """Return the text of a file of keys and how many keys it has. Raises `ConfigurationError`."""
+    text = _text(path)
+    return text, len(_parse_all(text, str(path)))
+
+
 def _read(path: Path) -> Mapping[str, Key]:
+    return _parse_all(_text(path), str(path))
+
+
+def _text(path: Path) -> str:
     try:
-        text = path.read_text("utf-8")
+        return path.read_text("utf-8")
     except OSError as error:
         raise ConfigurationError(f"Cannot read the keys in {path}: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"Cannot read the keys in {path}: the file is not UTF-8 text.") from None
-    return _parse_all(text, str(path))
 
 
 def _parse_all(text: str, source: str) -> Mapping[str, Key]:

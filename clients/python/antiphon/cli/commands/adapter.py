@@ -228,7 +228,7 @@ def add_listen_options(command: argparse.ArgumentParser) -> None:
     add("--host", help="address to listen on (default 127.0.0.1)")
     add("--port", type=port, help="0 takes any free one (default 8006)")
     add("--allow-anonymous", action="store_true", help="serve beyond this machine without a key")
-    add("--auth", choices=("off", "keys"), metavar="HOW", help="off or keys (default off)")
+    add("--auth", choices=("off", "keys", "redis"), metavar="HOW", help="off, keys or redis (default off)")
     add("--keys", type=Path, metavar="FILE", help="keys of clients, see antiphon key")
     add("--tls-cert", type=Path, metavar="FILE", help="PEM: speak TLS too")
     add("--tls-key", type=Path, metavar="FILE", help="PEM: the key of the certificate")

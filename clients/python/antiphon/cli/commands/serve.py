@@ -165,7 +165,7 @@ def _queue(stack: Stack) -> str:
 
 def _access(arguments: argparse.Namespace) -> str:
     """Who may use it."""
-    if "keys" in arguments:
+    if "keys" in arguments or vars(arguments).get("auth") == "redis":
         return "keys"
     return f"no key: {'open to the network' if 'allow_anonymous' in arguments else 'loopback only'}"
 

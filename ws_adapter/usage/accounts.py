@@ -96,6 +96,7 @@ class Meter:
                 self._open.pop(signal.unit, None)
                 self.used(signal.tokens.input_tokens, signal.tokens.output_tokens)
             case Ready():
+                self._lose_units()  # those of a slot before
                 self.used(signal.prompt_tokens, 0)
 
     def used(self, input_tokens: int, output_tokens: int) -> None:
@@ -117,8 +118,7 @@ class Meter:
         if self._is_over:
             return
         self._is_over = True
-        self.used(sum(self._open.values()), 0)
-        self._open.clear()
+        self._lose_units()
         accounts, charge, about = self._accounts, self.charge, self._about
         accounts.settle(self)
         seconds = charge.spent_ms(accounts.clock.now()) / 1000
@@ -142,6 +142,11 @@ class Meter:
                 reason=reason,
             )
         )
+
+    def _lose_units(self) -> None:
+        """No end of the units that are under way will come: count what is known of them."""
+        self.used(sum(self._open.values()), 0)
+        self._open.clear()
 
     @property
     def is_over(self) -> bool:

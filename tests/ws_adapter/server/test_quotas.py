@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from antiphon.redis import prefix
 from antiphon.semconv import pool_name
+from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker, write
 from tests.ws_adapter.observability.test_metrics import figures
@@ -22,8 +23,10 @@ from tests.ws_adapter.support.conversation import CLOSE, Event, append
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Client, ManualClock, Stage, running_adapter, until
 from ws_adapter.protocol.core.config import Mode
+from ws_adapter.usage import accounts
 from ws_adapter.usage.accounts import Accounts
 from ws_adapter.usage.line import UsageLine, decode
+from ws_adapter.usage.shared import RedisBook
 
 CHAT = "/ws/chat"
 AUDIO = "/v1/realtime?mode=audio"
@@ -162,10 +165,11 @@ async def test_tokens_of_a_chat_are_spent_and_written(keys: KeyFile, log: Path) 
     keys.add("reader", tokens_per_day="1000")
     says = replace(write("Seven.", "Eight."), tokens=600)
     async with served(keys, log, says) as stage:
-        for _ in range(2):
+        for number in (1, 2):
             async with client(stage, keys, "reader", CHAT) as chat:
                 await chat.send(request())
                 assert (await chat.end())[1] == 1000
+            await written(log, number)  # what is left of its slice is given back by then
         first, second = await written(log, 2)
         assert (first.key, first.dialect, first.output_tokens) == ("reader", "chat", 600)
         assert second.output_tokens == 600
@@ -174,6 +178,23 @@ async def test_tokens_of_a_chat_are_spent_and_written(keys: KeyFile, log: Path) 
             await chat.send(request())
             told, close = await chat.end()
         assert (told[-1]["code"], close) == ("quota_exceeded", 1008)
+
+
+async def test_chat_completion_without_quota_is_told_as_openai_tells_it(keys: KeyFile, log: Path) -> None:
+    keys.change("spender", seconds_per_day="1")
+    body = json.dumps(
+        {"model": EVERYTHING.name, "messages": [{"role": "user", "content": "Hello?"}]}
+    ).encode()
+    headers = {**keys.bearer("spender"), "Content-Type": "application/json"}
+    async with served(keys, log, write("Seven.")) as stage:
+        answers = []
+        for number in (1, 2, 2):
+            answers.append(await stage.request("/v1/chat/completions", "POST", headers, body))
+            told = await written(log, number)
+
+    assert [status for status, _, _ in answers] == [200, 429, 429]
+    assert [answer["error"]["code"] for _, _, answer in answers[1:]] == ["insufficient_quota"] * 2
+    assert [(line.via, line.seconds) for line in told] == [("http", 1.0), ("http", 0.0)]
 
 
 async def test_invented_keys_leave_nothing_behind(keys: KeyFile, log: Path) -> None:
@@ -190,8 +211,8 @@ async def test_invented_keys_leave_nothing_behind(keys: KeyFile, log: Path) -> N
 
         after = await figures(stage, keys.bearer("admin"))
         assert tenants(after) == tenants(before)
-        accounts = accounts_of(stage)
-        assert (len(accounts._open), len(accounts._spent)) == (0, 0)
+        counted = accounts_of(stage)
+        assert (len(counted._open), len(counted._spent)) == (0, 0)
         assert lines(log) == []
 
 
@@ -253,9 +274,12 @@ async def test_reload_opens_the_log_anew(keys: KeyFile, log: Path) -> None:
 
 @pytest.mark.usefixtures("patient_peers")
 async def test_quota_is_shared_by_adapters_of_one_redis(
-    keys: KeyFile, log: Path, redis_server: RedisServer
+    keys: KeyFile, log: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attack: a tenant goes to another adapter when its quota is spent at the first."""
+    monkeypatch.setattr(accounts, "ASK_S", PATIENCE_S)
+    defaults: dict[str, Any] = RedisBook.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "call_s", PATIENCE_S)
     keys.change("spender", seconds_per_day="2")
     age(redis_server)
     options: dict[str, Any] = {"dispatcher": redis_server.url, "clock": None}
@@ -271,7 +295,6 @@ async def test_quota_is_shared_by_adapters_of_one_redis(
 
             async with client(other, keys, "spender") as second:
                 assert (await second.end())[1] == 1008
-            assert (await status_of(other, keys, "spender"))[0] == 429
 
 
 def age(server: RedisServer) -> None:
@@ -284,9 +307,9 @@ def age(server: RedisServer) -> None:
 
 def accounts_of(stage: Stage) -> Accounts:
     """What an adapter counts in."""
-    accounts = stage.adapter.accounts
-    assert accounts is not None
-    return accounts
+    counted = stage.adapter.accounts
+    assert counted is not None
+    return counted
 
 
 def tenants(told: dict[str, float]) -> dict[str, float]:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.ws_adapter.support.stage import ManualClock
 from ws_adapter.process.errors import DispatcherUnavailable, QuotaSpent
-from ws_adapter.protocol.core.signals import NO_TIMINGS, Piece, Prefilled, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import NO_TIMINGS, Piece, Prefilled, Ready, UnitDone, UnitEnd
 from ws_adapter.protocol.wire.events import InputTokenDetails, OutputTokenDetails, TokenUsage
 from ws_adapter.usage import accounts as module
 from ws_adapter.usage.accounts import BEAT_S, About, Accounts, Meter
@@ -193,6 +193,18 @@ async def test_unit_that_ends_is_counted_once(bank: Bank) -> None:
     talk.end()
 
     assert bank.used(TOKENS)[1] == 50
+
+
+async def test_units_of_a_lost_worker_are_paid_for_beside_those_of_the_next(bank: Bank) -> None:
+    tokens = TokenUsage(100, 100, 0, InputTokenDetails(100, 0, 0, 0), OutputTokenDetails(0, 0))
+    talk = await bank.talk(TOKENS)
+    for _ in range(2):
+        talk.meter.heard(Ready(50, 8192, 2, True))
+        talk.meter.heard(Prefilled(1, NO_TIMINGS, tokens=tokens))
+
+    talk.end("backend_error")
+
+    assert bank.used(TOKENS)[1] == 300
 
 
 async def test_session_ends_when_its_tokens_are_spent(bank: Bank) -> None:

@@ -37,6 +37,10 @@ _ANSWERS: Final = {
 }
 
 
+_NAMES: Final = {ErrorCode.QUOTA_EXCEEDED: "insufficient_quota"}
+"""Codes that OpenAI's interface has a name of its own for."""
+
+
 def answered(code: ErrorCode) -> Answered:
     """Return the status and the type of an error."""
     return _ANSWERS.get(code, _BAD)
@@ -44,5 +48,5 @@ def answered(code: ErrorCode) -> Answered:
 
 def error(code: ErrorCode, message: str, param: str | None, *, is_model: bool = False) -> Error:
     """Return the error as its client gets it; `is_model`: the model asked for is not served."""
-    told = "model_not_found" if is_model else str(code)
+    told = "model_not_found" if is_model else _NAMES.get(code, str(code))
     return Error(error=ErrorBody(message, answered(code).type, param, told))

@@ -36,11 +36,11 @@ ADMIN_PORT: Final[dict[str, Any]] = {
 
 _LISTEN: Final = (
     *("host", "port", "allow_anonymous", "auth", "keys"),
-    *("tls_cert", "tls_key", "tls_port", "recordings", "usage_log"),
+    *("tls_cert", "tls_key", "tls_port", "recordings"),
 )
 _PUBLIC: Final = (
     *("default_realtime_mode", "live_interrupt", "voices", "allowed_origins", "trusted_proxies"),
-    *("no_page", "resume_window_s"),
+    *("no_page", "resume_window_s", "usage_log"),
 )
 
 
@@ -233,7 +233,6 @@ def add_listen_options(command: argparse.ArgumentParser) -> None:
     add("--tls-cert", type=Path, metavar="FILE", help="PEM: speak TLS too")
     add("--tls-key", type=Path, metavar="FILE", help="PEM: the key of the certificate")
     add("--tls-port", type=port, metavar="PORT", help="0 takes any free one (default 8443)")
-    add("--usage-log", type=Path, metavar="FILE", help="a JSON line for each session (default: none)")
     add("--recordings", type=Path, metavar="DIR", help="record every session there (default: none)")
 
 
@@ -258,6 +257,7 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
         metavar="S",
         help="wait for a client that lost its connection, 0: not at all (default 30)",
     )
+    add("--usage-log", type=Path, metavar="FILE", help="a JSON line for each session (default: none)")
     add("--no-page", action="store_true", help="do not serve the web page at /")
     add("--voices", type=Path, metavar="DIR", help="folder with default.wav, a voice clients may ask for")
     add(

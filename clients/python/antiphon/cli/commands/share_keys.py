@@ -17,7 +17,7 @@ def add_to(commands: Subcommands) -> None:
     command = add_command(
         commands,
         "share-keys",
-        "put a file of keys into the Redis that adapters share, in place of the keys there",
+        "put a file of keys into the Redis of several adapters",
         examples(
             "antiphon share-keys keys --dispatcher redis://10.0.0.5:6379",
             "antiphon key alice >> keys && antiphon share-keys keys",

@@ -213,16 +213,12 @@ class Accounts:
         if not charge.is_spent(self.clock.now()):
             return
         take = charge.ask(self.clock.now())
-        if take is None:
-            raise DispatcherUnavailable("the quota of the key cannot be looked up; try again later")
-        asked = self._take(meter, take)
-        try:
-            async with asyncio.timeout(ASK_S):
-                await asyncio.shield(asked)
-        except TimeoutError:
+        asked = self._take(meter, take) if take is not None else None
+        if asked is not None:
+            await asyncio.wait({asked}, timeout=ASK_S)
+        if asked is None or charge.is_asking or asked.cancelled():
             # It may be booked later; then the end of the session gives it back.
-            message = "the quota of the key cannot be looked up; try again later"
-            raise DispatcherUnavailable(message) from None
+            raise DispatcherUnavailable("the quota of the key cannot be looked up; try again later")
         if charge.is_spent(self.clock.now()):
             self._remember(charge.tenant)
             raise QuotaSpent(_SPENT)
@@ -246,8 +242,9 @@ class Accounts:
 
     def _answered(self, meter: Meter, take: Take, answer: "asyncio.Future[Taken]") -> None:
         if answer.cancelled():
-            return
-        meter.charge.answered(take, answer.result())
+            meter.charge.is_asking = False
+        else:
+            meter.charge.answered(take, answer.result())
         if meter.is_over:
             self.settle(meter)
 
@@ -273,11 +270,13 @@ class Accounts:
         # While nothing can be booked no answer comes: the session goes on, and is booked afterwards.
         asked = self._take(meter, take)
         if asked.done():
-            self._end_spent(meter)
+            self._end_spent(meter, asked)
         else:
-            asked.add_done_callback(lambda _: self._end_spent(meter))
+            asked.add_done_callback(lambda answer: self._end_spent(meter, answer))
 
-    def _end_spent(self, meter: Meter) -> None:
+    def _end_spent(self, meter: Meter, answer: "asyncio.Future[Taken]") -> None:
+        if answer.cancelled():
+            return
         if meter in self._open and meter.charge.is_spent(self.clock.now()):
             self._open.pop(meter, None)
             self._remember(meter.charge.tenant)

@@ -292,6 +292,23 @@ async def test_outage_ends_no_session_and_lets_nobody_in(bank: Bank, monkeypatch
     assert talk.is_ended
 
 
+async def test_session_whose_question_was_lost_asks_again(bank: Bank) -> None:
+    talk = await bank.talk(MINUTE)
+    bank.book.is_cut = True
+    await bank.clock.advance(20)
+    for _, answer in bank.book.waiting:
+        answer.cancel()
+    bank.book.waiting = []
+    bank.book.is_cut = False
+
+    await bank.clock.advance(20)
+    assert not talk.is_ended
+    await bank.clock.advance(22)
+
+    assert talk.is_ended
+    assert 60_000 <= bank.used(MINUTE)[0] <= 62_000
+
+
 async def test_what_is_spent_during_an_outage_is_booked_afterwards(bank: Bank) -> None:
     talk = await bank.talk(MINUTE)
     bank.book.is_cut = True

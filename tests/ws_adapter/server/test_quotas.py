@@ -52,10 +52,12 @@ def log(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def served(keys: KeyFile, log: Path, *script: Any, **options: Any) -> AsyncIterator[Stage]:
-    engine = ScriptedEngine(*(script or (listen(),)), slots=4, info=EVERYTHING, repeat=True)
+async def served(
+    keys: KeyFile, log: Path, *script: Any, slots: int = 4, **options: Any
+) -> AsyncIterator[Stage]:
+    engine = ScriptedEngine(*(script or (listen(),)), slots=slots, info=EVERYTHING, repeat=True)
     options = {"clock": ManualClock(), "auth": "keys", "keys": keys.path, "usage_log": log, **options}
-    async with running_worker(engine, slots=4, dispatcher=options.get("dispatcher")) as worker:
+    async with running_worker(engine, slots=slots, dispatcher=options.get("dispatcher")) as worker:
         workers = () if "dispatcher" in options else (worker.address,)
         async with running_adapter(*workers, **options) as stage:
             yield stage
@@ -195,6 +197,21 @@ async def test_chat_completion_without_quota_is_told_as_openai_tells_it(keys: Ke
     assert [status for status, _, _ in answers] == [200, 429, 429]
     assert [answer["error"]["code"] for _, _, answer in answers[1:]] == ["insufficient_quota"] * 2
     assert [(line.via, line.seconds) for line in told] == [("http", 1.0), ("http", 0.0)]
+
+
+async def test_key_with_priority_is_served_before_one_that_came_earlier(keys: KeyFile, log: Path) -> None:
+    keys.add("first", priority="high")
+    async with served(keys, log, slots=1) as stage:
+        async with client(stage, keys, "admin") as talking:
+            await talking.expect("session.queue_done")
+            async with client(stage, keys, "other") as earlier:
+                assert (await earlier.expect("session.queued"))["position"] == 1
+                async with client(stage, keys, "first") as later:
+                    assert (await later.expect("session.queued"))["position"] == 1
+                    talking.vanish()
+                    await later.expect_until("session.queue_done")
+                    later.vanish()
+                await earlier.expect_until("session.queue_done")
 
 
 async def test_invented_keys_leave_nothing_behind(keys: KeyFile, log: Path) -> None:

@@ -42,6 +42,7 @@ from inference_service.session.admission import Admission
 from inference_service.session.leases import LeaseRules
 from inference_service.session.machine import Limits
 from inference_service.session.slots import SlotTable
+from inference_service.session.usage import UsageTable
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -307,6 +308,7 @@ class Worker:
                 metrics=self._metrics,
                 tracing=self._tracing,
                 admission=self.admission,
+                usages=UsageTable(engine.slots),
             )
         )
         if self._redis is not None:

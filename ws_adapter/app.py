@@ -52,6 +52,8 @@ from ws_adapter.server.pages import Pages
 from ws_adapter.server.runtime_settings import RuntimeSettings, queue_rules
 from ws_adapter.session.readers import Readers
 from ws_adapter.session.services import Services
+from ws_adapter.usage.accounts import Accounts
+from ws_adapter.usage.log import UsageLog
 from ws_adapter.web.files import read_files
 from ws_adapter.web.tls import Certificate
 from ws_adapter.worker.journal import Journals
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from ws_adapter.direct.server import DirectServer
+    from ws_adapter.usage.shared_keys import SharedKeys
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +140,8 @@ class Adapter:
         """That of the administration, once it listens."""
         self.grpc_port: int | None = None
         """That for direct callers, once it listens."""
+        self.accounts: Accounts | None = None
+        """What its sessions are counted in, once it runs."""
         self._options = options
         self._clock = clock
         self._telemetry = telemetry
@@ -163,17 +168,21 @@ class Adapter:
         self._reload = parts.reload
         if parts.acceptor is not None:
             parts.acceptor.bind()
+        self.accounts = parts.services.accounts
         if parts.recorder is not None:
             parts.recorder.start()
         parts.services.registry.start()
         parts.services.dispatcher.start()
         parts.peers.start()
+        parts.services.accounts.start()
         parts.services.load.start()
         watching = [
             asyncio.create_task(parts.snapshot.keep_fresh()),
             asyncio.create_task(measure_lag(parts.snapshot.metrics.loop_lag)),
         ]
         try:
+            if parts.shared_keys is not None:
+                await parts.shared_keys.start()
             addresses = await self._listen(parts)
             parts.expiry.look()
             logger.info("speech is detected by %s", parts.services.detector.name)
@@ -202,6 +211,9 @@ class Adapter:
             for task in watching:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
+            if parts.shared_keys is not None:
+                await parts.shared_keys.close()
+            await parts.services.accounts.close()
             await parts.peers.close()
             await parts.services.dispatcher.close()
             await parts.services.registry.stop()
@@ -247,6 +259,7 @@ class _Parts:
     recorder: Recorder | None
     direct: "DirectServer | None"
     expiry: KeyExpiry
+    shared_keys: "SharedKeys | None"
     reload: Callable[[], None]
 
 
@@ -277,7 +290,8 @@ def _assemble(
         lambda: snapshot.is_ready,
         lambda: acceptor.target if acceptor is not None else "",
     )
-    access = Access(options, clock, peers)
+    accounts = _accounts(options, redis_tls, metrics, clock)
+    access = Access(options, clock, peers, accounts)
     peer_tls = _peer_tls(options)
     acceptor = forwarder = None
     if options.peer_listen is not None:
@@ -300,7 +314,7 @@ def _assemble(
     journals = Journals(options.journal_s, round(options.journal_mib * 2**20))
     observe(telemetry.meter, JOURNAL_BYTES, lambda: journals.held_bytes)
     detector = Detector(best_scorer())
-    services = Services(options, dispatcher, registry, clock, load, Readers(), detector, journals)
+    services = Services(options, dispatcher, registry, clock, load, Readers(), detector, journals, accounts)
     detects = services.detector.name
     told = options.processes_file
     snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock, detects, peers, told)
@@ -329,6 +343,8 @@ def _assemble(
         readable["file of settings"] = RuntimeSettings(services, access, reread).reload
     if options.keys is not None:
         readable["file of keys"] = access.reload
+    if accounts.log is not None:
+        readable["usage log"] = accounts.log.reopen
     if options.client_secret_key_file is not None:
         readable["keys of client secrets"] = access.reload_signing_keys
     if certificate is not None:
@@ -352,6 +368,7 @@ def _assemble(
         recorder,
         direct,
         expiry,
+        _shared_keys(options, redis_tls, access, expiry),
         reload=lambda: _reload(readable, expiry),
     )
 
@@ -383,6 +400,33 @@ def _dispatcher(
 
     client = _redis(options.dispatcher, options, tls)
     return RedisDispatcher(client, registry, clock, rules, options.worker_key)
+
+
+def _shared_keys(
+    options: AdapterOptions, tls: RedisTls | None, access: Access, expiry: KeyExpiry
+) -> "SharedKeys | None":
+    """The keys that Redis holds, if those count. Raises `ConfigurationError`."""
+    if options.auth != "redis" or options.dispatcher is None:
+        return None
+    from ws_adapter.usage.shared_keys import SharedKeys
+
+    def take(text: str) -> None:
+        access.use_keys(text)
+        expiry.look()
+
+    return SharedKeys(_redis(options.dispatcher, options, tls), take)
+
+
+def _accounts(options: AdapterOptions, tls: RedisTls | None, metrics: Metrics, clock: Clock) -> Accounts:
+    """What all sessions are counted in. Raises `ConfigurationError`."""
+    log = UsageLog(options.usage_log) if options.usage_log is not None else None
+    metrics.usage_log = log
+    book = None
+    if options.dispatcher is not None:
+        from ws_adapter.usage.shared import RedisBook
+
+        book = RedisBook(_redis(options.dispatcher, options, tls), secrets.token_hex(6))
+    return Accounts(clock, metrics.tenants, book, log)
 
 
 def _peers(

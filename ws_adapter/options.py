@@ -41,7 +41,7 @@ RELOADED: Final = frozenset(
 """Options that a running adapter takes from its file of settings; they hold for what begins from then on."""
 
 _DefaultMode = Literal["video", "audio", "chat", "transcription"]
-_Auth = Literal["off", "keys"]
+_Auth = Literal["off", "keys", "redis"]
 _Interrupt = Literal["speech", "model"]
 
 
@@ -154,7 +154,8 @@ class AdapterOptions:
     none."""
 
     auth: _Auth = "off"
-    """`keys` serves only who has a key of the file `keys`."""
+    """`keys` serves only who has a key of the file `keys`, `redis` who has one of those that the Redis of the
+    `dispatcher` holds."""
 
     keys: Path | None = None
     """File of keys, see `ws_adapter.web.keys`. Read again on SIGHUP."""
@@ -212,6 +213,10 @@ class AdapterOptions:
 
     voices: Path | None = None
     """Folder with `default.wav`, the reference voice for clients that ask for one."""
+
+    usage_log: Path | None = None
+    """File to which a JSON line is appended for each session that is over, see `ws_adapter.usage.line`.
+    Opened anew on SIGHUP. None writes none."""
 
     recordings: Path | None = None
     """Folder for recordings of all sessions; None records nothing."""
@@ -431,10 +436,14 @@ class AdapterOptions:
             raise ConfigurationError(
                 "Keys need a file of keys. Pass --auth keys and --keys FILE, or neither."
             )
+        if self.auth == "redis" and self.dispatcher is None:
+            raise ConfigurationError("Keys in Redis need the Redis of a shared queue. Pass --dispatcher URL.")
         if self.auth_query and self.auth == "off":
             raise ConfigurationError("auth_query means nothing without keys. Pass --auth keys too.")
-        if self.allow_anonymous and self.auth == "keys":
-            raise ConfigurationError("Leave out --allow-anonymous or --auth keys: one forbids the other.")
+        if self.allow_anonymous and self.auth != "off":
+            raise ConfigurationError(
+                f"Leave out --allow-anonymous or --auth {self.auth}: one forbids the other."
+            )
         if self.auth == "off" and not _is_loopback(self.admin_host):
             raise ConfigurationError(
                 f"Refusing to serve the administration on {self.admin_host} without a key. Leave it on "
@@ -469,7 +478,7 @@ class AdapterOptions:
     def is_reloadable(self) -> bool:
         """Whether there is a file that is read again on SIGHUP."""
         files = (self.keys, self.client_secret_key_file, self.tls_cert, self.worker_ca, self.workers_file)
-        shared = (self.dispatcher_ca, self.dispatcher_cert, self.peer_ca)
+        shared = (self.dispatcher_ca, self.dispatcher_cert, self.peer_ca, self.usage_log)
         return any(file is not None for file in (*files, *shared))
 
     @property

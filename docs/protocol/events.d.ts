@@ -369,7 +369,7 @@ export namespace Realtime {
     trace_id?: string;
   }
   /** What went wrong, for programs. */
-  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
+  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "quota_exceeded" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
 }
 
 /** The current dialect of /v1/realtime in mode=chat. */
@@ -843,7 +843,7 @@ export namespace RealtimeChat {
     trace_id?: string;
   }
   /** What went wrong, for programs. */
-  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
+  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "quota_exceeded" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
 }
 
 /** The earlier dialect of /v1/realtime. */
@@ -1101,7 +1101,7 @@ export namespace Earlier {
     trace_id?: string;
   }
   /** What went wrong, for programs. */
-  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
+  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "quota_exceeded" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
 }
 
 /** The dialect of /ws/duplex. */
@@ -1356,7 +1356,7 @@ export namespace Duplex {
     trace_id?: string;
   }
   /** What went wrong, for programs. */
-  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
+  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "quota_exceeded" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
 }
 
 /** The dialect of /ws/chat. */
@@ -1596,7 +1596,7 @@ export namespace Chat {
     trace_id?: string;
   }
   /** What went wrong, for programs. */
-  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
+  type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "quota_exceeded" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
 }
 
 /** The dialect of /v1/transcription. */
@@ -1685,7 +1685,7 @@ export namespace Transcription {
     code: Code;
   }
   /** What went wrong, for programs. */
-  type Code = "buffer_full" | "context_full" | "idle_timeout" | "invalid_audio" | "invalid_event" | "invalid_frame" | "invalid_json" | "model_not_found" | "model_not_validated" | "processing_error" | "queue_full" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode";
+  type Code = "buffer_full" | "context_full" | "idle_timeout" | "invalid_audio" | "invalid_event" | "invalid_frame" | "invalid_json" | "model_not_found" | "model_not_validated" | "processing_error" | "queue_full" | "quota_exceeded" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode";
 }
 
 /** The dialect of /v1/live/sessions. */
@@ -2050,7 +2050,7 @@ export namespace Live {
     client_event_id?: string;
   }
   /** What went wrong, for programs. */
-  type Code = "context_window_full" | "inference_failed" | "invalid_api_key" | "invalid_frame" | "invalid_json" | "invalid_value" | "missing_required_parameter" | "model_not_found" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limit_exceeded" | "resume_failed" | "service_unavailable" | "session_already_started" | "session_not_started" | "slow_consumer" | "unknown_parameter" | "unsupported" | "unsupported_mode";
+  type Code = "context_window_full" | "inference_failed" | "insufficient_quota" | "invalid_api_key" | "invalid_frame" | "invalid_json" | "invalid_value" | "missing_required_parameter" | "model_not_found" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limit_exceeded" | "resume_failed" | "service_unavailable" | "session_already_started" | "session_not_started" | "slow_consumer" | "unknown_parameter" | "unsupported" | "unsupported_mode";
 }
 
 /** The dialect of /v1/realtime?model=. */
@@ -2821,7 +2821,7 @@ export namespace RealtimeGa {
     event_id: string | null;
   }
   /** What went wrong, for programs. */
-  type Code = "beta_api_shape_disabled" | "cannot_update_voice" | "conversation_already_has_active_response" | "conversation_full" | "inference_failed" | "input_audio_buffer_commit_empty" | "input_audio_buffer_full" | "internal_error" | "invalid_api_key" | "invalid_event" | "invalid_json" | "invalid_model" | "invalid_session_type" | "invalid_type" | "invalid_value" | "item_create_duplicate_item_id" | "item_delete_invalid_item_id" | "item_retrieve_invalid_item_id" | "item_truncate_invalid_item_id" | "missing_model" | "missing_required_parameter" | "rate_limit_exceeded" | "response_cancel_not_active" | "resume_failed" | "server_overloaded" | "session_expired" | "slow_consumer" | "unknown_parameter";
+  type Code = "beta_api_shape_disabled" | "cannot_update_voice" | "conversation_already_has_active_response" | "conversation_full" | "inference_failed" | "input_audio_buffer_commit_empty" | "input_audio_buffer_full" | "insufficient_quota" | "internal_error" | "invalid_api_key" | "invalid_event" | "invalid_json" | "invalid_model" | "invalid_session_type" | "invalid_type" | "invalid_value" | "item_create_duplicate_item_id" | "item_delete_invalid_item_id" | "item_retrieve_invalid_item_id" | "item_truncate_invalid_item_id" | "missing_model" | "missing_required_parameter" | "rate_limit_exceeded" | "response_cancel_not_active" | "resume_failed" | "server_overloaded" | "session_expired" | "slow_consumer" | "unknown_parameter";
 }
 
 /** OpenAI's dialect of /v1/realtime?intent=transcription. */
@@ -3282,5 +3282,5 @@ export namespace TranscriptionGa {
     event_id: string | null;
   }
   /** What went wrong, for programs. */
-  type Code = "beta_api_shape_disabled" | "cannot_update_voice" | "conversation_already_has_active_response" | "conversation_full" | "inference_failed" | "input_audio_buffer_commit_empty" | "input_audio_buffer_full" | "internal_error" | "invalid_api_key" | "invalid_event" | "invalid_json" | "invalid_model" | "invalid_session_type" | "invalid_type" | "invalid_value" | "item_create_duplicate_item_id" | "item_delete_invalid_item_id" | "item_retrieve_invalid_item_id" | "item_truncate_invalid_item_id" | "missing_model" | "missing_required_parameter" | "rate_limit_exceeded" | "response_cancel_not_active" | "resume_failed" | "server_overloaded" | "session_expired" | "slow_consumer" | "unknown_parameter";
+  type Code = "beta_api_shape_disabled" | "cannot_update_voice" | "conversation_already_has_active_response" | "conversation_full" | "inference_failed" | "input_audio_buffer_commit_empty" | "input_audio_buffer_full" | "insufficient_quota" | "internal_error" | "invalid_api_key" | "invalid_event" | "invalid_json" | "invalid_model" | "invalid_session_type" | "invalid_type" | "invalid_value" | "item_create_duplicate_item_id" | "item_delete_invalid_item_id" | "item_retrieve_invalid_item_id" | "item_truncate_invalid_item_id" | "missing_model" | "missing_required_parameter" | "rate_limit_exceeded" | "response_cancel_not_active" | "resume_failed" | "server_overloaded" | "session_expired" | "slow_consumer" | "unknown_parameter";
 }

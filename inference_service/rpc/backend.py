@@ -11,6 +11,7 @@ from inference_service.rpc.requests import Decoder
 from inference_service.session.admission import Admission
 from inference_service.session.machine import Limits
 from inference_service.session.slots import SlotTable
+from inference_service.session.usage import UsageTable
 
 
 @dataclass(frozen=True)
@@ -27,4 +28,5 @@ class Backend:
     metrics: WorkerMetrics
     tracing: Tracing
     admission: Admission
+    usages: UsageTable
     decoder: Decoder[Any] = field(default_factory=Decoder)

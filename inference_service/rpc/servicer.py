@@ -180,6 +180,12 @@ class InferenceServicer:
             info.held.extend(
                 pb.HeldSlot(slot=slot, epoch=epoch) for slot, epoch in self._backend.slots.held()
             )
+            info.usage.extend(
+                pb.LeaseUsage(
+                    epoch=each.epoch, input_tokens=each.input_tokens, output_tokens=each.output_tokens
+                )
+                for each in self._backend.usages.all()
+            )
             info.MergeFrom(self._model)
         return info
 

@@ -79,6 +79,7 @@ class SessionCalls:
         self._is_configured = False
         self._prefilled: pb.GenerateResponse | None = None
         """The answer to the input of an automatic unit that has said nothing yet."""
+        self._usage = backend.usages.begin(lease.epoch) if lease is not None else None
         self._calls: dict[Stream, SessionCall] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
@@ -272,6 +273,8 @@ class SessionCalls:
         """Answers the config: the session takes units now."""
         assert self._plan is not None, "an engine is ready only after the config"
         backend = self._backend
+        if self._usage is not None:
+            self._usage.prompted(answer.prompt_tokens)
         window = backend.limits.window_of(self._plan.setup)
         message = replies.session_ready(answer, self._plan, backend.info, backend.worker_id, window)
         self._outboxes[Stream.PREFILL].put(message)
@@ -280,6 +283,8 @@ class SessionCalls:
         """Puts an answer into the outbox of its stream; `unit` comes with the last answer of each step."""
         if unit is not None:
             self._tell(stream, cast(LastAnswer, answer), unit)
+        if self._usage is not None:
+            self._usage.count(answer)
         if self._plan is not None and self._plan.automatic:
             self._send_together(answer)
             return
@@ -338,6 +343,8 @@ class SessionCalls:
 
     def clean(self) -> None:
         """The slot is free."""
+        if self._usage is not None:
+            self._backend.usages.end(self._usage)
         self._backend.slots.free(self.slot)
         self._backend.metrics.cleaned(self._backend.clock() - self._over_at)
         self._on_closed(self)

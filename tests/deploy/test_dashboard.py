@@ -5,7 +5,10 @@ import re
 from tests.deploy.files import dashboard, expressions, panels
 
 COLUMNS = 24
-ROWS = ["Experience", "Units", "Queue and slots", "Worker and device", "Transport", "Errors", "By instance"]
+ROWS = [
+    *("Experience", "Units", "Queue and slots", "Worker and device", "Transport", "Errors"),
+    *("By instance", "Tenants"),
+]
 
 
 def test_rows_are_those_that_an_operator_asks_for() -> None:

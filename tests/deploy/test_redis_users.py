@@ -18,17 +18,20 @@ from tests.support.redis_users import ACL, PASSWORDS, RedisUsers, acl_text
 from tests.ws_adapter.support.house import until_told
 from ws_adapter.peers import shared
 from ws_adapter.peers.base import Admitted, Demand, Peer, Refused
+from ws_adapter.usage import shared as usage
 
 POOL = prefix(pool_name("antiphon-mini", ["audio", "chat"]))
 DIRECTORY = "antiphon:{pools}:"
 DISPATCH = ROOT / "ws_adapter/dispatch/functions.lua"
 PEERS = ROOT / "ws_adapter/peers/functions.lua"
+TENANTS = ROOT / "ws_adapter/usage/functions.lua"
 
 OF_WORKER = ["worker_beat", "slot_free", "worker_leave", "announce"]
 OF_ADAPTER = [
     *(
         "enqueue",
         "enqueue_for",
+        "enqueue_as",
         "adapter_beat",
         "leave",
         "cancel",
@@ -40,6 +43,7 @@ OF_ADAPTER = [
     )
 ]
 OF_PEERS = ["meet", "leave", "list"]
+OF_TENANTS = ["take", "read_keys"]
 
 pytestmark = pytest.mark.skipif(INSTALLED is None, reason=MISSING)
 
@@ -61,10 +65,12 @@ def client(users: RedisUsers, user: str) -> Redis:
 def test_adapter_has_exactly_the_commands_that_its_functions_call() -> None:
     dispatch = [f"{LIBRARY}_{name}" for name in OF_ADAPTER]
     peers = [f"{shared.LIBRARY}_{name}" for name in OF_PEERS]
-    inside = commands_of(DISPATCH, dispatch) | commands_of(PEERS, peers)
+    tenants = [f"{usage.LIBRARY}_{name}" for name in OF_TENANTS]
+    inside = commands_of(DISPATCH, dispatch) | commands_of(PEERS, peers) | commands_of(TENANTS, tenants)
 
     outside = {"function|load", "subscribe", "unsubscribe"}
-    assert allowed("antiphon-adapter") == inside | outside | {f"fcall|{name}" for name in dispatch + peers}
+    functions = {f"fcall|{name}" for name in dispatch + peers + tenants}
+    assert allowed("antiphon-adapter") == inside | outside | functions
 
 
 def test_worker_has_exactly_the_commands_that_its_functions_call() -> None:
@@ -79,14 +85,15 @@ def test_services_call_no_function_that_their_user_lacks() -> None:
         "ws_adapter/dispatch/redis.py": OF_ADAPTER,
         "ws_adapter/peers/shared.py": OF_PEERS,
         "inference_service/registration.py": OF_WORKER,
+        "ws_adapter/usage/shared.py": ["take"],
+        "ws_adapter/usage/shared_keys.py": ["read_keys"],
     }
     for file, functions in called.items():
         text = (ROOT / file).read_text()
         for name in functions:
             assert f'"{name}"' in text, (file, name)
-        registered = re.findall(
-            r"register_function\('\w+_v1_(\w+)'", DISPATCH.read_text() + PEERS.read_text()
-        )
+        libraries = "".join(source.read_text() for source in (DISPATCH, PEERS, TENANTS))
+        registered = re.findall(r"register_function\('\w+_v1_(\w+)'", libraries)
         for name in set(registered) - set(functions):
             assert not re.search(rf'(Call|call|_ask|_part)\([^"\n]*"{name}"', text), (file, name)
 
@@ -149,6 +156,10 @@ ATTACKS_OF_WORKER = [
     ("HGETALL", f"{shared.PREFIX}total"),
     ("SET", f"{shared.PREFIX}rate:address:203.0.113.5", "1"),
     ("DEL", f"{shared.PREFIX}total"),
+    ("FCALL", f"{usage.LIBRARY}_take", "1", usage.PREFIX, "a", "1", "[]"),
+    ("FCALL", f"{usage.LIBRARY}_read_keys", "1", usage.PREFIX),
+    ("GET", f"{usage.PREFIX}keys"),
+    ("SET", f"{usage.PREFIX}keys", "x"),
     ("UNSUBSCRIBE", f"{POOL}w:x"),
 ]
 ATTACKS_OF_ADAPTER = [
@@ -156,6 +167,7 @@ ATTACKS_OF_ADAPTER = [
     ("FCALL", f"{LIBRARY}_slot_free", "1", POOL, "w", "0", "1"),
     ("FCALL", f"{LIBRARY}_worker_leave", "1", POOL, "w"),
     ("FCALL", f"{LIBRARY}_announce", "1", DIRECTORY, "pool", "6000"),
+    ("FCALL", f"{usage.LIBRARY}_write_keys", "1", usage.PREFIX, "x"),
 ]
 ATTACKS = [
     *(("antiphon-adapter", attack) for attack in ATTACKS_OF_BOTH + ATTACKS_OF_ADAPTER),

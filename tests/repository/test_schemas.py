@@ -35,7 +35,13 @@ from ws_adapter.schemas import codes
 from ws_adapter.schemas.__main__ import write
 from ws_adapter.web.routes import Dialect, Selection, select
 
-PUBLISHED = [*(f"{dialect}.schema.json" for dialect in DIALECTS), "asyncapi.json", "events.md", "events.d.ts"]
+PUBLISHED = [
+    *(f"{dialect}.schema.json" for dialect in DIALECTS),
+    "asyncapi.json",
+    "events.md",
+    "events.d.ts",
+    "usage.schema.json",
+]
 
 # --------------------------------------------------------------------------------- what is published
 

@@ -9,18 +9,29 @@ from typing import Final
 
 from antiphon.semconv import LeaseOutcome, QueueOutcome, SlotState
 from ws_adapter.direct.refusals import Refused
-from ws_adapter.dispatch.base import ANY_TERMS, Dispatcher, Lease, LeaseTerms, Need, QueuePlace, Share
+from ws_adapter.dispatch.base import (
+    ANY_TERMS,
+    Dispatcher,
+    Lease,
+    LeaseTerms,
+    Need,
+    Priority,
+    QueuePlace,
+    Share,
+)
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.errors import (
     DispatchError,
     DispatcherUnavailable,
     QueueFull,
+    QuotaSpent,
     SlotLimit,
     WaitCancelled,
     WaitExpired,
 )
 from ws_adapter.protocol.core.kind import Kind
+from ws_adapter.usage.accounts import Meter
 from ws_adapter.worker.registry import Registry
 
 logger = logging.getLogger(__name__)
@@ -31,6 +42,10 @@ ATTACH_S: Final = 10.0
 ASK_S: Final = 1.0
 """How often the worker is asked whether somebody has, and whether the session is over."""
 
+NEVER_BEGAN: Final = "never_began"
+ENDED_AT_WORKER: Final = "ended_at_worker"
+"""Ends of a direct session in the usage log: the adapter does not see why."""
+
 SILENCE_S: Final = 30.0
 """For how long a worker may answer nothing before what it had counts as over: longer than a connection that
 is cut off lasts, so that its session has ended too."""
@@ -38,6 +53,7 @@ is cut off lasts, so that its session has ended too."""
 _OUTCOMES: Final[dict[type[DispatchError], QueueOutcome]] = {
     QueueFull: QueueOutcome.FULL,
     SlotLimit: QueueOutcome.SLOT_LIMIT,
+    QuotaSpent: QueueOutcome.QUOTA,
     WaitExpired: QueueOutcome.EXPIRED,
     WaitCancelled: QueueOutcome.GAVE_UP,
     DispatcherUnavailable: QueueOutcome.NO_WORKER,
@@ -64,6 +80,7 @@ class Demand:
     label: str
     terms: LeaseTerms = ANY_TERMS
     share: Share | None = None
+    priority: Priority = Priority.NORMAL
 
 
 class Loan:
@@ -73,9 +90,17 @@ class Loan:
     """
 
     def __init__(
-        self, demand: Demand, dispatcher: Dispatcher, registry: Registry, metrics: Metrics, clock: Clock
+        self,
+        demand: Demand,
+        dispatcher: Dispatcher,
+        registry: Registry,
+        metrics: Metrics,
+        clock: Clock,
+        meter: Meter,
     ) -> None:
+        """`meter` counts its session, which nobody can end before the lease does."""
         self._demand = demand
+        self._meter = meter
         self._dispatcher = dispatcher
         self._registry = registry
         self._metrics = metrics
@@ -86,6 +111,8 @@ class Loan:
         self._lease: Lease | None = None
         self._refused: Refused | None = None
         self._is_settled = False
+        self._end = NEVER_BEGAN
+        """Why its session ended, for the usage log."""
         self._news = asyncio.Event()
         self._is_given_up = False
         self._woken = asyncio.Event()
@@ -137,16 +164,22 @@ class Loan:
             self._news.set()
             if self._lease is None:
                 self._metrics.waited(self._clock.now() - self._since, outcome)
+            self._meter.end(self._end)
 
     async def _hold_lease(self) -> None:
         demand = self._demand
+        await self._meter.admit()
+        terms = demand.terms
+        if self._meter.charge.tenant.quota.seconds_per_day:
+            terms = terms._replace(max_duration_s=self._meter.charge.paid_ms / 1000)
         async with self._dispatcher.acquire(
             demand.kind,
             demand.max_wait_s,
             need=demand.need,
             label=demand.label,
-            terms=demand.terms,
+            terms=terms,
             share=demand.share,
+            priority=demand.priority,
         ) as ticket:
             async for update in ticket.updates():
                 if isinstance(update, Lease):
@@ -157,13 +190,15 @@ class Loan:
             self._metrics.waited(self._clock.now() - self._since, QueueOutcome.GRANTED)
             outcome = LeaseOutcome.RETURNED
             try:
-                if await self._is_attached(lease):
-                    held.state, outcome = SlotState.ATTACHED, LeaseOutcome.RELEASED
-                    self._is_settled = True
-                    self._news.set()
-                    await self._until_over(lease)
-                else:
-                    self._tell(Revoked(f"nobody attached within {ATTACH_S:g} s"))
+                with self._meter.slot(self._registry.model(lease.target)):
+                    if await self._is_attached(lease):
+                        held.state, outcome = SlotState.ATTACHED, LeaseOutcome.RELEASED
+                        self._is_settled = True
+                        self._news.set()
+                        self._end = ENDED_AT_WORKER
+                        await self._until_over(lease)
+                    else:
+                        self._tell(Revoked(f"nobody attached within {ATTACH_S:g} s"))
             finally:
                 self._metrics.leases.returned(held)
                 self._metrics.lease_outcomes[outcome] += 1
@@ -180,8 +215,10 @@ class Loan:
         while True:
             is_last = self._is_given_up or self._clock.now() >= end
             holds = await self._holds(lease)
-            if holds or (holds is False and is_last):
-                return holds
+            if holds or self._registry.used(lease.target, lease.epoch) is not None:
+                return True  # a short session may be over before anybody asks
+            if holds is False and is_last:
+                return False
             await self._pause(ASK_S if is_last else min(ASK_S, end - self._clock.now()))
 
     async def _until_over(self, lease: Lease) -> None:
@@ -191,6 +228,8 @@ class Loan:
     async def _holds(self, lease: Lease) -> bool | None:
         """Whether the worker has a session with this lease; None while it does not answer."""
         holds = await self._registry.holds(lease.target, lease.worker_id, lease.epoch)
+        if (used := self._registry.used(lease.target, lease.epoch)) is not None:
+            self._meter.used_so_far(*used)
         now = self._clock.now()
         if holds is not None:
             self._heard_at = now

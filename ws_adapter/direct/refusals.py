@@ -12,7 +12,14 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from antiphon.semconv import ERROR_DOMAIN, AcquireReason, Rejection
-from ws_adapter.process.errors import DispatchError, QueueFull, SlotLimit, WaitCancelled, WaitExpired
+from ws_adapter.process.errors import (
+    DispatchError,
+    QueueFull,
+    QuotaSpent,
+    SlotLimit,
+    WaitCancelled,
+    WaitExpired,
+)
 from ws_adapter.server.access import Denied
 
 _RETRY_S: Final = 1.0
@@ -30,6 +37,7 @@ _CODES: Final = {
     AcquireReason.NO_WORKER: _Code.UNAVAILABLE,
     AcquireReason.DRAINING: _Code.UNAVAILABLE,
     AcquireReason.SLOT_LIMIT: _Code.RESOURCE_EXHAUSTED,
+    AcquireReason.QUOTA_EXCEEDED: _Code.RESOURCE_EXHAUSTED,
 }
 
 _RETRIED: Final = frozenset(
@@ -40,6 +48,7 @@ _RETRIED: Final = frozenset(
 _OF_THE_QUEUE: Final[dict[type[DispatchError], AcquireReason]] = {
     QueueFull: AcquireReason.QUEUE_FULL,
     SlotLimit: AcquireReason.SLOT_LIMIT,
+    QuotaSpent: AcquireReason.QUOTA_EXCEEDED,
     WaitExpired: AcquireReason.WAIT_EXPIRED,
     WaitCancelled: AcquireReason.WAIT_CANCELLED,
 }
@@ -66,6 +75,9 @@ class Refused(Exception):
     def by_access(cls, denied: Denied) -> "Refused":
         """What a WebSocket would have been answered in HTTP."""
         message = msgspec.json.decode(denied.response.body or b"{}")["detail"]
+        if denied.reason is Rejection.QUOTA:
+            wait_s = float(denied.response.headers["Retry-After"])
+            return cls(AcquireReason.QUOTA_EXCEEDED, message, retry_s=wait_s)
         if denied.reason is Rejection.RATE:
             wait_s = float(denied.response.headers["Retry-After"])
             return cls(AcquireReason.RATE_LIMITED, message, retry_s=wait_s)

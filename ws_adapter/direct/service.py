@@ -16,12 +16,15 @@ from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceServicer
 from ws_adapter.direct.loan import Demand, Loan, Revoked
 from ws_adapter.direct.refusals import Refused
-from ws_adapter.dispatch.base import MODE_OF, Lease, LeaseTerms, Need, QueuePlace, Share
+from ws_adapter.dispatch.base import MODE_OF, Lease, LeaseTerms, Need, Priority, QueuePlace, Share
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.options import AdapterOptions
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.server.access import Access, Denied, Pass
 from ws_adapter.session.services import Services
+from ws_adapter.usage.accounts import About, Meter
+from ws_adapter.usage.book import DAY_S
+from ws_adapter.usage.tenant import NOBODY
 from ws_adapter.web.keys import Key
 
 Context: TypeAlias = "grpc.aio.ServicerContext[pb.AcquireRequest, pb.AcquireResponse]"
@@ -110,11 +113,20 @@ class DispatchServicer(DispatchServiceServicer):
         except Refused:
             entry.leave()
             raise
-        loan = Loan(demand, services.dispatcher, services.registry, self._metrics, services.clock)
+        meter = self._meter(demand, entry.key)
+        loan = Loan(demand, services.dispatcher, services.registry, self._metrics, services.clock, meter)
         self._loans.add(loan.task)
         loan.task.add_done_callback(self._loans.discard)
         loan.task.add_done_callback(lambda _: entry.leave())
         return loan
+
+    def _meter(self, demand: Demand, key: Key | None) -> Meter:
+        """Return what counts a session, which takes all of its quota at once: nobody ends it before its lease
+        does."""
+        tenant = key.tenant if key is not None else NOBODY
+        longest_s = self._services.options.direct_session_limit_s or DAY_S
+        about = About(demand.label, demand.kind.value, "grpc", "grpc")
+        return self._services.accounts.meter(tenant, about, round(longest_s * 1000))
 
     async def _serve(self, loan: Loan, key: Key | None, context: Context) -> None:
         self._callers[loan] = key
@@ -137,6 +149,10 @@ def _demand(request: pb.AcquireRequest, entry: Pass, options: AdapterOptions) ->
         raise Refused(AcquireReason.NOT_ALLOWED, message, field="kind")
     if not rights.allows_model(request.model):
         raise Refused(AcquireReason.NOT_ALLOWED, "the key is not for this model", field="model")
+    if entry.key is not None and entry.key.limits.tokens_per_day is not None:
+        # Nobody can end a direct session when its tokens are spent.
+        message = "a key with tokens_per_day opens no direct sessions"
+        raise Refused(AcquireReason.NOT_ALLOWED, f"{message}; connect by WebSocket, or use another key")
     max_wait_s = longest_s = options.queue_max_wait_s
     if request.HasField("max_wait"):
         wait_s = request.max_wait.seconds + request.max_wait.nanos / 1e9
@@ -145,7 +161,9 @@ def _demand(request: pb.AcquireRequest, entry: Pass, options: AdapterOptions) ->
         max_wait_s = min(wait_s, longest_s or wait_s)
     terms = LeaseTerms(entry.tenant, options.direct_session_limit_s, options.direct_idle_s)
     need = Need(model=request.model, models=rights.models)
-    return Demand(kind, need, max_wait_s, f"direct_{secrets.token_hex(6)}", terms, _share(entry, options))
+    label = f"direct_{secrets.token_hex(6)}"
+    priority = entry.key.priority if entry.key is not None else Priority.NORMAL
+    return Demand(kind, need, max_wait_s, label, terms, _share(entry, options), priority)
 
 
 def _share(entry: Pass, options: AdapterOptions) -> Share | None:

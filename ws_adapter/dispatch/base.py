@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, NamedTuple, Protocol
 
 from ws_adapter.dispatch.rules import QueueRules
@@ -48,6 +49,20 @@ class LeaseTerms(NamedTuple):
 
 
 ANY_TERMS: Final = LeaseTerms()
+
+
+class Priority(IntEnum):
+    """Class of a caller in the queue; see `HEAD_START`."""
+
+    LOW = -1
+    NORMAL = 0
+    HIGH = 1
+
+
+HEAD_START: Final = 16
+"""Tickets by which a class is ahead of the one below it: a ticket stands where it would stand if it had come
+so many arrivals earlier. So a ticket is passed by at most so many later ones of the next class, a low one by
+at most twice as many of the highest: no class starves another, however many tickets of it come."""
 
 
 class Share(NamedTuple):
@@ -171,13 +186,14 @@ class Dispatcher(Protocol):
         again: str | None = None,
         terms: LeaseTerms = ANY_TERMS,
         share: Share | None = None,
+        priority: Priority = Priority.NORMAL,
     ) -> AbstractAsyncContextManager[Ticket]:
         """Enters a queue; leaving the block leaves the queue or gives the slot back, on every path.
 
         `max_wait` in seconds, 0 for ever. `need` is what its worker must serve beside the kind. `label` names
         the session to those who look at the queue. `again` is the pool in which the caller lost its worker:
         in that pool it goes to the head of the queue, in any other to the end. `terms` are signed into the
-        lease. With a `share` the slots of its holder are bounded.
+        lease. With a `share` the slots of its holder are bounded. `priority` is its class in the queue.
 
         Leave the block only when the worker has ended all three calls. Raises `QueueFull`, `SlotLimit` or
         `DispatcherUnavailable` on entering; an `AttachFailed` that leaves the block tells the dispatcher

@@ -352,7 +352,7 @@ local function enter(p, time, args)
   local ticket, kind, seq = args[1], args[4], args[6]
   local key = p .. 't:' .. ticket
   if seq == '0' then
-    seq = call('INCR', p .. 'seq')
+    seq = call('INCR', p .. 'seq') - tonumber(args[11] or 0)
   elseif seq == 'head' then
     seq = call('INCR', p .. 'seq') - AHEAD
   else
@@ -365,7 +365,7 @@ local function enter(p, time, args)
   call('HSET', key, 'since', whole(time - tonumber(args[8] or 0)))
   call('ZADD', p .. 'queue', whole(seq), ticket)
   call('HINCRBY', p .. 'waiting', kind, 1)
-  if args[9] then
+  if (args[9] or '') ~= '' then
     hold(p, ticket, args[9])
   end
 end
@@ -374,8 +374,9 @@ end
 -- `head` for one who lost its worker, or the seq that the ticket had before Redis or its adapter was away; only
 -- newcomers may find the queue full. Said again it changes nothing. `enqueue_for` is the same with two arguments
 -- more, holder and most: how many slots of the pool a holder may have or wait for, 0 for all but one; a newcomer
--- beyond that is answered {limit, most}. It has a name of its own so that a library without it is replaced. Else
--- the answer is {full}, {granted, worker, slot, epoch, target} or {queued, seq, position, length}.
+-- beyond that is answered {limit, most}. `enqueue_as` has one more: by how many arrivals a newcomer is ahead of
+-- its own, or below 0 behind it; an empty holder is none. Both have a name of their own so that a library without
+-- them is replaced. Else the answer is {full}, {granted, worker, slot, epoch, target} or {queued, seq, position, length}.
 local function enqueue(keys, args)
   local p, ticket = keys[1], args[1]
   local time = begin(p)
@@ -386,7 +387,7 @@ local function enqueue(keys, args)
     if args[6] == '0' and length >= tonumber(args[5]) then
       return { 'full' }
     end
-    if args[9] and args[6] == '0' then
+    if (args[9] or '') ~= '' and args[6] == '0' then
       local most = most_slots(p, tonumber(args[10]))
       if tonumber(call('HGET', p .. 'held', args[9]) or 0) >= most then
         return { 'limit', most }
@@ -591,6 +592,7 @@ redis.register_function('antiphon_v1_slot_free', slot_free)
 redis.register_function('antiphon_v1_worker_leave', worker_leave)
 redis.register_function('antiphon_v1_enqueue', enqueue)
 redis.register_function('antiphon_v1_enqueue_for', enqueue)
+redis.register_function('antiphon_v1_enqueue_as', enqueue)
 redis.register_function('antiphon_v1_adapter_beat', adapter_beat)
 redis.register_function('antiphon_v1_leave', leave)
 redis.register_function('antiphon_v1_cancel', cancel)

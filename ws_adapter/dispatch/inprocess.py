@@ -18,6 +18,7 @@ from ws_adapter.dispatch.base import (
     LeaseTerms,
     Need,
     PoolStatus,
+    Priority,
     QueuePlace,
     QueueView,
     Running,
@@ -93,9 +94,10 @@ class InProcessDispatcher:
         again: str | None = None,
         terms: LeaseTerms = ANY_TERMS,
         share: Share | None = None,
+        priority: Priority = Priority.NORMAL,
     ) -> AsyncIterator[_Ticket]:
         """See `Dispatcher.acquire`."""
-        wish = Wish(kind, need, label, again, max_wait, terms, share)
+        wish = Wish(kind, need, label, again, max_wait, terms, share, priority)
         ticket = _Ticket(wish, self.clock, self.rules.update_s, lambda: self._place(ticket))
         self._enter(ticket)
         expiry = self._at(max_wait, lambda: self._expire(ticket)) if max_wait else None

@@ -5,13 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import Final, Generic, TypeVar
 
-from ws_adapter.dispatch.base import QueuePlace
+from ws_adapter.dispatch.base import HEAD_START, QueuePlace
 from ws_adapter.dispatch.estimate import Lengths, Outlook, Session, Wait
 from ws_adapter.dispatch.ticket import QueuedTicket
 from ws_adapter.process.clock import Clock
 from ws_adapter.protocol.core.kind import Kind
 
 _ESTIMATE_AGE_S: Final = 1.0
+_HEAD: Final = 2**52
+"""Arrivals by which a ticket at the head is ahead of those at the end."""
 
 T = TypeVar("T", bound=QueuedTicket)
 
@@ -24,17 +26,18 @@ class Line(Generic[T]):
         self.waiting: deque[T] = deque()
         self.lengths = Lengths()
         self._clock = clock
+        self._arrivals = 0
         self._places: dict[str, QueuePlace] = {}
         self._placed_at = 0.0
 
     def add(self, ticket: T) -> None:
-        """Add a ticket at the end; one that lost a worker of this pool goes to the head, behind earlier ones
-        that did."""
-        if ticket.wish.again == self.name:
-            ahead = sum(1 for _ in takewhile(lambda waiting: waiting.wish.again == self.name, self.waiting))
-            self.waiting.insert(ahead, ticket)
-        else:
-            self.waiting.append(ticket)
+        """Add a ticket at the end, or ahead of it by `HEAD_START`; one that lost a worker of this pool goes
+        to the head, behind earlier ones that did."""
+        self._arrivals += 1
+        ahead = _HEAD if ticket.wish.again == self.name else HEAD_START * ticket.wish.priority
+        ticket.order = self._arrivals - ahead
+        behind = sum(1 for _ in takewhile(lambda other: other.order > ticket.order, reversed(self.waiting)))
+        self.waiting.insert(len(self.waiting) - behind, ticket)
         self.stir()
 
     def next(self) -> T:

@@ -18,10 +18,12 @@ from antiphon.redis import DIRECTORY, disconnect
 from ws_adapter.dispatch.base import (
     ANY_TERMS,
     ANYTHING,
+    HEAD_START,
     Lease,
     LeaseTerms,
     Need,
     PoolStatus,
+    Priority,
     QueuePlace,
     QueueView,
     Running,
@@ -128,11 +130,12 @@ class RedisDispatcher:
         again: str | None = None,
         terms: LeaseTerms = ANY_TERMS,
         share: Share | None = None,
+        priority: Priority = Priority.NORMAL,
     ) -> AsyncIterator[SharedTicket]:
         """See `Dispatcher.acquire`."""
         if self._is_deserted():
             raise DispatcherUnavailable("no worker is ready")
-        wish = Wish(kind, need, label, again, max_wait, terms, share)
+        wish = Wish(kind, need, label, again, max_wait, terms, share, priority)
         ticket = SharedTicket(wish, self.clock, self.rules.update_s, lambda: self._place(ticket))
         self._outside.append(ticket)
         self._wake.set()
@@ -371,9 +374,14 @@ class RedisDispatcher:
         )
         ticket.asked = pool
         entered = partial(self._entered, pool, ticket)
+        share: tuple[str, int] = ("", 0)
+        if wish.share is not None:
+            share = (self._sign.name(wish.share.holder), wish.share.most)
+        if wish.priority is not Priority.NORMAL:
+            ahead = HEAD_START * wish.priority
+            return Call("enqueue_as", pool.key, (*arguments, *share, ahead), entered)
         if wish.share is None:
             return Call("enqueue", pool.key, arguments, entered)
-        share = (self._sign.name(wish.share.holder), wish.share.most)
         return Call("enqueue_for", pool.key, (*arguments, *share), entered)
 
     def _entered(self, pool: SharedPool, ticket: SharedTicket, answer: list[Any]) -> None:

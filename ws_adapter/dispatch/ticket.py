@@ -5,7 +5,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from ws_adapter.dispatch.base import ANY_TERMS, ANYTHING, Lease, LeaseTerms, Need, QueuePlace, Share
+from ws_adapter.dispatch.base import ANY_TERMS, ANYTHING, Lease, LeaseTerms, Need, Priority, QueuePlace, Share
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.errors import DispatchError, SlotLimit
 from ws_adapter.protocol.core.kind import Kind
@@ -22,6 +22,7 @@ class Wish:
     max_wait_s: float = 0.0
     terms: LeaseTerms = ANY_TERMS
     share: Share | None = None
+    priority: Priority = Priority.NORMAL
 
 
 def slot_limit(most: int) -> SlotLimit:
@@ -39,6 +40,8 @@ class QueuedTicket:
         self.entered_at = clock.now()
         self.position: int | None = None
         """The last that was told."""
+        self.order = 0
+        """Where it stands in a line in memory: before those with a higher one."""
         self.lease: Lease | None = None
         self.granted_at = 0.0
         self._clock = clock

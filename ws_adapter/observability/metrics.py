@@ -34,6 +34,8 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.transcription import events
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import ErrorCode
+from ws_adapter.usage.log import UsageLog
+from ws_adapter.usage.totals import Totals
 
 DISCONNECTED: Final = "disconnected"
 """Why a session ended whose client went without a word."""
@@ -102,6 +104,8 @@ class Metrics:
         self.slow_consumers: Counter[SlowAction] = _zero(SlowAction)
         self.invalid_trace_contexts = 0
         self.limited_alone = 0
+        self.tenants = Totals()
+        self.usage_log: UsageLog | None = None
         self.first_audio = Histogram(meter, semconv.FIRST_AUDIO)
         self.first_text = Histogram(meter, semconv.FIRST_TEXT)
         self.unit = Histogram(meter, semconv.UNIT)
@@ -127,6 +131,10 @@ class Metrics:
         observed_counter(meter, semconv.TRACE_CONTEXTS_INVALID, lambda: [((), self.invalid_trace_contexts)])
         observed_counter(meter, semconv.LIMITS_ALONE, lambda: [((), self.limited_alone)])
         observed_counter(meter, semconv.BYTES, self._bytes)
+        observed_counter(meter, semconv.TENANT_SESSIONS, self._tenant_sessions)
+        observed_counter(meter, semconv.TENANT_SECONDS, self._tenant_seconds)
+        observed_counter(meter, semconv.TENANT_TOKENS, self._tenant_tokens)
+        observed_counter(meter, semconv.USAGE_LINES, self._usage_lines)
         observed_gauge(meter, semconv.BUILD_INFO, lambda: [((version("antiphon"),), 1)])
 
     def ended(self, kind: Kind, reason: str, seconds: float) -> None:
@@ -146,6 +154,22 @@ class Metrics:
     def waited(self, seconds: float, outcome: QueueOutcome) -> None:
         """Somebody waits for a slot no more."""
         self._queue_wait.record(seconds, semconv.DEFAULT_POOL, outcome.value)
+
+    def _tenant_sessions(self) -> Samples:
+        return [((name,), total.sessions) for name, total in self.tenants.all()]
+
+    def _tenant_seconds(self) -> Samples:
+        return [((name,), total.seconds) for name, total in self.tenants.all()]
+
+    def _tenant_tokens(self) -> Samples:
+        for name, total in self.tenants.all():
+            yield (name, Direction.IN), total.input_tokens
+            yield (name, Direction.OUT), total.output_tokens
+
+    def _usage_lines(self) -> Samples:
+        log = self.usage_log
+        yield ("written",), log.written if log is not None else 0
+        yield ("lost",), log.lost if log is not None else 0
 
     def _bytes(self) -> Samples:
         for hop, count in ((Hop.PUBLIC, self.public_bytes), (Hop.GRPC, self.worker_bytes)):

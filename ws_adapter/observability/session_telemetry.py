@@ -28,7 +28,7 @@ from ws_adapter.observability.metrics import Metrics, known_reason
 from ws_adapter.observability.tracing import SessionTrace
 from ws_adapter.observability.unit_telemetry import UnitTelemetry, is_ours
 from ws_adapter.process.clock import Clock
-from ws_adapter.process.errors import AttachFailed, DispatcherUnavailable, QueueFull, WaitExpired
+from ws_adapter.process.errors import AttachFailed, DispatcherUnavailable, QueueFull, QuotaSpent, WaitExpired
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.wire.errors import BACKEND_ERROR, ErrorCode
@@ -72,6 +72,7 @@ OPERATIONS: Final = {
 
 _WAITS: Final[dict[type[BaseException] | None, QueueOutcome]] = {
     QueueFull: QueueOutcome.FULL,
+    QuotaSpent: QueueOutcome.QUOTA,
     WaitExpired: QueueOutcome.EXPIRED,
     DispatcherUnavailable: QueueOutcome.NO_WORKER,
 }

@@ -5,6 +5,7 @@
     ├── CannotListen              a port cannot be had; it becomes a ConfigurationError
     ├── DispatchError             no slot
     │   ├── QueueFull             too many wait already
+    │   ├── QuotaSpent            the caller's key has used up its quota of the day
     │   ├── WaitExpired           the longest wait allowed is over
     │   ├── WaitCancelled         somebody who has the ticket gave its place up
     │   └── DispatcherUnavailable nobody can give slots: no worker is ready
@@ -46,6 +47,10 @@ class QueueFull(DispatchError):
 
 class SlotLimit(DispatchError):
     """The caller holds or awaits as many slots of the pool as one caller may."""
+
+
+class QuotaSpent(DispatchError):
+    """The caller's key has used up its quota of the day."""
 
 
 class WaitExpired(DispatchError):

@@ -8,6 +8,7 @@ from pathlib import Path
 from ws_adapter.schemas import asyncapi, tables, typescript
 from ws_adapter.schemas.catalogue import DIALECTS, Json
 from ws_adapter.schemas.definitions import bundle
+from ws_adapter.usage import line
 
 
 def read_examples(folder: Path) -> dict[str, list[Json]]:
@@ -20,6 +21,7 @@ def write(folder: Path) -> None:
     """Writes all published files into `folder`; equal definitions make equal bytes."""
     documents = {dialect.file: bundle(dialect) for dialect in DIALECTS}
     documents["asyncapi.json"] = asyncapi.document(version("antiphon"), read_examples(folder))
+    documents["usage.schema.json"] = line.schema()
     for name, document in documents.items():
         (folder / name).write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     (folder / "events.md").write_text(tables.page())

@@ -26,6 +26,7 @@ ERRORS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.UNAUTHORIZED: "the key was withdrawn during the session; close 3000",
     ErrorCode.RESUME_FAILED: "the token for the session is forged, foreign, used or expired, or the missed "
     "events are gone; close 1008",
+    ErrorCode.QUOTA_EXCEEDED: "the key has used up its quota of the day; close 1008",
     ErrorCode.QUEUE_CANCELLED: "the ticket was given back; close 1000",
     ErrorCode.QUEUE_FULL: "too many are waiting; close 1013",
     ErrorCode.QUEUE_TIMEOUT: "no slot became free within the longest wait allowed; close 1013",
@@ -59,6 +60,7 @@ UTTERANCE_ERRORS: Final[Mapping[Code, str]] = {
     Code.UNSUPPORTED_MODE: "nobody transcribes here; close 1008",
     Code.UNAUTHORIZED: "the key was withdrawn; close 3000",
     Code.RESUME_FAILED: "the session cannot be resumed; close 1008",
+    Code.QUOTA_EXCEEDED: "the key has used up its quota of the day; close 1008",
     Code.SLOW_CONSUMER: "the client does not read; close 1008",
     Code.RATE_LIMITED: "more than 1000 refused events in 5 s, 1000 small frames, or too much from the "
     "client's address; close 1008",
@@ -81,6 +83,7 @@ LIVE_ERRORS: Final[Mapping[LiveCode, str]] = {
     LiveCode.SLOW_CONSUMER: "the client does not read; close 1008",
     LiveCode.INVALID_KEY: "the key is missing, wrong, or was withdrawn during the session; close 3000",
     LiveCode.RESUME_FAILED: "the session cannot be resumed; close 1008",
+    LiveCode.INSUFFICIENT_QUOTA: "the key has used up its quota of the day; close 1008",
     LiveCode.QUEUE_CANCELLED: "the ticket was given back; close 1000",
     LiveCode.UNSUPPORTED_MODE: "nobody converses here; close 1008",
     LiveCode.INFERENCE_FAILED: "a second was lost and the session goes on; as its end, close 1011, or 1013 "
@@ -118,6 +121,7 @@ GA_ERRORS: Final[Mapping[GaCode, str]] = {
     "from the client's address; close 1008. Or an item is retrieved while what was sent before is not read",
     GaCode.INVALID_KEY: "the key is missing, unknown, expired or was withdrawn; close 3000",
     GaCode.RESUME_FAILED: "the session cannot be resumed; close 1008",
+    GaCode.INSUFFICIENT_QUOTA: "the key has used up its quota of the day; close 1008",
     GaCode.BETA_DISABLED: "`OpenAI-Beta: realtime=v1`; close 4000",
     GaCode.SESSION_EXPIRED: "the session has reached its time limit; close 1001",
     GaCode.OVERLOADED: "no slot or no worker, or the server is too busy or shutting down; close 1013, but "

@@ -25,8 +25,9 @@ from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import Verdict
 from ws_adapter.resume.tokens import ResumeTokens
 from ws_adapter.server import responses
+from ws_adapter.usage.accounts import Accounts
 from ws_adapter.web.client_secrets import PREFIX, ClientSecrets
-from ws_adapter.web.keys import Key, Keys
+from ws_adapter.web.keys import SHARED, Key, Keys
 from ws_adapter.web.rate_limit import (
     Allowance,
     Allowances,
@@ -124,11 +125,18 @@ class Pass:
 class Access:
     """Origins, keys and how often somebody may connect."""
 
-    def __init__(self, options: AdapterOptions, clock: Clock, peers: Peers | None = None) -> None:
+    def __init__(
+        self,
+        options: AdapterOptions,
+        clock: Clock,
+        peers: Peers | None = None,
+        accounts: Accounts | None = None,
+    ) -> None:
         """Read the file of keys and that of client secrets' keys, if there are any; `peers` are those who let
-        clients in too. Raises `ConfigurationError`."""
+        clients in too, and `accounts` know whose quota is spent. Raises `ConfigurationError`."""
+        self._accounts = accounts
         self._peers = peers or Alone()
-        self._keys = Keys(options.keys) if options.keys is not None else None
+        self._keys = Keys(options.keys) if options.auth != "off" else None
         self._signing_key_file = options.client_secret_key_file
         in_environment = options.client_secret_key
         signing_keys: tuple[bytes, ...] = ()
@@ -162,6 +170,11 @@ class Access:
         """Reads the file of keys again. Raises `ConfigurationError`, and then all stays as it was."""
         if self._keys is not None:
             self._keys.reload()
+
+    def use_keys(self, text: str) -> None:
+        """Takes the keys that adapters share. Raises `ConfigurationError`, and then all stays as it was."""
+        if self._keys is not None:
+            self._keys.use(text, SHARED)
 
     def reload_signing_keys(self) -> None:
         """Read the keys of client secrets again. Raises `ConfigurationError`, and then they stay as they
@@ -240,6 +253,8 @@ class Access:
                 except Denied as error:
                     denied = error
                 if admitted.key is not None:
+                    if not resumes:
+                        self._check_quota(admitted.key)
                     client = admitted.key.hash
                     bounds = _bounds(self._bounds_of(admitted.key), resumes=resumes)
                     counts.append((self._holders, client, bounds))
@@ -262,6 +277,14 @@ class Access:
                 _tenant(admitted.key, caller, admitted.is_secret),
                 _holder(admitted.key, caller),
                 denied.reason if denied is not None else None,
+            )
+
+    def _check_quota(self, key: Key) -> None:
+        """Raises `Denied` for a key whose quota was found spent just now."""
+        retry_s = self._accounts.retry_s(key.tenant) if self._accounts is not None else None
+        if retry_s is not None:
+            raise Denied(
+                Rejection.QUOTA, responses.quota_spent(errors.QUOTA_SPENT.message, math.ceil(retry_s))
             )
 
     def _bounds_of(self, key: Key) -> Bounds:
@@ -340,6 +363,10 @@ class Access:
         if not secret:
             message = f"a key is needed: {_WHERE}"
             raise Denied(Rejection.AUTH, responses.unauthorized(message, asks=by_password))
+        if self._keys.are_unknown:
+            # Of a key nobody can say whether it is good: it is not refused for good.
+            message = "the keys cannot be looked up at the moment; try again later"
+            raise Denied(Rejection.AUTH, responses.unavailable(message))
         key = self._keys.find(secret)
         has_expired = key is not None and key.has_expired(self._clock.unix())
         if key is None or has_expired:

@@ -21,9 +21,10 @@ from antiphon.listening import bind_all
 from antiphon.semconv import Rejection
 from antiphon.telemetry.logs import SessionFields, session_log
 from antiphon.telemetry.port import stop_listening
+from ws_adapter.dispatch.base import Priority
 from ws_adapter.forwarding.acceptor import PeerAcceptor
 from ws_adapter.forwarding.forwarder import Forwarder
-from ws_adapter.observability.metrics import Metrics
+from ws_adapter.observability.metrics import Metrics, known_reason
 from ws_adapter.observability.session_telemetry import SessionTelemetry
 from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import Clock, sleep
@@ -48,6 +49,8 @@ from ws_adapter.session.pausable_clock import PausableClock
 from ws_adapter.session.services import Services
 from ws_adapter.session.session import CLOSE_TIMEOUT_S, Session
 from ws_adapter.session.slot import Identity
+from ws_adapter.usage.accounts import About
+from ws_adapter.usage.tenant import NOBODY
 from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.http_socket import HttpSocket, TooLarge
 from ws_adapter.web.message import Arriving, Disconnected
@@ -499,7 +502,12 @@ class PublicServer:
         upgrade = connection.upgrade
         assert upgrade is not None
         tenant = connection.tenant or f"session:{secrets.token_hex(16)}"
-        identity = Identity(session_id, selection.kind, label, upgrade.trace_id, tenant)
+        key = connection.key
+        via = "http" if isinstance(connection, HttpSocket) else "websocket"
+        about = About(session_id, selection.kind.value, selection.dialect.value, via)
+        meter = self._services.accounts.meter(key.tenant if key is not None else NOBODY, about)
+        priority = key.priority if key is not None else Priority.NORMAL
+        identity = Identity(session_id, selection.kind, label, upgrade.trace_id, tenant, meter, priority)
         socket = self._socket_of(connection, selection, session_id)
         session = Session(identity, socket, machine, self._services, telemetry, catalogue, clock, recording)
         self._sessions[session] = connection
@@ -517,6 +525,7 @@ class PublicServer:
             if connection.was_too_large or connection.closed_with == CloseCode.MESSAGE_TOO_BIG:
                 self._handshake.rejected(Rejection.SIZE)
             telemetry.ended(session.end_reason, connection.closed_with)
+            meter.end(known_reason(session.end_reason))
             if not self._sessions:
                 self._empty.set()
 

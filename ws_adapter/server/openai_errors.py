@@ -10,7 +10,11 @@ from ws_adapter.protocol.completions.refusals import RETRY_S
 from ws_adapter.protocol.wire.errors import Verdict
 from ws_adapter.server import responses
 
-_CODES: Final = {"unauthorized": "invalid_api_key", "rate_limited": "rate_limit_exceeded"}
+_CODES: Final = {
+    "unauthorized": "invalid_api_key",
+    "rate_limited": "rate_limit_exceeded",
+    "quota_exceeded": "insufficient_quota",
+}
 _TYPES: Final = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.FORBIDDEN: "permission_error",

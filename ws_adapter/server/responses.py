@@ -320,6 +320,16 @@ def too_many(message: str, retry_s: int) -> Response:
     return problem(HTTPStatus.TOO_MANY_REQUESTS, "rate_limited", message, Retry_After=str(retry_s))
 
 
+def quota_spent(message: str, retry_s: int) -> Response:
+    """A key has used up its quota of the day."""
+    return problem(HTTPStatus.TOO_MANY_REQUESTS, "quota_exceeded", message, Retry_After=str(retry_s))
+
+
+def unavailable(message: str) -> Response:
+    """What a request needs is not there for the moment."""
+    return problem(HTTPStatus.SERVICE_UNAVAILABLE, "service_unavailable", message, Retry_After="2")
+
+
 def refused(status: HTTPStatus) -> Response:
     """A request that is no proper opening handshake, or that we could not answer."""
     if status is HTTPStatus.UPGRADE_REQUIRED:

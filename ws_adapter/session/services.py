@@ -8,14 +8,14 @@ from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.load import Load
 from ws_adapter.session.readers import Readers
+from ws_adapter.usage.accounts import Accounts
 from ws_adapter.worker.journal import Journals
 from ws_adapter.worker.registry import Registry
 
 
 @dataclass(slots=True)
 class Services:
-    """Where slots come from, what the process can bear, who reads what is long, who hears speech, and what is
-    kept for another worker."""
+    """Services that all sessions of a server share."""
 
     options: AdapterOptions
     """Replaced when settings are read again; a session keeps those it began with."""
@@ -26,3 +26,4 @@ class Services:
     readers: Readers
     detector: Detector
     journals: Journals
+    accounts: Accounts

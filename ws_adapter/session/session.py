@@ -101,6 +101,7 @@ class Session:
         """What is to be done, in its order."""
         self._is_performing = False
         self._source = SlotSource(identity, services, telemetry)
+        identity.meter.on_spent = partial(self.end, errors.QUOTA_SPENT)
         self._worker: str | None = None
         self._outbox = Outbox(
             socket.send_text if recording is None else partial(self._send, recording),
@@ -570,6 +571,7 @@ class Session:
     def said(self, signal: Signal) -> None:
         """See `Holder`."""
         now, units = self._clock.now(), self._telemetry.units
+        self._identity.meter.heard(signal)
         if isinstance(signal, UnitDone):
             units.ends(signal)
             self._perform(self._machine.signal(signal, now))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from antiphon.semconv import METADATA_TRACEPARENT, FailoverOutcome, Reason
-from ws_adapter.dispatch.base import ANYTHING, Lease, LeaseTerms, Need, Ticket
+from ws_adapter.dispatch.base import ANYTHING, Lease, LeaseTerms, Need, Priority, Ticket
 from ws_adapter.observability.session_telemetry import SessionTelemetry
 from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import Timer, sleep
@@ -14,6 +14,7 @@ from ws_adapter.process.errors import (
     AttachFailed,
     DispatcherUnavailable,
     QueueFull,
+    QuotaSpent,
     WaitCancelled,
     WaitExpired,
 )
@@ -27,6 +28,7 @@ from ws_adapter.protocol.wire.errors import CORRECTABLE, DEFECTS, VERDICTS, Verd
 from ws_adapter.session.catalogue import mode_of
 from ws_adapter.session.failover import HAND_OVER_S, LONGEST_S, LOSSES, Failover
 from ws_adapter.session.services import Services
+from ws_adapter.usage.accounts import Meter
 from ws_adapter.worker.convert import session_config
 from ws_adapter.worker.session_streams import SessionStreams
 
@@ -94,13 +96,16 @@ class Holder(Protocol):
 
 
 class Identity(NamedTuple):
-    """Id and kind of a session, its label in the queue, its trace, and the tenant of its cached prompts."""
+    """Id and kind of a session, its label in the queue, its trace, the tenant of its cached prompts, what
+    counts its use, and its class in the queue."""
 
     session_id: str
     kind: Kind
     label: str
     trace_id: str
-    tenant: str = ""
+    tenant: str
+    meter: Meter
+    priority: Priority = Priority.NORMAL
 
 
 class SlotSource:
@@ -259,6 +264,9 @@ class Slot:
             if after is not None:
                 await asyncio.wait({after._task}, timeout=NEXT_SLOT_S)
             verdict = await self._hold_slots()
+        except QuotaSpent:
+            self._source.identity.meter.on_spent()
+            return
         except tuple(_REFUSALS) as refusal:
             if self._began:
                 self._give_in(FailoverOutcome.NO_SLOT)
@@ -308,6 +316,7 @@ class Slot:
             need = self._need
             if self._failover is not None and self._failover.is_moving:
                 max_wait_s, need = LONGEST_S, Need(self._mode, self._failover.journal.model, need.models)
+            await identity.meter.admit()
             async with services.dispatcher.acquire(
                 identity.kind,
                 max_wait_s,
@@ -315,22 +324,25 @@ class Slot:
                 label=identity.label,
                 again=again,
                 terms=source.terms,
+                priority=identity.priority,
             ) as ticket:
                 lease = await self._wait(ticket)
                 self.pool, self._target = lease.pool, lease.target
-                telemetry.granted(lease, services.registry.model(lease.target))
+                model = services.registry.model(lease.target)
+                telemetry.granted(lease, model)
                 if self._is_given_up:
                     return
                 self._lost = self._leaves_at = None
-                self.streams = streams = await self._attach(lease)
-                telemetry.attached()
-                name = f"{lease.worker_id}/{lease.slot}"
-                if self._failover is not None and self._failover.is_moving:
-                    self._holder.reattached(name)
-                    streams.open_with(self._failover.journal.config)
-                else:
-                    self._holder.attached(name)
-                await streams.ended()
+                with identity.meter.slot(model):
+                    self.streams = streams = await self._attach(lease)
+                    telemetry.attached()
+                    name = f"{lease.worker_id}/{lease.slot}"
+                    if self._failover is not None and self._failover.is_moving:
+                        self._holder.reattached(name)
+                        streams.open_with(self._failover.journal.config)
+                    else:
+                        self._holder.attached(name)
+                    await streams.ended()
                 self.streams = None
                 if self._lost is not None and not self._is_given_up:
                     raise AttachFailed(self._lost)

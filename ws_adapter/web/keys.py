@@ -5,7 +5,8 @@ A file of keys has one line for each key:
     name:sha256[:[admin][,trusted] [field=value] ...]
 
 Marks and fields are separated by spaces. The fields are `expires`, `modes`, `models`, `origins`,
-`connections`, `opens_per_min` and `direct_slots`; lists have commas. Empty lines and lines that begin with
+`connections`, `opens_per_min`, `direct_slots`, `seconds_per_day`, `tokens_per_day` and `priority`; lists have
+commas. Empty lines and lines that begin with
 `#` are skipped. A key is 256 random bits, so that a fast hash of it cannot be guessed.
 """
 
@@ -13,14 +14,16 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from ws_adapter.dispatch.base import Priority
 from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.protocol.core.config import Mode
+from ws_adapter.usage.tenant import Quota, Tenant
 from ws_adapter.web.rights import ALL_RIGHTS, Rights
 
 _ADMIN: Final = "admin"
@@ -29,10 +32,17 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _MODEL: Final = re.compile(r"[!-+\--~]{1,128}")
 ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]{1,255}")
+SHARED: Final = "the shared keys"
+"""Where keys come from that adapters share, for messages."""
+
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\dZ)?")
 _SHOWN_NAME: Final = re.compile(r"[a-z_]{1,32}")
 _LONGEST_SHOWN: Final = 64
 _HIGHEST_LIMIT: Final = 1_000_000
+HIGHEST_QUOTA: Final = 10**12
+"""Milliseconds of it are whole numbers to Redis too."""
+
+_MOST_DIGITS: Final = 15
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,10 @@ class KeyLimits:
     """Most attempts to open one within a minute."""
     direct_slots: int | None = None
     """Most places and leases of direct gRPC callers at once."""
+    seconds_per_day: int | None = None
+    """Most seconds of slots within a day of UTC, of all sessions together."""
+    tokens_per_day: int | None = None
+    """Most tokens, in and out, within such a day."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,13 @@ class Key:
     expires_at: int | None = None
     rights: Rights = ALL_RIGHTS
     limits: KeyLimits = field(default=KeyLimits())
+    priority: Priority = Priority.NORMAL
+
+    @property
+    def tenant(self) -> Tenant:
+        """Return who pays for what is done with this key."""
+        limits = self.limits
+        return Tenant(self.name, self.hash, Quota(limits.seconds_per_day or 0, limits.tokens_per_day or 0))
 
     @property
     def line(self) -> str:
@@ -75,6 +96,9 @@ class Key:
             "connections": self.limits.connections,
             "opens_per_min": self.limits.opens_per_min,
             "direct_slots": self.limits.direct_slots,
+            "seconds_per_day": self.limits.seconds_per_day,
+            "tokens_per_day": self.limits.tokens_per_day,
+            "priority": self.priority.name.lower() if self.priority is not Priority.NORMAL else None,
         }
         words = [marks] * bool(marks)
         words += [f"{name}={value}" for name, value in given.items() if value is not None]
@@ -104,37 +128,50 @@ def make_key(
 
 
 class Keys:
-    """The keys of a file, as they were when it was last read."""
+    """All keys, as they were when they were last read: from a file, or from a text that others share."""
 
-    def __init__(self, path: Path) -> None:
-        """Reads the file. Raises `ConfigurationError` if it cannot be used."""
+    def __init__(self, path: Path | None = None) -> None:
+        """Reads the file. Without one there is no key until `use`. Raises `ConfigurationError` if it cannot
+        be used."""
         self._path = path
-        self._keys = _read(path)
+        self._keys: Mapping[str, Key] = {}
+        """By their hashes."""
+        self.reload()
+
+    @property
+    def are_unknown(self) -> bool:
+        """Whether no key was read so far."""
+        return not self._keys
 
     def reload(self) -> None:
         """Reads the file again. Raises `ConfigurationError`, and then the keys stay as they were."""
-        self._keys = _read(self._path)
+        if self._path is not None:
+            self._keys = _read(self._path)
+
+    def use(self, text: str, source: str) -> None:
+        """Takes the keys of `text`, which is as a file of keys, from `source`. Raises `ConfigurationError`,
+        and then the keys stay as they were."""
+        self._keys = _parse_all(text, source)
 
     def find(self, secret: str) -> Key | None:
         """The key that `secret` opens, also one that has expired; takes equally long whichever it is."""
-        offered, found = _hash(secret), None
-        for key in self._keys:
-            if hmac.compare_digest(key.hash, offered):
-                found = key
-        return found
+        # Where the table looks depends on a hash, of which nobody can choose a part.
+        offered = _hash(secret)
+        key = self._keys.get(offered)
+        return key if key is not None and hmac.compare_digest(key.hash, offered) else None
 
     def find_half(self, half: bytes) -> Key | None:
         """The key whose hash begins with these bytes."""
         digits = half.hex()
-        return next((key for key in self._keys if key.hash.startswith(digits)), None)
+        return next((key for key in self._keys.values() if key.hash.startswith(digits)), None)
 
     def current(self, key: Key) -> Key | None:
         """`key` as it stands now; None if it was withdrawn."""
-        return next((known for known in self._keys if known.hash == key.hash), None)
+        return self._keys.get(key.hash)
 
     def next_expiry(self, unix: float) -> int | None:
         """The Unix time at which the next key expires; None if none will."""
-        times = (key.expires_at for key in self._keys if key.expires_at is not None)
+        times = (key.expires_at for key in self._keys.values() if key.expires_at is not None)
         return min((at for at in times if at > unix), default=None)
 
 
@@ -149,32 +186,49 @@ class _Unreadable(Exception):
     """A line is wrong; the message says what is, without showing what may be a secret."""
 
 
-def _read(path: Path) -> Sequence[Key]:
+def read_key_file(path: Path) -> tuple[str, int]:
+    """Return the text of a file of keys and how many keys it has. Raises `ConfigurationError`."""
+    text = _text(path)
+    return text, len(_parse_all(text, str(path)))
+
+
+def _read(path: Path) -> Mapping[str, Key]:
+    return _parse_all(_text(path), str(path))
+
+
+def _text(path: Path) -> str:
     try:
-        lines = path.read_text("utf-8").splitlines()
+        return path.read_text("utf-8")
     except OSError as error:
         raise ConfigurationError(f"Cannot read the keys in {path}: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"Cannot read the keys in {path}: the file is not UTF-8 text.") from None
-    keys: list[Key] = []
-    for number, line in enumerate(map(str.strip, lines), 1):
+
+
+def _parse_all(text: str, source: str) -> Mapping[str, Key]:
+    keys: dict[str, Key] = {}
+    names: set[str] = set()
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if not line or line.startswith("#"):
             continue
         try:
             key = _parse(line)
         except _Unreadable as error:
-            raise ConfigurationError(f"Line {number} of {path}: {error}.") from None
+            raise ConfigurationError(f"Line {number} of {source}: {error}.") from None
         if key is None:
             # The line itself is not shown: it may be a key where its hash should be.
             raise ConfigurationError(
-                f"Line {number} of {path} is no key: expected name:sha256, and perhaps :admin, :trusted or "
+                f"Line {number} of {source} is no key: expected name:sha256, and perhaps :admin, :trusted or "
                 ":admin,trusted and fields such as expires=2030-01-31. Make one with: antiphon key NAME"
             )
-        if any(key.name == other.name or key.hash == other.hash for other in keys):
-            raise ConfigurationError(f"Line {number} of {path} repeats a name or a hash. Remove one of them.")
-        keys.append(key)
+        if key.name in names or key.hash in keys:
+            raise ConfigurationError(
+                f"Line {number} of {source} repeats a name or a hash. Remove one of them."
+            )
+        names.add(key.name)
+        keys[key.hash] = key
     if not keys:
-        raise ConfigurationError(f"There is no key in {path}. Make one with: antiphon key NAME >> {path}")
+        raise ConfigurationError(f"There is no key in {source}. Make one with: antiphon key NAME >> {source}")
     return keys
 
 
@@ -205,7 +259,14 @@ def _key(name: str, digest: str, is_admin: bool, is_trusted: bool, read: Mapping
         is_trusted,
         read.get("expires"),
         Rights(read.get("modes"), read.get("models"), read.get("origins")),
-        KeyLimits(read.get("connections"), read.get("opens_per_min"), read.get("direct_slots")),
+        KeyLimits(
+            read.get("connections"),
+            read.get("opens_per_min"),
+            read.get("direct_slots"),
+            read.get("seconds_per_day"),
+            read.get("tokens_per_day"),
+        ),
+        read.get("priority", Priority.NORMAL),
     )
 
 
@@ -240,16 +301,28 @@ def _listed(text: str, pattern: re.Pattern[str]) -> frozenset[str]:
     return frozenset(entries)
 
 
-def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= _HIGHEST_LIMIT):
+def _limit(text: str, highest: int = _HIGHEST_LIMIT) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and 0 < int(text) <= highest):
         raise ValueError
     return int(text)
+
+
+def _quota(text: str) -> int:
+    return _limit(text, HIGHEST_QUOTA)
+
+
+def _priority(text: str) -> Priority:
+    if text not in _PRIORITIES:
+        raise ValueError
+    return _PRIORITIES[text]
 
 
 def _modes(text: str) -> frozenset[Mode]:
     return frozenset(Mode(entry) for entry in text.split(","))
 
 
+_PRIORITIES: Final = {priority.name.lower(): priority for priority in Priority}
+_A_QUOTA: Final = f"a number from 1 to {HIGHEST_QUOTA}"
 _A_LIMIT: Final = f"a number from 1 to {_HIGHEST_LIMIT}"
 _FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "expires": ("a date such as 2030-01-31, or 2030-01-31T18:00:00Z", _time),
@@ -262,6 +335,9 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "connections": (_A_LIMIT, _limit),
     "opens_per_min": (_A_LIMIT, _limit),
     "direct_slots": (_A_LIMIT, _limit),
+    "seconds_per_day": (_A_QUOTA, _quota),
+    "tokens_per_day": (_A_QUOTA, _quota),
+    "priority": (f"one of {', '.join(_PRIORITIES)}", _priority),
 }
 """Rule of each field, as errors state it, and its reader, which raises `ValueError`."""
 

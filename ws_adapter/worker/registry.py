@@ -119,6 +119,8 @@ class Worker:
         self.occupied = Occupied()
         self.drain_watchers: dict[Callable[[], None], None] = {}
         """Called each time that it says that it leaves."""
+        self.used: dict[int, tuple[int, int]] = {}
+        """Tokens in and out by the epoch of each lease, as it said last."""
         self.questions = 0
         """How often it has been asked."""
         self.channel = dial(target, self.suspect)
@@ -255,6 +257,7 @@ class Worker:
         if channel is self.channel and question > self.occupied.question:
             before, now = self.occupied.slots, {held.slot: held.epoch for held in answer.held}
             self.occupied = Occupied(question, now)
+            self.used = {each.epoch: (each.input_tokens, each.output_tokens) for each in answer.usage}
             if before.keys() != now.keys():
                 self._changed()
         return answer
@@ -445,6 +448,12 @@ class Registry:
         up after it; None if it does not answer."""
         worker = self._workers.get(target)
         return await worker.holds(worker_id, epoch) if worker is not None else False
+
+    def used(self, target: str, epoch: int) -> tuple[int, int] | None:
+        """Tokens in and out of the session that came with the lease of this epoch, as its worker said last;
+        None if it did not."""
+        worker = self._workers.get(target)
+        return worker.used.get(epoch) if worker is not None else None
 
     def questions(self, target: str) -> int:
         """How often the worker at `target` has been asked what it is."""

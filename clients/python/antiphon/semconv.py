@@ -153,6 +153,8 @@ class AcquireReason(StrEnum):
     DRAINING = "DRAINING"
     SLOT_LIMIT = "SLOT_LIMIT"
     """The key or address holds or awaits as many slots of the pool as one caller may have."""
+    QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
+    """The key has used up its quota of the day."""
 
 
 ITEM_REASONS: Final = frozenset(
@@ -535,6 +537,8 @@ class QueueOutcome(StrEnum):
     FULL = "full"
     SLOT_LIMIT = "slot_limit"
     """A direct caller has as many slots as one caller may."""
+    QUOTA = "quota"
+    """The key of a direct caller has used up its quota of the day."""
     NO_WORKER = "no_worker"
 
 
@@ -560,6 +564,8 @@ class Rejection(StrEnum):
     FORBIDDEN = "forbidden"
     """The key, or the client secret, is not for this mode or model."""
     RATE = "rate"
+    QUOTA = "quota"
+    """The key has used up its quota of the day."""
     SIZE = "size"
     """A message was too large."""
     FULL = "full"
@@ -713,6 +719,27 @@ LIMITS_ALONE: Final = Metric(
     "antiphon_limits_alone_total",
     "{connection}",
     "Connections that this adapter alone found room for, since Redis said nothing.",
+)
+TENANT_SESSIONS: Final = Metric(
+    "antiphon_tenant_sessions_total",
+    "{session}",
+    "Sessions that are over, by the name of their key; of the first 100 keys, the rest is `other`.",
+    ("tenant",),
+)
+TENANT_SECONDS: Final = Metric(
+    "antiphon_tenant_seconds_total",
+    "s",
+    "For how long they held slots, by the name of their key.",
+    ("tenant",),
+)
+TENANT_TOKENS: Final = Metric(
+    "antiphon_tenant_tokens_total",
+    "{token}",
+    "Tokens that they sent and got, by the name of their key.",
+    ("tenant", "direction"),
+)
+USAGE_LINES: Final = Metric(
+    "antiphon_usage_lines_total", "{line}", "Lines of the usage log, by what became of them.", ("outcome",)
 )
 WORKERS: Final = Metric("antiphon_workers", "{worker}", "Workers by their condition.", ("state",))
 READY: Final = Metric("antiphon_ready", "", "1 if a session could start, as /readyz says.")

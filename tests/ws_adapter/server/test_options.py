@@ -163,7 +163,7 @@ def test_tls_listens_where_it_is_told_and_needs_permission_too() -> None:
             "default_realtime_mode must be video or audio or chat or transcription, not speech.",
         ),
         ({"client_secret_key": b"k" * 15}, "has 15 bytes: a key of client secrets must have at least 16."),
-        ({"auth": "on"}, "auth must be off or keys, not on."),
+        ({"auth": "on"}, "auth must be off or keys or redis, not on."),
         ({"auth": "keys"}, "Pass --auth keys and --keys FILE, or neither."),
         ({"keys": Path("keys")}, "Pass --auth keys and --keys FILE, or neither."),
         ({"auth_query": True}, "auth_query means nothing without keys."),

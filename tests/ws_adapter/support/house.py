@@ -16,7 +16,7 @@ from antiphon.semconv import pool_name
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import RedisUsers
-from ws_adapter.dispatch.base import ANYTHING, Dispatcher, Lease, Need, QueuePlace, Share
+from ws_adapter.dispatch.base import ANYTHING, Dispatcher, Lease, Need, Priority, QueuePlace, Share
 from ws_adapter.dispatch.functions import SOURCE
 from ws_adapter.dispatch.inprocess import InProcessDispatcher
 from ws_adapter.dispatch.redis import RedisDispatcher
@@ -320,14 +320,18 @@ class Callers:
         label: str = "",
         again: str | None = None,
         share: Share | None = None,
+        priority: Priority = Priority.NORMAL,
         dispatcher: Dispatcher | None = None,
     ) -> Caller:
         """Comes, and is there or refused when this returns."""
 
+        # A house that is dialled knows no classes but those of keys.
+        ranked: dict[str, Any] = {"priority": priority} if priority is not Priority.NORMAL else {}
+
         async def hold() -> None:
             try:
                 async with (dispatcher or self.house.dispatcher).acquire(
-                    kind, max_wait, need=need, label=label, again=again, share=share
+                    kind, max_wait, need=need, label=label, again=again, share=share, **ranked
                 ) as ticket:
                     async for update in ticket.updates():
                         if isinstance(update, Lease):

@@ -34,6 +34,11 @@ class KeyFile:
         del self.keys[name]
         self._write()
 
+    @property
+    def text(self) -> str:
+        """What the file holds."""
+        return self.path.read_text()
+
     def _write(self) -> None:
         self.path.write_text("# keys\n\n" + "".join(f"{key.line}\n" for key in self.keys.values()))
 

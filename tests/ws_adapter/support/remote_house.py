@@ -32,6 +32,7 @@ from ws_adapter.process.load import Load
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.server.access import Access
 from ws_adapter.session.services import Services
+from ws_adapter.usage.accounts import Accounts
 
 WORDS = {kind: word for word, kind in KINDS.items()}
 ERRORS: dict[str, type[DispatchError]] = {
@@ -134,7 +135,10 @@ class RemoteHouse(InProcessHouse):
         options, clock = AdapterOptions(workers=("127.0.0.1:1",), grpc_port=0), LoopClock()
         load = Load(options.load_limits, clock)
         unused = cast(Any, None)
-        services = Services(options, self.adapter, self.registry, clock, load, unused, unused, unused)
+        counted = Accounts(clock)
+        services = Services(
+            options, self.adapter, self.registry, clock, load, unused, unused, unused, counted
+        )
         telemetry = start(SERVICE_ADAPTER, {})
         metrics = Metrics(telemetry.meter)
         servicer = DispatchServicer(services, Access(options, clock), metrics, lambda reason: None)

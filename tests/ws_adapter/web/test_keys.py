@@ -138,7 +138,7 @@ def test_expired_key_is_no_fault_of_the_file(tmp_path: Path) -> None:
     """An adapter that is started again on the day after has to start."""
     (tmp_path / "keys").write_text(f"alice:{HASH}:expires=2020-01-31T18:00:00Z\n")
 
-    (key,) = Keys(tmp_path / "keys")._keys
+    (key,) = Keys(tmp_path / "keys")._keys.values()
 
     assert not key.has_expired(1_580_493_599)
     assert key.has_expired(1_580_493_600)

@@ -26,6 +26,7 @@ _ANSWERS: Final = {
     ErrorCode.INFERENCE_ERROR: _FAILED,
     ErrorCode.QUEUE_FULL: _LIMITED,
     ErrorCode.RATE_LIMITED: _LIMITED,
+    ErrorCode.QUOTA_EXCEEDED: _LIMITED,
     ErrorCode.QUEUE_TIMEOUT: _BUSY,
     ErrorCode.QUEUE_CANCELLED: _BUSY,
     ErrorCode.SERVICE_UNAVAILABLE: _BUSY,
@@ -36,6 +37,10 @@ _ANSWERS: Final = {
 }
 
 
+_NAMES: Final = {ErrorCode.QUOTA_EXCEEDED: "insufficient_quota"}
+"""Codes that OpenAI's interface has a name of its own for."""
+
+
 def answered(code: ErrorCode) -> Answered:
     """Return the status and the type of an error."""
     return _ANSWERS.get(code, _BAD)
@@ -43,5 +48,5 @@ def answered(code: ErrorCode) -> Answered:
 
 def error(code: ErrorCode, message: str, param: str | None, *, is_model: bool = False) -> Error:
     """Return the error as its client gets it; `is_model`: the model asked for is not served."""
-    told = "model_not_found" if is_model else str(code)
+    told = "model_not_found" if is_model else _NAMES.get(code, str(code))
     return Error(error=ErrorBody(message, answered(code).type, param, told))

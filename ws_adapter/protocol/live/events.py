@@ -42,6 +42,7 @@ class Code(StrEnum):
     SLOW_CONSUMER = "slow_consumer"
     INVALID_KEY = "invalid_api_key"
     RESUME_FAILED = "resume_failed"
+    INSUFFICIENT_QUOTA = "insufficient_quota"
     QUEUE_CANCELLED = "queue_cancelled"
     UNSUPPORTED_MODE = "unsupported_mode"
     # The server's.

@@ -40,6 +40,7 @@ class Code(StrEnum):
     UNSUPPORTED_MODE = "unsupported_mode"
     UNAUTHORIZED = "unauthorized"
     RESUME_FAILED = "resume_failed"
+    QUOTA_EXCEEDED = "quota_exceeded"
     SLOW_CONSUMER = "slow_consumer"
     RATE_LIMITED = "rate_limited"
 

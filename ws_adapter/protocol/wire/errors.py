@@ -44,6 +44,7 @@ class ErrorCode(StrEnum):
     UNSUPPORTED_PROTOCOL = "unsupported_protocol"
     UNAUTHORIZED = "unauthorized"
     RESUME_FAILED = "resume_failed"
+    QUOTA_EXCEEDED = "quota_exceeded"
     QUEUE_CANCELLED = "queue_cancelled"
     # The server's.
     QUEUE_FULL = "queue_full"
@@ -210,6 +211,12 @@ NOT_ALLOWED: Final = Verdict(
     "the key of this session does not allow this model or mode; connect again with another",
     None,
     CloseCode.UNAUTHORIZED,
+)
+QUOTA_SPENT: Final = Verdict(
+    ErrorCode.QUOTA_EXCEEDED,
+    "the key has used up its quota of today; connect again after midnight UTC, or with another key",
+    None,
+    CloseCode.POLICY_VIOLATION,
 )
 KEY_UNKNOWN: Final = Verdict(
     ErrorCode.UNAUTHORIZED,

@@ -195,6 +195,8 @@ export const EN = {
   fail_origin_next: "Whoever runs it can allow the address with --allowed-origins.",
   fail_rate: "Too many connections from your address.",
   fail_rate_next: "Wait a minute and try again.",
+  fail_quota: "The key has used up its quota of today.",
+  fail_quota_next: "Try again after midnight UTC, or use another key.",
   fail_no_voice: "This model has no voice: it answers in writing.",
   fail_no_voice_next: "Read the answers below, or ask whoever runs the server for a model that speaks.",
   fail_mode: "The model that runs here does not do this.",

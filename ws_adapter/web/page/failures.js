@@ -30,6 +30,7 @@ const SERVER = {
   init_timeout: "unavailable",
   unauthorized: "key",
   rate_limited: "rate",
+  quota_exceeded: "quota",
   unsupported_mode: "mode",
   unsupported_protocol: "mode",
   queue_cancelled: "cancelled",

@@ -195,6 +195,8 @@ export const ZH = {
   fail_origin_next: "运行它的人可以用 --allowed-origins 允许此网址。",
   fail_rate: "来自你的地址的连接太多。",
   fail_rate_next: "请等一分钟再试。",
+  fail_quota: "该密钥今天的配额已用完。",
+  fail_quota_next: "请在 UTC 午夜之后再试，或换一个密钥。",
   fail_no_voice: "这个模型没有声音：它用文字回答。",
   fail_no_voice_next: "请看下面的文字回答，或请运行服务器的人换一个会说话的模型。",
   fail_mode: "这里运行的模型不支持此功能。",

@@ -20,8 +20,9 @@ from antiphon.semconv import ERROR_DOMAIN as PROTOCOL
 VERSION = f"antiphon {antiphon.__version__}, protocol {PROTOCOL}, Python {platform.python_version()}"
 
 _TALKING: Final = ("serve", "talk", "chat", "transcribe", "demo", "probe", "bench")
-_SERVING: Final = ("worker", "adapter", "key", "config", "convert-vocoder", "check-config")
-_COMMANDS: Final = (*_TALKING, *_SERVING)
+_SERVING: Final = ("worker", "adapter", "config", "convert-vocoder", "check-config")
+_TENANTS: Final = ("key", "share-keys", "usage")
+_COMMANDS: Final = (*_TALKING, *_SERVING, *_TENANTS)
 """Each a module of `antiphon.cli.commands`."""
 
 

@@ -33,7 +33,7 @@ def from_error_event(event: ErrorEvent) -> AntiphonError:
         return QueueFull(text, reason=event.code)
     if event.code in _NOT_NOW:
         return ConnectError(text, reason=event.code, retryable=True)
-    if event.code == "queue_cancelled":
+    if event.code in ("queue_cancelled", "quota_exceeded", "insufficient_quota"):
         return ConnectError(text, reason=event.code)
     if event.code in ("unauthorized", "invalid_api_key"):
         return AuthError(text, reason=event.code)

@@ -133,6 +133,8 @@ def _error(status: Status, name: str) -> AntiphonError:
             return AuthError(status.message, reason=status.reason)
         case grpc.StatusCode.INVALID_ARGUMENT:
             return ProtocolError(status.message, reason=status.reason, param=status.field)
+    if status.reason == AcquireReason.QUOTA_EXCEEDED:
+        return ConnectError(status.message, reason=status.reason)
     if status.reason in _FULL or status.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return QueueFull(status.message, reason=status.reason or AcquireReason.RATE_LIMITED)
     if not status.reason:

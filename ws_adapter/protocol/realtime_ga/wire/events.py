@@ -41,6 +41,7 @@ class Code(StrEnum):
     RATE_LIMITED = "rate_limit_exceeded"
     INVALID_KEY = "invalid_api_key"
     RESUME_FAILED = "resume_failed"
+    INSUFFICIENT_QUOTA = "insufficient_quota"
     BETA_DISABLED = "beta_api_shape_disabled"
     SESSION_EXPIRED = "session_expired"
     # The server's.
@@ -56,6 +57,7 @@ ErrorType: TypeAlias = Literal[
 
 _TYPES: Final[dict[Code, ErrorType]] = {
     Code.RATE_LIMITED: "rate_limit_error",
+    Code.INSUFFICIENT_QUOTA: "rate_limit_error",
     Code.OVERLOADED: "server_error",
     Code.INFERENCE_FAILED: "server_error",
     Code.INTERNAL: "server_error",

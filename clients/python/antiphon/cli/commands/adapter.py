@@ -41,6 +41,7 @@ _LISTEN: Final = (
 _PUBLIC: Final = (
     *("default_realtime_mode", "live_interrupt", "voices", "allowed_origins", "trusted_proxies"),
     *("no_page", "resume_window_s", "journal_s", "journal_mib"),
+    *("usage_log",),
 )
 
 
@@ -237,7 +238,7 @@ def add_listen_options(command: argparse.ArgumentParser) -> None:
     add("--host", help="address to listen on (default 127.0.0.1)")
     add("--port", type=port, help="0 takes any free one (default 8006)")
     add("--allow-anonymous", action="store_true", help="serve beyond this machine without a key")
-    add("--auth", choices=("off", "keys"), metavar="HOW", help="off or keys (default off)")
+    add("--auth", choices=("off", "keys", "redis"), metavar="HOW", help="off, keys or redis (default off)")
     add("--keys", type=Path, metavar="FILE", help="keys of clients, see antiphon key")
     add("--tls-cert", type=Path, metavar="FILE", help="PEM: speak TLS too")
     add("--tls-key", type=Path, metavar="FILE", help="PEM: the key of the certificate")
@@ -278,6 +279,7 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
         metavar="MIB",
         help="all journals together; beyond it each session keeps its share (default 256)",
     )
+    add("--usage-log", type=Path, metavar="FILE", help="a JSON line for each session (default: none)")
     add("--no-page", action="store_true", help="do not serve the web page at /")
     add("--voices", type=Path, metavar="DIR", help="folder with default.wav, a voice clients may ask for")
     add(

@@ -5,19 +5,24 @@ import sys
 import time
 from typing import Final
 
-from antiphon.cli.arguments.parser import Subcommands, add_command, examples
+from antiphon.cli.arguments.parser import Subcommands, add_command, add_help_all, examples
 from antiphon.cli.output.failure import ExitCode, Failure, require_extra
 
 _FIELDS: Final = {
     "expires": ("WHEN", "2030-01-31, or 2030-01-31T18:00:00Z (default: never)"),
     "modes": ("A,B", "audio, video, chat or transcription (default: all)"),
     "models": ("A,B", "names as in /v1/models (default: all)"),
-    "origins": ("A,B", "web pages that may use it, such as https://example.org (default: all)"),
+    "origins": ("A,B", "web pages, such as https://example.org (default: all)"),
     "connections": ("N", "most at once (default: that of the adapter)"),
     "opens_per_min": ("N", "attempts to connect (default: that of the adapter)"),
-    "direct_slots": ("N", "most slots of direct callers at once (default: that of the adapter)"),
+    "direct_slots": ("N", "of direct callers at once (default: that of the adapter)"),
+    "seconds_per_day": ("S", "most seconds of slots in a day of UTC (default: any)"),
+    "tokens_per_day": ("N", "most tokens in such a day (default: any)"),
+    "priority": ("CLASS", "low, normal or high in the queue (default normal)"),
 }
 """Fields of a line in a file of keys."""
+
+_RATES: Final = ("connections", "opens_per_min", "direct_slots")
 
 
 def add_to(commands: Subcommands) -> None:
@@ -38,8 +43,11 @@ def add_to(commands: Subcommands) -> None:
     command.add_argument(
         "--trusted", action="store_true", default=False, help="continues its own traces, by traceparent"
     )
+    add_help_all(command)
+    rates = command.add_argument_group("at once, and in a minute")
     for name, (metavar, help) in _FIELDS.items():
-        command.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=help)
+        options = rates if name in _RATES else command
+        options.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=help)
 
 
 def run(arguments: argparse.Namespace) -> int:

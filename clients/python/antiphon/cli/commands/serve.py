@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _serve(arguments: argparse.Namespace) -> int:
     plan = _plan(arguments)
-    reloads = "keys" in arguments or "tls_cert" in arguments or plan.workers_reload
+    reloads = any(name in arguments for name in ("keys", "tls_cert", "usage_log")) or plan.workers_reload
     async with Stack(plan, tell) as stack:
         stopping = _stop_on_signal(stack, reloads=reloads)
         starting = asyncio.create_task(stack.start())
@@ -165,7 +165,7 @@ def _queue(stack: Stack) -> str:
 
 def _access(arguments: argparse.Namespace) -> str:
     """Who may use it."""
-    if "keys" in arguments:
+    if "keys" in arguments or vars(arguments).get("auth") == "redis":
         return "keys"
     return f"no key: {'open to the network' if 'allow_anonymous' in arguments else 'loopback only'}"
 

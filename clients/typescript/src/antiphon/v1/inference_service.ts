@@ -1067,6 +1067,21 @@ export interface GetInfoResponse {
    * only tokens without claims.
    */
   leaseVersion: number;
+  /**
+   * Tokens of the sessions that came with a lease: of those that run, and of the last that ended. A dispatcher counts
+   * by them what callers use who dial the worker themselves.
+   */
+  usage: LeaseUsage[];
+}
+
+/** What the session of one lease has used so far. */
+export interface LeaseUsage {
+  /** That of the lease. */
+  epoch: bigint;
+  /** Tokens of the prompt and of all inputs. */
+  inputTokens: bigint;
+  /** Tokens sampled, text and speech; of a unit that is under way at least so many. */
+  outputTokens: bigint;
 }
 
 /** A slot that nobody else can have now. */
@@ -5459,6 +5474,7 @@ function createBaseGetInfoResponse(): GetInfoResponse {
     held: [],
     replaysUnits: false,
     leaseVersion: 0,
+    usage: [],
   };
 }
 
@@ -5524,6 +5540,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     }
     if (message.leaseVersion !== 0) {
       writer.uint32(320).uint32(message.leaseVersion);
+    }
+    for (const v of message.usage) {
+      LeaseUsage.encode(v!, writer.uint32(330).fork()).join();
     }
     return writer;
   },
@@ -5703,6 +5722,14 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
             message.leaseVersion = reader.uint32();
             continue;
           }
+          case 41: {
+            if (tag !== 330) {
+              break;
+            }
+
+            message.usage.push(LeaseUsage.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -5790,6 +5817,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
         : isSet(object.lease_version)
         ? globalThis.Number(object.lease_version)
         : 0,
+      usage: globalThis.Array.isArray(object?.usage)
+        ? object.usage.map((e: any) => LeaseUsage.fromJSON(e))
+        : [],
     };
   },
 
@@ -5852,6 +5882,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     if (message.leaseVersion !== 0) {
       obj.leaseVersion = Math.round(message.leaseVersion);
     }
+    if (message.usage?.length) {
+      obj.usage = message.usage.map((e) => LeaseUsage.toJSON(e));
+    }
     return obj;
   },
 
@@ -5883,6 +5916,129 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     message.held = object.held?.map((e) => HeldSlot.fromPartial(e)) || [];
     message.replaysUnits = object.replaysUnits ?? false;
     message.leaseVersion = object.leaseVersion ?? 0;
+    message.usage = object.usage?.map((e) => LeaseUsage.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseLeaseUsage(): LeaseUsage {
+  return { epoch: 0n, inputTokens: 0n, outputTokens: 0n };
+}
+
+export const LeaseUsage: MessageFns<LeaseUsage> = {
+  encode(message: LeaseUsage, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.epoch !== 0n) {
+      if (BigInt.asUintN(64, message.epoch) !== message.epoch) {
+        throw new globalThis.Error("value provided for field message.epoch of type uint64 too large");
+      }
+      writer.uint32(8).uint64(message.epoch);
+    }
+    if (message.inputTokens !== 0n) {
+      if (BigInt.asUintN(64, message.inputTokens) !== message.inputTokens) {
+        throw new globalThis.Error("value provided for field message.inputTokens of type uint64 too large");
+      }
+      writer.uint32(16).uint64(message.inputTokens);
+    }
+    if (message.outputTokens !== 0n) {
+      if (BigInt.asUintN(64, message.outputTokens) !== message.outputTokens) {
+        throw new globalThis.Error("value provided for field message.outputTokens of type uint64 too large");
+      }
+      writer.uint32(24).uint64(message.outputTokens);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): LeaseUsage {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseLeaseUsage();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.epoch = reader.uint64() as bigint;
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.inputTokens = reader.uint64() as bigint;
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.outputTokens = reader.uint64() as bigint;
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): LeaseUsage {
+    return {
+      epoch: isSet(object.epoch) ? BigInt(object.epoch) : 0n,
+      inputTokens: isSet(object.inputTokens)
+        ? BigInt(object.inputTokens)
+        : isSet(object.input_tokens)
+        ? BigInt(object.input_tokens)
+        : 0n,
+      outputTokens: isSet(object.outputTokens)
+        ? BigInt(object.outputTokens)
+        : isSet(object.output_tokens)
+        ? BigInt(object.output_tokens)
+        : 0n,
+    };
+  },
+
+  toJSON(message: LeaseUsage): unknown {
+    const obj: any = {};
+    if (message.epoch !== 0n) {
+      obj.epoch = message.epoch.toString();
+    }
+    if (message.inputTokens !== 0n) {
+      obj.inputTokens = message.inputTokens.toString();
+    }
+    if (message.outputTokens !== 0n) {
+      obj.outputTokens = message.outputTokens.toString();
+    }
+    return obj;
+  },
+
+  create(base?: DeepPartial<LeaseUsage>): LeaseUsage {
+    return LeaseUsage.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<LeaseUsage>): LeaseUsage {
+    const message = createBaseLeaseUsage();
+    message.epoch = (object.epoch !== undefined && object.epoch !== null) ? BigInt(object.epoch) : 0n;
+    message.inputTokens = (object.inputTokens !== undefined && object.inputTokens !== null)
+      ? BigInt(object.inputTokens)
+      : 0n;
+    message.outputTokens = (object.outputTokens !== undefined && object.outputTokens !== null)
+      ? BigInt(object.outputTokens)
+      : 0n;
     return message;
   },
 };

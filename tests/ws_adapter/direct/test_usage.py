@@ -1,0 +1,130 @@
+"""What direct callers use: their adapter counts it, by what the worker says, and writes it once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.errors import AuthError, ConnectError
+from antiphon.grpc import Session, acquire
+from antiphon.grpc.outputs import Finalized, UnitDone
+from antiphon.leases import read_token
+from antiphon.v1 import inference_service_pb2 as pb
+from tests.support.patience import PATIENCE_S
+from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, write
+from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.stage import Stage, running_adapter, until
+from ws_adapter.usage.line import UsageLine, decode
+
+CONFIG = pb.SessionConfig(mode=pb.SESSION_MODE_CHAT)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "usage.jsonl"
+
+
+@asynccontextmanager
+async def served(tmp_path: Path, log: Path, **fields: str) -> AsyncIterator[tuple[Stage, str]]:
+    """An adapter, and the key of the one who calls."""
+    keys = KeyFile(tmp_path / "keys")
+    keys.add("caller", **fields)
+    says = replace(write("Seven.", "Eight."), tokens=600)
+    engine = ScriptedEngine(says, slots=2, info=EVERYTHING, repeat=True)
+    async with running_worker(engine, slots=2) as worker:
+        async with running_adapter(
+            worker.address, auth="keys", keys=keys.path, usage_log=log, grpc_port=0
+        ) as stage:
+            yield stage, keys.secrets["caller"]
+
+
+async def written(log: Path, count: int) -> list[UsageLine]:
+    await until(lambda: len(lines(log)) >= count)
+    return lines(log)
+
+
+def lines(log: Path) -> list[UsageLine]:
+    return [decode(text) for text in log.read_bytes().splitlines()]
+
+
+async def turn(stage: Stage, key: str) -> None:
+    """A chat of one turn at the worker itself."""
+    adapter = f"127.0.0.1:{stage.adapter.grpc_port}"
+    async with asyncio.timeout(PATIENCE_S), acquire(adapter, "chat", key=key) as lease:
+        async with Session.open(lease, CONFIG) as session:
+            await session.send_turn("Hello?")
+            left: set[Any] = {UnitDone, Finalized}
+            async for output in session:
+                left.discard(type(output))
+                if not left:
+                    break
+
+
+async def test_direct_session_has_one_line_with_the_tokens_that_its_worker_counted(
+    tmp_path: Path, log: Path
+) -> None:
+    async with served(tmp_path, log) as (stage, key):
+        for number in (1, 2):
+            await turn(stage, key)
+            await written(log, number)
+
+    told = await written(log, 2)
+    assert len(told) == 2
+    for line in told:
+        assert (line.key, line.via, line.dialect, line.mode) == ("caller", "grpc", "grpc", "chat")
+        assert (line.model, line.reason) == (EVERYTHING.name, "ended_at_worker")
+        assert line.output_tokens == 600
+        assert line.input_tokens > 0
+        assert line.seconds >= 1
+
+
+async def test_lease_lasts_no_longer_than_the_quota(tmp_path: Path, log: Path) -> None:
+    """Attack: a caller takes several leases at once, each for all that is left of the quota."""
+    async with served(tmp_path, log, seconds_per_day="50") as (stage, key):
+        adapter = f"127.0.0.1:{stage.adapter.grpc_port}"
+        async with asyncio.timeout(PATIENCE_S), acquire(adapter, "chat", key=key) as lease:
+            token = read_token(lease.token)
+            assert token is not None
+            assert token.claims is not None
+            assert token.claims.max_duration_s == 50
+
+            with pytest.raises(ConnectError) as refused:
+                async with acquire(adapter, "chat", key=key):
+                    pass
+            assert (refused.value.reason, refused.value.retryable) == ("QUOTA_EXCEEDED", False)
+
+            async with Session.open(lease, CONFIG) as session:
+                await session.send_turn("Hello?")
+        told = await written(log, 2)
+        assert sorted(line.seconds > 0 for line in told) == [False, True]
+        # What the lease was for and was not used is there for the next one, once it is known again.
+        _forget(stage)
+        await turn(stage, key)
+
+
+def _forget(stage: Stage) -> None:
+    """What is remembered for some seconds."""
+    assert stage.adapter.accounts is not None
+    stage.adapter.accounts._spent.clear()
+
+
+async def test_lease_that_nobody_uses_is_paid_for(tmp_path: Path, log: Path) -> None:
+    """Attack: a caller takes leases, holds slots with them, and never comes."""
+    async with served(tmp_path, log) as (stage, key):
+        adapter = f"127.0.0.1:{stage.adapter.grpc_port}"
+        async with asyncio.timeout(PATIENCE_S), acquire(adapter, "chat", key=key):
+            pass
+        [line] = await written(log, 1)
+
+    assert line.reason == "never_began"
+    assert line.seconds >= 1
+
+
+async def test_key_with_a_quota_of_tokens_opens_no_direct_session(tmp_path: Path, log: Path) -> None:
+    async with served(tmp_path, log, tokens_per_day="5000") as (stage, key):
+        with pytest.raises(AuthError, match="tokens_per_day"):
+            await turn(stage, key)

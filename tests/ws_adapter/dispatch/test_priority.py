@@ -1,0 +1,66 @@
+"""Classes of callers in the queue: the higher ones are served sooner, and starve nobody."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.redis_server import RedisServer
+from tests.ws_adapter.support.house import Build, Caller, Callers, in_process, on_redis, stage, until
+from ws_adapter.dispatch.base import HEAD_START, Priority
+
+HIGH, NORMAL, LOW = Priority.HIGH, Priority.NORMAL, Priority.LOW
+
+
+@pytest.fixture(params=["in-process", "redis"])
+def build(request: pytest.FixtureRequest) -> Iterator[Build]:
+    if request.param == "in-process":
+        yield in_process
+    else:
+        server: RedisServer = request.getfixturevalue("redis_server")
+        yield on_redis(server)
+
+
+async def served(callers: Callers, waiting: list[Caller]) -> list[Caller]:
+    """Those who wait, in the order in which they get the one slot; each gives it back at once."""
+    for _ in waiting:
+        count = len(callers.granted)
+        await callers.granted[-1].leave()
+        await until(lambda count=count: len(callers.granted) > count)
+    return callers.granted[-len(waiting) :]
+
+
+async def test_high_class_passes_those_of_lower_ones_that_wait(build: Build) -> None:
+    async with stage(build) as callers:
+        await callers.house.open("a", 1)
+        await callers.enter()
+        await until(lambda: callers.granted)
+
+        low = await callers.enter(priority=LOW)
+        normal = await callers.enter()
+        high = await callers.enter(priority=HIGH)
+        last = await callers.enter(priority=HIGH)
+
+        assert await served(callers, [low, normal, high, last]) == [high, last, normal, low]
+
+
+async def test_flood_of_a_high_class_starves_no_ticket_that_waits(build: Build) -> None:
+    """Attack: a tenant with priority asks for a slot again and again, so that others never get one."""
+    async with stage(build) as callers:
+        await callers.house.open("a", 1)
+        await callers.enter()
+        await until(lambda: callers.granted)
+
+        normal, low = await callers.enter(), await callers.enter(priority=LOW)
+        flood = [await callers.enter(priority=HIGH) for _ in range(2 * HEAD_START + 6)]
+
+        order = await served(callers, [normal, low, *flood])
+        assert order.index(normal) <= HEAD_START
+        assert order.index(low) <= 2 * HEAD_START + 1
+        assert [caller for caller in order if caller in flood] == flood
+
+
+async def test_low_class_is_served_where_nobody_else_waits(build: Build) -> None:
+    async with stage(build) as callers:
+        await callers.house.open("a", 1)
+        low = await callers.enter(priority=LOW)
+        await until(lambda: low.lease)

@@ -1,0 +1,1 @@
+"""What each tenant uses: seconds and tokens, their quotas, and the log that they are billed from."""

@@ -1,0 +1,283 @@
+"""The accounts of all tenants: who may begin, who goes on, and what is told of each session.
+
+Once a second every session with a quota takes the next slice of it, or ends for want of one. So a session
+spends at most what it uses within `BEAT_S`, and the units that are under way then, more than its quota has;
+and as many sessions of one tenant can do so as there are slices in what was left of the quota.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from ws_adapter.process.clock import Clock, Timer
+from ws_adapter.process.errors import DispatcherUnavailable, QuotaSpent
+from ws_adapter.protocol.core.signals import Piece, Prefilled, Ready, Signal, UnitDone
+from ws_adapter.usage.book import DAY_S, Book, LocalBook, Take, Taken
+from ws_adapter.usage.charge import SLICE_MS, Charge
+from ws_adapter.usage.line import UsageLine
+from ws_adapter.usage.log import UsageLog
+from ws_adapter.usage.tenant import Tenant
+from ws_adapter.usage.totals import Totals
+
+logger = logging.getLogger(__name__)
+
+BEAT_S: Final = 1.0
+ASK_S: Final = 2.0
+"""How long a new session waits for the book."""
+
+SPENT_S: Final = 5.0
+"""For how long nobody is let in with a key whose quota was found spent: others may give a slice back."""
+
+REMEMBERED: Final = 10_000
+"""Most keys of which that is remembered."""
+
+KEY_ID_DIGITS: Final = 12
+"""Digits of the hash of a key that tell keys apart, and are none."""
+
+_SPENT: Final = "the key has used up its quota of today"
+
+
+@dataclass(frozen=True)
+class About:
+    """What the log says of a session beside what it has used. `via` is `websocket`, `http` or `grpc`."""
+
+    session_id: str
+    mode: str
+    dialect: str
+    via: str
+
+
+class Meter:
+    """Of one session, from its opening to its end: it counts what is used, and knows when to end."""
+
+    def __init__(self, accounts: "Accounts", tenant: Tenant, about: About, first_ms: int) -> None:
+        self.on_spent: Callable[[], None] = lambda: None
+        """Called once, when the quota is used up."""
+        self.charge = Charge(tenant, first_ms)
+        self._accounts = accounts
+        self._about = about
+        self._model = ""
+        self._input_tokens = self._output_tokens = 0
+        self._open: dict[int, int] = {}
+        """Tokens of units that are under way, as far as they are known."""
+        self._is_over = False
+
+    async def admit(self) -> None:
+        """Wait until a slot may be asked for.
+
+        Raises `QuotaSpent`, or `DispatcherUnavailable` while nobody can say what is left of the quota.
+        """
+        if self.charge.tenant.quota.is_any:
+            await self._accounts.admit(self)
+
+    @contextmanager
+    def slot(self, model: str) -> Iterator[None]:
+        """Count the time of a slot of a worker that runs `model`."""
+        self._model = model
+        self.charge.hold(self._accounts.clock.now())
+        try:
+            yield
+        finally:
+            self.charge.release(self._accounts.clock.now())
+
+    def heard(self, signal: Signal) -> None:
+        """Count what a worker says of the session."""
+        match signal:
+            case Piece():
+                self._open[signal.unit] = self._open.get(signal.unit, 0) + 1
+            case Prefilled():
+                self._open[signal.unit] = signal.tokens.input_tokens
+            case UnitDone():
+                self._open.pop(signal.unit, None)
+                self.used(signal.tokens.input_tokens, signal.tokens.output_tokens)
+            case Ready():
+                self._lose_units()  # those of a slot before
+                self.used(signal.prompt_tokens, 0)
+
+    def used(self, input_tokens: int, output_tokens: int) -> None:
+        """Count tokens."""
+        self._input_tokens += input_tokens
+        self._output_tokens += output_tokens
+        self.charge.tokens += input_tokens + output_tokens
+
+    def used_so_far(self, input_tokens: int, output_tokens: int) -> None:
+        """Count tokens by their totals, which never fall."""
+        self.used(max(0, input_tokens - self._input_tokens), max(0, output_tokens - self._output_tokens))
+
+    def end(self, reason: str) -> None:
+        """The session is over: book the rest, and write its line. Harmless when repeated.
+
+        Units that were under way count with what is known of them: who leaves before a unit is done pays for
+        its input and for one token of each piece of the answer.
+        """
+        if self._is_over:
+            return
+        self._is_over = True
+        self._lose_units()
+        accounts, charge, about = self._accounts, self.charge, self._about
+        accounts.settle(self)
+        seconds = charge.spent_ms(accounts.clock.now()) / 1000
+        tenant = charge.tenant
+        accounts.totals.add(tenant.name, seconds, self._input_tokens, self._output_tokens)
+        if accounts.log is None:
+            return
+        accounts.log.write(
+            UsageLine(
+                at=datetime.fromtimestamp(accounts.clock.unix(), UTC).isoformat(timespec="milliseconds"),
+                session_id=about.session_id,
+                key=tenant.name if tenant.account else None,
+                key_id=tenant.account[:KEY_ID_DIGITS] if tenant.account else None,
+                model=self._model or None,
+                mode=about.mode,
+                dialect=about.dialect,
+                via=about.via,
+                seconds=seconds,
+                input_tokens=self._input_tokens,
+                output_tokens=self._output_tokens,
+                reason=reason,
+            )
+        )
+
+    def _lose_units(self) -> None:
+        """No end of the units that are under way will come: count what is known of them."""
+        self.used(sum(self._open.values()), 0)
+        self._open.clear()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the session is over."""
+        return self._is_over
+
+
+class Accounts:
+    """All sessions of an adapter that are counted."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        totals: Totals | None = None,
+        book: Book | None = None,
+        log: UsageLog | None = None,
+    ) -> None:
+        """`totals` is what figures are read from; `book` is of this adapter alone unless given."""
+        self.clock = clock
+        self.log = log
+        self.totals = totals or Totals()
+        self._book = book or LocalBook(clock)
+        self._open: dict[Meter, None] = {}
+        """Those with a quota that hold, or await, a slot."""
+        self._spent: OrderedDict[str, tuple[float, Tenant]] = OrderedDict()
+        """Accounts whose quota was found spent, and when."""
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """Begin to look after sessions."""
+        self._book.start()
+        if self.log is not None:
+            self.log.start()
+        self._beat()
+
+    async def close(self) -> None:
+        """Book and write what waits."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await self._book.close()
+        if self.log is not None:
+            await self.log.close()
+
+    def meter(self, tenant: Tenant, about: About, first_ms: int = SLICE_MS) -> Meter:
+        """Return the meter of a new session; `first_ms` is what it takes of its quota first."""
+        return Meter(self, tenant, about, first_ms)
+
+    def retry_s(self, tenant: Tenant) -> float | None:
+        """Return how long a tenant has to wait whose quota was found spent just now; None if it was not."""
+        found = self._spent.get(tenant.account)
+        if found is None:
+            return None
+        at, spent = found
+        if spent.quota != tenant.quota or self.clock.now() - at >= SPENT_S:
+            del self._spent[tenant.account]
+            return None
+        return DAY_S - self.clock.unix() % DAY_S
+
+    async def admit(self, meter: Meter) -> None:
+        """See `Meter.admit`."""
+        charge = meter.charge
+        self._open[meter] = None
+        if not charge.is_spent(self.clock.now()):
+            return
+        take = charge.ask(self.clock.now())
+        asked = self._take(meter, take) if take is not None else None
+        if asked is not None:
+            await asyncio.wait({asked}, timeout=ASK_S)
+        if asked is None or charge.is_asking or asked.cancelled():
+            # It may be booked later; then the end of the session gives it back.
+            raise DispatcherUnavailable("the quota of the key cannot be looked up; try again later")
+        if charge.is_spent(self.clock.now()):
+            self._remember(charge.tenant)
+            raise QuotaSpent(_SPENT)
+
+    def settle(self, meter: Meter) -> None:
+        """The session is over: give back what is left of its slice."""
+        self._open.pop(meter, None)
+        if meter.charge.is_asking:
+            return  # `_answered` does it
+        take = meter.charge.settle(self.clock.now())
+        if take is not None:
+            self._book.take(take)
+
+    def _take(self, meter: Meter, take: Take) -> "asyncio.Future[Taken]":
+        asked = self._book.take(take)
+        if asked.done():
+            self._answered(meter, take, asked)
+        else:
+            asked.add_done_callback(lambda answer: self._answered(meter, take, answer))
+        return asked
+
+    def _answered(self, meter: Meter, take: Take, answer: "asyncio.Future[Taken]") -> None:
+        if answer.cancelled():
+            meter.charge.is_asking = False
+        else:
+            meter.charge.answered(take, answer.result())
+        if meter.is_over:
+            self.settle(meter)
+
+    def _remember(self, tenant: Tenant) -> None:
+        self._spent[tenant.account] = self.clock.now(), tenant
+        self._spent.move_to_end(tenant.account)
+        if len(self._spent) > REMEMBERED:
+            self._spent.popitem(last=False)
+
+    def _beat(self) -> None:
+        """Have every session take what it needs for the next second, and end those that got nothing."""
+        self._timer = self.clock.call_at(self.clock.now() + BEAT_S, self._beat)
+        for meter in list(self._open):
+            try:
+                self._look_after(meter)
+            except Exception:
+                logger.exception("the quota of a session could not be looked after")
+
+    def _look_after(self, meter: Meter) -> None:
+        take = meter.charge.ask(self.clock.now())
+        if take is None:
+            return
+        # While nothing can be booked no answer comes: the session goes on, and is booked afterwards.
+        asked = self._take(meter, take)
+        if asked.done():
+            self._end_spent(meter, asked)
+        else:
+            asked.add_done_callback(lambda answer: self._end_spent(meter, answer))
+
+    def _end_spent(self, meter: Meter, answer: "asyncio.Future[Taken]") -> None:
+        if answer.cancelled():
+            return
+        if meter in self._open and meter.charge.is_spent(self.clock.now()):
+            self._open.pop(meter, None)
+            self._remember(meter.charge.tenant)
+            meter.on_spent()

@@ -1,0 +1,99 @@
+"""The book of a day: what each account has used, and how more of its quota is taken.
+
+An account pays in advance. A session takes a slice of the quota, spends it, and takes the next one before it
+has spent this one; at its end it gives back what it has not spent. What was spent beyond a slice is booked
+whether the quota has it or not.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from ws_adapter.process.clock import Clock
+from ws_adapter.usage.tenant import Quota
+
+DAY_S: Final = 86_400
+
+
+@dataclass(frozen=True)
+class Take:
+    """What is to be booked for an account. Times in milliseconds.
+
+    `spent_*` are booked unconditionally; below 0 they give a slice back, which counts only on the day `day`
+    on which it was taken. `want_*` are booked as far as the quota has them.
+    """
+
+    account: str
+    quota: Quota
+    spent_ms: int = 0
+    want_ms: int = 0
+    spent_tokens: int = 0
+    want_tokens: int = 0
+    day: int = 0
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What an account got of what it wanted, on the day `day` (since 1970, in UTC)."""
+
+    day: int
+    ms: int
+    tokens: int
+
+
+class Book(Protocol):
+    """Where it is booked."""
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nothing can be booked now."""
+
+    def start(self) -> None:
+        """Begins."""
+
+    async def close(self) -> None:
+        """Books what waits, if that is possible at once. Harmless when repeated."""
+
+    def take(self, take: Take) -> "asyncio.Future[Taken]":
+        """Books, once; what cannot be booked now is booked as soon as it can."""
+
+
+class LocalBook:
+    """The book of an adapter that shares none. A restart begins it anew."""
+
+    is_away = False
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._day = 0
+        self._used: dict[str, tuple[int, int]] = {}
+        """Milliseconds and tokens of each account today: of those that have a quota, which are keys."""
+
+    def start(self) -> None:
+        """There is nothing to begin."""
+
+    async def close(self) -> None:
+        """There is nothing to end."""
+
+    def take(self, take: Take) -> "asyncio.Future[Taken]":
+        """See `Book.take`."""
+        today = int(self._clock.unix() // DAY_S)
+        if today != self._day:
+            self._day, self._used = today, {}
+        ms, tokens = self._used.get(take.account, (0, 0))
+        ms, got_ms = _booked(ms, take.spent_ms, take.want_ms, take.quota.seconds_per_day * 1000, take, today)
+        tokens, got_tokens = _booked(
+            tokens, take.spent_tokens, take.want_tokens, take.quota.tokens_per_day, take, today
+        )
+        self._used[take.account] = ms, tokens
+        answer: asyncio.Future[Taken] = asyncio.get_running_loop().create_future()
+        answer.set_result(Taken(today, got_ms, got_tokens))
+        return answer
+
+
+def _booked(used: int, spent: int, want: int, most: int, take: Take, today: int) -> tuple[int, int]:
+    """Return what is used now, and what of `want` is among it. `functions.lua` has the same rule."""
+    if spent > 0 or take.day == today:
+        used = max(0, used + spent)
+    got = min(want, max(0, most - used)) if most else want
+    return used + got, got

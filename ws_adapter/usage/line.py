@@ -1,0 +1,45 @@
+"""A line of the usage log."""
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+VERSION: Final = 1
+
+Whole = Annotated[int, Meta(ge=0)]
+
+
+class UsageLine(Struct, frozen=True, kw_only=True):
+    """What one session has used, written when it is over: one JSON object on a line, in UTF-8."""
+
+    v: Literal[1] = VERSION
+    """Version of this form; fields may come to it."""
+    at: str
+    """When the session ended, as `2030-01-31T18:00:00.000+00:00`."""
+    session_id: str
+    """As in the log, in recordings and in events."""
+    key: str | None
+    """Name of the key, null without keys."""
+    key_id: Annotated[str, Meta(pattern="^[0-9a-f]{12}$")] | None
+    """First digits of the hash that the file of keys holds."""
+    model: str | None
+    """That of the last slot, null if the session had none."""
+    mode: str
+    dialect: str
+    via: Literal["websocket", "http", "grpc"] | str
+    seconds: Annotated[float, Meta(ge=0)]
+    """For how long it held slots, each counted with at least a second."""
+    input_tokens: Whole
+    output_tokens: Whole
+    reason: str
+    """Why the session ended."""
+
+
+encode: Final = msgspec.json.Encoder().encode
+decode: Final = msgspec.json.Decoder(UsageLine).decode
+
+
+def schema() -> dict[str, object]:
+    """Return the JSON Schema of a line."""
+    return msgspec.json.schema(UsageLine)

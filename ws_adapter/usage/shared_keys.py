@@ -1,0 +1,100 @@
+"""The keys that adapters share: the text of a file of keys, in Redis.
+
+While Redis is away, or has lost them, the keys are as they were: nobody is let in by that, and no session
+ends.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from redis.exceptions import RedisError
+
+from antiphon.redis import disconnect
+from ws_adapter.process.errors import ConfigurationError
+from ws_adapter.process.tasks import end
+from ws_adapter.usage.shared import PREFIX, call
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+logger = logging.getLogger(__name__)
+
+POLL_S: Final = 2.0
+"""How long a change takes at most to be known at every adapter that reaches Redis."""
+
+READ_S: Final = 2.0
+"""The longest that one look may take."""
+
+SOURCE: Final = "Redis"
+
+_FAILURES: Final = (RedisError, OSError, TimeoutError)
+
+
+class SharedKeys:
+    """Looks for changes, and hands each new text over."""
+
+    def __init__(
+        self,
+        client: "Redis",
+        take: Callable[[str], None],
+        *,
+        prefix: str = PREFIX,
+        poll_s: float = POLL_S,
+        read_s: float = READ_S,
+    ) -> None:
+        """`take` raises `ConfigurationError` for a text that cannot be used; `client` is closed with it."""
+        self._client = client
+        self._take = take
+        self._prefix = prefix
+        self._poll_s = poll_s
+        self._read_s = read_s
+        self._text: str | None = ""
+        """What was read last; None if there was nothing."""
+        self._is_away = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Look once, and then again and again."""
+        await self._look()
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Look no more. Harmless when repeated."""
+        task, self._task = self._task, None
+        if task is not None:
+            await end(task)
+        await disconnect(self._client)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll_s)
+            await self._look()
+
+    async def _look(self) -> None:
+        try:
+            async with asyncio.timeout(self._read_s):
+                text = await call(self._client, "read_keys", prefix=self._prefix)
+        except _FAILURES as error:
+            if not self._is_away:
+                logger.warning("Redis is away, the shared keys stay as they are: %r", error)
+            self._is_away = True
+            return
+        if self._is_away:
+            logger.info("Redis answers: the shared keys are up to date")
+        self._is_away = False
+        if text == self._text:
+            return
+        self._text = text
+        if text is None:
+            logger.error("there are no keys in Redis, those that are known stay: antiphon share-keys FILE")
+            return
+        try:
+            self._take(text)
+        except ConfigurationError as error:
+            logger.error("the shared keys cannot be used, those that are known stay: %s", error)
+        except Exception:
+            logger.exception("the shared keys could not be taken")
+        else:
+            logger.info("the shared keys were read")

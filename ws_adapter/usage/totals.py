@@ -1,0 +1,43 @@
+"""What tenants have used since the adapter began, for figures with a bounded number of series."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from antiphon.semconv import OTHER
+
+MOST_TENANTS: Final = 100
+"""Tenants with a series of their own; those that come later are `other`."""
+
+
+@dataclass(slots=True)
+class Total:
+    """Of one tenant."""
+
+    sessions: int = 0
+    seconds: float = 0.0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class Totals:
+    """Of all of them, by the name of their key. Names are those of keys that exist: no client invents one."""
+
+    def __init__(self, most: int = MOST_TENANTS) -> None:
+        self._most = most
+        self._totals: dict[str, Total] = {OTHER: Total()}
+
+    def add(self, name: str, seconds: float, input_tokens: int, output_tokens: int) -> None:
+        """A session is over."""
+        total = self._totals.get(name)
+        if total is None:
+            if len(self._totals) > self._most:
+                name = OTHER
+            total = self._totals.setdefault(name, Total())
+        total.sessions += 1
+        total.seconds += seconds
+        total.input_tokens += input_tokens
+        total.output_tokens += output_tokens
+
+    def all(self) -> list[tuple[str, Total]]:
+        """Return them as they are now; also from another thread."""
+        return list(self._totals.items())

@@ -311,6 +311,19 @@ def test_a_recording_that_came_faster_than_it_was_said_is_no_more_urgent_than_it
     assert {1.0, 2.0, 30.0} <= dues
 
 
+def test_a_background_transcription_has_no_deadline_and_is_written_down(stage: Play) -> None:
+    setup = TranscribeSetup(Sampling(max_new_tokens=4, temperature=0.0), seed=1, is_background=True)
+    writer = stage.enter("writer", setup)
+    stage.until(lambda: stage.when("writer", Ready) is not None)
+    stage.send(writer, 1, StreamInput(sound(1, 16_000), begins=True, ends=True))
+    dues = set()
+    while stage.when("writer", Done) is None:
+        stage.step()
+        dues.add(writer.due)
+
+    assert dues == {None}
+
+
 def test_pictures_are_seen_a_few_in_a_tick_and_sound_goes_on_beside_them(stage: Play) -> None:
     stage.runtime.slice_rows = 64  # as large as those of MiniCPM-o: two of them are as much as a tick takes
     alone = Play()

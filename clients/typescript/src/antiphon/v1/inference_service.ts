@@ -556,6 +556,11 @@ export interface SessionConfig {
    * Default false.
    */
   records: boolean;
+  /**
+   * True: units have no deadline, so that the worker runs those of conversations first. TRANSCRIBE only. Applies only
+   * where `effective` of SessionReady repeats it. Default false.
+   */
+  background: boolean;
 }
 
 /** Input of one unit in AUDIO and VIDEO. */
@@ -1509,6 +1514,7 @@ function createBaseSessionConfig(): SessionConfig {
     language: "",
     automaticUnits: false,
     records: false,
+    background: false,
   };
 }
 
@@ -1555,6 +1561,9 @@ export const SessionConfig: MessageFns<SessionConfig> = {
     }
     if (message.records !== false) {
       writer.uint32(104).bool(message.records);
+    }
+    if (message.background !== false) {
+      writer.uint32(112).bool(message.background);
     }
     return writer;
   },
@@ -1676,6 +1685,14 @@ export const SessionConfig: MessageFns<SessionConfig> = {
             message.records = reader.bool();
             continue;
           }
+          case 14: {
+            if (tag !== 112) {
+              break;
+            }
+
+            message.background = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1719,6 +1736,7 @@ export const SessionConfig: MessageFns<SessionConfig> = {
         ? globalThis.Boolean(object.automatic_units)
         : false,
       records: isSet(object.records) ? globalThis.Boolean(object.records) : false,
+      background: isSet(object.background) ? globalThis.Boolean(object.background) : false,
     };
   },
 
@@ -1763,6 +1781,9 @@ export const SessionConfig: MessageFns<SessionConfig> = {
     if (message.records !== false) {
       obj.records = message.records;
     }
+    if (message.background !== false) {
+      obj.background = message.background;
+    }
     return obj;
   },
 
@@ -1794,6 +1815,7 @@ export const SessionConfig: MessageFns<SessionConfig> = {
     message.language = object.language ?? "";
     message.automaticUnits = object.automaticUnits ?? false;
     message.records = object.records ?? false;
+    message.background = object.background ?? false;
     return message;
   },
 };

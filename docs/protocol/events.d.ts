@@ -2046,7 +2046,7 @@ export namespace RealtimeGa {
   /** What a client may send. */
   type ClientEvent = SessionUpdate | AudioAppend | AudioCommit | AudioClear | OutputClear | ItemCreate | ItemRetrieve | ItemTruncate | ItemDelete | ResponseCreate | ResponseCancel;
   /** What the server sends. */
-  type ServerEvent = SessionCreated | SessionResumed | SessionUpdated | ConversationCreated | ItemAdded | ItemDone | ItemRetrieved | ItemTruncated | ItemDeleted | AudioCommitted | AudioCleared | ResponseCreated | ResponseDone | OutputItemAdded | OutputItemDone | ContentPartAdded | ContentPartDone | AudioDelta | AudioDone | TranscriptDelta | TranscriptDone | TextDelta | TextDone | ArgumentsDelta | ArgumentsDone | SpeechStarted | SpeechStopped | TimeoutTriggered | Error;
+  type ServerEvent = SessionCreated | SessionResumed | SessionUpdated | ConversationCreated | ItemAdded | ItemDone | ItemRetrieved | ItemTruncated | ItemDeleted | AudioCommitted | AudioCleared | ResponseCreated | ResponseDone | OutputItemAdded | OutputItemDone | ContentPartAdded | ContentPartDone | AudioDelta | AudioDone | TranscriptDelta | TranscriptDone | TextDelta | TextDone | ArgumentsDelta | ArgumentsDone | SpeechStarted | SpeechStopped | TimeoutTriggered | TranscriptionDelta | TranscriptionCompleted | TranscriptionFailed | Error;
   /** Change what is given, all of it or nothing. */
   interface SessionUpdate {
     type: "session.update";
@@ -2102,8 +2102,9 @@ export namespace RealtimeGa {
     type: "audio/pcma";
     rate?: 8000 | null;
   }
-  /** What writes down what the user says. Nobody does it here: it is accepted and stays off. */
+  /** Transcribes what the user says, beside the conversation. Only `model` has an effect. */
   interface TranscriptionConfig {
+    /** One that transcribes; OpenAI's names, and none, stand for any. */
     model?: string | null;
     language?: string | null;
     languages?: Array<string> | null;
@@ -2395,7 +2396,8 @@ export namespace RealtimeGa {
   /** What is sent. */
   interface InputResource {
     format: Format;
-    transcription?: null;
+    /** As it was given. */
+    transcription: Record<string, unknown> | null;
     /** As it was given. */
     noise_reduction: Record<string, unknown> | null;
     turn_detection: ServerVadResource | SemanticVadResource | null;
@@ -2791,6 +2793,46 @@ export namespace RealtimeGa {
     audio_end_ms: number;
     item_id: string;
   }
+  /** More of what the user said. */
+  interface TranscriptionDelta {
+    type: "conversation.item.input_audio_transcription.delta";
+    event_id: string;
+    item_id: string;
+    /** Always 0. */
+    content_index: number;
+    delta: string;
+  }
+  /** All that the user said, empty for silence. */
+  interface TranscriptionCompleted {
+    type: "conversation.item.input_audio_transcription.completed";
+    event_id: string;
+    item_id: string;
+    /** Always 0. */
+    content_index: number;
+    transcript: string;
+    usage: Duration;
+  }
+  /** What was transcribed. */
+  interface Duration {
+    type: "duration";
+    seconds: number;
+  }
+  /** What the user said has no transcript; what follows may have one. */
+  interface TranscriptionFailed {
+    type: "conversation.item.input_audio_transcription.failed";
+    event_id: string;
+    item_id: string;
+    /** Always 0. */
+    content_index: number;
+    error: Failure;
+  }
+  /** Why there are no words. */
+  interface Failure {
+    type: string;
+    code: string;
+    message: string;
+    param?: null;
+  }
   /** An event was refused, a response failed, or the connection closes. */
   interface Error {
     type: "error";
@@ -2859,8 +2901,9 @@ export namespace TranscriptionGa {
     type: "audio/pcma";
     rate?: 8000 | null;
   }
-  /** What writes down what the user says. Nobody does it here: it is accepted and stays off. */
+  /** Transcribes what the user says, beside the conversation. Only `model` has an effect. */
   interface TranscriptionConfig {
+    /** One that transcribes; OpenAI's names, and none, stand for any. */
     model?: string | null;
     language?: string | null;
     languages?: Array<string> | null;
@@ -3212,7 +3255,7 @@ export namespace TranscriptionGa {
     previous_item_id: string | null;
     item: MessageItem | CallItem | CallOutputItem;
   }
-  /** More of what was said. */
+  /** More of what the user said. */
   interface TranscriptionDelta {
     type: "conversation.item.input_audio_transcription.delta";
     event_id: string;
@@ -3221,7 +3264,7 @@ export namespace TranscriptionGa {
     content_index: number;
     delta: string;
   }
-  /** All that was said, empty for silence. */
+  /** All that the user said, empty for silence. */
   interface TranscriptionCompleted {
     type: "conversation.item.input_audio_transcription.completed";
     event_id: string;
@@ -3231,12 +3274,12 @@ export namespace TranscriptionGa {
     transcript: string;
     usage: Duration;
   }
-  /** What was written down. */
+  /** What was transcribed. */
   interface Duration {
     type: "duration";
     seconds: number;
   }
-  /** What was said could not be written down; what follows still is. */
+  /** What the user said has no transcript; what follows may have one. */
   interface TranscriptionFailed {
     type: "conversation.item.input_audio_transcription.failed";
     event_id: string;

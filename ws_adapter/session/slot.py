@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, Protocol
 
 from antiphon.semconv import Reason
 from ws_adapter.dispatch.base import ANYTHING, Lease, LeaseTerms, Need, Ticket
-from ws_adapter.observability.session_telemetry import SessionTelemetry
+from ws_adapter.observability.session_telemetry import BackgroundTelemetry, SessionTelemetry
 from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import sleep
 from ws_adapter.process.errors import (
@@ -99,7 +99,16 @@ class Identity(NamedTuple):
 class SlotSource:
     """Where the slots of one session come from."""
 
-    def __init__(self, identity: Identity, services: Services, telemetry: SessionTelemetry) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        services: Services,
+        telemetry: SessionTelemetry | BackgroundTelemetry,
+        *,
+        is_background: bool = False,
+    ) -> None:
+        """`is_background`: a slot that is lost is not replaced, which would go before all who wait."""
+        self.is_background = is_background
         limit_s = services.options.session_limits_s[identity.kind]
         self.identity = identity
         self.services = services
@@ -211,6 +220,8 @@ class Slot:
                 return None
             except AttachFailed as failed:
                 reason = failed.reason
+            if self._source.is_background:
+                return VERDICTS[reason]
             if self._moves:
                 # Another model was asked for than a worker of this pool has: nothing was lost.
                 self._moves, again = False, None

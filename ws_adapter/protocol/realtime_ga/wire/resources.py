@@ -45,7 +45,7 @@ class InputResource(Struct, kw_only=True):
     """What is sent."""
 
     format: Format
-    transcription: Annotated[Any, Meta(extra_json_schema={"type": "null"})] = None
+    transcription: AsGiven | None
     noise_reduction: AsGiven | None
     turn_detection: ServerVadResource | SemanticVadResource | None
 

@@ -1,0 +1,40 @@
+"""The order in which work in the background looks for slots that nobody else wants."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ws_adapter.dispatch.base import Need
+
+
+class _Line:
+    """Those who want a slot that serves the same."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.waiting = 0
+
+
+class SpareSlots:
+    """Lets one at a time look for a slot of a kind, first come, first served: sessions take turns, however
+    much each of them has to do, and who looks finds no slot that another one has just found too."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Need, _Line] = {}
+
+    @asynccontextmanager
+    async def turn(self, need: Need) -> AsyncIterator[None]:
+        """Waits for the caller's turn, which lasts as long as the block."""
+        line = self._lines.setdefault(need, _Line())
+        line.waiting += 1
+        try:
+            async with line.lock:
+                yield
+        finally:
+            line.waiting -= 1
+            if not line.waiting:
+                del self._lines[need]
+
+    def are_wanted(self, need: Need) -> bool:
+        """Whether anybody looks for one, or waits for that."""
+        return need in self._lines

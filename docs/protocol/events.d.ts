@@ -1681,7 +1681,7 @@ export namespace Live {
   /** What a client may send. */
   type ClientEvent = SessionStart | SessionUpdate | AudioAppend | AudioMute | AudioUnmute | InstructionsAppend | ThinkingAppend | CommentaryAppend | SessionClose;
   /** What the server sends. */
-  type ServerEvent = SessionStarted | SessionResumed | SessionUpdated | OutputAudioDelta | OutputTranscriptDelta | AudioMuted | AudioUnmuted | InstructionsAppended | ThinkingAppended | CommentaryAppended | UsageUpdated | SessionClosed | Info | Error;
+  type ServerEvent = SessionStarted | SessionResumed | SessionUpdated | OutputAudioDelta | OutputTranscriptDelta | InputTranscriptDelta | AudioMuted | AudioUnmuted | InstructionsAppended | ThinkingAppended | CommentaryAppended | UsageUpdated | SessionClosed | Info | Error;
   /** Begin. Nothing else may come before `session.started` has answered it. */
   interface SessionStart {
     type: "session.start";
@@ -1925,6 +1925,18 @@ export namespace Live {
   /** What the model says in the audio that begins now. */
   interface OutputTranscriptDelta {
     type: "session.output_transcript.delta";
+    event_id: string;
+    /** The `event_id` of what it answers, if that had one. */
+    client_event_id?: string;
+    delta: string;
+    /** On the time line of the session. */
+    start_ms: number;
+    /** On the time line of the session. */
+    end_ms: number;
+  }
+  /** What the user said, transcribed after a pause; `start_ms` and `end_ms` count the sound of the user. */
+  interface InputTranscriptDelta {
+    type: "session.input_transcript.delta";
     event_id: string;
     /** The `event_id` of what it answers, if that had one. */
     client_event_id?: string;

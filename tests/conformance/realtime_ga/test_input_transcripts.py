@@ -82,7 +82,7 @@ def check(talk: Talk) -> str:
     assert completed.item_id == committed.item_id
     assert {delta.item_id for delta in deltas} == {committed.item_id}
     assert "".join(delta.delta for delta in deltas) == completed.transcript
-    assert "count" in completed.transcript
+    assert {"count", "eight"} <= set(completed.transcript.split())
     assert completed.usage.type == "duration"
     assert completed.usage.seconds > 1.0
     return str(completed.transcript)

@@ -2399,6 +2399,8 @@ export namespace RealtimeGa {
     tracing: "auto" | Record<string, unknown> | null;
     /** As it was given. */
     reasoning: Record<string, unknown> | null;
+    /** Paths in `session` of what was accepted but is not honoured; absent if there is nothing. */
+    unsupported_fields?: Array<string>;
   }
   /** Sound in both directions. */
   interface AudioResource {

@@ -261,7 +261,18 @@ class Settings:
             truncation=_as_given(fields.truncation),
             tracing=_as_given(fields.tracing),
             reasoning=_as_given(fields.reasoning),
+            unsupported_fields=self._unsupported or UNSET,
         )
+
+    @property
+    def _unsupported(self) -> list[str]:
+        """Paths of what is as it was given and changes nothing."""
+        told = _as_given(self.input.transcription) or {}
+        paths = [f"audio.input.transcription.{name}" for name in told if name != "model"]
+        if isinstance(self.input.noise_reduction, Struct):
+            paths.append("audio.input.noise_reduction")
+        given = ("include", "tracing", "reasoning")
+        return [*paths, *(name for name in given if _as_given(getattr(self.fields, name)))]
 
 
 def initial(model: str, given: SessionFields | None, catalogue: Catalogue | None) -> Settings:

@@ -295,8 +295,9 @@ class Live:
         """Words of the speech that began then; the protocol has no word for its end, nor for a failure."""
         if not isinstance(news, InputTranscriptDelta):
             return []
-        start_ms = (at_ms + int(news.begin_s * 1000)) // SLICE_MS * SLICE_MS
-        end_ms = -(-(at_ms + int(news.end_s * 1000)) // SLICE_MS) * SLICE_MS
+        start_ms, end_ms = (
+            round((at_ms + seconds * 1000) / SLICE_MS) * SLICE_MS for seconds in (news.begin_s, news.end_s)
+        )
         return [self._event(events.InputTranscriptDelta, delta=news.text, start_ms=start_ms, end_ms=end_ms)]
 
     # ---------------------------------------------------------------------------------------- time

@@ -1,1 +1,1 @@
-"""The transcription protocol: utterances from a buffer that clients fill and commit, and items beside a conversation."""
+"""Transcription: utterances from a buffer that clients fill and commit, and items of conversations."""

@@ -60,7 +60,7 @@ def test_words_are_told_with_the_time_at_which_they_were_said() -> None:
     events += session.transcribe(InputTranscriptDone("how are you", 1.9))
 
     assert [(event["type"], event["delta"]) for event in events] == [(KIND, "how are"), (KIND, " you")]
-    assert [(event["start_ms"], event["end_ms"]) for event in events] == [(1600, 2800), (2600, 3600)]
+    assert [(event["start_ms"], event["end_ms"]) for event in events] == [(1600, 2600), (2600, 3600)]
 
 
 def test_failure_of_a_transcript_is_told_nobody() -> None:

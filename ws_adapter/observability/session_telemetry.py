@@ -73,7 +73,7 @@ _UNSERVED: Final = frozenset({QueueOutcome.FULL, QueueOutcome.EXPIRED, QueueOutc
 
 
 _BACKGROUND: Final = "background"
-"""The dialect of what no client speaks."""
+"""Stands for a dialect in the figures of transcription beside a conversation."""
 
 
 class SessionTelemetry:

@@ -8,7 +8,7 @@ from ws_adapter.dispatch.base import Need
 
 
 class _Line:
-    """Those who want a slot that serves the same."""
+    """The sessions whose needs are the same."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -16,8 +16,10 @@ class _Line:
 
 
 class SpareSlots:
-    """Lets one at a time look for a slot of a kind, first come, first served: sessions take turns, however
-    much each of them has to do, and who looks finds no slot that another one has just found too."""
+    """Lets one session at a time look for a slot, first come, first served.
+
+    A session that has much to do cannot starve others, and two sessions never find the same free slot.
+    """
 
     def __init__(self) -> None:
         self._lines: dict[Need, _Line] = {}
@@ -36,5 +38,5 @@ class SpareSlots:
                 del self._lines[need]
 
     def are_wanted(self, need: Need) -> bool:
-        """Whether anybody looks for one, or waits for that."""
+        """Whether any session looks for such a slot, or waits for its turn."""
         return need in self._lines

@@ -109,7 +109,7 @@ class ChatSetup:
 
 @dataclass(frozen=True)
 class TranscriptionSetup:
-    """What a session of utterances is to be. `is_background`: those who converse go before it."""
+    """What a session of utterances is to be. `is_background`: the worker runs all other sessions first."""
 
     model: str = ""
     is_background: bool = False

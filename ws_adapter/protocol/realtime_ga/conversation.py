@@ -113,7 +113,7 @@ class Entry:
 
     @property
     def written(self) -> Message:
-        """The same for who reads alone: clips are their transcripts."""
+        """The same with transcripts in place of clips, for a model that reads."""
         message = self.message
         if not isinstance(self.item, MessageItem) or self.item.role != "user":
             return message

@@ -33,9 +33,10 @@ RELOADED: Final = frozenset(
     frames_per_s_per_address pages_per_min_per_address connections_per_key opens_per_min_per_key
     direct_slots_per_caller direct_session_limit_s direct_idle_s max_cpu max_loop_lag_ms
     queue_update_s queue_max_wait_s no_worker_grace_s session_limit_audio_s session_limit_video_s
-    session_limit_realtime_s realtime_wait_s live_interrupt pause_timeout_s init_timeout_s duplex_idle_s
-    chat_idle_s transcription_idle_s transcription_buffer_s unit_flush_s silence_tail_units max_append_s
-    max_lag_s max_waiting_units max_waiting_mib outbox_audio_s outbox_mib slow_consumer_s drain_timeout_s
+    session_limit_realtime_s realtime_wait_s input_transcript_s live_interrupt pause_timeout_s init_timeout_s
+    duplex_idle_s chat_idle_s transcription_idle_s transcription_buffer_s unit_flush_s silence_tail_units
+    max_append_s max_lag_s max_waiting_units max_waiting_mib outbox_audio_s outbox_mib slow_consumer_s
+    drain_timeout_s
     """.split()
 )
 """Options that a running adapter takes from its file of settings; they hold for what begins from then on."""
@@ -246,6 +247,10 @@ class AdapterOptions:
 
     realtime_wait_s: float = Limits.realtime_wait_s
     """How long a session on `/v1/realtime?model=` waits for a slot: its clients give up after 10 s."""
+
+    input_transcript_s: float = Limits.input_transcript_s
+    """How long after its end a turn of a conversation may be transcribed, in slots that nobody else wants; 0
+    transcribes none."""
 
     pause_timeout_s: float = Limits.pause_timeout_s
     """How long a client may pause if it does not say for how long, 1 to 300."""
@@ -519,6 +524,7 @@ class AdapterOptions:
             silence_tail_units=self.silence_tail_units,
             max_append_s=self.max_append_s,
             realtime_wait_s=self.realtime_wait_s,
+            input_transcript_s=self.input_transcript_s,
             interrupts_on_speech=self.live_interrupt == "speech",
         )
 
@@ -566,7 +572,7 @@ _NOT_NEGATIVE = """
     queue_max_wait_s no_worker_grace_s session_limit_audio_s session_limit_video_s
     session_limit_realtime_s connections_per_address opens_per_min_per_address frames_per_s_per_address
     pages_per_min_per_address connections_per_key opens_per_min_per_key silence_tail_units
-    direct_slots_per_caller direct_session_limit_s direct_idle_s
+    direct_slots_per_caller direct_session_limit_s direct_idle_s input_transcript_s
     journal_s journal_mib
     max_inflight_mib max_cpu max_loop_lag_ms recordings_max_days recordings_max_gib drain_timeout_s
 """.split()

@@ -359,6 +359,11 @@ class Session(ABC, Generic[Prepared]):
         return self.queue.first.arrival if self.queue.first else self.opened
 
     @property
+    def is_background(self) -> bool:
+        """Whether its work waits for that of all other sessions."""
+        return False
+
+    @property
     def due(self) -> float | None:
         """Monotonic seconds at which the work under way should be done; None if it has no deadline."""
         return None

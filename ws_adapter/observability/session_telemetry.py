@@ -81,6 +81,10 @@ _WAITS: Final[dict[type[BaseException] | None, QueueOutcome]] = {
 _UNSERVED: Final = frozenset({QueueOutcome.FULL, QueueOutcome.EXPIRED, QueueOutcome.NO_WORKER})
 
 
+_BACKGROUND: Final = "background"
+"""Stands for a dialect in the figures of transcription beside a conversation."""
+
+
 class SessionTelemetry:
     """Of one session, from its opening to its end."""
 
@@ -200,10 +204,34 @@ class SessionTelemetry:
         logger.info("session ended", extra=totals)
 
 
+class BackgroundTelemetry:
+    """Of the transcription beside a conversation, whose slots and units count as any transcription's."""
+
+    kind: Final = Kind.TRANSCRIPTION
+
+    def __init__(self, session: SessionTelemetry) -> None:
+        self.metrics = session.metrics
+        self.clock = session.clock
+        self.trace = session.trace.aside()
+        fields = session.fields
+        self.fields = SessionFields(fields.session_id, trace_id=fields.trace_id, span_id=fields.span_id)
+        self.units = UnitTelemetry(
+            self.metrics, self.trace, self.fields, self.kind, _BACKGROUND, session.clock
+        )
+
+    def slot(self) -> "SlotTelemetry":
+        """For the next slot."""
+        return SlotTelemetry(self)
+
+    def held(self, held: Held) -> None:
+        """It got this slot."""
+        self.units.slot = self.metrics.leases.totals_of(held)
+
+
 class SlotTelemetry:
     """Of one slot at a time, from entering the queue until it is somebody else's: a block round all of it."""
 
-    def __init__(self, session: SessionTelemetry) -> None:
+    def __init__(self, session: SessionTelemetry | BackgroundTelemetry) -> None:
         self._session = session
         self._metrics = session.metrics
         self._clock = session.clock

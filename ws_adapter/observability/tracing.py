@@ -128,6 +128,7 @@ class SessionTrace:
     def __init__(self, telemetry: Telemetry, upgrade: Upgrade, attributes: Attributes) -> None:
         self.is_sampled = upgrade.is_sampled
         self.upgrade = upgrade
+        self._telemetry = telemetry
         self.anchor: SpanContext | None = None
         """The latest `session.start`: what all later spans link to."""
         self._related: SpanContext | None = None
@@ -184,6 +185,10 @@ class SessionTrace:
             self._latest.add_event(semconv.EVENT_REFUSED, {semconv.ATTR_ERROR_TYPE: code})
         elif self.is_sampled:
             self._refused.append((time.time_ns(), code))
+
+    def aside(self) -> "SessionTrace":
+        """The spans of what the session does beside its conversation: none of the others links to them."""
+        return SessionTrace(self._telemetry, self.upgrade, self._attributes)
 
     def slot(self) -> "SlotTrace":
         """For the next slot of the session."""

@@ -1,6 +1,6 @@
 """What all sessions of a server have in common."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ws_adapter.detection.detector import Detector
 from ws_adapter.dispatch.base import Dispatcher
@@ -8,6 +8,7 @@ from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.load import Load
 from ws_adapter.session.readers import Readers
+from ws_adapter.session.spare_slots import SpareSlots
 from ws_adapter.usage.accounts import Accounts
 from ws_adapter.worker.journal import Journals
 from ws_adapter.worker.registry import Registry
@@ -27,3 +28,4 @@ class Services:
     detector: Detector
     journals: Journals
     accounts: Accounts
+    spare_slots: SpareSlots = field(default_factory=SpareSlots)

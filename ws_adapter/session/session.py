@@ -12,12 +12,13 @@ from antiphon.semconv import Reason
 from ws_adapter.detection.detector import Listener
 from ws_adapter.dispatch.base import Need
 from ws_adapter.observability.metrics import DISCONNECTED
-from ws_adapter.observability.session_telemetry import SessionTelemetry
+from ws_adapter.observability.session_telemetry import BackgroundTelemetry, SessionTelemetry
 from ws_adapter.process.clock import Timer
 from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
     Become,
+    CancelTranscription,
     CancelUnits,
     CloseSocket,
     Detect,
@@ -34,17 +35,20 @@ from ws_adapter.protocol.core.actions import (
     RunUnit,
     Send,
     TakeSlot,
+    Transcribe,
     Withdraw,
 )
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Machine, Place
 from ws_adapter.protocol.core.signals import Piece, Prefilled, Ready, Signal, UnitDone
+from ws_adapter.protocol.core.transcription import InputTranscript
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.discretion import where
 from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
 from ws_adapter.protocol.wire.limits import events_window
 from ws_adapter.recording.recorder import Recording
 from ws_adapter.resume.connection import ResumableConnection
+from ws_adapter.session.background import Background
 from ws_adapter.session.catalogue import SessionCatalogue
 from ws_adapter.session.outbox import Bounds, Outbox
 from ws_adapter.session.pausable_clock import PausableClock
@@ -129,6 +133,8 @@ class Session:
         """Gives the newest unit to the worker, and those before it, while one of them is made into bytes."""
         self._listener: Listener | None = None
         """Hears speech for the machine, from the first time that it asks for it."""
+        self._background: Background | None = None
+        """Transcribes for the machine, from the first time that it asks for it."""
         self._slot: Slot | None = None
         """The one that the machine has, or waits for."""
         self._slots: list[Slot] = []
@@ -174,12 +180,16 @@ class Session:
             self._machine.disconnected()
             if self._listener is not None:
                 self._listener.close()
+            if self._background is not None:
+                self._background.close()
             self._hold()
             self._arm(self._machine.deadline)
             self._leave_slot()
             writer.cancel()
             tasks = [writer, *(task for task in (self._closing, self._reading) if task is not None)]
             await asyncio.gather(*tasks, *(slot.over() for slot in self._slots), return_exceptions=True)
+            if self._background is not None:
+                await self._background.over()
             self._outbox.end()
             if self._recording is not None:
                 self._recording.end(self._end, self._worker)
@@ -246,6 +256,8 @@ class Session:
                 self._is_full = action.is_held
             case Detect():
                 self._detect(action)
+            case Transcribe() | CancelTranscription():
+                self._transcribe(action)
             case Withdraw():
                 taken = self._outbox.withdraw(action.response_id)
                 self._perform(self._machine.withdrawn(taken))
@@ -258,6 +270,8 @@ class Session:
             case CloseSocket():
                 self._end = action.reason
                 self._leave_slot()
+                if self._background is not None:
+                    self._background.close()
                 self._closing = asyncio.create_task(self._close(action, self._patience_s))
 
     def _run(self, run: Run, slot: Slot) -> None:
@@ -292,11 +306,25 @@ class Session:
     def _detected(self, scores: Sequence[float]) -> None:
         self._perform(self._machine.detected(scores, self._clock.now()))
 
+    def _transcribe(self, action: Transcribe | CancelTranscription) -> None:
+        if self._background is None:
+            telemetry = BackgroundTelemetry(self._telemetry)
+            self._background = Background(
+                self._identity, self._services, telemetry, self._catalogue, self._transcribed
+            )
+        self._background.do(action)
+
+    def _transcribed(self, item: Transcribe, news: InputTranscript) -> None:
+        if not self._machine.is_over:
+            self._perform(item.tell(news, self._clock.now()))
+
     def _hold(self) -> None:
         """Counts the input that waits, or is at the worker, among what all sessions hold."""
         held = self._machine.held_bytes
         if self._listener is not None:
             held += self._listener.held_bytes
+        if self._background is not None and not self._machine.is_over:
+            held += self._background.held_bytes
         self._load.inflight_bytes += held - self._held
         self._held = held
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 from antiphon.semconv import METADATA_TRACEPARENT, FailoverOutcome, Reason
 from ws_adapter.dispatch.base import ANYTHING, Lease, LeaseTerms, Need, Priority, Ticket
-from ws_adapter.observability.session_telemetry import SessionTelemetry
+from ws_adapter.observability.session_telemetry import BackgroundTelemetry, SessionTelemetry
 from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import Timer, sleep
 from ws_adapter.process.errors import (
@@ -111,7 +111,16 @@ class Identity(NamedTuple):
 class SlotSource:
     """Where the slots of one session come from."""
 
-    def __init__(self, identity: Identity, services: Services, telemetry: SessionTelemetry) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        services: Services,
+        telemetry: SessionTelemetry | BackgroundTelemetry,
+        *,
+        is_background: bool = False,
+    ) -> None:
+        """`is_background`: a slot that is lost is not replaced, which would go before all who wait."""
+        self.is_background = is_background
         limit_s = services.options.session_limits_s[identity.kind]
         self.identity = identity
         self.services = services
@@ -290,6 +299,8 @@ class Slot:
                 return None
             except AttachFailed as failed:
                 reason = failed.reason
+            if self._source.is_background:
+                return VERDICTS[reason]
             if self._moves:
                 # Another model was asked for than a worker of this pool has: nothing was lost.
                 self._moves, again = False, None
@@ -543,11 +554,11 @@ class Slot:
 
     def _report(self, outcome: FailoverOutcome, reason: Reason = Reason.WORKER_LOST) -> None:
         """Tell telemetry what became of a failover."""
-        failover = self._failover
-        if failover is not None:
+        failover, telemetry = self._failover, self._source.telemetry
+        if failover is not None and isinstance(telemetry, SessionTelemetry):
             paused_s = self._source.services.clock.now() - failover.since if failover.is_moving else 0.0
             units = len(failover.journal.numbers)
-            self._source.telemetry.failed_over(outcome, failover.reason or reason, paused_s, units)
+            telemetry.failed_over(outcome, failover.reason or reason, paused_s, units)
 
     def _forget_journal(self) -> None:
         """Keep no journal any more. Harmless when repeated."""

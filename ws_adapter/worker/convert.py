@@ -104,6 +104,7 @@ def session_config(setup: WorkerSetup, max_duration_s: float) -> pb.SessionConfi
             config.system_prompt = setup.system_prompt
         case TranscriptionSetup():
             config.mode = MODES[Mode.TRANSCRIPTION]
+            config.background = setup.is_background
     if not isinstance(setup, TranscriptionSetup):
         _set_voice(config.voice, setup.voice)
         if setup.seed is not None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from inference_service.api.setups import (
 from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.scheduler import LEAST_SHARE, UNIT_S
 from inference_service.engine.session import QueuedUnit, Session, Stage
-from inference_service.engine.tick import Tick
+from inference_service.engine.tick import BACKGROUND_S, Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.support import tiny
@@ -316,6 +317,37 @@ def test_a_recording_that_came_faster_than_it_was_said_is_no_more_urgent_than_it
             dues.add(round(writer.due - writer.queue.first.arrival, 3))
 
     assert {1.0, 2.0, 30.0} <= dues
+
+
+def test_a_background_transcription_has_no_deadline_and_is_written_down(stage: Play) -> None:
+    setup = TranscribeSetup(Sampling(max_new_tokens=4, temperature=0.0), seed=1, is_background=True)
+    writer = stage.enter("writer", setup)
+    stage.until(lambda: stage.when("writer", Ready) is not None)
+    stage.send(writer, 1, StreamInput(sound(1, 16_000), begins=True, ends=True))
+    dues = set()
+    while stage.when("writer", Done) is None:
+        stage.step()
+        dues.add(writer.due)
+
+    assert dues == {None}
+
+
+def test_a_background_transcription_joins_a_tick_each_tenth_of_a_second_while_others_have_work(
+    stage: Play,
+) -> None:
+    setup = TranscribeSetup(Sampling(max_new_tokens=40, temperature=0.0), seed=1, is_background=True)
+    writer = stage.enter("writer", setup)
+    stage.until(lambda: stage.when("writer", Ready) is not None)
+    chats = crowd(stage, 2)
+    stage.until(lambda: all(stage.when(chat.id, Ready) is not None for chat in chats))
+    stage.send(writer, 1, StreamInput(sound(1, 16_000 * 3), begins=True, ends=True))
+    stage.until(lambda: stage.when("writer", Done) is not None)
+
+    slots = {chat.slot for chat in chats}
+    beside = [it for it in stage.spent if writer.slot in it.rows and it.waiting & slots]
+    gaps = [later.began - earlier.began for earlier, later in pairwise(beside)]
+    assert gaps
+    assert min(gaps) >= BACKGROUND_S
 
 
 def test_pictures_are_seen_a_few_in_a_tick_and_sound_goes_on_beside_them(stage: Play) -> None:

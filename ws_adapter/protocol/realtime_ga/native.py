@@ -156,7 +156,7 @@ class Native:
         )
         return SessionSetup(
             mode=Mode.AUDIO,
-            system_prompt=prompt_of(settings.instructions, self._conversation.messages(), self._most_history),
+            system_prompt=prompt_of(settings.instructions, self._conversation.written(), self._most_history),
             duplex=duplex,
             voice=voice_of(settings.voice_name),
             model=settings.model,

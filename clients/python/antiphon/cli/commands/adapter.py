@@ -206,6 +206,12 @@ def _add_session_options(command: argparse.ArgumentParser) -> None:
         metavar="S",
         help="wait of such a session for a slot, below the 10 s of its clients (default 8)",
     )
+    add(
+        "--input-transcript-s",
+        type=seconds,
+        metavar="S",
+        help="transcribe what users say in Realtime and Live, for so long at most, 0: never (default 60)",
+    )
     add("--init-timeout-s", type=positive_float, metavar="S", help="from slot to first event (default 20)")
     add("--pause-timeout-s", type=positive_float, metavar="S", help="pause if none is asked for (default 60)")
     add("--duplex-idle-s", type=positive_float, metavar="S", help="idle while others wait (default 60)")

@@ -35,6 +35,8 @@ FRAMEWORKS_STAMP := $(FRAMEWORKS)/.installed
 OTHER_WEBSOCKETS := 16.1.1
 SOCKETS := .venv-websockets
 SOCKETS_STAMP := $(SOCKETS)/.installed-$(OTHER_WEBSOCKETS)
+# The Python that builds the distributions: it has `build` and setuptools.
+BUILDER ?= $(abspath $(BIN))/python
 # Where `make full-size` writes its checkpoint.
 FULL_SIZE := build/full-size
 # Without Node the TypeScript client is left as it is.
@@ -42,7 +44,7 @@ WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make gcc python3-dev python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots test-clients protos check-protos schemas check-schemas reference websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size clean
+.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots test-clients dist distributions protos check-protos schemas check-schemas reference websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -161,6 +163,13 @@ reference: install ## write docs/configuration.md from the options of the comman
 check-schemas: schemas ## fail if the checked-in files of docs/protocol are not those of the event structs
 	@git diff --exit-code -- $(PROTOCOL) || \
 		{ echo "$(PROTOCOL) differs from what the structs generate: add the regenerated files to the commit"; exit 1; }
+
+dist: install distributions ## build sdist and wheels, with and without compiled kernels, in dist
+
+distributions:
+	rm -rf dist
+	$(BUILDER) -m build --no-isolation
+	ANTIPHON_BUILD_KERNELS=off $(BUILDER) -m pip wheel --quiet --no-deps --no-build-isolation -w dist dist/*.tar.gz
 
 pictures: install ## draw the rooms of docs/architecture.md from the imports
 	$(BIN)/python -m tests.repository.draw

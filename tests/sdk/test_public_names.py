@@ -56,6 +56,7 @@ SDK = {
     "Video",
     "VideoError",
     "connect",
+    "read_audio",
     "read_wav",
     "write_wav",
 }

@@ -15,6 +15,7 @@ writes down what is said. Callers inside the house use `antiphon.grpc.Session`, 
 directly.
 """
 
+from antiphon.audio.files import read_audio
 from antiphon.audio.pacing import FileStream
 from antiphon.audio.samples import INPUT_RATE_HZ, OUTPUT_RATE_HZ
 from antiphon.audio.wav import read_wav, write_wav
@@ -115,6 +116,7 @@ __all__ = [
     "Video",
     "VideoError",
     "connect",
+    "read_audio",
     "read_wav",
     "write_wav",
 ]

@@ -65,6 +65,7 @@ class ResumingSocket:
         """Set while there is a connection, and once there will be none any more."""
         self._open.set()
         self._ending = asyncio.Event()
+        self._resuming = asyncio.Lock()
 
     @property
     def close_code(self) -> int | None:
@@ -86,11 +87,11 @@ class ResumingSocket:
     async def recv(self) -> str | bytes:
         """The next message. Raises `ConnectionClosed`."""
         while True:
+            socket = self._socket
             try:
-                frame = await self._socket.recv()
+                frame = await socket.recv()
             except ConnectionClosed:
-                if not await self._resume():
-                    self._end()
+                if not await self._resume(socket):
                     raise
                 continue
             self._events += 1
@@ -104,13 +105,8 @@ class ResumingSocket:
         try:
             await socket.send(frame)
         except ConnectionClosed:
-            # The task that receives opens the next connection and sends the frame again there.
-            if self._offer is None or self._is_over:
-                raise
-            while self._socket is socket and not self._is_over:
-                self._open.clear()
-                await self._open.wait()
-            if self._is_over:
+            # Resuming sends the frame again: it is kept. A program may send all before it receives.
+            if not await self._resume(socket):
                 raise
 
     async def wait_closed(self) -> None:
@@ -153,8 +149,18 @@ class ResumingSocket:
 
     # ----------------------------------------------------------------------------------- resuming
 
-    async def _resume(self) -> bool:
-        """Opens the next connection, trying for as long as the server waits. False: the session is over."""
+    async def _resume(self, lost: ClientConnection) -> bool:
+        """Go on over another connection, which one task opens. False: the session is over."""
+        async with self._resuming:
+            if self._socket is not lost:
+                return True
+            if await self._open_next():
+                return True
+            self._end()
+            return False
+
+    async def _open_next(self) -> bool:
+        """Open the next connection, trying for as long as the server waits."""
         code = self._socket.close_code
         if self._offer is None or self._is_over or code not in _LOST:
             return False

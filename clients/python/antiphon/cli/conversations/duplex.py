@@ -7,9 +7,10 @@ from typing import Final
 
 import numpy as np
 
+from antiphon.audio.files import read_audio
 from antiphon.audio.pacing import FileStream
 from antiphon.audio.samples import OUTPUT_RATE_HZ, Samples
-from antiphon.audio.wav import read_wav, write_wav
+from antiphon.audio.wav import write_wav
 from antiphon.cli.output.timeline import Report
 from antiphon.client import connect
 from antiphon.protocol.events import AudioDelta, Closed, Event, Interrupted, Listening, TextDelta, TurnEnd
@@ -50,12 +51,12 @@ class Heard:
 async def converse(
     url: str, api_key: str | None, path: Path, limit_s: float | None, report: Report, heard: Heard
 ) -> None:
-    """Plays the WAV file in real time, then silence until the answer has ended, at most `limit_s` in all.
+    """Plays the recording in real time, then silence until the answer has ended, at most `limit_s` in all.
 
     Without a limit an answer has a minute after the recording. What is heard is in `heard` also if this ends
     early. Raises the errors of the SDK.
     """
-    samples = read_wav(path)
+    samples = read_audio(path)
     async with connect(url, api_key) as client:
         async with client.duplex(on_queue=report.event, reconnect=True) as session:
             stream = FileStream(session.send_audio, samples, then_silence=True)

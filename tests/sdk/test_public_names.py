@@ -14,6 +14,7 @@ SDK = {
     "AudioError",
     "AuthError",
     "Call",
+    "CallTimeout",
     "CallDelta",
     "ChatEvent",
     "ChatTurn",
@@ -58,6 +59,7 @@ SDK = {
     "connect",
     "read_audio",
     "read_wav",
+    "sync",
     "write_wav",
 }
 GRPC = {

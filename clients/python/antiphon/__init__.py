@@ -11,10 +11,11 @@
 ...                         break
 
 `client.chat` asks for one answer to a chat of text, pictures, recordings and videos, `client.transcribe`
-writes down what is said. Callers inside the house use `antiphon.grpc.Session`, which talks to a worker
-directly.
+writes down what is said. `antiphon.sync` offers the same as blocking calls. Callers inside the house use
+`antiphon.grpc.Session`, which talks to a worker directly.
 """
 
+from antiphon import sync
 from antiphon.audio.files import read_audio
 from antiphon.audio.pacing import FileStream
 from antiphon.audio.samples import INPUT_RATE_HZ, OUTPUT_RATE_HZ
@@ -25,6 +26,7 @@ from antiphon.errors import (
     AntiphonError,
     AudioError,
     AuthError,
+    CallTimeout,
     ConnectError,
     ImageError,
     ProtocolError,
@@ -75,6 +77,7 @@ __all__ = [
     "AuthError",
     "Call",
     "CallDelta",
+    "CallTimeout",
     "ChatEvent",
     "ChatTurn",
     "Client",
@@ -118,5 +121,6 @@ __all__ = [
     "connect",
     "read_audio",
     "read_wav",
+    "sync",
     "write_wav",
 ]

@@ -1,6 +1,8 @@
 """`client.duplex(reconnect=True)`: a conversation that goes on over another connection."""
 
 import asyncio
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +15,7 @@ import antiphon
 from inference_service.api.setups import StreamInput
 from tests.failures.link import Link, link_to
 from tests.sdk.replay import CREATED, QUEUE_DONE, Peer, replay
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, START_S
 from tests.support.scripted_engine import (
     EVERYTHING,
     ScriptedEngine,
@@ -275,3 +277,26 @@ async def test_transcription_without_reconnect_ends_with_its_connection() -> Non
             with pytest.raises(antiphon.SessionClosed) as closed:
                 await words_of(session)
             assert (closed.value.reason, closed.value.retryable) == ("connection_lost", True)
+
+
+async def test_command_chat_prints_an_answer_over_two_connections() -> None:
+    words = ("One ", "two ", "three.")
+    engine = ScriptedEngine(write(*words, hold="generate"), info=EVERYTHING)
+    async with behind_a_link(engine) as (_, link):
+        command = [sys.executable, "-m", "antiphon.cli", "chat", "Count.", "--url", f"ws://{link.address}"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+        try:
+            async with asyncio.timeout(START_S):
+                assert process.stdout is not None
+                begin = await process.stdout.readexactly(len(words[0]))
+                link.cut()
+                engine.session.release("generate", 1)
+                rest, errors = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+        assert (begin + rest).decode() == "".join(words) + "\n", errors.decode()
+        assert process.returncode == 0
+        assert len(engine.sessions) == 1

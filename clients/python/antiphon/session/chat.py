@@ -130,8 +130,10 @@ class ChatTurn:
             return
         for event in events:
             if isinstance(event, ErrorEvent):
-                await self._await_close()
-                self._end = ended(self._socket.close_code, self.trace_id, error=event)
+                try:
+                    await self._await_close()
+                finally:
+                    self._end = ended(self._socket.close_code, self.trace_id, error=event)
             elif not isinstance(event, Queued):
                 self._events.append(event)
 

@@ -18,7 +18,7 @@ PINS = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)$", (ROOT / "constraints.txt").rea
 
 HEAVY = {
     *("torch", "transformers", "tokenizers", "safetensors", "msgspec", "pybase64", "soxr"),
-    *("soundfile", "cffi"),
+    *("soundfile", "sounddevice", "cffi"),
     *("opentelemetry", "prometheus_client", "tornado", "threadpoolctl"),
 }
 OTHER_PACKAGES = {"ws_adapter", "inference_service"}
@@ -72,7 +72,7 @@ def test_libraries_that_are_changed_inside_have_an_upper_bound(library: str) -> 
     assert re.fullmatch(r">=[\d.]+,<\d+", requirements("adapter")[library])
 
 
-RUNTIME = ("adapter", "worker", "telemetry", "minicpmo", "train", "redis", "vad", "audio", "image")
+RUNTIME = ("adapter", "worker", "telemetry", "minicpmo", "train", "redis", "vad", "audio", "mic", "image")
 """The extras that users install; `dev` and `fuzz` follow constraints.txt alone."""
 
 

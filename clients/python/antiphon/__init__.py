@@ -16,6 +16,7 @@ writes down what is said. `antiphon.sync` offers the same as blocking calls. Cal
 """
 
 from antiphon import sync
+from antiphon.audio.devices import Microphone, Speaker
 from antiphon.audio.files import read_audio
 from antiphon.audio.pacing import FileStream
 from antiphon.audio.samples import INPUT_RATE_HZ, OUTPUT_RATE_HZ
@@ -98,6 +99,7 @@ __all__ = [
     "Interrupted",
     "Listening",
     "Message",
+    "Microphone",
     "Part",
     "Prefilled",
     "ProtocolError",
@@ -108,6 +110,7 @@ __all__ = [
     "Resumed",
     "Retry",
     "SessionClosed",
+    "Speaker",
     "Speech",
     "TextDelta",
     "ThinkingDelta",

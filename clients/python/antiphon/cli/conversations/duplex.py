@@ -36,6 +36,23 @@ class Heard:
     ended: str = ""
     """Why the server ended the conversation; empty if we did."""
 
+    def take(self, event: Event) -> None:
+        """Note what an event brings."""
+        match event:
+            case TextDelta():
+                self.text += event.text
+                self.complete = False
+            case AudioDelta():
+                self.pieces.append(event.samples)
+                self.complete = False
+            case TurnEnd():
+                self.text += " "
+                self.complete = True
+            case Interrupted():
+                self.text += " "
+            case Closed():
+                self.ended = event.reason
+
     @property
     def samples(self) -> Samples:
         """All audio, one answer after the other: float32, shape `(samples,)`, 24 kHz."""
@@ -83,7 +100,7 @@ async def _listen(session: DuplexSession, stream: FileStream, heard: Heard, repo
     try:
         async for event in session:
             report.event(event)
-            _take(event, heard)
+            heard.take(event)
             quiet = quiet + 1 if isinstance(event, Listening) and stream.sent else 0
             if stream.sent and heard.complete and (isinstance(event, TurnEnd) or quiet >= _QUIET_UNITS):
                 return
@@ -95,20 +112,3 @@ async def _announce_end(stream: FileStream, report: Report) -> None:
     await stream.wait_sent()
     if stream.sent:
         report.line("played", "from here on silence")
-
-
-def _take(event: Event, heard: Heard) -> None:
-    match event:
-        case TextDelta():
-            heard.text += event.text
-            heard.complete = False
-        case AudioDelta():
-            heard.pieces.append(event.samples)
-            heard.complete = False
-        case TurnEnd():
-            heard.text += " "
-            heard.complete = True
-        case Interrupted():
-            heard.text += " "
-        case Closed():
-            heard.ended = event.reason

@@ -9,7 +9,14 @@ from urllib.parse import parse_qs, urlsplit
 
 from antiphon.audio.devices import Device
 from antiphon.cli.arguments.access import KEY_VARIABLE, add_access_options
-from antiphon.cli.arguments.parser import Subcommands, add_command, examples, output_file, positive_float
+from antiphon.cli.arguments.parser import (
+    Subcommands,
+    add_command,
+    add_help_all,
+    examples,
+    output_file,
+    positive_float,
+)
 from antiphon.cli.conversations.duplex import Heard, converse
 from antiphon.cli.conversations.spoken import speak
 from antiphon.cli.output.event_lines import EventLines
@@ -42,16 +49,8 @@ def add_to(commands: Subcommands) -> None:
         type=Path,
         nargs="?",
         default=None,
-        help="WAV, mono, 16 kHz; others with the extra audio; left out: the microphone",
+        help="a recording (default: the microphone)",
     )
-    for name in ("microphone", "speaker"):
-        command.add_argument(
-            f"--{name}",
-            metavar="DEVICE",
-            type=_device,
-            default=None,
-            help="number or name (default: the machine's); python -m sounddevice lists them",
-        )
     add_access_options(command)
     command.add_argument(
         "--out", metavar="FILE", type=output_file, default=None, help="write the answer as a 24 kHz WAV file"
@@ -61,11 +60,21 @@ def add_to(commands: Subcommands) -> None:
         metavar="SECONDS",
         type=positive_float,
         default=None,
-        help="end it then, answer or not (default 60 after FILE; without it: none)",
+        help="end it then, answer or not (default 60 after FILE)",
     )
     command.add_argument(
         "--json", action="store_true", default=False, help="print each event as a line of JSON"
     )
+    add_help_all(command)
+    group = command.add_argument_group("devices without FILE, as python -m sounddevice lists them")
+    for name in ("microphone", "speaker"):
+        group.add_argument(
+            f"--{name}",
+            metavar="DEVICE",
+            type=_device,
+            default=None,
+            help="number or part of its name (default: the machine's)",
+        )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -152,7 +152,7 @@ typescript: $(NODE_STAMP) ## build the TypeScript client (needs Node 20 or newer
 	cd $(TYPESCRIPT) && npm run --silent build
 
 test-clients: install ## hold conversations with the clients in TypeScript, JavaScript, C++ and Go, and check each against golden vectors
-	$(PYTEST) -m 'long or not long' tests/e2e/test_foreign_clients.py $(ARGS)
+	$(PYTEST) -m 'long or not long' tests/e2e/test_foreign_clients.py tests/e2e/test_browser_package.py $(ARGS)
 
 schemas: install ## regenerate the JSON Schema and AsyncAPI files of docs/protocol
 	$(BIN)/python -m ws_adapter.schemas $(PROTOCOL)
@@ -220,6 +220,6 @@ full-size: install ## MiniCPM-o 4.5 at full size with random weights, served her
 
 clean: ## remove .venv, build products and caches
 	rm -rf $(VENV) $(AGENTS) $(FRAMEWORKS) $(SOCKETS) build dist *.egg-info clients/python/*.egg-info
-	rm -rf clients/cpp/build clients/go/build $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist $(BROWSER)/node_modules $(SDKS)/node_modules
+	rm -rf clients/cpp/build clients/go/build $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist $(BROWSER)/node_modules $(BROWSER)/types $(SDKS)/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

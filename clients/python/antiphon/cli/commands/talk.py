@@ -38,7 +38,7 @@ def add_to(commands: Subcommands) -> None:
         "speak with the model, or play it a recording",
         examples(
             "antiphon talk",
-            f"{KEY_VARIABLE}=... antiphon talk question.wav --out answer.wav --url wss://example.org",
+            f"{KEY_VARIABLE}=... antiphon talk question.wav --url wss://example.org",
         ),
         run,
         "[FILE]",

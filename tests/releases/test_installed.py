@@ -39,7 +39,7 @@ class Distributions:
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
     """Built from a clone, as `make dist` builds them; both wheels are built from the sdist."""
     folder = tmp_path_factory.mktemp("release")
-    subprocess.run(["git", "clone", "--quiet", ROOT, folder / "source"], check=True, timeout=PATIENCE_S)
+    subprocess.run(["git", "clone", "--quiet", ROOT, folder / "source"], check=True, timeout=INSTALL_S)
     command = ["make", "--no-print-directory", "-C", folder / "source", "distributions"]
     variables = [f"PYTHON={sys.executable}", f"BUILDER={sys.executable}"]
     done = subprocess.run([*command, *variables], capture_output=True, text=True, timeout=INSTALL_S)

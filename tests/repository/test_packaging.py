@@ -150,3 +150,8 @@ def test_files_that_are_no_code_ship(package: str, file: str) -> None:
 
     patterns = told[Path(package).name]
     assert any(file in glob(pattern, root_dir=ROOT / package, recursive=True) for pattern in patterns)
+
+
+def test_project_names_its_addresses() -> None:
+    assert PROJECT["urls"].keys() >= {"Documentation", "Source", "Issues", "Changelog"}
+    assert all(address.startswith("https://") for address in PROJECT["urls"].values())

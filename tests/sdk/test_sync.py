@@ -167,9 +167,10 @@ def test_deadline_of_a_call_loses_no_event() -> None:
 
 
 def test_deadline_of_opening_closes_the_socket() -> None:
-    gone = threading.Event()
+    began, gone = threading.Event(), threading.Event()
 
     async def script(peer: Peer) -> None:
+        began.set()
         await peer.socket.wait_closed()
         gone.set()
 
@@ -177,7 +178,8 @@ def test_deadline_of_opening_closes_the_socket() -> None:
         with pytest.raises(CallTimeout):
             with client.duplex(timeout_s=SOON_S):
                 pytest.fail("a conversation began")
-        assert gone.wait(PATIENCE_S)
+        # A slow machine may not even have connected.
+        assert not began.is_set() or gone.wait(PATIENCE_S)
 
 
 def test_queue_is_told_while_opening_waits() -> None:

@@ -268,6 +268,28 @@ async def test_transcription_that_sends_all_before_it_reads_is_written_down_once
         assert heard_s(engine) == 3
 
 
+async def test_task_that_gives_up_receiving_leaves_resuming_to_the_next() -> None:
+    engine = ScriptedEngine(write("One "), info=EVERYTHING)
+    async with behind_a_link(engine) as (_, link):
+        async with antiphon.connect(f"ws://{link.address}") as client:
+            async with client.transcribe(reconnect=True) as session:
+                lost = asyncio.Event()
+                session._socket.on_lost = lambda window_s: lost.set()
+                target, link.target = link.target, None
+                link.cut()
+                receiving = asyncio.create_task(anext(session))
+                async with asyncio.timeout(PATIENCE_S):
+                    await lost.wait()
+                receiving.cancel()
+                await asyncio.wait({receiving})
+                link.target = target
+                async with asyncio.timeout(PATIENCE_S):
+                    await session.send_audio(SECOND)
+                    await session.end_utterance()
+                assert await words_of(session) == "One "
+        assert heard_s(engine) == 1
+
+
 async def test_transcription_without_reconnect_ends_with_its_connection() -> None:
     engine = ScriptedEngine(write("One "), info=EVERYTHING)
     async with behind_a_link(engine) as (_, link):

@@ -69,8 +69,9 @@ class ResumingSocket:
 
     @property
     def close_code(self) -> int | None:
-        """The close code of the last connection."""
-        return self._socket.close_code
+        """The close code of the last connection, as soon as its Close has come."""
+        code, received = self._socket.close_code, self._socket.protocol.close_rcvd
+        return received.code if code is None and received is not None else code
 
     @property
     def trace_id(self) -> str | None:
@@ -154,17 +155,21 @@ class ResumingSocket:
         async with self._resuming:
             if self._socket is not lost:
                 return True
-            if await self._open_next():
-                return True
-            self._end()
-            return False
+            self._open.clear()
+            try:
+                is_open = await self._open_next()
+            finally:
+                # Also when the task that resumes is cancelled: the next one to send or receive goes on.
+                self._open.set()
+            if not is_open:
+                self._end()
+            return is_open
 
     async def _open_next(self) -> bool:
         """Open the next connection, trying for as long as the server waits."""
         code = self._socket.close_code
         if self._offer is None or self._is_over or code not in _LOST:
             return False
-        self._open.clear()
         self.on_lost(self._offer.window_s)
         until = time.monotonic() + self._offer.window_s
         delay_s = random.uniform(0.0, _BUSY_DELAY_S if code in _BUSY else _FIRST_DELAY_S)
@@ -175,7 +180,6 @@ class ResumingSocket:
             if again_s is None:
                 return False
             if again_s == 0.0:
-                self._open.set()
                 self.on_resumed(attempts)
                 return True
             backoff_s = min(_LONGEST_DELAY_S, max(again_s, _FIRST_DELAY_S) * 2 ** (attempts - 1))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.support.processes import serving
 from tests.releases.environment import INSTALL_S, Environment
 from tests.releases.interpreters import MINORS, interpreter
 from tests.support.long import long
@@ -22,6 +23,11 @@ pytestmark = [long, pytest.mark.timeout(3 * INSTALL_S)]
 _KERNELS = """
 import importlib.util
 print(importlib.util.find_spec("inference_service.kernels.native") is not None)
+"""
+
+_QUESTION = """
+import pathlib, antiphon
+print(pathlib.Path(antiphon.__file__).with_name("cli") / "question" / "abilities.wav")
 """
 
 
@@ -85,6 +91,21 @@ def test_base_install_has_the_command_and_names_what_the_demo_needs(
         assert demo.returncode == 2
         assert "pip install 'antiphon[all]'" in demo.stderr
     assert list(environment.home.iterdir()) == []
+
+
+def test_client_of_each_python_converses(
+    distributions: Distributions, environment: Environment, tmp_path: Path
+) -> None:
+    """With a server of this environment's Python, whose model answers every second."""
+    environment.install(distributions.pure)
+    question = environment.python(_QUESTION, PATIENCE_S).strip()
+    folder = tmp_path / "serve"
+    folder.mkdir()
+    with serving(folder, "reply") as serve:
+        options = ("--url", serve.address("WebSocket"), "--out", tmp_path / "answer.wav")
+        done = environment.antiphon("talk", question, *options, timeout_s=START_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "answer.wav").is_file()
 
 
 def test_demo_runs_in_an_empty_folder(distributions: Distributions, environment: Environment) -> None:

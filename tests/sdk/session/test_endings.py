@@ -134,7 +134,7 @@ ENDS: Final[dict[str, End]] = {
     "the connection is lost": vanishes,
     "the server shuts down": closes(1012, "server_shutdown"),
     "the worker fails": fails("inference_error", 1011, "backend_error"),
-    "the server turns a resumed session away": fails("service_unavailable", 1013),
+    "the worker runs out of memory": fails("inference_error", 1013, "backend_error"),
     "too many small or faulty messages": fails("rate_limited", 1008),
     "events are not read": fails("slow_consumer", 1008, "slow_consumer"),
     "a message is too large": closes(1009),

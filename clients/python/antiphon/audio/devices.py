@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import ModuleType, TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from antiphon.errors import AudioError
 
 INSTALL: Final = "pip install 'antiphon[mic]'"
 """Brings sounddevice, which needs PortAudio, and soxr."""
+
+T = TypeVar("T")
 
 Device = int | str | None
 """Number or part of the name of a device, as `python -m sounddevice` lists them; None: the default one."""
@@ -212,23 +214,28 @@ class _Stream:
             )
             return chosen
 
-        opening = asyncio.ensure_future(asyncio.to_thread(opened))
         try:
-            return await asyncio.shield(opening)
+            return await self._in_thread(opened)
         except (module.PortAudioError, ValueError) as error:
             raise AudioError(f"Cannot use the {self._name}: {_told(error)} {_LIST}") from None
-        except asyncio.CancelledError:
-            await asyncio.wait({opening})
-            await self.close()
-            raise
 
     async def start(self) -> None:
         """Begin; raises `AudioError`."""
         try:
-            await asyncio.to_thread(self._stream.start)
+            await self._in_thread(self._stream.start)
         except _sounddevice().PortAudioError as error:
             await self.close()
             raise AudioError(f"Cannot start the {self._name}: {_told(error)} {_LIST}") from None
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        """Run a call of PortAudio to its end; the stream is closed if this task is cancelled meanwhile."""
+        running = asyncio.ensure_future(asyncio.to_thread(call))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait({running})
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Stop at once. Harmless when repeated."""

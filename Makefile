@@ -35,6 +35,8 @@ FRAMEWORKS_STAMP := $(FRAMEWORKS)/.installed
 OTHER_WEBSOCKETS := 16.1.1
 SOCKETS := .venv-websockets
 SOCKETS_STAMP := $(SOCKETS)/.installed-$(OTHER_WEBSOCKETS)
+# The Python that builds the distributions: it has `build` and setuptools.
+BUILDER ?= $(abspath $(BIN))/python
 # Where `make full-size` writes its checkpoint.
 FULL_SIZE := build/full-size
 # Without Node the TypeScript client is left as it is.
@@ -42,7 +44,7 @@ WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make gcc python3-dev python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots test-clients protos check-protos schemas check-schemas reference docs docs-serve websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size clean
+.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots test-clients dist distributions protos check-protos schemas check-schemas reference docs docs-serve websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -150,7 +152,7 @@ typescript: $(NODE_STAMP) ## build the TypeScript client (needs Node 20 or newer
 	cd $(TYPESCRIPT) && npm run --silent build
 
 test-clients: install ## hold conversations with the clients in TypeScript, JavaScript, C++ and Go, and check each against golden vectors
-	$(PYTEST) -m 'long or not long' tests/e2e/test_foreign_clients.py $(ARGS)
+	$(PYTEST) -m 'long or not long' tests/e2e/test_foreign_clients.py tests/e2e/test_browser_package.py $(ARGS)
 
 schemas: install ## regenerate the JSON Schema and AsyncAPI files of docs/protocol
 	$(BIN)/python -m ws_adapter.schemas $(PROTOCOL)
@@ -167,6 +169,13 @@ docs-serve: install ## show the documentation site at http://localhost:8000/ whi
 check-schemas: schemas ## fail if the checked-in files of docs/protocol are not those of the event structs
 	@git diff --exit-code -- $(PROTOCOL) || \
 		{ echo "$(PROTOCOL) differs from what the structs generate: add the regenerated files to the commit"; exit 1; }
+
+dist: install distributions ## build sdist and wheels, with and without compiled kernels, in dist
+
+distributions:
+	rm -rf dist
+	$(BUILDER) -m build --no-isolation
+	ANTIPHON_BUILD_KERNELS=off $(BUILDER) -m pip wheel --quiet --no-deps --no-build-isolation -w dist dist/*.tar.gz
 
 pictures: install ## draw the rooms of docs/architecture.md from the imports
 	$(BIN)/python -m tests.repository.draw
@@ -217,6 +226,6 @@ full-size: install ## MiniCPM-o 4.5 at full size with random weights, served her
 
 clean: ## remove .venv, build products and caches
 	rm -rf $(VENV) $(AGENTS) $(FRAMEWORKS) $(SOCKETS) build dist *.egg-info clients/python/*.egg-info
-	rm -rf clients/cpp/build clients/go/build $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist $(BROWSER)/node_modules $(SDKS)/node_modules
+	rm -rf clients/cpp/build clients/go/build $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist $(BROWSER)/node_modules $(BROWSER)/types $(SDKS)/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -32,6 +32,7 @@ SLOW = (
     "cli/test_serve.py",
     "cli/test_serve_several.py",
     "cli/test_talk.py",
+    "cli/test_talk_aloud.py",
     "cli/test_transcribe.py",
     "cluster/*",
     "conformance/chat/*",

@@ -272,11 +272,12 @@ async def test_answer_that_breaks_off_fails_after_what_came() -> None:
         await peer.send(
             PREFILLED, chunk("Sev"), {"type": "error", "error": "Lost.", "code": "inference_error"}
         )
+        await peer.socket.close(1011)
 
     outcome = await chat(script, "Prime?")
 
     assert (outcome.code, outcome.out) == (1, "Sev\n")
-    assert outcome.err == "The session ended: inference_error. Lost.\n"
+    assert outcome.err == "The session ended: backend_error (code 1011). Lost.\n"
 
 
 async def test_ctrl_c_stops_the_answer() -> None:

@@ -45,6 +45,13 @@ def test_help_all_shows_how_a_chat_is_drawn() -> None:
         assert f"  {option}" in everything.out
 
 
+def test_help_all_shows_the_devices_of_a_spoken_conversation() -> None:
+    everything = run_cli("talk", "--help-all").out
+
+    assert "  --microphone DEVICE" in everything
+    assert "  --speaker DEVICE" in everything
+
+
 @pytest.mark.parametrize("name", ["serve", "worker"])
 def test_help_all_shows_the_options_of_models(name: str) -> None:
     everything = run_cli(name, "--help-all").out
@@ -94,7 +101,7 @@ def test_installed_script_is_the_same_command() -> None:
     [
         [],
         ["sing"],
-        ["talk"],
+        ["talk", "a.wav", "b.wav"],
         ["serve", "--prot", "1"],
         ["serve", "--port", "eighty"],
         ["serve", "--port", "70000"],

@@ -68,6 +68,13 @@ def test_recordings_written_down(adapter: str) -> None:
     assert second.strip()
 
 
+def test_blocking_calls(adapter: str) -> None:
+    url, recording = adapter.replace("http", "ws"), str(FOLDER / "counting.wav")
+    answer, transcript = run("blocking.py", url, "What is your name?", recording).splitlines()
+    assert answer.strip()
+    assert "count" in transcript
+
+
 @pytest.mark.parametrize(
     ("example", "page"),
     [
@@ -76,6 +83,7 @@ def test_recordings_written_down(adapter: str) -> None:
         ("show.py", "docs/clients.md"),
         ("chat.py", "docs/clients.md"),
         ("transcribe.py", "docs/clients.md"),
+        ("blocking.py", "docs/clients.md"),
         ("completions.py", "docs/completions.md"),
     ],
 )

@@ -18,6 +18,7 @@ PINS = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)$", (ROOT / "constraints.txt").rea
 
 HEAVY = {
     *("torch", "transformers", "tokenizers", "safetensors", "msgspec", "pybase64", "soxr"),
+    *("soundfile", "sounddevice", "cffi"),
     *("opentelemetry", "prometheus_client", "tornado", "threadpoolctl"),
 }
 OTHER_PACKAGES = {"ws_adapter", "inference_service"}
@@ -71,7 +72,7 @@ def test_libraries_that_are_changed_inside_have_an_upper_bound(library: str) -> 
     assert re.fullmatch(r">=[\d.]+,<\d+", requirements("adapter")[library])
 
 
-RUNTIME = ("adapter", "worker", "telemetry", "minicpmo", "train", "redis", "vad", "image")
+RUNTIME = ("adapter", "worker", "telemetry", "minicpmo", "train", "redis", "vad", "audio", "mic", "image")
 """The extras that users install; `dev` and `fuzz` follow constraints.txt alone."""
 
 
@@ -149,3 +150,8 @@ def test_files_that_are_no_code_ship(package: str, file: str) -> None:
 
     patterns = told[Path(package).name]
     assert any(file in glob(pattern, root_dir=ROOT / package, recursive=True) for pattern in patterns)
+
+
+def test_project_names_its_addresses() -> None:
+    assert PROJECT["urls"].keys() >= {"Documentation", "Source", "Issues", "Changelog"}
+    assert all(address.startswith("https://") for address in PROJECT["urls"].values())

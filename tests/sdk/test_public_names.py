@@ -14,6 +14,7 @@ SDK = {
     "AudioError",
     "AuthError",
     "Call",
+    "CallTimeout",
     "CallDelta",
     "ChatEvent",
     "ChatTurn",
@@ -35,6 +36,7 @@ SDK = {
     "Interrupted",
     "Listening",
     "Message",
+    "Microphone",
     "Moved",
     "Part",
     "Prefilled",
@@ -46,6 +48,7 @@ SDK = {
     "Resumed",
     "Retry",
     "SessionClosed",
+    "Speaker",
     "Speech",
     "TextDelta",
     "ThinkingDelta",
@@ -57,7 +60,9 @@ SDK = {
     "Video",
     "VideoError",
     "connect",
+    "read_audio",
     "read_wav",
+    "sync",
     "write_wav",
 }
 GRPC = {

@@ -1,4 +1,10 @@
-/** Client of Antiphon's public protocols for web pages. */
+/**
+ * Client of Antiphon's public protocols for web pages.
+ *
+ * @typedef {import("./chat.js").ChatEvent} ChatEvent
+ * @typedef {import("./duplex.js").ConversationEvent} ConversationEvent
+ * @typedef {import("./transcription.js").TranscriptionEvent} TranscriptionEvent
+ */
 
 export { ask } from "./chat.js";
 export { DIALECTS } from "./dialects.js";

@@ -11,10 +11,13 @@
                             break
 
 `client.chat` asks for one answer to a chat of text, pictures, recordings and videos, `client.transcribe`
-writes down what is said. Callers inside the house use `antiphon.grpc.Session`, which talks to a worker
-directly.
+writes down what is said. `antiphon.sync` offers the same as blocking calls. Callers inside the house use
+`antiphon.grpc.Session`, which talks to a worker directly.
 """
 
+from antiphon import sync
+from antiphon.audio.devices import Microphone, Speaker
+from antiphon.audio.files import read_audio
 from antiphon.audio.pacing import FileStream
 from antiphon.audio.samples import INPUT_RATE_HZ, OUTPUT_RATE_HZ
 from antiphon.audio.wav import read_wav, write_wav
@@ -24,6 +27,7 @@ from antiphon.errors import (
     AntiphonError,
     AudioError,
     AuthError,
+    CallTimeout,
     ConnectError,
     ImageError,
     ProtocolError,
@@ -75,6 +79,7 @@ __all__ = [
     "AuthError",
     "Call",
     "CallDelta",
+    "CallTimeout",
     "ChatEvent",
     "ChatTurn",
     "Client",
@@ -95,6 +100,7 @@ __all__ = [
     "Interrupted",
     "Listening",
     "Message",
+    "Microphone",
     "Moved",
     "Part",
     "Prefilled",
@@ -106,6 +112,7 @@ __all__ = [
     "Resumed",
     "Retry",
     "SessionClosed",
+    "Speaker",
     "Speech",
     "TextDelta",
     "ThinkingDelta",
@@ -117,6 +124,8 @@ __all__ = [
     "Video",
     "VideoError",
     "connect",
+    "read_audio",
     "read_wav",
+    "sync",
     "write_wav",
 ]

@@ -144,10 +144,13 @@ class Client:
             yield turn
 
     @asynccontextmanager
-    async def transcribe(self, model: str | None = None) -> AsyncIterator[TranscriptionSession]:
+    async def transcribe(
+        self, model: str | None = None, *, reconnect: bool = False
+    ) -> AsyncIterator[TranscriptionSession]:
         """Opens a session that writes down what is said, with `model`, or with the one that is served.
 
-        Leaving the block ends it.
+        With `reconnect` a lost connection is opened again for as long as the server waits, and the session
+        goes on; `send_audio` waits meanwhile. Leaving the block ends it.
 
         Raises `ConnectError`, `QueueFull` or `AuthError`, and `ProtocolError` if nobody transcribes there.
         """
@@ -156,7 +159,9 @@ class Client:
             asked = model
             if asked is None:
                 asked = (await served_models(self._models_url, self._api_key, "transcription"))[0]
-            return await TranscriptionSession.open(self._transcription_url, self._api_key, asked)
+            return await TranscriptionSession.open(
+                self._transcription_url, self._api_key, asked, reconnect=reconnect
+            )
 
         session = await retrying(self._retry, opening)
         async with self._holding(session):

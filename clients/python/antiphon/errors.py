@@ -8,6 +8,7 @@
   * `ProtocolError`: what one side said, the other does not accept
   * `ReplayError`: a worker cannot go on with the conversation of a journal
   * `SessionClosed`: a running conversation is over, and nobody here asked for it
+  * `CallTimeout`: a blocking call of `antiphon.sync` took longer than its deadline
   * `AudioError`: audio that cannot be sent; found before anything is sent
   * `ImageError`, `VideoError`: the same of a picture and of a video
 """
@@ -84,6 +85,13 @@ class SessionClosed(AntiphonError):
         super().__init__(f"{text}. {message}" if message else f"{text}.", reason=reason, retryable=retryable)
         self.code = code
         self.trace_id = trace_id
+
+
+class CallTimeout(AntiphonError, TimeoutError):
+    """A call of `antiphon.sync` took longer than its deadline; the conversation goes on."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, reason="timeout", retryable=True)
 
 
 class AudioError(AntiphonError, ValueError):

@@ -314,7 +314,7 @@ async def test_answer_that_fails_raises_after_what_came() -> None:
                 with pytest.raises(SessionClosed, match="The worker was lost") as caught:
                     await anext(turn)
 
-    assert (caught.value.reason, caught.value.trace_id) == ("inference_error", "4bf92f")
+    assert (caught.value.reason, caught.value.trace_id) == ("backend_error", "4bf92f")
     assert caught.value.retryable
 
 
@@ -328,7 +328,7 @@ async def test_lost_connection_raises() -> None:
         with pytest.raises(SessionClosed) as caught:
             await turn.answer()
 
-    assert (caught.value.reason, caught.value.code) == ("connection_lost", 1012)
+    assert (caught.value.reason, caught.value.code) == ("server_shutdown", 1012)
 
 
 async def test_server_that_breaks_the_protocol_ends_the_answer() -> None:

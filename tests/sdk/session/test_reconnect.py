@@ -1,17 +1,21 @@
 """`client.duplex(reconnect=True)`: a conversation that goes on over another connection."""
 
 import asyncio
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
 
 import antiphon
+from inference_service.api.setups import StreamInput
 from tests.failures.link import Link, link_to
 from tests.sdk.replay import CREATED, QUEUE_DONE, Peer, replay
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, START_S
 from tests.support.scripted_engine import (
     EVERYTHING,
     ScriptedEngine,
@@ -209,3 +213,112 @@ async def test_messages_that_nobody_kept_do_not_make_later_ones_come_twice() -> 
             await until(lambda: len(came) == 3 and came[2])
 
     assert came == [sent[:2], sent[1:2], sent[2:]]
+
+
+async def words_of(session: antiphon.TranscriptionSession) -> str:
+    """The deltas up to the transcript, which has the same text."""
+    said = ""
+    async with asyncio.timeout(PATIENCE_S):
+        async for event in session:
+            if isinstance(event, antiphon.Transcript):
+                assert event.text == said
+                return said
+            assert isinstance(event, antiphon.TextDelta), event
+            said += event.text
+    raise AssertionError("no transcript came")
+
+
+def heard_s(engine: ScriptedEngine) -> float:
+    """Seconds of audio that the model of the one session was given."""
+    units = [unit for unit in engine.session.given.values() if isinstance(unit, StreamInput)]
+    return sum(len(unit.chunk) for unit in units if isinstance(unit.chunk, np.ndarray)) / 16_000
+
+
+async def test_transcription_goes_on_over_another_connection() -> None:
+    engine = ScriptedEngine(write("One "), info=EVERYTHING)
+    async with behind_a_link(engine) as (_, link):
+        async with antiphon.connect(f"ws://{link.address}") as client:
+            async with client.transcribe(reconnect=True) as session:
+                await session.send_audio(SECOND)
+                async with asyncio.timeout(PATIENCE_S):
+                    assert await anext(session) == antiphon.TextDelta("One ")
+                link.cut()
+                transcript = asyncio.create_task(anext(session))
+                await session.send_audio(SECOND)
+                await session.end_utterance()
+                async with asyncio.timeout(PATIENCE_S):
+                    assert await transcript == antiphon.Transcript("One ", ANY, ANY)
+        assert len(engine.sessions) == 1
+        assert heard_s(engine) == 2
+
+
+async def test_transcription_that_sends_all_before_it_reads_is_written_down_once() -> None:
+    """Nobody receives when the connection is lost: the task that sends opens the next one."""
+    engine = ScriptedEngine(write("One "), info=EVERYTHING)
+    async with behind_a_link(engine) as (_, link):
+        async with antiphon.connect(f"ws://{link.address}") as client:
+            async with client.transcribe(reconnect=True) as session:
+                async with asyncio.timeout(PATIENCE_S):
+                    for _ in range(3):
+                        await session.send_audio(SECOND)
+                        link.cut()
+                    await session.end_utterance()
+                assert await words_of(session) == "One "
+        assert len(engine.sessions) == 1
+        assert heard_s(engine) == 3
+
+
+async def test_task_that_gives_up_receiving_leaves_resuming_to_the_next() -> None:
+    engine = ScriptedEngine(write("One "), info=EVERYTHING)
+    async with behind_a_link(engine) as (_, link):
+        async with antiphon.connect(f"ws://{link.address}") as client:
+            async with client.transcribe(reconnect=True) as session:
+                lost = asyncio.Event()
+                session._socket.on_lost = lambda window_s: lost.set()
+                target, link.target = link.target, None
+                link.cut()
+                receiving = asyncio.create_task(anext(session))
+                async with asyncio.timeout(PATIENCE_S):
+                    await lost.wait()
+                receiving.cancel()
+                await asyncio.wait({receiving})
+                link.target = target
+                async with asyncio.timeout(PATIENCE_S):
+                    await session.send_audio(SECOND)
+                    await session.end_utterance()
+                assert await words_of(session) == "One "
+        assert heard_s(engine) == 1
+
+
+async def test_transcription_without_reconnect_ends_with_its_connection() -> None:
+    engine = ScriptedEngine(write("One "), info=EVERYTHING)
+    async with behind_a_link(engine) as (_, link):
+        async with antiphon.connect(f"ws://{link.address}") as client, client.transcribe() as session:
+            await session.send_audio(SECOND)
+            link.cut()
+            with pytest.raises(antiphon.SessionClosed) as closed:
+                await words_of(session)
+            assert (closed.value.reason, closed.value.retryable) == ("connection_lost", True)
+
+
+async def test_command_chat_prints_an_answer_over_two_connections() -> None:
+    words = ("One ", "two ", "three.")
+    engine = ScriptedEngine(write(*words, hold="generate"), info=EVERYTHING)
+    async with behind_a_link(engine) as (_, link):
+        command = [sys.executable, "-m", "antiphon.cli", "chat", "Count.", "--url", f"ws://{link.address}"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+        try:
+            async with asyncio.timeout(START_S):
+                assert process.stdout is not None
+                begin = await process.stdout.readexactly(len(words[0]))
+                link.cut()
+                engine.session.release("generate", 1)
+                rest, errors = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+        assert (begin + rest).decode() == "".join(words) + "\n", errors.decode()
+        assert process.returncode == 0
+        assert len(engine.sessions) == 1

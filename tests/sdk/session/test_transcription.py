@@ -329,7 +329,7 @@ async def test_models_of_what_is_no_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"), [(1012, "server_shutdown"), (1008, "slow_consumer"), (1011, "connection_lost")]
+    ("code", "reason"), [(1012, "server_shutdown"), (1008, "slow_consumer"), (1011, "backend_error")]
 )
 async def test_server_that_ends_the_session_raises(code: int, reason: str) -> None:
     async def script(peer: Peer) -> None:

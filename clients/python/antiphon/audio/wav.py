@@ -17,6 +17,10 @@ _EXTENSIBLE: Final = 0xFFFE
 _DTYPES: Final = {(_PCM, 16): "<i2", (_FLOAT, 32): "<f4"}
 
 
+class NeedsConversion(AudioError):
+    """A recording of another format, rate or number of channels than is needed."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """How the samples of a WAV file are stored: what its `fmt ` chunk says."""
@@ -36,9 +40,9 @@ class Layout:
         need = f"mono at {rate_hz} Hz in PCM16 or float32 is needed. Convert it: {_command(name, rate_hz)}"
         if self.rate_hz != rate_hz or self.channels != 1:
             channels = "1 channel" if self.channels == 1 else f"{self.channels} channels"
-            raise AudioError(f"{name} has {self.rate_hz} Hz and {channels}; {need}")
+            raise NeedsConversion(f"{name} has {self.rate_hz} Hz and {channels}; {need}")
         if (self.encoding, self.bits) not in _DTYPES:
-            raise AudioError(f"{name} has {self.bits}-bit samples of WAV format {self.encoding}; {need}")
+            raise NeedsConversion(f"{name} has {self.bits}-bit samples of WAV format {self.encoding}; {need}")
 
     @property
     def sample_bytes(self) -> int:
@@ -125,7 +129,7 @@ def _layout(body: bytes) -> Layout:
 
 def not_a_wav(name: str | Path) -> AudioError:
     """What to say about a file of another kind."""
-    return AudioError(f"{name} is no WAV file. Convert it: {_command(name, INPUT_RATE_HZ)}")
+    return NeedsConversion(f"{name} is no WAV file. Convert it: {_command(name, INPUT_RATE_HZ)}")
 
 
 def _command(name: str | Path, rate_hz: int) -> str:

@@ -68,11 +68,13 @@ class ResumingSocket:
         """Set while there is a connection, and once there will be none any more."""
         self._open.set()
         self._ending = asyncio.Event()
+        self._resuming = asyncio.Lock()
 
     @property
     def close_code(self) -> int | None:
-        """The close code of the last connection."""
-        return self._socket.close_code
+        """The close code of the last connection, as soon as its Close has come."""
+        code, received = self._socket.close_code, self._socket.protocol.close_rcvd
+        return received.code if code is None and received is not None else code
 
     @property
     def trace_id(self) -> str | None:
@@ -89,11 +91,11 @@ class ResumingSocket:
     async def recv(self) -> str | bytes:
         """The next message. Raises `ConnectionClosed`."""
         while True:
+            socket = self._socket
             try:
-                frame = await self._socket.recv()
+                frame = await socket.recv()
             except ConnectionClosed:
-                if not await self._resume():
-                    self._end()
+                if not await self._resume(socket):
                     raise
                 continue
             self._events += 1
@@ -107,13 +109,8 @@ class ResumingSocket:
         try:
             await socket.send(frame)
         except ConnectionClosed:
-            # The task that receives opens the next connection and sends the frame again there.
-            if self._offer is None or self._is_over:
-                raise
-            while self._socket is socket and not self._is_over:
-                self._open.clear()
-                await self._open.wait()
-            if self._is_over:
+            # Resuming sends the frame again: it is kept. A program may send all before it receives.
+            if not await self._resume(socket):
                 raise
 
     async def wait_closed(self) -> None:
@@ -156,12 +153,26 @@ class ResumingSocket:
 
     # ----------------------------------------------------------------------------------- resuming
 
-    async def _resume(self) -> bool:
-        """Opens the next connection, trying for as long as the server waits. False: the session is over."""
+    async def _resume(self, lost: ClientConnection) -> bool:
+        """Go on over another connection, which one task opens. False: the session is over."""
+        async with self._resuming:
+            if self._socket is not lost:
+                return True
+            self._open.clear()
+            try:
+                is_open = await self._open_next()
+            finally:
+                # Also when the task that resumes is cancelled: the next one to send or receive goes on.
+                self._open.set()
+            if not is_open:
+                self._end()
+            return is_open
+
+    async def _open_next(self) -> bool:
+        """Open the next connection, trying for as long as the server waits."""
         code = self._socket.close_code
         if self._offer is None or self._is_over or code not in _LOST:
             return False
-        self._open.clear()
         self.on_lost(self._offer.window_s)
         until = time.monotonic() + self._offer.window_s
         delay_s = random.uniform(0.0, _BUSY_DELAY_S if code in _BUSY else _FIRST_DELAY_S)
@@ -172,7 +183,6 @@ class ResumingSocket:
             if again_s is None:
                 return False
             if again_s == 0.0:
-                self._open.set()
                 self.on_resumed(attempts)
                 return True
             backoff_s = min(_LONGEST_DELAY_S, max(again_s, _FIRST_DELAY_S) * 2 ** (attempts - 1))

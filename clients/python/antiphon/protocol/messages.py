@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self, TypeAlias
 
+from antiphon.audio.files import read_audio
 from antiphon.audio.samples import INPUT_RATE_HZ, Samples, as_samples
-from antiphon.audio.wav import decode_wav, is_wav, not_a_wav
+from antiphon.audio.wav import decode_wav, is_wav
 from antiphon.errors import AudioError, VideoError
 
 
@@ -42,11 +43,12 @@ class Clip:
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """The recording in a WAV file. Raises `AudioError` for another file, and OSError."""
+        """The recording in a WAV file, which is sent as it is, or in another file that `read_audio` reads.
+
+        Raises `AudioError`, whose text names the remedy, and OSError.
+        """
         data = Path(path).read_bytes()
-        if not is_wav(data):
-            raise not_a_wav(path)
-        return cls(data)
+        return cls(data) if is_wav(data) else cls(read_audio(path))
 
     def samples(self, rate_hz: int) -> Samples:
         """The samples, shape `(samples,)`, if they are mono at `rate_hz`.

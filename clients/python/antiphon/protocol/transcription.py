@@ -4,7 +4,8 @@ import json
 from dataclasses import dataclass
 
 from antiphon.audio.samples import Samples, to_base64_pcm16
-from antiphon.protocol.events import ErrorEvent, TextDelta, Transcript, TranscriptionEvent
+from antiphon.protocol.duplex import resume_offer
+from antiphon.protocol.events import ErrorEvent, ResumeOffer, TextDelta, Transcript, TranscriptionEvent
 from antiphon.protocol.fields import Fields
 
 
@@ -13,6 +14,7 @@ class Opened:
     """The server listens; the first thing that it says. Of no interest to programs, so no public event."""
 
     session_id: str
+    resume: ResumeOffer | None = None
 
 
 def update(model: str) -> str:
@@ -38,7 +40,7 @@ def decode(frame: str | bytes) -> TranscriptionEvent | Opened | None:
     fields = Fields.of(frame)
     match fields.text("type"):
         case "session.created":
-            return Opened(fields.text("id") or "")
+            return Opened(fields.text("id") or "", resume_offer(fields.object("resume")))
         case "transcription.delta":
             return TextDelta(fields.text("delta") or "")
         case "transcription.done":

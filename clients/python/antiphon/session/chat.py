@@ -10,11 +10,12 @@ from typing import Final, Self
 from websockets.exceptions import ConnectionClosed
 
 from antiphon.connection import refusals
-from antiphon.connection.endpoint import NORMAL_CLOSURE, open_websocket
+from antiphon.connection.endpoint import CLOSE_TIMEOUT_S, NORMAL_CLOSURE, open_websocket
 from antiphon.connection.resuming import ResumingSocket
-from antiphon.errors import AntiphonError, ConnectError, ProtocolError, SessionClosed
+from antiphon.errors import AntiphonError, ConnectError, ProtocolError
 from antiphon.protocol.chat import Decoder
 from antiphon.protocol.events import Answer, ChatEvent, ErrorEvent, Prefilled, Queued
+from antiphon.session.endings import closed_here, ended
 
 _PREFILL_TIMEOUT_S: Final = 300.0
 """A server that says nothing for this long before the model has read the chat is taken for dead; a queue
@@ -73,7 +74,7 @@ class ChatTurn:
         async for event in self:
             if isinstance(event, Answer):
                 return event
-        raise SessionClosed("user_stop", message="There is no more of this answer to read.", retryable=False)
+        raise closed_here("There is no more of this answer to read.")
 
     async def close(self) -> None:
         """Stops the answer, if it is not complete; waits at most 2 s. Harmless when repeated."""
@@ -125,10 +126,19 @@ class ChatTurn:
             return
         except ConnectionClosed:
             if not self._over:
-                self._end = SessionClosed("connection_lost", self._socket.close_code, self.trace_id)
+                self._end = ended(self._socket.close_code, self.trace_id)
             return
         for event in events:
             if isinstance(event, ErrorEvent):
-                self._end = SessionClosed(event.code, None, self.trace_id, message=event.message)
+                try:
+                    await self._await_close()
+                finally:
+                    self._end = ended(self._socket.close_code, self.trace_id, error=event)
             elif not isinstance(event, Queued):
                 self._events.append(event)
+
+    async def _await_close(self) -> None:
+        """Wait for the Close that follows every error, whose code belongs to the ending."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._socket.wait_closed()

@@ -10,13 +10,13 @@ from typing import Final, Self
 
 from websockets.exceptions import ConnectionClosed
 
+from antiphon.audio.files import read_audio
 from antiphon.audio.pacing import FileStream
 from antiphon.audio.samples import INPUT_RATE_HZ, Samples, as_samples, pieces
-from antiphon.audio.wav import read_wav
 from antiphon.connection import refusals
 from antiphon.connection.endpoint import CLOSE_TIMEOUT_S, NORMAL_CLOSURE, open_websocket
 from antiphon.connection.resuming import ResumingSocket
-from antiphon.errors import AntiphonError, ConnectError, ProtocolError, SessionClosed
+from antiphon.errors import AntiphonError, ConnectError, ProtocolError
 from antiphon.protocol import duplex
 from antiphon.protocol.events import (
     Closed,
@@ -29,6 +29,7 @@ from antiphon.protocol.events import (
 )
 from antiphon.protocol.frames import FrameQueue, frame_bytes
 from antiphon.protocol.messages import Image
+from antiphon.session.endings import QUIET, closed_here, ended
 from antiphon.session.mailbox import EventMailbox
 
 _SILENCE_OF_SERVER_S: Final = 60.0
@@ -37,9 +38,6 @@ _SILENCE_OF_SERVER_S: Final = 60.0
 
 _LONGEST_APPEND: Final = 30 * INPUT_RATE_HZ
 """Samples in one message; longer audio is sent as several."""
-
-_EXPECTED_ENDS: Final = frozenset({"timeout", "context_full"})
-"""Ends that belong to a session's life: its time or its context is used up."""
 
 _PROTOCOL_ERROR: Final = 1002
 
@@ -68,8 +66,11 @@ class DuplexSession:
         self._inputs = count(1)
         self._frames = FrameQueue() if sees else None
         self._closing = False
+        self._is_closed_here = False
+        """Whether this side closed it before the server ended it."""
         self._closed: Closed | None = None
         self._last_error: ErrorEvent | None = None
+        """The last event before the end, if it was one."""
         self._reader = asyncio.create_task(self._read(), name="antiphon session reader")
 
     @classmethod
@@ -161,14 +162,14 @@ class DuplexSession:
         return input_id
 
     def stream_file(self, path: str | Path, *, then_silence: bool = True) -> FileStream:
-        """Sends a WAV file in real time while its block is open: `async with session.stream_file(path):`.
+        """Sends a recording in real time while its block is open: `async with session.stream_file(path):`.
 
-        The file holds PCM16 or float32, mono, 16 kHz. Leaving the block stops the stream. After the file,
+        It is a file that `read_audio` reads. Leaving the block stops the stream. After the file,
         silence follows for as long as the block is open, for a model answers only while it hears;
         `then_silence=False` stops at the end of the file. Raises `AudioError`, whose text names the remedy,
         and OSError.
         """
-        return FileStream(self.send_audio, read_wav(path), then_silence=then_silence)
+        return FileStream(self.send_audio, read_audio(path), then_silence=then_silence)
 
     async def close(self, reason: str = "user_stop") -> None:
         """Ends the conversation and waits at most 2 s for the server's `session.closed`. Harmless when
@@ -177,6 +178,7 @@ class DuplexSession:
         `reason` matches `[a-z0-9_]{1,64}`; the server gives it back in `Closed`.
         """
         first, self._closing = not self._closing, True
+        self._is_closed_here = self._is_closed_here or self._closed is None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 if first:
@@ -221,8 +223,8 @@ class DuplexSession:
             event = self._decoder.decode(await self._socket.recv())
             if event is None or isinstance(event, Queued | duplex.Assigned | duplex.Continued):
                 continue
-            if isinstance(event, ErrorEvent):
-                self._last_error = event
+            if not isinstance(event, Closed):
+                self._last_error = event if isinstance(event, ErrorEvent) else None
             if isinstance(event, Closed):
                 self._closed = event
             self._mailbox.put(event)
@@ -232,25 +234,19 @@ class DuplexSession:
 
     def _verdict(self) -> AntiphonError | None:
         """What iterating raises after the last event."""
-        if self._closing or (self._closed and self._closed.reason in _EXPECTED_ENDS):
+        if self._closing or (self._closed and self._closed.reason in QUIET):
             return None
         return self._ended()
 
-    def _ended(self) -> SessionClosed:
-        reason = "connection_lost"
-        if self._closed:
-            reason = self._closed.reason
-        elif self._closing:
-            reason = "user_stop"
-        message = self._closed.message if self._closed else None
-        if not message and self._last_error:
-            message = self._last_error.message
-        return SessionClosed(
-            reason,
+    def _ended(self) -> AntiphonError:
+        if self._is_closed_here:
+            return closed_here("The conversation was closed here.")
+        return ended(
             self._socket.close_code,
             self.trace_id,
-            message=message or "",
-            retryable=reason != "slow_consumer",
+            closed=self._closed.reason if self._closed else None,
+            error=self._last_error,
+            message=self._closed.message if self._closed else None,
         )
 
 

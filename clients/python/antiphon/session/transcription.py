@@ -1,20 +1,22 @@
 """Speech in, text out: utterance after utterance over one WebSocket."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
+from antiphon.audio.files import read_audio
 from antiphon.audio.pacing import FileStream
 from antiphon.audio.samples import INPUT_RATE_HZ, Samples, as_samples, pieces
-from antiphon.audio.wav import read_wav
 from antiphon.connection import refusals
-from antiphon.connection.endpoint import close_websocket, open_websocket
-from antiphon.errors import AntiphonError, ConnectError, ProtocolError, SessionClosed
+from antiphon.connection.endpoint import NORMAL_CLOSURE, open_websocket
+from antiphon.connection.resuming import ResumingSocket
+from antiphon.errors import AntiphonError, ConnectError, ProtocolError
 from antiphon.protocol import transcription
 from antiphon.protocol.events import ErrorEvent, TranscriptionEvent
+from antiphon.session.endings import closed_here, ended
 
 LEAD_S: Final = 1200.0
 """How far ahead of real time a recording is sent; a server keeps at most 1800 s that it has not heard yet."""
@@ -30,9 +32,6 @@ _REFUSALS: Final = frozenset({"model_not_found", "model_not_validated"})
 _REJECTIONS: Final = frozenset({"buffer_full", "invalid_audio"})
 """Errors that cost some audio, and not the utterance."""
 
-_REASONS: Final = {1012: "server_shutdown", 1008: "slow_consumer"}
-"""What it means when the server ends a socket that was in order."""
-
 
 class TranscriptionSession:
     """Writes down what is said. Send audio and iterate over events at the same time. Made by
@@ -45,26 +44,30 @@ class TranscriptionSession:
     if the server has no such model.
     """
 
-    def __init__(self, socket: ClientConnection, session_id: str) -> None:
+    def __init__(self, socket: ResumingSocket, opened: transcription.Opened) -> None:
         self._socket = socket
-        self._id = session_id
+        socket.offered(opened.resume)
+        self._id = opened.session_id
+        self._last_error: ErrorEvent | None = None
+        """The last event that came, if it was one."""
         self._committed = False
         self._unfinished = False
         self._closing = False
         self._end: AntiphonError | None = None
 
     @classmethod
-    async def open(cls, url: str, api_key: str | None, model: str) -> Self:
+    async def open(cls, url: str, api_key: str | None, model: str, *, reconnect: bool = False) -> Self:
         """Connects and chooses the model; `url` is the whole address.
 
         Raises `ConnectError`, `QueueFull` or `AuthError`, and `ProtocolError` if nobody transcribes there.
         """
-        socket = await open_websocket(url, api_key)
+        reopen = partial(open_websocket, api_key=api_key)
+        socket = ResumingSocket(await reopen(url), url, reopen if reconnect else None)
         try:
             session = cls(socket, await _await_greeting(socket))
             await session.use_model(model)
         except BaseException:
-            await close_websocket(socket)
+            await socket.close(NORMAL_CLOSURE)
             raise
         return session
 
@@ -76,8 +79,7 @@ class TranscriptionSession:
     @property
     def trace_id(self) -> str | None:
         """Finds this session in the server's traces; None if the server does not trace."""
-        response = self._socket.response
-        return response.headers.get("antiphon-trace-id") if response else None
+        return self._socket.trace_id
 
     async def use_model(self, model: str) -> None:
         """Chooses the model of the utterances that have not begun yet. Raises `SessionClosed`."""
@@ -107,20 +109,20 @@ class TranscriptionSession:
             await self._send(transcription.commit(final=True))
 
     def stream_file(self, path: str | Path, *, real_time: bool = False) -> FileStream:
-        """Sends a WAV file as one utterance while its block is open: `async with session.stream_file(path):`.
+        """Sends a recording as an utterance while its block is open: `async with session.stream_file(path):`.
 
-        The file holds PCM16 or float32, mono, 16 kHz. It is sent as fast as the server takes it, but at most
+        It is a file that `read_audio` reads. It is sent as fast as the server takes it, but at most
         20 min ahead of real time; with `real_time` as a microphone would. Leaving the block stops the
         stream. Raises `AudioError`, whose text names the remedy, and OSError.
         """
         return FileStream(
-            self.send_audio, read_wav(path), lead_s=0.0 if real_time else LEAD_S, finish=self.end_utterance
+            self.send_audio, read_audio(path), lead_s=0.0 if real_time else LEAD_S, finish=self.end_utterance
         )
 
     async def close(self) -> None:
         """Ends the session; waits at most 2 s. What has come can still be read. Harmless when repeated."""
         self._closing = True
-        await close_websocket(self._socket)
+        await self._socket.close(NORMAL_CLOSURE)
 
     def __aiter__(self) -> Self:
         return self
@@ -136,6 +138,7 @@ class TranscriptionSession:
                     raise StopAsyncIteration from None
                 self._end = self._lost()
             else:
+                self._last_error = event if isinstance(event, ErrorEvent) else None
                 if isinstance(event, ErrorEvent):
                     self._take(event)
                 if event is not None and not isinstance(event, transcription.Opened) and self._end is None:
@@ -154,26 +157,24 @@ class TranscriptionSession:
         if self._end is not None:
             raise self._end
         if self._closing:
-            raise SessionClosed("user_stop", message="The session was closed here.", retryable=False)
+            raise closed_here("The session was closed here.")
         try:
             await self._socket.send(frame)
         except ConnectionClosed:
             raise self._lost() from None
 
-    def _lost(self) -> SessionClosed:
-        code = self._socket.close_code
-        reason = _REASONS.get(code or 0, "connection_lost")
-        return SessionClosed(reason, code, self.trace_id, retryable=reason != "slow_consumer")
+    def _lost(self) -> AntiphonError:
+        return ended(self._socket.close_code, self.trace_id, error=self._last_error)
 
 
-async def _await_greeting(socket: ClientConnection) -> str:
-    """The id in `session.created`, which the server sends first."""
+async def _await_greeting(socket: ResumingSocket) -> transcription.Opened:
+    """`session.created`, which the server sends first."""
     try:
         async with asyncio.timeout(_GREETING_TIMEOUT_S):
             while True:
                 event = transcription.decode(await socket.recv())
                 if isinstance(event, transcription.Opened):
-                    return event.session_id
+                    return event
                 if isinstance(event, ErrorEvent):
                     raise refusals.from_error_event(event)
     except TimeoutError:

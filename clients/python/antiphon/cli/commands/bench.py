@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from antiphon.audio.wav import read_wav
+from antiphon.audio.files import read_audio
 from antiphon.bench.crowd import MOST_MISSES, Figures, measure
 from antiphon.cli.arguments.access import add_access_options
 from antiphon.cli.arguments.parser import Subcommands, add_command, examples, positive_float, positive_int
@@ -68,7 +68,7 @@ async def _bench(arguments: argparse.Namespace) -> None:
 
 async def _crowds(arguments: argparse.Namespace) -> AsyncIterator[Figures]:
     """One crowd; or with `--ramp` twice as many until it is too many, then between the two."""
-    recording = read_wav(arguments.file) if arguments.file else np.zeros(0, np.float32)
+    recording = read_audio(arguments.file) if arguments.file else np.zeros(0, np.float32)
 
     async def of(sessions: int) -> Figures:
         return await measure(

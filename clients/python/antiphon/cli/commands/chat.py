@@ -49,7 +49,13 @@ def add_to(commands: Subcommands) -> None:
         help="the question; - or a pipe: standard input",
     )
     add("--image", metavar="FILE", action="append", default=[], help="JPEG, PNG or WebP; may be repeated")
-    add("--audio", metavar="FILE", action="append", default=[], help="WAV; may be repeated, asks by itself")
+    add(
+        "--audio",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="WAV, FLAC; repeatable, asks by itself",
+    )
     add("--video", metavar="FILE", action="append", default=[], help="MP4, MOV, WebM or MKV, with its sound")
     add("--system", metavar="TEXT", default=None, help="instructions (default: the model's)")
     add("--speak", action="store_true", default=False, help="have the answer spoken, too, into --out")

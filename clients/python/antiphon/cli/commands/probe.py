@@ -10,8 +10,8 @@ from typing import IO, Final
 
 import numpy as np
 
+from antiphon.audio.files import read_audio
 from antiphon.audio.samples import Samples
-from antiphon.audio.wav import read_wav
 from antiphon.cli.arguments.access import add_access_options
 from antiphon.cli.arguments.parser import Subcommands, add_command, examples, output_file, positive_float
 from antiphon.cli.output.failure import ExitCode
@@ -70,7 +70,7 @@ def add_to(commands: Subcommands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the exchange; exit code 5 if a rule was broken."""
-    recording = read_wav(arguments.file) if arguments.file else np.zeros(0, np.float32)
+    recording = read_audio(arguments.file) if arguments.file else np.zeros(0, np.float32)
     if arguments.record is None:
         violations = asyncio.run(_probe(arguments, recording, None))
     else:

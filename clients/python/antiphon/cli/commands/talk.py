@@ -1,4 +1,4 @@
-"""`antiphon talk`: a WAV file in, the answer out."""
+"""`antiphon talk`: a conversation by microphone and speakers, or a recording in and the answer out."""
 
 import argparse
 import asyncio
@@ -7,9 +7,18 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
+from antiphon.audio.devices import Device
 from antiphon.cli.arguments.access import KEY_VARIABLE, add_access_options
-from antiphon.cli.arguments.parser import Subcommands, add_command, examples, output_file, positive_float
+from antiphon.cli.arguments.parser import (
+    Subcommands,
+    add_command,
+    add_help_all,
+    examples,
+    output_file,
+    positive_float,
+)
 from antiphon.cli.conversations.duplex import Heard, converse
+from antiphon.cli.conversations.spoken import speak
 from antiphon.cli.output.event_lines import EventLines
 from antiphon.cli.output.failure import ExitCode, Failure
 from antiphon.cli.output.terminal import Style
@@ -26,15 +35,22 @@ def add_to(commands: Subcommands) -> None:
     command = add_command(
         commands,
         "talk",
-        "play a WAV file into a full-duplex conversation",
+        "speak with the model, or play it a recording",
         examples(
-            "antiphon talk question.wav --out answer.wav",
+            "antiphon talk",
             f"{KEY_VARIABLE}=... antiphon talk question.wav --url wss://example.org",
         ),
         run,
-        "FILE",
+        "[FILE]",
     )
-    command.add_argument("file", metavar="FILE", type=Path, help="mono, 16 kHz, PCM16 or float32")
+    command.add_argument(
+        "file",
+        metavar="FILE",
+        type=Path,
+        nargs="?",
+        default=None,
+        help="a recording (default: the microphone)",
+    )
     add_access_options(command)
     command.add_argument(
         "--out", metavar="FILE", type=output_file, default=None, help="write the answer as a 24 kHz WAV file"
@@ -49,19 +65,34 @@ def add_to(commands: Subcommands) -> None:
     command.add_argument(
         "--json", action="store_true", default=False, help="print each event as a line of JSON"
     )
+    add_help_all(command)
+    group = command.add_argument_group("devices without FILE, as python -m sounddevice lists them")
+    for name in ("microphone", "speaker"):
+        group.add_argument(
+            f"--{name}",
+            metavar="DEVICE",
+            type=_device,
+            default=None,
+            help="number or part of its name (default: the machine's)",
+        )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs it; fails if the recording was not heard to its end, or no answer came to its own."""
     _check_address(arguments.url)
+    if arguments.file is not None and (arguments.microphone, arguments.speaker) != (None, None):
+        raise Failure("--microphone and --speaker are for a conversation without FILE.", ExitCode.USAGE)
     report: Report = EventLines() if arguments.json else Timeline(Style())
     heard = Heard()
+    access = (arguments.url, arguments.api_key)
     try:
-        asyncio.run(
-            converse(
-                arguments.url, arguments.api_key, arguments.file, arguments.session_timeout, report, heard
-            )
-        )
+        if arguments.file is None:
+            devices = (arguments.microphone, arguments.speaker)
+            asyncio.run(speak(*access, *devices, arguments.session_timeout, report, heard))
+            return ExitCode.OK
+        asyncio.run(converse(*access, arguments.file, arguments.session_timeout, report, heard))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
     finally:
         if arguments.out and heard.pieces:
             heard.write(arguments.out, report)
@@ -78,6 +109,11 @@ def run(arguments: argparse.Namespace) -> int:
             "Allow more time with --session-timeout, or check that the recording is speech."
         )
     return ExitCode.OK
+
+
+def _device(text: str) -> Device:
+    """Return the number of a device, or a part of its name."""
+    return int(text) if text.isdecimal() else text
 
 
 def _check_address(url: str) -> None:

@@ -34,7 +34,7 @@ def add_to(commands: Subcommands) -> None:
         "FILE",
     )
     add = command.add_argument
-    add("file", metavar="FILE", help="WAV: mono, 16 kHz, PCM16 or float32; - reads a pipe")
+    add("file", metavar="FILE", help="WAV, mono, 16 kHz; others with the extra audio; - reads a pipe")
     add("--realtime", action="store_true", default=False, help="send it as slowly as it was spoken")
     add("--json", action="store_true", default=False, help="print each event as a line of JSON")
     add("--model", metavar="NAME", default=None, help="who writes it down (default: the one served)")
@@ -61,7 +61,10 @@ async def _transcribe(arguments: argparse.Namespace) -> None:
     page = _Page(EventLines() if arguments.json else None)
     try:
         async with connect(arguments.url, arguments.api_key) as client:
-            async with client.transcribe(arguments.model) as session, asyncio.TaskGroup() as tasks:
+            async with (
+                client.transcribe(arguments.model, reconnect=True) as session,
+                asyncio.TaskGroup() as tasks,
+            ):
                 fed = asyncio.Event()
                 tasks.create_task(_feed(session, recording, pace, fed))
                 await _write_down(session, fed, page)

@@ -67,6 +67,7 @@ class Dialogue:
                     omni_mode=any(isinstance(part, Video) for message in messages for part in message.parts),
                     enable_thinking=self._manner.enable_thinking,
                     on_queue=self._wait,
+                    reconnect=True,
                 ) as turn:
                     self._note.clear()
                     async for event in turn:

@@ -7,9 +7,10 @@ from typing import Final
 
 import numpy as np
 
+from antiphon.audio.files import read_audio
 from antiphon.audio.pacing import FileStream
 from antiphon.audio.samples import OUTPUT_RATE_HZ, Samples
-from antiphon.audio.wav import read_wav, write_wav
+from antiphon.audio.wav import write_wav
 from antiphon.cli.output.timeline import Report
 from antiphon.client import connect
 from antiphon.protocol.events import AudioDelta, Closed, Event, Interrupted, Listening, TextDelta, TurnEnd
@@ -35,6 +36,23 @@ class Heard:
     ended: str = ""
     """Why the server ended the conversation; empty if we did."""
 
+    def take(self, event: Event) -> None:
+        """Note what an event brings."""
+        match event:
+            case TextDelta():
+                self.text += event.text
+                self.complete = False
+            case AudioDelta():
+                self.pieces.append(event.samples)
+                self.complete = False
+            case TurnEnd():
+                self.text += " "
+                self.complete = True
+            case Interrupted():
+                self.text += " "
+            case Closed():
+                self.ended = event.reason
+
     @property
     def samples(self) -> Samples:
         """All audio, one answer after the other: float32, shape `(samples,)`, 24 kHz."""
@@ -50,12 +68,12 @@ class Heard:
 async def converse(
     url: str, api_key: str | None, path: Path, limit_s: float | None, report: Report, heard: Heard
 ) -> None:
-    """Plays the WAV file in real time, then silence until the answer has ended, at most `limit_s` in all.
+    """Plays the recording in real time, then silence until the answer has ended, at most `limit_s` in all.
 
     Without a limit an answer has a minute after the recording. What is heard is in `heard` also if this ends
     early. Raises the errors of the SDK.
     """
-    samples = read_wav(path)
+    samples = read_audio(path)
     async with connect(url, api_key) as client:
         async with client.duplex(on_queue=report.event, reconnect=True) as session:
             stream = FileStream(session.send_audio, samples, then_silence=True)
@@ -82,7 +100,7 @@ async def _listen(session: DuplexSession, stream: FileStream, heard: Heard, repo
     try:
         async for event in session:
             report.event(event)
-            _take(event, heard)
+            heard.take(event)
             quiet = quiet + 1 if isinstance(event, Listening) and stream.sent else 0
             if stream.sent and heard.complete and (isinstance(event, TurnEnd) or quiet >= _QUIET_UNITS):
                 return
@@ -94,20 +112,3 @@ async def _announce_end(stream: FileStream, report: Report) -> None:
     await stream.wait_sent()
     if stream.sent:
         report.line("played", "from here on silence")
-
-
-def _take(event: Event, heard: Heard) -> None:
-    match event:
-        case TextDelta():
-            heard.text += event.text
-            heard.complete = False
-        case AudioDelta():
-            heard.pieces.append(event.samples)
-            heard.complete = False
-        case TurnEnd():
-            heard.text += " "
-            heard.complete = True
-        case Interrupted():
-            heard.text += " "
-        case Closed():
-            heard.ended = event.reason

@@ -9,8 +9,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from antiphon.audio.files import read_audio
 from antiphon.audio.samples import INPUT_RATE_HZ, Samples, pieces
-from antiphon.audio.wav import Layout, is_wav, not_a_wav, read_header, read_wav
+from antiphon.audio.wav import Layout, is_wav, not_a_wav, read_header
 from antiphon.errors import AudioError
 
 _STDIN: Final = 0
@@ -33,10 +34,10 @@ class Recording(Protocol):
 
 
 class FileRecording:
-    """A WAV file, mono, 16 kHz, PCM16 or float32. Raises `AudioError` for any other, and OSError."""
+    """A file that `read_audio` reads. Raises `AudioError` for any other, and OSError."""
 
     def __init__(self, path: Path) -> None:
-        self._samples = read_wav(path)
+        self._samples = read_audio(path)
 
     async def chunks(self) -> AsyncIterator[Samples]:
         """See `Recording`."""

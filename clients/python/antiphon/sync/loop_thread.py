@@ -1,0 +1,95 @@
+"""An event loop in a thread, which other threads call."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from antiphon.errors import CallTimeout
+
+_MARGIN_S: Final = 10.0
+"""The loop keeps the deadline itself; a thread that waits for it allows this much more."""
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="antiphon.sync", daemon=True)
+        self._thread.start()
+
+    def call(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        """Run a coroutine there and return its result.
+
+        Raises what it raises, `CallTimeout` at the deadline, and RuntimeError within a coroutine.
+        """
+        try:
+            refuse_coroutines()
+            if not self._thread.is_alive():
+                raise RuntimeError("the client is closed")
+        except RuntimeError:
+            coroutine.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(_within(coroutine, timeout_s), self._loop)
+        try:
+            return future.result(timeout_s + _MARGIN_S)
+        except TimeoutError:
+            if future.done():
+                raise
+            future.cancel()
+            raise CallTimeout(
+                "The thread of antiphon.sync stands still; is a callback blocking it?"
+            ) from None
+        except BaseException:  # such as Ctrl-C
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the thread; tasks that are left over are cancelled."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_MARGIN_S)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        finally:
+            self._loop.close()
+
+
+async def _within(coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
+    """The deadline strikes on the loop, between two steps of the coroutine, so that no result is lost."""
+    try:
+        async with asyncio.timeout(timeout_s) as deadline:
+            return await coroutine
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        raise CallTimeout(f"The call took longer than its deadline of {timeout_s:g} s.") from None
+
+
+def checked(timeout_s: float) -> float:
+    if not 0.0 < timeout_s < float("inf"):
+        raise ValueError(f"`timeout_s` is a number of seconds above 0, not {timeout_s!r}.")
+    return timeout_s
+
+
+def refuse_coroutines() -> None:
+    """Raise RuntimeError in a thread whose event loop would stand still meanwhile."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        "antiphon.sync blocks, and an event loop is running in this thread: await antiphon.connect(...) "
+        "here, or call antiphon.sync in another thread with asyncio.to_thread(...)."
+    )

@@ -1,0 +1,96 @@
+"""`antiphon talk` by microphone and speakers, over a stand-in for the devices."""
+
+import asyncio
+import json
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon import write_wav
+from antiphon.audio.wav import read_wav
+from tests.cli.support.process import run_cli, run_without
+from tests.cli.support.processes import serving
+from tests.support.patience import START_S
+
+TONE = (0.1 * np.sin(np.arange(8000) * 0.2)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server whose model answers every unit with "Yes."."""
+    with serving(tmp_path_factory.mktemp("serve"), "reply") as serve:
+        yield serve.address("WebSocket")
+
+
+@asynccontextmanager
+async def talking(folder: Path, url: str, *options: str | Path) -> AsyncIterator[Process]:
+    """The command, with a microphone that hears a tone; ended whatever happens."""
+    write_wav(folder / "question.wav", TONE, 16_000)
+    command = [sys.executable, "-m", "tests.cli.support.spoken_antiphon", folder / "question.wav"]
+    arguments = [*command, folder / "played.wav", "talk", "--url", url, *options]
+    process = await asyncio.create_subprocess_exec(*map(str, arguments), stdout=PIPE, stderr=PIPE)
+    try:
+        async with asyncio.timeout(START_S):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def line_with(process: Process, word: str) -> None:
+    """Read its output up to a line with this word."""
+    assert process.stdout is not None
+    while word not in (line := (await process.stdout.readline()).decode()):
+        assert line, f"it ended without {word!r}"
+
+
+async def test_ctrl_c_ends_a_spoken_conversation(url: str, tmp_path: Path) -> None:
+    out = tmp_path / "answer.wav"
+    async with talking(tmp_path, url, "--out", out) as process:
+        await line_with(process, "Ctrl-C ends the conversation")
+        await line_with(process, "turn ends")
+        await line_with(process, "turn ends")
+        process.send_signal(signal.SIGINT)
+        _, errors = await process.communicate()
+
+    assert process.returncode == 0, errors.decode()
+    assert errors.decode() == ""
+    assert np.any(read_wav(out, 24_000))
+    assert np.any(read_wav(tmp_path / "played.wav", 24_000))
+
+
+async def test_time_limit_ends_a_spoken_conversation(url: str, tmp_path: Path) -> None:
+    async with talking(tmp_path, url, "--session-timeout", "1", "--json") as process:
+        output, errors = await process.communicate()
+
+    assert process.returncode == 0, errors.decode()
+    assert "created" in [json.loads(line)["type"] for line in output.decode().splitlines()]
+
+
+async def test_server_that_is_away_fails(tmp_path: Path) -> None:
+    async with talking(tmp_path, "ws://127.0.0.1:9") as process:
+        _, errors = await process.communicate()
+
+    assert process.returncode == 4, errors.decode()
+
+
+def test_without_the_extra_the_message_names_it() -> None:
+    done = run_without("sounddevice", "talk")
+
+    assert done.code == 2
+    assert "pip install 'antiphon[mic]'" in done.err
+
+
+def test_devices_are_not_for_a_file(tmp_path: Path) -> None:
+    write_wav(tmp_path / "question.wav", TONE, 16_000)
+    done = run_cli("talk", tmp_path / "question.wav", "--speaker", "2")
+
+    assert done.code == 2
+    assert done.err.startswith("--microphone and --speaker are for a conversation without FILE.")

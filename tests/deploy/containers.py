@@ -9,6 +9,7 @@ import stat
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -28,7 +29,9 @@ def private_storage(folder: Path) -> dict[str, str]:
         f'[storage]\ndriver = "vfs"\ngraphroot = "{folder / "root"}"\nrunroot = "{folder / "run"}"\n'
     )
     # The defaults ask for more than a machine without CAP_SYS_RESOURCE grants.
-    files, processes = (resource.getrlimit(kind)[1] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
+    files, processes = (
+        resource.getrlimit(kind)[1] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
+    )
     lines = [
         "[containers]",
         f'default_ulimits = ["nofile={_bounded(files)}", "nproc={_bounded(processes)}"]',
@@ -94,7 +97,9 @@ class Container:
         if self.root is None:
             return []
         now = files_below(self.root)
-        return sorted(path for path in now.keys() | self.before.keys() if now.get(path) != self.before.get(path))
+        return sorted(
+            path for path in now.keys() | self.before.keys() if now.get(path) != self.before.get(path)
+        )
 
     def remove(self) -> None:
         """End what still runs, and delete the container."""
@@ -102,7 +107,8 @@ class Container:
             if self.process.poll() is None:
                 if self.tool == "buildah":
                     for pid in _descendants(self.process.pid):
-                        os.kill(pid, signal.SIGKILL)
+                        with suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
                 else:
                     _call([self.tool, "kill", self.name], self.variables)
             self.process.wait(PATIENCE_S)
@@ -116,9 +122,11 @@ class Container:
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             for pid in _descendants(self.process.pid):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if b"/opt/antiphon/bin/antiphon" in words:
-                    return pid
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                    # buildah's own process above it names the same program, and would kill it.
+                    if words[:2] == [b"/opt/antiphon/bin/python", b"/opt/antiphon/bin/antiphon"]:
+                        return pid
             time.sleep(0.05)
         raise AssertionError(f"{self.name} has no process: {self.said}")
 

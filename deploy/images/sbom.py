@@ -1,7 +1,7 @@
 """Print a bill of materials (CycloneDX 1.6, JSON) of an image: its Python and its Debian packages.
 
-`python sbom.py NAME` runs in the image, with the Python of its environment. The output is the same for the same
-packages: it holds no date and no random number.
+`python sbom.py NAME` runs in the image, with the Python of its environment. The output is the same for the
+same packages: it holds no date and no random number.
 """
 
 import json

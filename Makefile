@@ -44,7 +44,7 @@ WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make gcc python3-dev python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots test-clients dist distributions protos check-protos schemas check-schemas reference docs docs-serve websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size clean
+.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots test-clients dist distributions protos check-protos schemas check-schemas reference docs docs-serve websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size lock images clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -223,6 +223,12 @@ neighbours: install ## measure what neighbours notice of attacks; ARGS='--short 
 
 full-size: install ## MiniCPM-o 4.5 at full size with random weights, served here: 20 GB of disk, 22 GiB of memory
 	$(BIN)/python -m benchmarks.full_size $(FULL_SIZE) $(ARGS)
+
+lock: ## pin what the images install, with hashes, in deploy/images (needs Python 3.11)
+	PYTHON=$(PYTHON) TORCH_INDEX=$(TORCH_INDEX) deploy/images/lock.sh
+
+images: ## build images with docker, podman or buildah; ARGS='worker-cuda' for the others than adapter and worker-cpu
+	PYTHON=$(PYTHON) TORCH_INDEX=$(TORCH_INDEX) deploy/images/build.sh $(ARGS)
 
 clean: ## remove .venv, build products and caches
 	rm -rf $(VENV) $(AGENTS) $(FRAMEWORKS) $(SOCKETS) build dist *.egg-info clients/python/*.egg-info

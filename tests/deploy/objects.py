@@ -1,5 +1,6 @@
 """The Kubernetes objects of `deploy/` as data."""
 
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -9,12 +10,24 @@ from tests.deploy.files import DEPLOY
 APPS = ("antiphon-adapter", "antiphon-redis", "antiphon-worker")
 
 
+BASE = DEPLOY / "kubernetes/base"
+
+
 def objects() -> list[dict[str, Any]]:
-    """Return every object that `kubectl apply -k deploy/kubernetes` creates."""
-    folder = DEPLOY / "kubernetes"
-    files = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    """Return every object of the base, which overlays build upon, as its files have them."""
+    return _objects_in(BASE)
+
+
+def _objects_in(folder: Path) -> list[dict[str, Any]]:
+    """Return the objects of a kustomization that changes nothing in them."""
+    resources = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    files = [name for name in resources if name.endswith(".yaml")]
     assert {*files, "kustomization.yaml"} == {file.name for file in folder.iterdir()}
-    return [each for file in files for each in yaml.safe_load_all((folder / file).read_text())]
+    found = [each for file in files for each in yaml.safe_load_all((folder / file).read_text())]
+    for name in resources:
+        if name not in files:
+            found += _objects_in((folder / name).resolve())
+    return found
 
 
 def of_kind(kind: str) -> dict[str, dict[str, Any]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import antiphon
+from antiphon.cli.output.failure import REQUIRED
 from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +71,15 @@ def requirements(*groups: str) -> dict[str, str]:
 @pytest.mark.parametrize("library", ["websockets"])
 def test_libraries_that_are_changed_inside_have_an_upper_bound(library: str) -> None:
     assert re.fullmatch(r">=[\d.]+,<\d+", requirements("adapter")[library])
+
+
+@pytest.mark.parametrize("extra", ["adapter", "worker"])
+def test_commands_ask_for_nothing_that_their_extra_does_not_bring(extra: str) -> None:
+    brought = {name.lower() for name in requirements(extra, "telemetry")}
+
+    for name in REQUIRED[extra].values():
+        wanted = {"PyTorch": "torch", "OpenTelemetry": "opentelemetry-sdk"}.get(name, name).lower()
+        assert wanted in brought, name
 
 
 RUNTIME = ("adapter", "worker", "telemetry", "minicpmo", "train", "redis", "vad", "audio", "mic", "image")

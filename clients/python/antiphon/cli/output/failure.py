@@ -54,16 +54,15 @@ _ADAPTER: Final = {
     "pybase64": "pybase64",
     "soxr": "soxr",
     "threadpoolctl": "threadpoolctl",
-    "PIL": "Pillow",
     "opentelemetry": "OpenTelemetry",
 }
-_EXTRAS: Final = {"worker": _WORKER, "adapter": _ADAPTER, "all": _WORKER | _ADAPTER}
+REQUIRED: Final = {"worker": _WORKER, "adapter": _ADAPTER, "all": _WORKER | _ADAPTER}
 """Extra -> top-level module -> the name people know it by."""
 
 
 def require_extra(command: str, extra: str) -> None:
     """Raises `Failure` if a package of the extra is not installed; imports none."""
-    for module, name in _EXTRAS[extra].items():
+    for module, name in REQUIRED[extra].items():
         if find_spec(module) is None:
             text = f"`antiphon {command}` needs {name}. Install with: pip install 'antiphon[{extra}]'"
             raise Failure(text, ExitCode.USAGE)

@@ -1,0 +1,209 @@
+"""Every overlay is built by kustomize, valid, and held to the rules of the base."""
+
+import shutil
+import subprocess
+from functools import cache
+from typing import Any
+
+import pytest
+import yaml
+
+from antiphon.semconv import METRICS, SERVICE_ADAPTER, SERVICE_WORKER
+from tests.deploy.files import DEPLOY, ROOT, Expression
+from tests.deploy.objects import objects
+from tests.deploy.test_kubernetes import selects
+from tests.support.patience import PATIENCE_S
+from ws_adapter.protocol.wire.limits import Limits
+
+KUBECTL = shutil.which("kubectl")
+SCHEMAS = "1.32"
+CUSTOM = ("cert-manager.io", "keda.sh", "monitoring.coreos.com")
+"""API groups of other projects, which Kubernetes' schemas do not have."""
+
+OVERLAYS = ("dev", "gpu", "production")
+Object = dict[str, Any]
+
+pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
+
+
+@cache
+def built(folder: str) -> list[Object]:
+    """Return what `kubectl apply -k deploy/kubernetes/FOLDER` would create."""
+    words = [KUBECTL or "kubectl", "kustomize", str(DEPLOY / "kubernetes" / folder)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def overlay(name: str, *kinds: str) -> list[Object]:
+    return [each for each in built(f"overlays/{name}") if each["kind"] in kinds or not kinds]
+
+
+def names(found: list[Object]) -> list[tuple[str, str]]:
+    return sorted((each["kind"], each["metadata"]["name"]) for each in found)
+
+
+def pods(name: str) -> list[Object]:
+    return [each["spec"]["template"] for each in overlay(name, "Deployment", "Job")]
+
+
+def test_base_is_what_kustomize_builds() -> None:
+    assert names(built("base")) == names(objects())
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_overlay_keeps_all_objects_in_one_namespace(name: str) -> None:
+    assert set(names(objects())) <= set(names(overlay(name)))
+    assert len(set(names(overlay(name)))) == len(overlay(name))
+    for each in overlay(name):
+        assert each["kind"] == "Namespace" or each["metadata"]["namespace"] == "antiphon"
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_overlay_is_valid_by_the_schemas_of_kubernetes(name: str) -> None:
+    kubernetes_validate = pytest.importorskip(
+        "kubernetes_validate", reason="108 MB of schemas, not part of the extra dev: pip install it"
+    )
+    for each in overlay(name):
+        if each["apiVersion"].partition("/")[0] not in CUSTOM:
+            kubernetes_validate.validate(each, SCHEMAS, strict=True)
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_pods_of_an_overlay_are_confined(name: str) -> None:
+    for template in pods(name):
+        spec = template["spec"]
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for each in [*spec["containers"], *spec.get("initContainers", ())]:
+            assert each["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert {"memory", "ephemeral-storage"} <= each["resources"]["limits"].keys()
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_every_pod_of_an_overlay_has_policies_and_one_budget(name: str) -> None:
+    policies = [each["spec"] for each in overlay(name, "NetworkPolicy")]
+    for template in pods(name):
+        labels = template["metadata"]["labels"]
+        [policy] = [each for each in policies if selects(each["podSelector"], labels)]
+        assert policy["policyTypes"] == ["Ingress", "Egress"]
+    budgets = [each["spec"]["selector"] for each in overlay(name, "PodDisruptionBudget")]
+    for each in overlay(name, "Deployment"):
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        assert len([selector for selector in budgets if selects(selector, labels)]) == 1
+        others = [other for other in overlay(name, "Deployment") if selects(each["spec"]["selector"], labels)]
+        assert each in others
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_deployment_of_an_overlay_selects_its_own_pods_alone(name: str) -> None:
+    deployments = overlay(name, "Deployment")
+    for each in deployments:
+        chosen = [
+            other["metadata"]["name"]
+            for other in deployments
+            if selects(each["spec"]["selector"], other["spec"]["template"]["metadata"]["labels"])
+        ]
+        assert chosen == [each["metadata"]["name"]]
+        for constraint in each["spec"]["template"]["spec"].get("topologySpreadConstraints", ()):
+            assert constraint["labelSelector"] == each["spec"]["selector"]
+
+
+def option(words: list[str], name: str) -> float:
+    [value] = [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
+    return float(value)
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_grace_period_outlasts_the_drain_and_the_drain_the_longest_session(name: str) -> None:
+    longest = Limits.session_limit_s
+    for each in overlay(name, "Deployment"):
+        spec = each["spec"]["template"]["spec"]
+        words = spec["containers"][0]["args"]
+        if each["metadata"]["name"] != "antiphon-redis":
+            drain = option(words, "--drain-timeout-s")
+            assert spec["terminationGracePeriodSeconds"] >= drain + 10
+            assert drain > longest
+
+
+@pytest.mark.parametrize("name", ["gpu", "production"])
+def test_scaling_reads_metrics_of_pools_that_there_are(name: str) -> None:
+    deployments = {each["metadata"]["name"]: each for each in overlay(name, "Deployment")}
+    known = {metric.name for metric in METRICS}
+    pools = set()
+    for scaled in overlay(name, "ScaledObject"):
+        target = deployments[scaled["spec"]["scaleTargetRef"]["name"]]
+        assert "replicas" not in target["spec"]
+        for trigger in scaled["spec"]["triggers"]:
+            if trigger["type"] == "cpu":
+                assert "cpu" in target["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]
+                continue
+            expression = Expression("scaling.yaml", trigger["metadata"]["query"])
+            assert expression.selectors()
+            for selector in expression.selectors():
+                assert selector.metric in known
+                assert ("job", SERVICE_WORKER) in selector.matchers
+                pools |= {value for label, value in selector.matchers if label == "pool"}
+            assert pools >= {target["spec"]["template"]["metadata"]["labels"]["pool"]}
+    labels = [each["spec"]["template"]["metadata"]["labels"] for each in deployments.values()]
+    assert pools == {each["pool"] for each in labels if "pool" in each}
+
+
+@pytest.mark.parametrize("name", ["gpu", "production"])
+def test_monitors_scrape_the_administration_ports_as_the_jobs_of_the_alerts(name: str) -> None:
+    services = overlay(name, "Service")
+    jobs = set()
+    for monitor in overlay(name, "ServiceMonitor"):
+        spec = monitor["spec"]
+        [service] = [
+            each for each in services if selects(spec["selector"], each["metadata"].get("labels", {}))
+        ]
+        jobs.add(service["metadata"]["labels"][spec["jobLabel"]])
+        [endpoint] = spec["endpoints"]
+        [port] = service["spec"]["ports"]
+        assert endpoint["port"] == port["name"]
+        [one, *_] = [
+            each
+            for each in overlay(name, "Deployment")
+            if selects(
+                {"matchLabels": service["spec"]["selector"]}, each["spec"]["template"]["metadata"]["labels"]
+            )
+        ]
+        [container] = one["spec"]["template"]["spec"]["containers"]
+        assert {"name": port["targetPort"], "containerPort": port["port"]} in container["ports"]
+    assert jobs == {SERVICE_ADAPTER, SERVICE_WORKER}
+
+
+def test_gpu_workers_wait_for_the_weights_that_a_job_fetches() -> None:
+    [claim] = overlay("gpu", "PersistentVolumeClaim")
+    [job] = overlay("gpu", "Job")
+    [pool] = [
+        each
+        for each in overlay("gpu", "Deployment")
+        if each["metadata"]["name"] == "antiphon-worker-minicpmo"
+    ]
+    spec, fetching = pool["spec"]["template"]["spec"], job["spec"]["template"]["spec"]
+
+    for each in (spec, fetching):
+        [volume] = [volume for volume in each["volumes"] if volume["name"] == "weights"]
+        assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    [init] = spec["initContainers"]
+    assert init["command"][-1].removeprefix("/weights/") in fetching["containers"][0]["args"][0]
+    [worker] = spec["containers"]
+    assert "--device=cuda" in worker["args"]
+    assert "--model=/weights/minicpmo" in worker["args"]
+    assert worker["image"].startswith("antiphon-worker-cuda:")
+    assert worker["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert {"name": "weights", "mountPath": "/weights", "readOnly": True} in worker["volumeMounts"]
+
+
+def test_documentation_says_how_to_apply_overlays() -> None:
+    text = (ROOT / "docs/operations.md").read_text()
+
+    for name in OVERLAYS:
+        assert f"deploy/kubernetes/overlays/{name}" in text

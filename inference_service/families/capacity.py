@@ -9,7 +9,7 @@ from inference_service.engine.batch.memory import free_bytes
 from inference_service.engine.runtime import Runtime
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.families.family import Build
-from inference_service.families.footprint import Footprint
+from inference_service.families.memory.footprint import Footprint
 from inference_service.families.warmup import unit_seconds
 from inference_service.options import MOST_SLOTS
 

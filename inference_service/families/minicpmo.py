@@ -26,9 +26,9 @@ from inference_service.engine.sessions.components import (
 )
 from inference_service.errors import ConfigurationError
 from inference_service.families.duplex_runtime import slot_capacity
-from inference_service.families.footprint import Footprint
+from inference_service.families.memory.footprint import Footprint
 from inference_service.families.minicpmo_voice import Needs
-from inference_service.families.working_memory import (
+from inference_service.families.memory.working_memory import (
     DECODER_SHAPES,
     ear_bytes,
     eye_bytes,

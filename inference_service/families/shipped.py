@@ -17,7 +17,7 @@ from inference_service.families import antiphon_mini, minicpmo, minicpmo_voice
 from inference_service.families.causal_runtime import CausalRuntime, causal_footprint, require_packable
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.families.family import DTYPE, SPEECH, Build, Family, Settings
-from inference_service.families.footprint import Footprint, stored
+from inference_service.families.memory.footprint import Footprint, stored
 from inference_service.families.voxtral_runtime import VoxtralRuntime
 from inference_service.models.config import ModelConfig, parse_config
 from inference_service.models.minicpmo.config import MODEL_TYPE as MINICPMO

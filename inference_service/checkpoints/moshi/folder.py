@@ -95,10 +95,10 @@ def read_config(folder: Path) -> MoshiConfig:
     return _saved_config(folder, raw) if _is_saved(raw) else _Published(folder, raw).config
 
 
-def weight_bytes(folder: Path, dtype: torch.dtype) -> dict[str, int]:
-    """Return the bytes of the weights in `folder` once they are loaded, by part. Raises `CheckpointError`."""
+def weight_bytes(config: MoshiConfig, dtype: torch.dtype) -> dict[str, int]:
+    """Return the bytes of the weights of a model once they are loaded, by part."""
     with torch.device("meta"):
-        network = MoshiForConditionalGeneration(read_config(folder))
+        network = MoshiForConditionalGeneration(config)
     sizes = {
         name: sum(it.numel() for it in part.parameters()) + sum(it.numel() for it in part.buffers())
         for name, part in network.named_children()

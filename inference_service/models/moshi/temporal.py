@@ -7,7 +7,7 @@ it is built of these: they attend through transformers' interface and pass their
 
 import torch
 from torch import Tensor, nn
-from transformers import MistralConfig, MistralModel, MoshiForConditionalGeneration
+from transformers import MistralConfig, MistralModel, MoshiConfig, MoshiForConditionalGeneration
 
 
 class FrameEmbeddings(nn.Module):
@@ -30,31 +30,34 @@ class FrameEmbeddings(nn.Module):
         return rows
 
 
+def temporal_config(config: MoshiConfig) -> MistralConfig:
+    """Return the shape of the temporal transformer of a Moshi."""
+    return MistralConfig(
+        vocab_size=1,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.ffn_dim // 2,
+        num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        num_key_value_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        hidden_act=config.hidden_act,
+        max_position_embeddings=config.max_position_embeddings,
+        rms_norm_eps=config.rms_norm_eps,
+        sliding_window=config.sliding_window,
+        rope_parameters=dict(config.rope_parameters),
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+        tie_word_embeddings=False,
+    )
+
+
 @torch.no_grad()
 def temporal_of(network: MoshiForConditionalGeneration) -> MistralModel:
     """Return the temporal transformer of `network`, which shares its weights."""
     config, source = network.config, network.decoder.model
     with torch.device("meta"):
-        built = MistralModel(
-            MistralConfig(
-                vocab_size=1,
-                hidden_size=config.hidden_size,
-                intermediate_size=config.ffn_dim // 2,
-                num_hidden_layers=config.num_hidden_layers,
-                num_attention_heads=config.num_attention_heads,
-                num_key_value_heads=config.num_key_value_heads,
-                head_dim=config.head_dim,
-                hidden_act=config.hidden_act,
-                max_position_embeddings=config.max_position_embeddings,
-                rms_norm_eps=config.rms_norm_eps,
-                sliding_window=config.sliding_window,
-                rope_parameters=dict(config.rope_parameters),
-                pad_token_id=None,
-                bos_token_id=None,
-                eos_token_id=None,
-                tie_word_embeddings=False,
-            )
-        )
+        built = MistralModel(temporal_config(config))
     built.embed_tokens = None  # rows come from `FrameEmbeddings`
     built.rotary_emb = type(built.rotary_emb)(built.config).to(source.norm.weight.device)
     state = {"norm.weight": source.norm.weight}

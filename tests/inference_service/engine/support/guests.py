@@ -127,12 +127,16 @@ class Guest:
 
 def conversing(rng: random.Random, info: ModelInfo) -> Guest:
     window = rng.choice([Window(), Window(WindowMode.BASIC, 200, 160)])
+    if window.mode not in info.windows:
+        window = info.window
     prompt = rng.choice(["Be brief.", "Hi."])
     setup = DuplexSetup(prompt, info.duplex_defaults, window, rng.randrange(2**63), sees=info.sees)
     units: list[tuple[Content, UnitOverrides]] = []
     for _ in range(rng.randint(2, 4)):
         frames = tuple(picture(rng) for _ in range(rng.choice([0, 0, 1, 2] if info.sees else [0])))
-        units.append((UnitInput(noise(rng, rng.uniform(0.5, 1)), frames), UnitOverrides()))
+        units.append(
+            (UnitInput(noise(rng, rng.uniform(0.5, 1) * info.unit_seconds), frames), UnitOverrides())
+        )
     return Guest(setup, units)
 
 

@@ -16,7 +16,7 @@ from transformers import MimiConfig, MimiModel, MoshiConfig, MoshiForConditional
 
 TEXTS, CODES, SIZE = 320, 4, 32
 """Text tokens, codebooks of a stream, and codes of a codebook."""
-WINDOW = 40
+WINDOW = 96
 """Frames that the temporal transformer sees."""
 EAR_WINDOW = 10
 CODEC_FILE = "tokenizer-e351c8d8-checkpoint125.safetensors"

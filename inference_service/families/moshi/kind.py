@@ -18,6 +18,7 @@ from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Preprocessor, SessionKind
 from inference_service.engine.sessions.text import Detokenizer
+from inference_service.families.moshi.framing import Framing
 from inference_service.families.moshi.prompt import Openings
 from inference_service.families.moshi.rewind import MOST, PastFrame
 from inference_service.families.moshi.session import HOLD, FrameSession, Heard, Said
@@ -25,11 +26,11 @@ from inference_service.media.pool import Priority
 
 
 class FramePreprocessor(Preprocessor[Heard]):
-    """Cuts units into frames; the last one is filled up with silence."""
+    """Cuts units into frames, and writes the prompt's text in ids."""
 
-    def __init__(self, samples: int, openings: Openings, role: str) -> None:
-        """A frame has so many samples; `role` is the text of the prompt."""
-        self._samples = samples
+    def __init__(self, framing: Framing, openings: Openings, role: str) -> None:
+        """`role` is the text of the prompt."""
+        self._framing = framing
         self._openings = openings
         self._role = role
         self._ids: list[int] | None = None
@@ -50,10 +51,7 @@ class FramePreprocessor(Preprocessor[Heard]):
     def prepare(self, content: Content) -> Heard:
         if not isinstance(content, UnitInput) or content.pcm is None:
             raise TypeError("A conversation with Moshi takes sound.")
-        pcm, size = content.pcm, self._samples
-        frames = max(1, -(-len(pcm) // size))
-        pcm = np.pad(pcm, (0, frames * size - len(pcm)))
-        return list(torch.from_numpy(pcm).split(size))
+        return self._framing.feed(content.pcm)
 
 
 class FrameKind(SessionKind[FrameSession]):
@@ -66,7 +64,8 @@ class FrameKind(SessionKind[FrameSession]):
         self._checkpoint = checkpoint
         self._model = checkpoint.model
         self._ear, self._mouth = ear, mouth
-        self._frame_s = runtime.info.unit_seconds
+        codec = self._model.codec
+        self._frame_s = codec.samples / codec.sample_rate_hz
         self._openings = Openings(checkpoint, self._frame_s)
 
     def open(self, session_id: str, slot: int, setup: DuplexSetup, sink: Sink) -> FrameSession:
@@ -82,7 +81,11 @@ class FrameKind(SessionKind[FrameSession]):
             slot,
             sink,
             context(self._runtime.language, reach, MOST),
-            FramePreprocessor(codec.samples, self._openings, setup.system_prompt),
+            FramePreprocessor(
+                Framing(self._runtime.info.format_of(setup), codec.samples, codec.sample_rate_hz),
+                self._openings,
+                setup.system_prompt,
+            ),
             setup=setup,
             words=model.words,
             text=Detokenizer(self._checkpoint.tokenizer.decode),

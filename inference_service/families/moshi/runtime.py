@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import DuplexSettings, DuplexSetup, Mode, Window, WindowMode
+from inference_service.api.setups import DuplexSettings, DuplexSetup, Mode, UnitFormat, Window, WindowMode
 from inference_service.checkpoints.moshi.folder import MoshiCheckpoint
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.rolling import SLACK
@@ -33,6 +33,11 @@ SETTINGS = DuplexSettings(
     tts_temperature=0.8,
 )
 """What Kyutai's and NVIDIA's servers draw by."""
+
+
+GROUPED = UnitFormat(1.0, 16_000)
+"""The usual format of units, that of the public protocols: frames come and leave in groups of 12 and 13. A
+session that asks for it has frames of its own, at the rate of the codec."""
 
 
 def slot_capacity(window: int) -> int:
@@ -122,9 +127,10 @@ def info_of(checkpoint: MoshiCheckpoint) -> ModelInfo:
     return ModelInfo(
         name=checkpoint.name,
         context_limit=model.window,
-        input_sample_rate_hz=codec.sample_rate_hz,
+        input_sample_rate_hz=GROUPED.sample_rate_hz,
         output_sample_rate_hz=codec.sample_rate_hz,
-        unit_seconds=codec.samples / codec.sample_rate_hz,
+        unit_seconds=GROUPED.seconds,
+        other_formats=(UnitFormat(codec.samples / codec.sample_rate_hz, codec.sample_rate_hz),),
         duplex_defaults=SETTINGS,
         window=Window(),
         modes=frozenset({Mode.AUDIO}),

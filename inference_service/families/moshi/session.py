@@ -55,7 +55,11 @@ class FrameRun(Run[Heard]):
     frames: int = 0
     """Frames of it that have been heard."""
     samples: int = 0
-    """Samples of sound that have been given out."""
+    """Samples of its sound."""
+    text: str = ""
+    ids: list[int] = field(default_factory=list)
+    sound: list[NDArray[np.float32]] = field(default_factory=list)
+    """What its frames came to: it goes out when the last one is over, as words and then as sound."""
     says: bool = False
     """Whether the model was in a turn in one of its frames."""
     ends_turn: bool = False
@@ -359,12 +363,21 @@ class FrameSession(Session[Heard]):
         if run.ends_turn:
             text += self.text.flush()
         if text:
-            self.events.append(Piece(run.number, text, tuple(self._unshown)))
+            run.text += text
+            run.ids += self._unshown
             self._unshown = []
         if pcm is not None:
             self.history.sent(run.samples, len(pcm))
             run.samples += len(pcm)
-            self.events.append(Piece(run.number, audio=pcm))
+            run.sound.append(pcm)
+
+    def _give_out(self, run: FrameRun) -> None:
+        """The words and the sound of the unit that is over."""
+        if run.text:
+            self.events.append(Piece(run.number, run.text, tuple(run.ids)))
+        if run.sound:
+            sound = run.sound[0] if len(run.sound) == 1 else np.concatenate(run.sound)
+            self.events.append(Piece(run.number, audio=sound))
 
     def _frame_over(self) -> None:
         """The next frame of the unit is to be heard; without one the unit ends."""
@@ -380,6 +393,8 @@ class FrameSession(Session[Heard]):
             end = End.TURN
         else:
             end = End.CHUNK if run.says else End.LISTEN
+        if end not in (End.FAILED, End.CANCELLED):
+            self._give_out(run)
         run.finish = Finish.EOS if run.sampled else None
         self.conclude(run, end)
 

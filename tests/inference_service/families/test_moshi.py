@@ -12,14 +12,23 @@ from torch import Tensor
 from transformers import MoshiForConditionalGeneration
 
 from inference_service.api.engine import Done, End, Event, Piece, Prefilled, Ready, Rewound, SessionFailed
-from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitInput, UnitOverrides, VoiceReference
+from inference_service.api.setups import (
+    DuplexSettings,
+    DuplexSetup,
+    UnitFormat,
+    UnitInput,
+    UnitOverrides,
+    VoiceReference,
+)
 from inference_service.checkpoints.moshi.folder import MoshiCheckpoint, load
 from inference_service.engine.session import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.families.moshi import kind, rewind, runtime, session
+from inference_service.families.moshi.framing import Framing, Resampler
 from inference_service.families.moshi.prompt import Openings
 from inference_service.families.moshi.runtime import SETTINGS, MoshiRuntime
 from inference_service.families.moshi.session import FrameSession
+from inference_service.models.token2wav.features import resampled
 from tests.inference_service.engine.support import tiny_moshi
 from tests.inference_service.engine.support.left import is_clean
 from tests.inference_service.engine.support.tiny_moshi import CODES, SIZE, TEXTS, WINDOW
@@ -27,7 +36,8 @@ from tests.inference_service.engine.support.tiny_moshi import CODES, SIZE, TEXTS
 CPU = torch.device("cpu")
 SAMPLES = 1920
 GREEDY = replace(SETTINGS, greedy=True)
-PAD, SILENT = 3, (0, 3)
+PAD = 3
+NATIVE = UnitFormat(0.08, 24_000)
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +73,10 @@ class Caller:
         settings: DuplexSettings = GREEDY,
         prompt: str = "",
         voice_id: str = "",
+        units: UnitFormat = NATIVE,
     ) -> None:
-        setup = DuplexSetup(prompt, settings, where.info.window, 7, voice=VoiceReference(voice_id=voice_id))
+        voice = VoiceReference(voice_id=voice_id)
+        setup = DuplexSetup(prompt, settings, where.info.window, 7, voice=voice, format=units)
         opened = where.open("caller", slot, setup, lambda events: None)
         assert isinstance(opened, FrameSession)
         self.where, self.session, self.told, self.sent = where, opened, list[Event](), 0
@@ -289,7 +301,7 @@ def test_session_says_in_a_batch_what_it_says_alone(moshi: MoshiCheckpoint) -> N
 
 def test_long_unit_is_heard_frame_by_frame(moshi: MoshiCheckpoint) -> None:
     where, pcm = MoshiRuntime(moshi, 2), sound(13)
-    single, grouped = Caller(where, 0), Caller(where, 1)
+    single, grouped = Caller(where, 0), Caller(where, 1, units=UnitFormat(13 * 0.08, 24_000))
     single.say(pcm)
     grouped.send(pcm)
     grouped.work()
@@ -393,7 +405,8 @@ def test_rewound_conversation_goes_on_as_one_that_was_silent(moshi: MoshiCheckpo
 
 
 def test_rewind_within_a_unit_keeps_the_frames_that_were_heard(moshi: MoshiCheckpoint) -> None:
-    caller = Caller(MoshiRuntime(moshi, 1), settings=replace(GREEDY, listen_prob_scale=0.0))
+    settings, units = replace(GREEDY, listen_prob_scale=0.0), UnitFormat(5 * 0.08, 24_000)
+    caller = Caller(MoshiRuntime(moshi, 1), settings=settings, units=units)
     caller.send(sound(5))
     caller.work()
     position = caller.session.rolling.position
@@ -415,3 +428,33 @@ def test_rewind_too_far_back_is_refused(moshi: MoshiCheckpoint, monkeypatch: pyt
     (answer,) = (event for event in caller.told if isinstance(event, Rewound))
     assert answer.failure is not None
     assert "lies more than 3 frames back" in answer.failure.message
+
+
+def test_units_of_a_second_at_another_rate_are_the_frames_of_their_sound(moshi: MoshiCheckpoint) -> None:
+    pcm, units = sound(25), UnitFormat(1.0, 16_000)
+    resampled_late = Resampler(16_000, 24_000).late * 3 // 2
+    coarse = resampled(pcm, 24_000, 16_000)
+    framing = Framing(units, SAMPLES, 24_000)
+    counts, frames = list[int](), list[Tensor]()
+    for second in coarse.split(16_000):
+        cut = framing.feed(second.numpy())
+        counts.append(len(cut))
+        frames += cut
+
+    assert counts == [12, 13]
+    whole, want = torch.cat(frames), resampled(coarse, 16_000, 24_000)
+    end = len(want) - 50  # what comes behind the end is not known yet
+    assert torch.allclose(whole[resampled_late + 10 : end], want[10 : end - resampled_late], atol=1e-4)
+
+
+def test_short_unit_is_filled_up_with_silence(moshi: MoshiCheckpoint) -> None:
+    where = MoshiRuntime(moshi, 2)
+    short, whole = Caller(where, 0), Caller(where, 1)
+    pcm = sound(1)
+    short.say(pcm[:100])
+    whole.say(torch.cat([pcm[:100], torch.zeros(SAMPLES - 100)]))
+
+    one, other = short.session.last_hidden, whole.session.last_hidden
+    assert one is not None
+    assert other is not None
+    assert torch.allclose(one, other, atol=1e-4)

@@ -133,9 +133,12 @@ def test_conversation_with_a_window_goes_on_in_bounded_memory(runtime: Runtime) 
     rng = random.Random(4)
     slides = WINDOW.mode in info.windows
     count = 40 if slides else info.context_limit + 20
-    units = [(UnitInput(noise(rng, info.unit_seconds)), UnitOverrides()) for _ in range(count)]
+    shortest = min((info.unit_format, *info.other_formats), key=lambda it: it.seconds)
+    second = shortest.samples / 16_000
+    units = [(UnitInput(noise(rng, second)), UnitOverrides()) for _ in range(count)]
     window = WINDOW if slides else info.window
-    guest = Guest(DuplexSetup("Be brief.", info.duplex_defaults, window, 4), [*units])
+    setup = DuplexSetup("Be brief.", info.duplex_defaults, window, 4, format=shortest)
+    guest = Guest(setup, [*units])
     if Mode.AUDIO not in info.modes:
         with pytest.raises(TypeError, match="takes no DuplexSetup"):
             guest.enter(runtime, 0)

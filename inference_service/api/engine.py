@@ -304,6 +304,10 @@ class ModelInfo:
     """Whether its full-duplex sessions give and take records of units."""
     calls_tools: bool = False
     """Whether its chats take tools."""
+    reads_prompts: bool = True
+    """Whether a system prompt has an effect."""
+    without_effect: frozenset[str] = frozenset()
+    """Names of the fields of `DuplexSettings` that change nothing here."""
     other_formats: tuple[UnitFormat, ...] = ()
     """Formats beside its usual one that its full-duplex sessions may ask for."""
 

@@ -37,6 +37,8 @@ class DuplexReader(ConfigReader):
 
     def _setup(self, seed: int) -> DuplexSetup:
         prompt, duplex = self._read_prompt(), self._read_duplex()
+        if prompt and not self._info.reads_prompts:
+            self.ignored.append("system_prompt")
         setup = DuplexSetup(
             system_prompt=prompt,
             duplex=duplex,
@@ -61,6 +63,8 @@ class DuplexReader(ConfigReader):
                 value = decimal(getattr(duplex, name))
                 self._refuse(f"duplex.{name}", allowed.problem(value))
                 given[name] = value
+                if name in self._info.without_effect:
+                    self.ignored.append(f"duplex.{name}")
         self._add_sampling(given)
         settings = replace(self._info.duplex_defaults, **given)  # type: ignore[arg-type]
         if duplex.HasField("generate_audio"):
@@ -104,7 +108,7 @@ class DuplexReader(ConfigReader):
         for name, value, bad in sampling_values(sampling, "sampling", DUPLEX_SAMPLING_RANGES):
             if bad:
                 self._bad.append(bad)
-            if SAMPLING_TO_DUPLEX[name] in given:
+            if SAMPLING_TO_DUPLEX[name] in {*given, *self._info.without_effect}:
                 self.ignored.append(f"sampling.{name}")
             given.setdefault(SAMPLING_TO_DUPLEX[name], value)
         for name in without_meaning_in_duplex(sampling):
@@ -116,6 +120,11 @@ class DuplexReader(ConfigReader):
     def _read_window(self) -> Window:
         window, default = self._config.window, self._info.window
         high, low = window.high_tokens, window.low_tokens
+        if self._info.windows == {WindowMode.OFF}:  # a context that rolls by itself
+            wanted = common_pb2.WINDOW_MODE_UNSPECIFIED, common_pb2.WINDOW_MODE_OFF
+            self.ignored += ["window.mode"] if window.mode not in wanted else []
+            self.ignored += [f"window.{name}_tokens" for name, n in (("high", high), ("low", low)) if n]
+            return default
         match window.mode:
             case common_pb2.WINDOW_MODE_OFF:
                 mode = WindowMode.OFF

@@ -1,14 +1,14 @@
-"""PersonaPlex through a real worker and a real adapter: every public dialect of conversations, random weights."""
+"""PersonaPlex through a real worker and a real adapter, in the public dialects; its weights are random."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+import base64
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
+from openai import AsyncOpenAI
+from openai.types.live import OutputAudioDeltaEvent, OutputTranscriptDeltaEvent
 
 import antiphon
 from antiphon.protocol.events import AudioDelta, Listening, TextDelta
@@ -22,11 +22,12 @@ SECONDS = 3
 FRAME = 1920
 SETTINGS = {"decode_mode": "greedy", "listen_prob_scale": 0.0}
 STEADY = ("--silence-tail-units", "0")
+MODEL = "personaplex-tiny"
 
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tiny_moshi.publish(tmp_path_factory.mktemp("models") / "personaplex-tiny", personaplex=True)
+    folder = tiny_moshi.publish(tmp_path_factory.mktemp("models") / MODEL, personaplex=True)
     with running_worker("--model", str(folder), slots=2) as worker:
         with running_adapter(worker.address, *STEADY) as server:
             yield server.address.replace("http", "ws")
@@ -77,3 +78,40 @@ async def test_role_and_voice_are_settings(adapter: str) -> None:
 
     assert one == again
     assert len({one, other, voiced}) == 3
+
+
+def three_seconds() -> str:
+    """16-bit sound in base64."""
+    sound = np.concatenate([second(seed) for seed in range(SECONDS)])
+    return base64.b64encode((sound * 32_767).astype("<i2").tobytes()).decode()
+
+
+async def test_live_answers_with_sound_and_its_transcript(adapter: str) -> None:
+    client = AsyncOpenAI(api_key="none", base_url=f"{adapter.replace('ws', 'http', 1)}/v1")
+    audio = {"format": {"type": "audio/pcm", "rate": 16_000}}
+    text, samples = "", 0
+    async with asyncio.timeout(PATIENCE_S), client.live.connect() as live:
+        await live.send({"type": "session.start", "session": {"model": MODEL, "audio": audio}})
+        started = await live.recv()
+        assert started.type == "session.started", started
+        await live.send({"type": "session.input_audio.append", "audio": three_seconds()})
+        while not text or not samples:
+            match event := await live.recv():
+                case OutputAudioDeltaEvent():
+                    samples += len(base64.b64decode(event.delta)) // 2
+                case OutputTranscriptDeltaEvent():
+                    text += event.delta
+                case _:
+                    assert event.type != "error", event
+
+
+def test_folder_of_another_codec_ends_the_worker_with_one_sentence(tmp_path: Path) -> None:
+    folder = tiny_moshi.publish(tmp_path / "published")
+    (folder / CODEC_FILE).write_bytes((folder / "model.safetensors").read_bytes())
+
+    done = run_cli("worker", "--model", str(folder), "--listen", "127.0.0.1:0")
+
+    assert done.code == 2
+    (sentence,) = (line for line in done.err.splitlines() if not line.startswith("{"))
+    assert CODEC_FILE in sentence
+    assert "holds no codec of the kind Mimi" in sentence

@@ -35,6 +35,15 @@ SETTINGS = DuplexSettings(
 """What Kyutai's and NVIDIA's servers draw by."""
 
 
+_WITHOUT_EFFECT = frozenset(
+    (
+        "max_new_speak_tokens_per_chunk",
+        "text_repetition_window_size",
+        "length_penalty",
+        "listen_top_k",
+    )
+)
+"""Settings of models that decide in each unit whether to speak, and then write an answer."""
 GROUPED = UnitFormat(1.0, 16_000)
 """The usual format of units, that of the public protocols: frames come and leave in groups of 12 and 13. A
 session that asks for it has frames of its own, at the rate of the codec."""
@@ -130,6 +139,8 @@ def info_of(checkpoint: MoshiCheckpoint) -> ModelInfo:
         input_sample_rate_hz=GROUPED.sample_rate_hz,
         output_sample_rate_hz=codec.sample_rate_hz,
         unit_seconds=GROUPED.seconds,
+        reads_prompts=checkpoint.reads_prompts,
+        without_effect=_WITHOUT_EFFECT,
         other_formats=(UnitFormat(codec.samples / codec.sample_rate_hz, codec.sample_rate_hz),),
         duplex_defaults=SETTINGS,
         window=Window(),

@@ -139,9 +139,8 @@ class _Past:
         """A convolution of steps [n, channels, time], with its left context before them."""
         conv, left = layer.conv, _kept(layer)
         if left:
-            begins = layer.pad_mode == "replicate"
-            first = steps[:, :, :1] if begins else steps.new_zeros(1, 1, 1).expand(*steps.shape[:2], 1)
-            steps = torch.cat([self._taken(first.expand(-1, -1, left)), steps], dim=2)
+            begin = steps[:, :, :1] if layer.pad_mode == "replicate" else None
+            steps = torch.cat([self._taken(steps, begin, steps.shape[1], left), steps], dim=2)
             self._after.append(steps[:, :, steps.shape[2] - left :].unbind())
         return F.conv1d(steps, conv.weight, conv.bias, conv.stride, 0, conv.dilation, conv.groups)
 
@@ -150,16 +149,19 @@ class _Past:
         conv, complete = layer.conv, steps.shape[2] * layer.conv.stride[0]
         spread = F.conv_transpose1d(steps, conv.weight, None, conv.stride, groups=conv.groups)
         waiting = spread.shape[2] - complete
-        nothing = steps.new_zeros(1, 1, 1).expand(len(steps), spread.shape[1], waiting)
-        spread[:, :, :waiting] += self._taken(nothing)
+        spread[:, :, :waiting] += self._taken(steps, None, spread.shape[1], waiting)
         self._after.append(spread[:, :, complete:].unbind())
         made = spread[:, :, :complete]
         return made if conv.bias is None else made + conv.bias[:, None]
 
-    def _taken(self, first: Tensor) -> Tensor:
-        """What each stream has kept; of `first` [n, channels, steps] where it has nothing yet."""
+    def _taken(self, like: Tensor, begin: Tensor | None, channels: int, steps: int) -> Tensor:
+        """What each stream has kept, [n, channels, steps]; `begin` [n, channels, 1] or zeros at first."""
         states = self._before[len(self._after)]
-        return torch.stack([first[row] if state is None else state for row, state in enumerate(states)])
+        if any(state is None for state in states):
+            first = like.new_zeros(1, 1, 1) if begin is None else begin
+            first = first.expand(len(states), channels, steps)
+            states = tuple(own if state is None else state for own, state in zip(first, states, strict=True))
+        return torch.stack(states)
 
     def states(self) -> list[ConvState]:
         """What each stream keeps."""

@@ -81,6 +81,29 @@ async def test_second_is_answered_by_its_frames(address: str) -> None:
     assert [answer.samples for answer in answers] == [12 * FRAME, 13 * FRAME]
 
 
+async def test_settings_without_effect_are_told(address: str) -> None:
+    async with channel_to(address) as channel:
+        caller = Caller(channel)
+        await caller.open()
+        ready = await caller.configure(
+            mode=pb.SESSION_MODE_AUDIO,
+            duplex=common.DuplexConfig(length_penalty=1.2, listen_top_k=3, temperature=0.5),
+            window=common.WindowConfig(mode=common.WINDOW_MODE_BASIC, high_tokens=90),
+            sampling=common.SamplingParams(max_new_tokens=9, top_k=5),
+        )
+        await caller.half_close(*Stream)
+        await caller.end()
+
+    assert sorted(ready.ignored_fields) == [
+        "duplex.length_penalty",
+        "duplex.listen_top_k",
+        "sampling.max_new_tokens",
+        "window.high_tokens",
+        "window.mode",
+    ]
+    assert ready.effective.window.mode == common.WINDOW_MODE_OFF
+
+
 async def test_format_that_the_model_has_not_is_refused(address: str) -> None:
     async with channel_to(address) as channel:
         caller = Caller(channel)

@@ -28,7 +28,7 @@ from benchmarks.full_size.sizes import SIZES
 from benchmarks.full_size.worker import CONTEXT_LIMIT, Peak, WorkerEnded, serving
 from inference_service.engine.batch.memory import held_bytes
 from inference_service.families import table
-from inference_service.families.footprint import gib
+from inference_service.families.memory.footprint import gib
 from inference_service.kernels import selection
 
 CPU: Final = torch.device("cpu")

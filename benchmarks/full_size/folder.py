@@ -16,7 +16,7 @@ from benchmarks.full_size.tensors import Stored, model_tensors, vocoder_tensors
 from inference_service.checkpoints.minicpmo import INDEX
 from inference_service.checkpoints.vocoder import CONFIG, WEIGHTS, as_json
 from inference_service.checkpoints.voices import DEFAULT_VOICE, save_voice
-from inference_service.families.footprint import gib
+from inference_service.families.memory.footprint import gib
 from inference_service.families.minicpmo_voice import FOLDER
 from inference_service.models.token2wav.config import FRAMES_PER_TOKEN, MELS, Token2WavConfig
 from inference_service.models.token2wav.flow import VoicePrompt

@@ -14,7 +14,7 @@ from benchmarks.full_size.sizes import FULL, TINY, TINY_FOLDER
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.engine.sessions.components import DuplexComponents, SpeechComponents
 from inference_service.families import minicpmo, minicpmo_voice
-from inference_service.families.footprint import Footprint
+from inference_service.families.memory.footprint import Footprint
 from inference_service.models.minicpmo.config import MiniCPMOConfig
 from inference_service.models.minicpmo.model import MiniCPMO
 from inference_service.models.token2wav.config import Token2WavConfig

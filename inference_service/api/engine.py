@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from inference_service.api.setups import (
     Content,
     DuplexSettings,
+    DuplexSetup,
     Mode,
     Sampling,
     SessionSetup,
     TextPurpose,
+    UnitFormat,
     UnitOverrides,
     UnitRecord,
     Window,
@@ -302,6 +304,21 @@ class ModelInfo:
     """Whether its full-duplex sessions give and take records of units."""
     calls_tools: bool = False
     """Whether its chats take tools."""
+    reads_prompts: bool = True
+    """Whether a system prompt has an effect."""
+    without_effect: frozenset[str] = frozenset()
+    """Names of the fields of `DuplexSettings` that change nothing here."""
+    other_formats: tuple[UnitFormat, ...] = ()
+    """Formats beside its usual one that its full-duplex sessions may ask for."""
+
+    @property
+    def unit_format(self) -> UnitFormat:
+        """The usual format of its duplex units."""
+        return UnitFormat(self.unit_seconds, self.input_sample_rate_hz)
+
+    def format_of(self, setup: DuplexSetup) -> UnitFormat:
+        """Return the format of the units of a session."""
+        return setup.format or self.unit_format
 
 
 class EngineSession(Protocol):

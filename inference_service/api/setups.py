@@ -139,6 +139,19 @@ class _Kind:
 
 
 @dataclass(frozen=True)
+class UnitFormat:
+    """The sound of duplex units: how long one is, and the rate of its samples."""
+
+    seconds: float
+    sample_rate_hz: int
+
+    @property
+    def samples(self) -> int:
+        """Samples of a whole unit."""
+        return round(self.seconds * self.sample_rate_hz)
+
+
+@dataclass(frozen=True)
 class DuplexSetup(_Kind):
     """Everything that decides how a full-duplex session runs; nothing of it outlives the session."""
 
@@ -154,6 +167,8 @@ class DuplexSetup(_Kind):
     tenant: Tenant = COMMON
     records: bool = False
     """Whether the end of each unit brings its `UnitRecord`, and units may be replayed."""
+    format: UnitFormat | None = None
+    """Of its units; None is the model's usual format."""
 
 
 @dataclass(frozen=True)

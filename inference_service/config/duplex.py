@@ -1,12 +1,19 @@
 """The config of full-duplex sessions."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import DuplexSettings, DuplexSetup, SessionSetup, Window, WindowMode
+from inference_service.api.setups import (
+    DuplexSettings,
+    DuplexSetup,
+    SessionSetup,
+    UnitFormat,
+    Window,
+    WindowMode,
+)
 from inference_service.config.reader import ConfigReader
 from inference_service.config.sampling import (
     DUPLEX_RANGES,
@@ -30,6 +37,8 @@ class DuplexReader(ConfigReader):
 
     def _setup(self, seed: int) -> DuplexSetup:
         prompt, duplex = self._read_prompt(), self._read_duplex()
+        if prompt and not self._info.reads_prompts:
+            self.ignored.append("system_prompt")
         setup = DuplexSetup(
             system_prompt=prompt,
             duplex=duplex,
@@ -38,6 +47,7 @@ class DuplexReader(ConfigReader):
             sees=self._config.mode == pb.SESSION_MODE_VIDEO,
             voice=self._read_voice(speaks=duplex.generate_audio),
             records=self._config.records and self._info.replays_units,
+            format=self._read_format(),
         )
         self._ignore_if_given("language", "background")
         return setup
@@ -53,8 +63,8 @@ class DuplexReader(ConfigReader):
                 value = decimal(getattr(duplex, name))
                 self._refuse(f"duplex.{name}", allowed.problem(value))
                 given[name] = value
-        self._check_only("chunk_ms", round(self._info.unit_seconds * 1000))
-        self._check_only("sample_rate", self._info.input_sample_rate_hz)
+                if name in self._info.without_effect:
+                    self.ignored.append(f"duplex.{name}")
         self._add_sampling(given)
         settings = replace(self._info.duplex_defaults, **given)  # type: ignore[arg-type]
         if duplex.HasField("generate_audio"):
@@ -71,10 +81,26 @@ class DuplexReader(ConfigReader):
                 settings = replace(settings, greedy=False)
         return settings
 
-    def _check_only(self, name: str, only: int) -> None:
+    def _read_format(self) -> UnitFormat | None:
+        """The format that `chunk_ms` and `sample_rate` ask for; None is the usual one."""
+        known = [self._info.unit_format, *self._info.other_formats]
+        left = self._narrowed(known, "chunk_ms", lambda it: round(it.seconds * 1000))
+        left = self._narrowed(left, "sample_rate", lambda it: it.sample_rate_hz)
+        return left[0] if left and left[0] != self._info.unit_format else None
+
+    def _narrowed(
+        self, formats: list[UnitFormat], name: str, value: Callable[[UnitFormat], int]
+    ) -> list[UnitFormat]:
+        """Those formats that a field of `duplex` asks for; it is refused if there is none."""
         duplex = self._config.duplex
-        if duplex.HasField(name) and getattr(duplex, name) != only:
-            self._refuse(f"duplex.{name}", f"must be {only}, not {getattr(duplex, name)}")
+        if not duplex.HasField(name):
+            return formats
+        given = getattr(duplex, name)
+        found = [it for it in formats if value(it) == given]
+        if formats and not found:
+            offered = " or ".join(str(it) for it in dict.fromkeys(map(value, formats)))
+            self._refuse(f"duplex.{name}", f"must be {offered}, not {given}")
+        return found
 
     def _add_sampling(self, given: dict[str, Number]) -> None:
         """Takes from `sampling` what `duplex` leaves open."""
@@ -82,7 +108,7 @@ class DuplexReader(ConfigReader):
         for name, value, bad in sampling_values(sampling, "sampling", DUPLEX_SAMPLING_RANGES):
             if bad:
                 self._bad.append(bad)
-            if SAMPLING_TO_DUPLEX[name] in given:
+            if SAMPLING_TO_DUPLEX[name] in {*given, *self._info.without_effect}:
                 self.ignored.append(f"sampling.{name}")
             given.setdefault(SAMPLING_TO_DUPLEX[name], value)
         for name in without_meaning_in_duplex(sampling):
@@ -94,6 +120,11 @@ class DuplexReader(ConfigReader):
     def _read_window(self) -> Window:
         window, default = self._config.window, self._info.window
         high, low = window.high_tokens, window.low_tokens
+        if self._info.windows == {WindowMode.OFF}:  # a context that rolls by itself
+            wanted = common_pb2.WINDOW_MODE_UNSPECIFIED, common_pb2.WINDOW_MODE_OFF
+            self.ignored += ["window.mode"] if window.mode not in wanted else []
+            self.ignored += [f"window.{name}_tokens" for name, n in (("high", high), ("low", low)) if n]
+            return default
         match window.mode:
             case common_pb2.WINDOW_MODE_OFF:
                 mode = WindowMode.OFF
@@ -123,21 +154,21 @@ class DuplexReader(ConfigReader):
         effective.system_prompt = duplex.system_prompt
         if duplex.voice.voice_id:
             effective.voice.voice_id = duplex.voice.voice_id
-        effective.duplex.CopyFrom(duplex_config(duplex.duplex, self._info))
+        effective.duplex.CopyFrom(duplex_config(duplex.duplex, self._info.format_of(duplex)))
         effective.window.mode = _WINDOW_MODES[duplex.window.mode]
         effective.window.high_tokens = duplex.window.high_tokens
         effective.window.low_tokens = duplex.window.low_tokens
         effective.records = duplex.records
 
 
-def duplex_config(settings: DuplexSettings, info: ModelInfo) -> common_pb2.DuplexConfig:
+def duplex_config(settings: DuplexSettings, units: UnitFormat) -> common_pb2.DuplexConfig:
     """`settings` with every field stated, as GetInfo and SessionReady show them."""
     numbers = {name: getattr(settings, name) for name in DUPLEX_RANGES}
     return common_pb2.DuplexConfig(
         generate_audio=settings.generate_audio,
         ls_mode=common_pb2.LISTEN_SPEAK_MODE_EXPLICIT,
         decode_mode=common_pb2.DECODE_MODE_GREEDY if settings.greedy else common_pb2.DECODE_MODE_SAMPLING,
-        chunk_ms=round(info.unit_seconds * 1000),
-        sample_rate=info.input_sample_rate_hz,
+        chunk_ms=round(units.seconds * 1000),
+        sample_rate=units.sample_rate_hz,
         **numbers,
     )

@@ -26,6 +26,7 @@ from inference_service.api.engine import (
 from inference_service.api.setups import Content, UnitOverrides, UnitRecord
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.draw import Draw
+from inference_service.engine.batch.scheduler import UNIT_S
 from inference_service.engine.device.rows import Rows
 from inference_service.media.pool import Priority
 
@@ -362,6 +363,11 @@ class Session(ABC, Generic[Prepared]):
     def is_background(self) -> bool:
         """Whether its work waits for that of all other sessions."""
         return False
+
+    @property
+    def unit_s(self) -> float:
+        """Seconds that a unit may take from its arrival on."""
+        return UNIT_S
 
     @property
     def due(self) -> float | None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from inference_service.api.engine import NAMED_TICKS, Ticked
 from inference_service.engine.batch.decoder import Segment
-from inference_service.engine.batch.scheduler import UNIT_S, Request, Share, is_urgent, schedule
+from inference_service.engine.batch.scheduler import Request, Share, is_urgent, schedule
 from inference_service.engine.device.rows import Rows
 from inference_service.engine.guard import Guard
 from inference_service.engine.runtime import Runtime
@@ -208,14 +208,14 @@ class Tick:
         of them would be late; so those under way are done first, and the others begin together, which costs
         less. Nobody waits for a unit whose caller has kept its order back for so long.
         """
-        soon = self._clock() + UNIT_S / 2
+        now = self._clock()
         return any(
-            c.arrival + UNIT_S < soon
+            c.arrival + c.unit_s < now + c.unit_s / 2
             and c.has_work
             and c.stage in _UNDER_WAY
-            and (c.queue.first is None or c.queue.first.ordered <= c.arrival + UNIT_S / 2)
+            and (c.queue.first is None or c.queue.first.ordered <= c.arrival + c.unit_s / 2)
             for c in self._urgent
-            if c.due == c.arrival + UNIT_S  # a chunk of many seconds has no end in sight
+            if c.due == c.arrival + c.unit_s  # a chunk of many seconds has no end in sight
         )
 
     def _see(self, waiting: list[Session[Any]]) -> list[Session[Any]]:

@@ -27,8 +27,8 @@ from inference_service.engine.sessions.components import (
     View,
 )
 from inference_service.families.duplex_runtime import slot_capacity
-from inference_service.families.footprint import Footprint, stored
-from inference_service.families.working_memory import (
+from inference_service.families.memory.footprint import Footprint, stored
+from inference_service.families.memory.working_memory import (
     DECODER_SHAPES,
     forward_bytes,
     kernel_bytes,

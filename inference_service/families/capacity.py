@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import torch
 
+from inference_service.api.setups import Mode
 from inference_service.engine.batch.memory import free_bytes
 from inference_service.engine.runtime import Runtime
-from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.families.family import Build
-from inference_service.families.footprint import Footprint
+from inference_service.families.memory.footprint import Footprint
 from inference_service.families.warmup import unit_seconds
 from inference_service.options import MOST_SLOTS
 
@@ -25,7 +25,7 @@ _MEMORY = {"cpu": 0.5}
 """Share of the free memory of a device that the slots of such a worker may take."""
 _USUAL_MEMORY = 0.9
 
-Measure = Callable[[DuplexRuntime, int], float]
+Measure = Callable[[Runtime, int], float]
 
 
 def usual_slots(build: Build, measure: Measure = unit_seconds) -> int:
@@ -50,7 +50,7 @@ def _in_time(build: Build, most: int, measure: Measure) -> int:
 
     def cost(runtime: Runtime) -> float:
         # A model without units does nothing that has a deadline.
-        return measure(runtime, crowd) if isinstance(runtime, DuplexRuntime) else 0.0
+        return measure(runtime, crowd) if Mode.AUDIO in runtime.info.modes else 0.0
 
     cost_s = build.try_out(crowd, cost)
     return most if cost_s <= 0 else min(most, max(FEWEST, int(_GAIN / cost_s)))

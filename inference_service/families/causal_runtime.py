@@ -15,8 +15,13 @@ from inference_service.engine.runtime import CPU_ROWS, Runtime
 from inference_service.engine.sessions.chat import ChatKind
 from inference_service.engine.sessions.prompt import Dialogue, call_grammar
 from inference_service.engine.sessions.tokens import TokensKind
-from inference_service.families.footprint import Footprint
-from inference_service.families.working_memory import DECODER_SHAPES, forward_bytes, kernel_bytes, token_bytes
+from inference_service.families.memory.footprint import Footprint
+from inference_service.families.memory.working_memory import (
+    DECODER_SHAPES,
+    forward_bytes,
+    kernel_bytes,
+    token_bytes,
+)
 from inference_service.models.errors import CheckpointError
 
 _PROBE = 12

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import torch
 
 from inference_service.engine.runtime import Runtime
-from inference_service.families.footprint import Footprint
+from inference_service.families.memory.footprint import Footprint
 from inference_service.options import USUAL_SPEECH, SpeechOptions
 
 T = TypeVar("T")

@@ -26,9 +26,8 @@ from inference_service.engine.sessions.components import (
 )
 from inference_service.errors import ConfigurationError
 from inference_service.families.duplex_runtime import slot_capacity
-from inference_service.families.footprint import Footprint
-from inference_service.families.minicpmo_voice import Needs
-from inference_service.families.working_memory import (
+from inference_service.families.memory.footprint import Footprint
+from inference_service.families.memory.working_memory import (
     DECODER_SHAPES,
     ear_bytes,
     eye_bytes,
@@ -37,6 +36,7 @@ from inference_service.families.working_memory import (
     layer_bytes,
     token_bytes,
 )
+from inference_service.families.minicpmo_voice import Needs
 from inference_service.media.image import MAX_PIXELS, decode_picture, picture_size
 from inference_service.media.mel import SAMPLE_RATE
 from inference_service.media.memo import digest

@@ -11,13 +11,16 @@ from inference_service.checkpoints import voxtral as voxtral_folder
 from inference_service.checkpoints.files import read_json
 from inference_service.checkpoints.folder import load_duplex
 from inference_service.checkpoints.minicpmo import load_minicpmo, read_minicpmo
+from inference_service.checkpoints.moshi import folder as moshi_folder
 from inference_service.engine.batch.rope import UNBOUNDED, require_independent
 from inference_service.errors import ConfigurationError, FootprintUnknown
 from inference_service.families import antiphon_mini, minicpmo, minicpmo_voice
 from inference_service.families.causal_runtime import CausalRuntime, causal_footprint, require_packable
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.families.family import DTYPE, SPEECH, Build, Family, Settings
-from inference_service.families.footprint import Footprint, stored
+from inference_service.families.memory.footprint import Footprint, stored
+from inference_service.families.moshi import footprint as moshi
+from inference_service.families.moshi.runtime import MoshiRuntime
 from inference_service.families.voxtral_runtime import VoxtralRuntime
 from inference_service.models.config import ModelConfig, parse_config
 from inference_service.models.minicpmo.config import MODEL_TYPE as MINICPMO
@@ -58,19 +61,40 @@ def _minicpmo_footprint(folder: Path, settings: Settings) -> Footprint:
 
 
 def _load_voxtral(folder: Path, settings: Settings) -> Build:
-    if settings.context_limit is not None:
-        raise ConfigurationError(
-            "context_limit cannot be set for a Voxtral Realtime model: its context is the sliding window of "
-            "its attention."
-        )
+    _refuse_limit(settings, "Voxtral Realtime")
     loaded = voxtral_folder.load(folder, settings.device)
     require_independent(loaded.model.language, UNBOUNDED, {"t_cond": loaded.model.condition()})
     require_independent(loaded.model.encoder, UNBOUNDED)
     return Build(lambda slots: VoxtralRuntime(loaded, slots), settings.device)
 
 
+def _refuse_limit(settings: Settings, name: str) -> None:
+    if settings.context_limit is not None:
+        raise ConfigurationError(
+            f"context_limit cannot be set for a {name} model: its context is the sliding window of its "
+            "attention."
+        )
+
+
 def _voxtral_footprint(folder: Path, settings: Settings) -> Footprint:
     raise FootprintUnknown("What a Voxtral Realtime model takes is not known before it is loaded.")
+
+
+# ------------------------------------------------------------------------------- Moshi and PersonaPlex
+
+
+def _load_moshi(folder: Path, settings: Settings) -> Build:
+    _refuse_limit(settings, "Moshi")
+    footprint = _moshi_footprint(folder, settings)
+    footprint.require_weights(folder, settings.device)
+    loaded = moshi_folder.load(folder, settings.device, settings.numbers)
+    require_independent(loaded.model.temporal, UNBOUNDED)
+    return Build(lambda slots: MoshiRuntime(loaded, slots), settings.device, footprint)
+
+
+def _moshi_footprint(folder: Path, settings: Settings) -> Footprint:
+    config, number = moshi_folder.read_config(folder), settings.numbers
+    return moshi.footprint(config, moshi_folder.weight_bytes(config, number), number, settings.device)
 
 
 # --------------------------------------------------------------------------------------- antiphon-mini
@@ -154,6 +178,13 @@ SHIPPED: Final = (
         lambda config: config.get("model_type") == voxtral_folder.MODEL_TYPE,
         _load_voxtral,
         _voxtral_footprint,
+    ),
+    Family(
+        "Moshi",
+        moshi_folder.is_moshi,
+        _load_moshi,
+        _moshi_footprint,
+        frozenset({DTYPE}),
     ),
     Family("antiphon-mini", _is_mini, _load_mini, _mini_footprint),
 )

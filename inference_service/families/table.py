@@ -10,7 +10,7 @@ from antiphon.semconv import FAMILIES
 from inference_service.checkpoints.files import read_json
 from inference_service.errors import ConfigurationError
 from inference_service.families.family import Build, Family, Settings
-from inference_service.families.footprint import Footprint
+from inference_service.families.memory.footprint import Footprint
 from inference_service.families.shipped import CAUSAL, SHIPPED
 from inference_service.models.causality import require_causal
 from inference_service.options import USUAL_SPEECH, SpeechOptions

@@ -10,9 +10,9 @@ from inference_service.engine.batch.memory import bytes_per_row
 from inference_service.engine.batch.pages import slot_rows
 from inference_service.engine.batch.rolling import SLACK
 from inference_service.engine.runtime import Runtime
-from inference_service.families.footprint import Footprint
+from inference_service.families.memory.footprint import Footprint
+from inference_service.families.memory.working_memory import DECODER_SHAPES, forward_bytes, kernel_bytes
 from inference_service.families.voxtral_session import HEARD_AT_ONCE, VoxtralKind
-from inference_service.families.working_memory import DECODER_SHAPES, forward_bytes, kernel_bytes
 from inference_service.models.errors import CheckpointError
 
 

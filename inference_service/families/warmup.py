@@ -38,7 +38,7 @@ _SPOKEN = 0.4
 @torch.inference_mode()
 def warm_up(runtime: Runtime) -> None:
     """Runs each kind of session that the model is there for on slot 0, and clears it again."""
-    if isinstance(runtime, DuplexRuntime):
+    if Mode.AUDIO in runtime.info.modes:
         _converse(runtime, 1)
     if Mode.TOKENS in runtime.info.modes:
         _continue(runtime)
@@ -47,7 +47,7 @@ def warm_up(runtime: Runtime) -> None:
 
 
 @torch.inference_mode()
-def unit_seconds(runtime: DuplexRuntime, sessions: int, clock: Callable[[], float] = time.monotonic) -> float:
+def unit_seconds(runtime: Runtime, sessions: int, clock: Callable[[], float] = time.monotonic) -> float:
     """What a second costs each of so many conversations at once, where four units of ten are spoken.
 
     The best of some tries; 0 if none can be held.
@@ -55,12 +55,10 @@ def unit_seconds(runtime: DuplexRuntime, sessions: int, clock: Callable[[], floa
     return _converse(runtime, sessions, clock)
 
 
-def _converse(runtime: DuplexRuntime, count: int, clock: Callable[[], float] = time.monotonic) -> float:
+def _converse(runtime: Runtime, count: int, clock: Callable[[], float] = time.monotonic) -> float:
     """Hears and speaks `UNITS` units in the first `count` slots; what the best one cost each of them."""
     setup = DuplexSetup("", DuplexSettings(force_listen_count=0), Window(), seed=0, sees=runtime.info.sees)
-    sessions = [
-        cast(DuplexSession, runtime.open("warm-up", slot, setup, lambda event: None)) for slot in range(count)
-    ]
+    sessions = [runtime.open("warm-up", slot, setup, lambda event: None) for slot in range(count)]
     for session in sessions:
         session.preprocessor.begin()
         if runtime.start(session) is not None:
@@ -76,7 +74,8 @@ def _converse(runtime: DuplexRuntime, count: int, clock: Callable[[], float] = t
         began = clock()
         _run(tick, *sessions)
         spoke = clock()
-        _speak(runtime, sessions)
+        if isinstance(runtime, DuplexRuntime):
+            _speak(runtime, cast(Sequence[DuplexSession], sessions))
         spent = min(spent, spoke - began + _SPOKEN * (clock() - spoke))
     for session in sessions:
         runtime.clear(session.slot)

@@ -23,7 +23,7 @@ from inference_service.api.engine import (
     UnitTimings,
     UnitUsage,
 )
-from inference_service.api.setups import Mode, UnitRecord
+from inference_service.api.setups import DuplexSetup, Mode, UnitRecord
 from inference_service.config.duplex import duplex_config
 from inference_service.config.resolve import SessionPlan, modes
 from inference_service.config.sampled import sampling_defaults
@@ -53,15 +53,17 @@ def session_ready(
     ready: Ready, plan: SessionPlan, info: ModelInfo, worker_id: str, window: int
 ) -> pb.PrefillResponse:
     """The answer to unit 0: what the session gets."""
+    setup = plan.setup
+    units = info.format_of(setup) if isinstance(setup, DuplexSetup) else info.unit_format
     result = pb.SessionReady(
         worker_id=worker_id,
         model=info.name,
         prompt_tokens=ready.prompt_tokens,
         context_limit=info.context_limit,
         max_units_in_flight=window,
-        input_sample_rate_hz=info.input_sample_rate_hz,
+        input_sample_rate_hz=units.sample_rate_hz,
         output_sample_rate_hz=info.output_sample_rate_hz,
-        unit_duration=duration(info.unit_seconds),
+        unit_duration=duration(units.seconds),
         effective=plan.effective,
         ignored_fields=plan.ignored_fields,
         text_purposes=_purposes(info) if plan.setup.is_duplex else (),
@@ -223,7 +225,9 @@ def model_info(info: ModelInfo) -> pb.GetInfoResponse:
         context_limit=info.context_limit,
         input_sample_rate_hz=info.input_sample_rate_hz,
         output_sample_rate_hz=info.output_sample_rate_hz,
-        duplex_defaults=duplex_config(info.duplex_defaults, info) if Mode.AUDIO in info.modes else None,
+        duplex_defaults=duplex_config(info.duplex_defaults, info.unit_format)
+        if Mode.AUDIO in info.modes
+        else None,
         sampling_defaults=_sampling_defaults(info),
         voice_ids=sorted(info.voice_ids),
         calls_tools=info.calls_tools,

@@ -210,8 +210,8 @@ def unit_input(duplex: pb.DuplexInput, info: ModelInfo, setup: DuplexSetup) -> U
     pcm = decode_pcm(
         duplex.audio,
         field="duplex.audio",
-        sample_rate_hz=info.input_sample_rate_hz,
-        max_samples=round(info.unit_seconds * info.input_sample_rate_hz),
+        sample_rate_hz=info.format_of(setup).sample_rate_hz,
+        max_samples=info.format_of(setup).samples,
     )
     if not duplex.frames and not duplex.texts:
         return UnitInput(pcm)

@@ -22,7 +22,7 @@ from inference_service.api.engine import (
     Prefilled,
     Ready,
 )
-from inference_service.api.setups import SessionSetup
+from inference_service.api.setups import DuplexSetup, SessionSetup
 from inference_service.config.resolve import SessionPlan, resolve
 from inference_service.errors import (
     BadField,
@@ -213,7 +213,8 @@ class SessionCalls:
             self.session.expect_config(request.unit)
             plan: SessionPlan = made() if made else self._made(request)
             self._plan = plan
-            self._unit_seconds = self._backend.info.unit_seconds if plan.setup.is_duplex else 0.0
+            setup, info = plan.setup, self._backend.info
+            self._unit_seconds = info.format_of(setup).seconds if isinstance(setup, DuplexSetup) else 0.0
             if self._trace is not None:
                 self._trace.configure(plan.setup, self._backend.info.name)
             mode, _ = kind_of(plan.setup)

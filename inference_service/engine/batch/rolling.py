@@ -17,6 +17,8 @@ class RollingContext(Context):
     _: KW_ONLY
     reach: int
     """Rows that a row sees, itself included: the sliding window of every layer."""
+    spare: int = 0
+    """Further rows that are kept, for a context that may go back by so many."""
 
     @property
     def tokens(self) -> int:
@@ -24,9 +26,18 @@ class RollingContext(Context):
 
     def segment(self, rows: Rows) -> Segment:
         if self.length + len(rows) > self.decoder.cache.capacity:
-            forgotten = self.length - (self.reach - 1)
+            forgotten = self.length - (self.reach - 1) - self.spare
             self.decoder.cache.drop(self.slot, forgotten)
             self.length -= forgotten
             self.dropped += forgotten
             self._prefix = None
         return super().segment(rows)
+
+    @property
+    def position(self) -> int:
+        """That of the next row."""
+        return self.length + self.dropped
+
+    def go_back(self, position: int) -> None:
+        """Forget all rows from a position on, which is at most `spare` rows back."""
+        self.cut(position - self.dropped)

@@ -84,13 +84,21 @@ def prompt_mel(pcm: Tensor) -> Tensor:
 
 
 def resampled(pcm: Tensor, from_hz: int, to_hz: int) -> Tensor:
-    """Sound at another rate, [ceil(samples * to_hz / from_hz)], by a sinc under a Hann window.
-
-    Each of the `to_hz / gcd` phases has a filter of its own; the band ends at 0.99 of the lower Nyquist rate,
-    and the sinc after six zero crossings, as torchaudio has it.
-    """
+    """Sound at another rate, [ceil(samples * to_hz / from_hz)]; see `resampling_filters`."""
     if from_hz == to_hz:
         return pcm
+    filters, old, reach = resampling_filters(from_hz, to_hz)
+    padded = F.pad(pcm[None, None], (reach, reach + old))
+    resampled = F.conv1d(padded, filters[:, None], stride=old)[0].T.flatten()
+    return resampled[: math.ceil(len(filters) * len(pcm) / old)]
+
+
+def resampling_filters(from_hz: int, to_hz: int) -> tuple[Tensor, int, int]:
+    """Filters [phases, 2 * reach + old] of a sinc under a Hann window, `old` and `reach`.
+
+    Each of the phases has a filter of its own, and `old` samples become one sample of each; the band ends at
+    0.99 of the lower Nyquist rate, and the sinc after six zero crossings, as torchaudio has it.
+    """
     divisor = math.gcd(from_hz, to_hz)
     old, new = from_hz // divisor, to_hz // divisor
     band = min(old, new) * _ROLLOFF
@@ -99,7 +107,4 @@ def resampled(pcm: Tensor, from_hz: int, to_hz: int) -> Tensor:
     phases = torch.arange(new, dtype=torch.float64)[:, None] / new
     crossings = (band * (taps - phases)).clamp(-_ZERO_CROSSINGS, _ZERO_CROSSINGS)
     window = torch.cos(crossings * math.pi / _ZERO_CROSSINGS / 2).square()
-    filters = (torch.sinc(crossings) * window * band / old).float()
-    padded = F.pad(pcm[None, None], (reach, reach + old))
-    resampled = F.conv1d(padded, filters[:, None], stride=old)[0].T.flatten()
-    return resampled[: math.ceil(new * len(pcm) / old)]
+    return (torch.sinc(crossings) * window * band / old).float(), old, reach

@@ -10,10 +10,11 @@ import torch
 
 from inference_service.checkpoints.location import find
 from inference_service.engine.batch import memory
-from inference_service.families import capacity, footprint, loading, table
+from inference_service.families import capacity, loading, table
 from inference_service.families.capacity import CROWD, FEWEST, slots_that_fit, usual_slots
 from inference_service.families.family import Build
-from inference_service.families.footprint import Footprint
+from inference_service.families.memory import footprint
+from inference_service.families.memory.footprint import Footprint
 from inference_service.families.warmup import unit_seconds
 from inference_service.kernels import selection
 from inference_service.options import MOST_SLOTS, WorkerOptions

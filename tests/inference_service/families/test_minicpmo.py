@@ -46,9 +46,10 @@ from inference_service.engine.sessions.duplex import DuplexSession
 from inference_service.engine.sessions.speech_groups import SpeechGroups
 from inference_service.engine.tick import Tick
 from inference_service.errors import ConfigurationError
-from inference_service.families import footprint, loading, minicpmo, minicpmo_voice, table
+from inference_service.families import loading, minicpmo, minicpmo_voice, table
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.families.family import Build
+from inference_service.families.memory import footprint
 from inference_service.families.warmup import warm_up
 from inference_service.kernels import selection
 from inference_service.models.errors import CheckpointError

@@ -21,7 +21,8 @@ from inference_service.engine.batch.pages import PAGE
 from inference_service.engine.batch.rolling import SLACK
 from inference_service.engine.tick import Tick
 from inference_service.errors import ConfigurationError
-from inference_service.families import footprint, table
+from inference_service.families import table
+from inference_service.families.memory import footprint
 from inference_service.families.voxtral_runtime import VoxtralRuntime
 from inference_service.families.voxtral_session import VoxtralPreprocessor, VoxtralTranscription
 from inference_service.models.errors import CheckpointError

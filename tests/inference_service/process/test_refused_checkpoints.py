@@ -11,7 +11,8 @@ from torch import Tensor
 
 from inference_service.checkpoints import minicpmo as checkpoint
 from inference_service.errors import ConfigurationError
-from inference_service.families import footprint, table
+from inference_service.families import table
+from inference_service.families.memory import footprint
 from inference_service.models.errors import CheckpointError
 from inference_service.options import SpeechOptions
 from tests.cli.support.process import run_cli

@@ -9,7 +9,8 @@ import torch
 
 from inference_service.engine.batch.memory import free_bytes
 from inference_service.errors import ConfigurationError
-from inference_service.families import footprint, table
+from inference_service.families import table
+from inference_service.families.memory import footprint
 from inference_service.kernels.packed_linear import runs
 from tests.inference_service.engine.support import tiny_causal
 from tests.support.long import long

@@ -127,12 +127,17 @@ class Guest:
 
 def conversing(rng: random.Random, info: ModelInfo) -> Guest:
     window = rng.choice([Window(), Window(WindowMode.BASIC, 200, 160)])
+    if window.mode not in info.windows:
+        window = info.window
     prompt = rng.choice(["Be brief.", "Hi."])
-    setup = DuplexSetup(prompt, info.duplex_defaults, window, rng.randrange(2**63), sees=info.sees)
+    shortest = min((info.unit_format, *info.other_formats), key=lambda it: it.seconds)
+    seed, sees = rng.randrange(2**63), info.sees
+    setup = DuplexSetup(prompt, info.duplex_defaults, window, seed, sees=sees, format=shortest)
     units: list[tuple[Content, UnitOverrides]] = []
     for _ in range(rng.randint(2, 4)):
         frames = tuple(picture(rng) for _ in range(rng.choice([0, 0, 1, 2] if info.sees else [0])))
-        units.append((UnitInput(noise(rng, rng.uniform(0.5, 1)), frames), UnitOverrides()))
+        seconds = rng.uniform(0.5, 1) * shortest.samples / 16_000
+        units.append((UnitInput(noise(rng, seconds), frames), UnitOverrides()))
     return Guest(setup, units)
 
 

@@ -6,7 +6,7 @@ python -m tests.inference_service.engine.support.kernels
 import torch
 from torch import nn
 
-from inference_service.families.working_memory import kernel_bytes
+from inference_service.families.memory.working_memory import kernel_bytes
 from inference_service.kernels.packed_linear import SIZES, pack_linears
 from inference_service.kernels.selection import select
 from tests.inference_service.engine.support.peak import resident

@@ -10,7 +10,7 @@ from transformers import Qwen3Config, Qwen3Model
 
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.device.rows import Rows
-from inference_service.families.working_memory import forward_bytes
+from inference_service.families.memory.working_memory import forward_bytes
 
 ROWS, CONTEXT = 1024, 4096
 

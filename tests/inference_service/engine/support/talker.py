@@ -9,10 +9,9 @@ from torch import Tensor
 
 from inference_service.api.engine import Done, End, Event, Piece, Rewound
 from inference_service.api.setups import DuplexSetup, StandaloneText, UnitInput, UnitOverrides, Window
+from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import QueuedUnit, Stage
-from inference_service.engine.sessions.duplex import DuplexSession
 from inference_service.engine.tick import Tick
-from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.support.guests import Sound
 from tests.inference_service.engine.test_crowd import runtime
 from tests.inference_service.engine.test_shares import sound
@@ -29,7 +28,7 @@ class Talker:
         slot: int = 0,
         *,
         window: Window | None = None,
-        where: DuplexRuntime | None = None,
+        where: Runtime | None = None,
         prompt: str = "Be brief, and kind to whoever asks.",
         talks: bool = False,
     ) -> None:
@@ -40,7 +39,6 @@ class Talker:
             duplex = replace(duplex, listen_prob_scale=0.0)
         setup = DuplexSetup(prompt, duplex, window or Window(), 1, sees=True)
         session = self.where.open("talker", slot, setup, lambda event: None)
-        assert isinstance(session, DuplexSession)
         self.session, self.told, self.sent = session, list[Event](), 0
         assert self.where.start(session) is None
         self.tick = Tick(self.where)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tests.inference_service.engine.support import tiny, tiny_causal, tiny_voxtral
+from tests.inference_service.engine.support import tiny, tiny_causal, tiny_moshi, tiny_voxtral
 from tests.inference_service.models.minicpmo import whole
 
 FOLDER: Final = "ANTIPHON_FAMILY_FOLDER"
@@ -23,6 +23,8 @@ SUBJECTS: Final[dict[str, Callable[[Path], Path]]] = {
     "antiphon-mini": _mini,
     "MiniCPM-o": whole.write,
     "Voxtral Realtime": tiny_voxtral.save,
+    "Moshi": tiny_moshi.save,
+    "PersonaPlex": lambda folder: tiny_moshi.publish(folder, personaplex=True),
     "causal": tiny_causal.save,
 }
 """By name, what writes a folder and returns it."""

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     from inference_service.errors import ConfigurationError
     from inference_service.families import table
     from inference_service.families.capacity import slots_that_fit
-    from inference_service.families.footprint import gib
+    from inference_service.families.memory.footprint import gib
     from inference_service.kernels.selection import select
     from inference_service.models.errors import CheckpointError
     from inference_service.options import SpeechOptions

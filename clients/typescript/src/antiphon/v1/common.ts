@@ -341,11 +341,11 @@ export interface DuplexConfig {
   ttsTemperature?:
     | number
     | undefined;
-  /** Length of one unit in milliseconds. 1000 is the only value. */
+  /** Length of one unit in milliseconds: 1000, or another that the model has. */
   chunkMs?:
     | number
     | undefined;
-  /** Rate of input audio in Hz. 16000 is the only value. */
+  /** Rate of input audio in Hz: 16000, or another that the model has with that length. */
   sampleRate?: number | undefined;
 }
 

@@ -1,0 +1,1 @@
+"""Checkpoints of Moshi and PersonaPlex: published layouts, tokenizers and voices, read as data."""

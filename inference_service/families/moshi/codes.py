@@ -1,0 +1,81 @@
+"""Draws the codes of a frame, all of them in one region of the device."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inference_service.engine.batch.draw import COLDEST
+from inference_service.engine.device.graph import SIZES, Region, size_for
+from inference_service.engine.device.transfer import Array
+from inference_service.models.moshi.depth import DepthTransformer, Past
+
+TOP_K = 250
+"""So many of the likeliest codes are kept, as in Kyutai's server."""
+_POISONED = -1
+_NUMBERS = 2
+"""Temperature, and whether the likeliest code is taken."""
+
+
+class FrameCodes:
+    """Runs the depth transformer over the frames of a batch; holds nothing of a session."""
+
+    def __init__(self, depth: DepthTransformer, device: torch.device) -> None:
+        self._depth = depth
+        self._device = device
+        self._region = Region(device, self._compute)
+        self._is_captured = False
+
+    def arrays(
+        self, texts: Sequence[int], temperatures: Sequence[float], uniforms: Sequence[list[float]]
+    ) -> list[Array]:
+        """Return what `draw` needs on the device: texts, and numbers [n, 2 + codes] to draw by."""
+        rows = [
+            [1.0 if heat < COLDEST else heat, float(heat < COLDEST), *numbers]
+            for heat, numbers in zip(temperatures, uniforms, strict=True)
+        ]
+        return [np.array(texts, np.int64), np.array(rows, np.float32)]
+
+    def draw(self, hidden: Tensor, texts: Tensor, numbers: Tensor) -> Tensor:
+        """Codes, int64 [n, codes], behind hidden states [n, hidden] and texts [n]; negative if poisoned."""
+        count = len(hidden)
+        size = size_for(count) if self._is_captured else count
+        if size is not None and size > count:
+            hidden, texts, numbers = (_filled(it, size) for it in (hidden, texts, numbers))
+        (codes,) = self._region("codes", hidden, texts, numbers)
+        return codes[:count]
+
+    def capture(self, slots: int, hidden: Tensor) -> None:
+        """Capture the region for each number of frames; `hidden` [1, hidden] is like what it is given."""
+        for size in reversed([it for it in SIZES if it < 2 * slots]):
+            texts = torch.zeros(size, dtype=torch.int64, device=self._device)
+            numbers = torch.ones(size, _NUMBERS + self._depth.codes, device=self._device)
+            self._region.prepare("codes", [hidden.expand(size, -1).contiguous(), texts, numbers])
+        self._is_captured = True
+
+    def _compute(self, name: object, hidden: Tensor, texts: Tensor, numbers: Tensor) -> tuple[Tensor]:
+        before, past, codes = texts, Past(), list[Tensor]()
+        is_sound = hidden.isfinite().all(1)
+        temperature, greedy = numbers[:, :1], numbers[:, 1:2] > 0
+        for number, step in enumerate(self._depth.steps):
+            scores, past = step(hidden, before, past)
+            is_sound = is_sound & scores.isfinite().all(1)
+            at = _NUMBERS + number
+            before = _chosen(scores, temperature, greedy, numbers[:, at : at + 1])
+            codes.append(before)
+        return (torch.stack(codes, dim=1).where(is_sound[:, None], _POISONED),)
+
+
+def _chosen(scores: Tensor, temperature: Tensor, greedy: Tensor, uniforms: Tensor) -> Tensor:
+    """A code [n] of each row of scores [n, codes]; equal scores are all kept, or none."""
+    best = scores.topk(min(TOP_K, scores.shape[1]), dim=1).values
+    least = torch.where(greedy, best[:, :1], best[:, -1:])
+    weights = ((scores - best[:, :1]) / temperature).exp().masked_fill(scores < least, 0.0)
+    mass = weights.cumsum(1)
+    chosen: Tensor = (mass <= uniforms * mass[:, -1:]).sum(1).clamp(max=scores.shape[1] - 1)
+    return chosen
+
+
+def _filled(rows: Tensor, size: int) -> Tensor:
+    return torch.cat([rows, rows[:1].expand(size - len(rows), *rows.shape[1:])])

@@ -1,0 +1,1 @@
+"""Moshi: a temporal transformer, a depth transformer and the codec Mimi, as modules without streams."""

@@ -1,0 +1,106 @@
+"""A whole Moshi without streams: what its parts are, and which tokens mean that nothing is said."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from transformers import MoshiForConditionalGeneration
+
+from inference_service.models.moshi.depth import DepthTransformer
+from inference_service.models.moshi.mimi import Mimi
+from inference_service.models.moshi.temporal import FrameEmbeddings, temporal_of
+
+SILENCE = (948, 243, 1178, 546, 1736, 1030, 1978, 2008)
+SINE = (430, 1268, 381, 1611, 1095, 1495, 56, 472)
+"""Codes of a frame of silence and of one of 440 Hz, as PersonaPlex reads them in its prompts."""
+_PUBLISHED_SIZE = 2048
+_SETTLED = 25
+"""Frames after which a codec that hears silence writes the same codes over and over."""
+
+Codes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Words:
+    """Text tokens that say nothing."""
+
+    pad: int
+    """No word begins or goes on."""
+    word_ends: int
+    """The last frame without a word before one begins."""
+
+    @property
+    def silent(self) -> frozenset[int]:
+        """Both."""
+        return frozenset((self.pad, self.word_ends))
+
+
+class MoshiModel(nn.Module):
+    """The network of one checkpoint. A frame of a stream has `codes` codes."""
+
+    def __init__(self, network: MoshiForConditionalGeneration, words: Words) -> None:
+        """Raises `CheckpointError` if its codec cannot be streamed."""
+        super().__init__()
+        config = network.config
+        self.words = words
+        self.codes = int(config.num_codebooks)
+        self.texts = int(config.vocab_size)
+        self.config = config
+        self.codec = Mimi(network.audio_encoder, self.codes)
+        self.embeddings = FrameEmbeddings(network.decoder.model.embed_tokens, list(network.embed_tokens))
+        self.temporal = temporal_of(network)
+        self.head = network.decoder.lm_head
+        self.depth = DepthTransformer(network.depth_decoder, self.codes)
+        self.window = int(config.sliding_window)
+        """Frames that a frame sees, itself included."""
+        self.begin_text, self.begin_code = self.texts, int(config.audio_vocab_size)
+        """What stands in the place of tokens before the first frame."""
+        self.silence = self._codes_of(SILENCE, 0.0)
+        self.sine = self._codes_of(SINE, 0.5)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        device: torch.device = self.head.weight.device
+        return device
+
+    def _codes_of(self, published: Codes, loudness: float) -> Codes:
+        """Codes of a steady tone of 440 Hz: as published, or those of a codec of another size."""
+        if self.codec.size == _PUBLISHED_SIZE and self.codes == len(published):
+            return published
+        codec = self.codec
+        times = np.arange(_SETTLED * codec.samples) / codec.sample_rate_hz
+        sound = torch.from_numpy((loudness * np.sin(2 * np.pi * 440 * times)).astype(np.float32))
+        sound = sound.to(codec.network.encoder.downsample.conv.weight)
+        with torch.inference_mode():
+            written = codec.network.encode(sound[None, None], num_quantizers=self.codes).audio_codes
+        return tuple(written[0, :, -1].tolist())
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The tokens of one moment: text, codes that the model says, and codes that it hears."""
+
+    text: int
+    said: Codes
+    heard: Codes
+
+
+def rows_of(frames: list[Frame], before: Frame) -> NDArray[np.int64]:
+    """What the temporal transformer reads, [n, 1 + 2 * codes], of frames behind the frame `before`.
+
+    All codes of a stream but the first come one row late.
+    """
+    rows = []
+    for earlier, frame in zip([before, *frames[:-1]], frames, strict=True):
+        said = frame.said[0], *earlier.said[1:]
+        heard = frame.heard[0], *earlier.heard[1:]
+        rows.append([frame.text, *said, *heard])
+    return np.array(rows, np.int64).reshape(len(rows), -1)
+
+
+def no_codes(count: int, begin: int) -> Codes:
+    """Return what stands in the place of codes before the first frame."""
+    return (begin,) * count

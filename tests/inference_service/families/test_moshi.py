@@ -1,0 +1,460 @@
+"""Conversations with Moshi and PersonaPlex: token for token what their reference says, frame after frame."""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import MoshiForConditionalGeneration
+
+from inference_service.api.engine import Done, End, Event, Piece, Prefilled, Ready, Rewound, SessionFailed
+from inference_service.api.setups import (
+    DuplexSettings,
+    DuplexSetup,
+    UnitFormat,
+    UnitInput,
+    UnitOverrides,
+    VoiceReference,
+)
+from inference_service.checkpoints.moshi.folder import MoshiCheckpoint, load
+from inference_service.engine.session import QueuedUnit
+from inference_service.engine.tick import Tick
+from inference_service.families.moshi import kind, rewind, runtime, session
+from inference_service.families.moshi.framing import Framing, Resampler
+from inference_service.families.moshi.prompt import Openings
+from inference_service.families.moshi.runtime import SETTINGS, MoshiRuntime
+from inference_service.families.moshi.session import FrameSession
+from inference_service.models.token2wav.features import resampled
+from tests.inference_service.engine.support import tiny_moshi
+from tests.inference_service.engine.support.left import is_clean
+from tests.inference_service.engine.support.tiny_moshi import CODES, SIZE, TEXTS, WINDOW
+
+CPU = torch.device("cpu")
+SAMPLES = 1920
+GREEDY = replace(SETTINGS, greedy=True)
+PAD = 3
+NATIVE = UnitFormat(0.08, 24_000)
+
+
+@pytest.fixture(scope="module")
+def moshi(tmp_path_factory: pytest.TempPathFactory) -> MoshiCheckpoint:
+    return load(tiny_moshi.save(tmp_path_factory.mktemp("moshi") / "saved"), CPU, torch.float32)
+
+
+@pytest.fixture(scope="module")
+def personaplex(tmp_path_factory: pytest.TempPathFactory) -> MoshiCheckpoint:
+    folder = tmp_path_factory.mktemp("personaplex") / "published"
+    return load(tiny_moshi.publish(folder, personaplex=True), CPU, torch.float32)
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def sound(frames: int, seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return 0.3 * torch.randn(frames * SAMPLES, generator=generator)
+
+
+class Caller:
+    """One conversation, frame after frame, without the engine's thread."""
+
+    def __init__(
+        self,
+        where: MoshiRuntime,
+        slot: int = 0,
+        *,
+        settings: DuplexSettings = GREEDY,
+        prompt: str = "",
+        voice_id: str = "",
+        units: UnitFormat = NATIVE,
+    ) -> None:
+        voice = VoiceReference(voice_id=voice_id)
+        setup = DuplexSetup(prompt, settings, where.info.window, 7, voice=voice, format=units)
+        opened = where.open("caller", slot, setup, lambda events: None)
+        assert isinstance(opened, FrameSession)
+        self.where, self.session, self.told, self.sent = where, opened, list[Event](), 0
+        self.tick = Tick(where)
+        self.refusal = where.start(opened)
+        self.work()
+
+    def work(self, *others: "Caller") -> None:
+        everybody = [self, *others]
+        while self.tick.has_work([it.session for it in everybody]):
+            self.tick.run([it.session for it in everybody])
+            for it in everybody:
+                it.told += it.session.events
+                it.session.events.clear()
+
+    def send(self, pcm: Tensor, *, force_listen: bool = False, decide: bool = True) -> None:
+        self.sent += 1
+        prepared = self.session.preprocessor.prepare(UnitInput(pcm.numpy()))
+        self.session.queue.prefill(QueuedUnit(self.sent, prepared, time.monotonic()))
+        if decide:
+            self.decide(force_listen=force_listen)
+
+    def decide(self, *, force_listen: bool = False) -> None:
+        self.session.queue.generate(self.sent, force_listen, UnitOverrides())
+        self.session.queue.finalize(self.sent)
+
+    def say(self, pcm: Tensor, **how: bool) -> None:
+        for frame in pcm.split(SAMPLES):
+            self.send(frame, **how)
+            self.work()
+
+    @property
+    def ends(self) -> list[End]:
+        return [event.end for event in self.told if isinstance(event, Done)]
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.told if isinstance(event, Piece))
+
+    @property
+    def audio(self) -> Tensor:
+        pieces = [it.audio for it in self.told if isinstance(it, Piece) and it.audio is not None]
+        return torch.from_numpy(np.concatenate(pieces)) if pieces else torch.zeros(0)
+
+    def leave(self) -> None:
+        self.session.leave()
+        self.where.clear(self.session.slot)
+
+
+class Reference:
+    """`LMGen` of Kyutai and NVIDIA over transformers' modules, without caches: greedy, one conversation.
+
+    `tokens` are [1 + 2 codes, time]; a stream's later codes are written one step late, and what was provided
+    is never drawn. Step n computes position n and draws position n + 1.
+    """
+
+    def __init__(self, network: MoshiForConditionalGeneration) -> None:
+        self.network = network
+        self.tokens = torch.full((1 + 2 * CODES, 400), -2)
+        self.provided = torch.zeros_like(self.tokens, dtype=torch.bool)
+        self.made: list[Tensor] = []
+        """Embeddings of the positions that are given as such."""
+        self.offset = 0
+        self.write(0, TEXTS, [SIZE] * CODES, [SIZE] * CODES, late=False)
+        self.provide([*range(2, 1 + CODES), *range(2 + CODES, 1 + 2 * CODES)], 1, [SIZE] * (2 * CODES - 2))
+
+    def provide(self, rows: list[int], position: int, values: Sequence[int]) -> None:
+        self.tokens[rows, position] = torch.tensor(values)
+        self.provided[rows, position] = True
+
+    def write(
+        self, at: int, text: int, said: Sequence[int], heard: Sequence[int], *, late: bool = True
+    ) -> None:
+        """A frame whose tokens are all given."""
+        self.provide([0, 1, 1 + CODES], at, [text, said[0], heard[0]])
+        rows = [*range(2, 1 + CODES), *range(2 + CODES, 1 + 2 * CODES)]
+        self.provide(rows, at + late, [*said[1:], *heard[1:]])
+
+    def hear(self, at: int, heard: Tensor) -> None:
+        self.provide([1 + CODES], at, heard[:1].tolist())
+        self.provide([*range(2 + CODES, 1 + 2 * CODES)], at + 1, heard[1:].tolist())
+
+    def step(self) -> None:
+        """Draw what position `offset` + 1 was not given, from all positions to `offset`."""
+        end = self.offset + 1
+        begin = len(self.made)
+        tokens = self.tokens[:, begin:end]
+        assert (tokens >= 0).all(), "a token that nobody gave or drew"
+        rows = self.network.decoder.model.embed_tokens(tokens[0])
+        for codebook, table in enumerate(self.network.embed_tokens):
+            rows = rows + table(tokens[1 + codebook])
+        rows = torch.cat([*self.made, rows])
+        hidden = self.network.decoder.model(inputs_embeds=rows[None]).last_hidden_state[0, -1]
+        self.offset = end
+        text = int(self.network.decoder.lm_head(hidden).argmax())
+        if not self.provided[0, end]:
+            self.tokens[0, end] = text
+        before = int(self.tokens[0, end])
+        drawn = [before]
+        for code in range(CODES):
+            scores = self.network.depth_decoder(
+                input_ids=torch.tensor([drawn]),
+                last_hidden_state=hidden[None, None],
+                attention_mask=torch.ones(1, len(drawn), dtype=torch.bool),
+            ).logits[0, -1]
+            own = 1 + code
+            if not self.provided[own, end]:
+                self.tokens[own, end] = int(scores.argmax())
+            drawn.append(int(self.tokens[own, end]))
+
+    def frame(self, position: int) -> Tensor:
+        """The codes that the model says at a moment, [codes]."""
+        return torch.cat([self.tokens[1:2, position], self.tokens[2 : 1 + CODES, position + 1]])
+
+
+def played(reference: Reference, pcm: Tensor) -> Tensor:
+    """Hear `pcm` frame after frame; return the sound of the answers."""
+    heard = reference.network.audio_encoder.encode(pcm[None, None], num_quantizers=CODES).audio_codes[0]
+    begin = reference.offset
+    for frame in heard.T:
+        reference.hear(reference.offset, frame)
+        reference.step()
+    codes = torch.stack([reference.frame(at) for at in range(begin, reference.offset)], dim=1)
+    answer: Tensor = reference.network.audio_encoder.decode(codes[None]).audio_values[0, 0]
+    return answer
+
+
+def said_text(checkpoint: MoshiCheckpoint, reference: Reference, begin: int) -> str:
+    return checkpoint.tokenizer.decode(reference.tokens[0, begin + 1 : reference.offset + 1].tolist())
+
+
+@pytest.fixture
+def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn never ends, so that all sound is given out."""
+    monkeypatch.setattr(session, "HOLD", 10_000)
+
+
+@pytest.mark.usefixtures("talkative")
+def test_moshi_says_token_for_token_what_the_reference_says(moshi: MoshiCheckpoint) -> None:
+    where, pcm = MoshiRuntime(moshi, 2), sound(25)
+    caller = Caller(where)
+    caller.say(pcm)
+
+    reference = Reference(tiny_moshi.network())
+    reference.step()  # nothing is heard yet
+    answer = played(reference, pcm)
+    silent = len(answer) - len(caller.audio)
+    assert caller.text == said_text(moshi, reference, 1)
+    assert silent < len(answer)
+    assert silent % SAMPLES == 0, "frames before the first word have no sound"
+    assert torch.allclose(caller.audio, answer[silent:], atol=1e-3)
+
+
+@pytest.mark.usefixtures("talkative")
+def test_personaplex_reads_voice_and_role_as_the_reference_does(personaplex: MoshiCheckpoint) -> None:
+    where, pcm = MoshiRuntime(personaplex, 2), sound(20, 2)
+    caller = Caller(where, prompt="you are no tree", voice_id="natm1")
+    caller.say(pcm)
+
+    voice = personaplex.voices["natm1"]
+    reference = Reference(tiny_moshi.network())
+    count = len(voice.rows)
+    reference.made = [row[None] for row in voice.rows]
+    reference.tokens[:, : count + 2] = 0
+    rows = list(range(1 + 2 * CODES))
+    reference.provide(rows, count, voice.last)
+    reference.provide(rows, count + 1, voice.late)
+    at, model = count + 1, personaplex.model
+    role = personaplex.tokenizer.encode("<system> you are no tree <system>")
+    for text in [*[PAD] * 6, *role, *[PAD] * 6]:
+        reference.write(at, text, model.silence, model.sine)
+        at += 1
+    reference.offset = at - 1
+    reference.step()
+    answer = played(reference, pcm)
+    silent = len(answer) - len(caller.audio)
+    ready = next(event for event in caller.told if isinstance(event, Ready))
+    assert ready.prompt_tokens == at
+    assert caller.text == said_text(personaplex, reference, at)
+    assert torch.allclose(caller.audio, answer[silent:], atol=1e-3)
+
+
+def test_voice_and_role_change_what_personaplex_says(personaplex: MoshiCheckpoint) -> None:
+    where, pcm, texts = MoshiRuntime(personaplex, 1), sound(12, 3), list[str]()
+    for prompt, voice_id in (("", ""), ("", "natm1"), ("be a tree", "natm1")):
+        caller = Caller(where, prompt=prompt, voice_id=voice_id)
+        caller.say(pcm)
+        texts.append(caller.text)
+        caller.leave()
+
+    assert len(set(texts)) == 3
+    assert Openings(personaplex, 0.08).voice("") == "natf0"
+
+
+def test_role_that_fills_the_window_is_refused(personaplex: MoshiCheckpoint) -> None:
+    caller = Caller(MoshiRuntime(personaplex, 1), prompt="x" * WINDOW)
+
+    assert isinstance(caller.refusal, SessionFailed)
+    assert caller.refusal.field == "system_prompt"
+    assert "leave room for frames" in caller.refusal.message
+
+
+def test_session_says_in_a_batch_what_it_says_alone(moshi: MoshiCheckpoint) -> None:
+    where = MoshiRuntime(moshi, 3)
+    sounds = [sound(10, seed) for seed in range(3)]
+    crowd = [Caller(where, slot, settings=SETTINGS) for slot in range(3)]
+    for frame in range(10):
+        for caller, pcm in zip(crowd, sounds, strict=True):
+            caller.send(pcm[frame * SAMPLES : (frame + 1) * SAMPLES])
+        crowd[0].work(*crowd[1:])
+    for caller in crowd:
+        caller.leave()
+
+    for caller, pcm in zip(crowd, sounds, strict=True):
+        alone = Caller(where, settings=SETTINGS)
+        alone.say(pcm)
+        alone.leave()
+        assert caller.text == alone.text
+        assert torch.allclose(caller.audio, alone.audio, atol=1e-4)
+    assert all(is_clean(decoder.cache) for decoder in where.decoders)
+
+
+def test_long_unit_is_heard_frame_by_frame(moshi: MoshiCheckpoint) -> None:
+    where, pcm = MoshiRuntime(moshi, 2), sound(13)
+    single, grouped = Caller(where, 0), Caller(where, 1, units=UnitFormat(13 * 0.08, 24_000))
+    single.say(pcm)
+    grouped.send(pcm)
+    grouped.work()
+
+    assert grouped.text == single.text
+    assert torch.allclose(grouped.audio, single.audio, atol=1e-4)
+    assert len([event for event in grouped.told if isinstance(event, Prefilled)]) == 1
+
+
+def test_every_frame_of_every_session_is_made_in_one_tick(moshi: MoshiCheckpoint) -> None:
+    where = MoshiRuntime(moshi, 3)
+    crowd = [Caller(where, slot) for slot in range(3)]
+    for slot, caller in enumerate(crowd):
+        caller.send(sound(1, slot))
+    crowd[0].tick.run([caller.session for caller in crowd])
+
+    assert all(any(isinstance(it, Done) for it in caller.session.events) for caller in crowd)
+
+
+def test_window_rolls_on_as_if_memory_had_no_end(
+    moshi: MoshiCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pcm = sound(WINDOW + 50, 4)
+    wide = Caller(MoshiRuntime(moshi, 1))
+    wide.say(pcm)
+    with monkeypatch.context() as patched:
+        patched.setattr(runtime, "SLACK", 16)
+        patched.setattr(runtime, "MOST", 4)
+        patched.setattr(kind, "MOST", 4)
+        narrow = Caller(MoshiRuntime(moshi, 1))
+        narrow.say(pcm)
+
+    assert narrow.session.context.dropped > 0
+    assert narrow.session.ear.dropped > 0
+    assert wide.session.context.dropped == 0
+    assert narrow.text == wide.text
+    assert torch.allclose(narrow.audio, wide.audio, atol=1e-4)
+
+
+def test_forced_listening_is_silent_and_ends_a_turn(moshi: MoshiCheckpoint) -> None:
+    caller = Caller(MoshiRuntime(moshi, 1), settings=replace(GREEDY, listen_prob_scale=0.0))
+    caller.say(sound(3))
+    before = len(caller.audio)
+    caller.say(sound(2), force_listen=True)
+
+    assert caller.ends == [End.CHUNK] * 3 + [End.LISTEN] * 2
+    assert len(caller.audio) == before == 3 * SAMPLES
+
+
+def test_turn_ends_a_second_after_its_last_word(moshi: MoshiCheckpoint) -> None:
+    caller = Caller(MoshiRuntime(moshi, 1), settings=replace(GREEDY, listen_prob_scale=0.0))
+    caller.say(sound(1))
+    caller.session.setup = replace(caller.session.setup, duplex=replace(GREEDY, listen_prob_scale=1e30))
+    caller.say(sound(session.HOLD + 1))
+
+    assert caller.ends == [*[End.CHUNK] * session.HOLD, End.TURN, End.LISTEN]
+
+
+def test_cancelled_unit_is_heard_and_not_answered(moshi: MoshiCheckpoint) -> None:
+    caller = Caller(MoshiRuntime(moshi, 1))
+    caller.say(sound(2))
+    before = len(caller.audio)
+    caller.session.queue.cancel(3)
+    caller.say(sound(1))
+
+    assert caller.ends[-1] is End.CANCELLED
+    assert len(caller.audio) == before
+
+
+@pytest.mark.parametrize("is_heard", [False, True], ids=["idle", "a frame waits to be decided"])
+def test_rewound_conversation_goes_on_as_one_that_was_silent(moshi: MoshiCheckpoint, is_heard: bool) -> None:
+    where, settings = MoshiRuntime(moshi, 2), replace(GREEDY, listen_prob_scale=0.0)
+    back, silent = Caller(where, 0, settings=settings), Caller(where, 1, settings=settings)
+    pcm = sound(14)
+    for caller in (back, silent):
+        caller.say(pcm[: 3 * SAMPLES])
+    back.say(pcm[3 * SAMPLES : 6 * SAMPLES])
+    silent.session.queue.rewind(3, None)  # what is about to be said is taken back as well
+    silent.work()
+    silent.say(pcm[3 * SAMPLES : 6 * SAMPLES], force_listen=True)
+    if is_heard:
+        back.send(pcm[6 * SAMPLES : 7 * SAMPLES], decide=False)
+        back.work()
+    back.session.queue.rewind(3, None)
+    back.work()
+    if is_heard:
+        back.decide()
+        back.work()
+        silent.say(pcm[6 * SAMPLES : 7 * SAMPLES])
+    texts = len(back.text), len(silent.text)
+    for caller in (back, silent):
+        caller.say(pcm[7 * SAMPLES :])
+
+    (answer,) = (event for event in back.told if isinstance(event, Rewound))
+    assert (answer.failure, answer.units) == (None, 3)
+    assert back.text[texts[0] :] == silent.text[texts[1] :] != ""
+    one, other = back.session.last_hidden, silent.session.last_hidden
+    assert one is not None
+    assert other is not None
+    assert torch.allclose(one, other, atol=1e-4)
+
+
+def test_rewind_within_a_unit_keeps_the_frames_that_were_heard(moshi: MoshiCheckpoint) -> None:
+    settings, units = replace(GREEDY, listen_prob_scale=0.0), UnitFormat(5 * 0.08, 24_000)
+    caller = Caller(MoshiRuntime(moshi, 1), settings=settings, units=units)
+    caller.send(sound(5))
+    caller.work()
+    position = caller.session.rolling.position
+    caller.session.queue.rewind(1, 2 * SAMPLES + 1)
+    caller.work()
+
+    assert caller.session.rolling.position == position
+    assert [it.sent for it in caller.session.history._frames] == [SAMPLES] * 3 + [0] * 2
+
+
+def test_rewind_too_far_back_is_refused(moshi: MoshiCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = Caller(MoshiRuntime(moshi, 1))
+    monkeypatch.setattr(rewind, "MOST", 3)
+    caller.session.history = rewind.History(deque(maxlen=3))
+    caller.say(sound(6))
+    caller.session.queue.rewind(1, None)
+    caller.work()
+
+    (answer,) = (event for event in caller.told if isinstance(event, Rewound))
+    assert answer.failure is not None
+    assert "lies more than 3 frames back" in answer.failure.message
+
+
+def test_units_of_a_second_at_another_rate_are_the_frames_of_their_sound(moshi: MoshiCheckpoint) -> None:
+    pcm, units = sound(25), UnitFormat(1.0, 16_000)
+    resampled_late = Resampler(16_000, 24_000).late * 3 // 2
+    coarse = resampled(pcm, 24_000, 16_000)
+    framing = Framing(units, SAMPLES, 24_000)
+    counts, frames = list[int](), list[Tensor]()
+    for second in coarse.split(16_000):
+        cut = framing.feed(second.numpy())
+        counts.append(len(cut))
+        frames += cut
+
+    assert counts == [12, 13]
+    whole, want = torch.cat(frames), resampled(coarse, 16_000, 24_000)
+    end = len(want) - 50  # what comes behind the end is not known yet
+    assert torch.allclose(whole[resampled_late + 10 : end], want[10 : end - resampled_late], atol=1e-4)
+
+
+def test_short_unit_is_filled_up_with_silence(moshi: MoshiCheckpoint) -> None:
+    where = MoshiRuntime(moshi, 2)
+    short, whole = Caller(where, 0), Caller(where, 1)
+    pcm = sound(1)
+    short.say(pcm[:100])
+    whole.say(torch.cat([pcm[:100], torch.zeros(SAMPLES - 100)]))
+
+    one, other = short.session.last_hidden, whole.session.last_hidden
+    assert one is not None
+    assert other is not None
+    assert torch.allclose(one, other, atol=1e-4)

@@ -263,6 +263,19 @@ class Occupancy:
 
 
 @dataclass(frozen=True)
+class EngineInfo:
+    """What computes a model."""
+
+    name: str = "antiphon"
+    version: str = ""
+    """Of the package that it comes from; empty for this one's."""
+    device: str = ""
+    """Where it computes; empty for the device of the worker's options."""
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+
+
+@dataclass(frozen=True)
 class ModelInfo:
     """What a loaded model is and needs. Rates are 0 for a model without audio."""
 
@@ -302,6 +315,10 @@ class ModelInfo:
     """Whether its full-duplex sessions give and take records of units."""
     calls_tools: bool = False
     """Whether its chats take tools."""
+    engine: EngineInfo = field(default_factory=EngineInfo)
+    """What computes it."""
+    without_effect: frozenset[str] = frozenset()
+    """Fields of `Sampling` that its engine cannot apply; they keep their default."""
 
 
 class EngineSession(Protocol):

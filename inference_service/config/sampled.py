@@ -36,7 +36,13 @@ class SampledReader(ConfigReader):
         self._ignore("duplex", self._config.duplex)
         self._ignore("window", self._config.window)
         self._ignore_if_given("language")  # no model here can be told which it is
-        return given.sampling(sampling_defaults(self._info, self.mode))
+        defaults = sampling_defaults(self._info, self.mode)
+        sampling = given.sampling(defaults)
+        for name in self._info.without_effect:
+            if getattr(sampling, name) != getattr(defaults, name):
+                self.ignored.append(f"sampling.{name}")
+                sampling = replace(sampling, **{name: getattr(defaults, name)})
+        return sampling
 
     @property
     def _speaks(self) -> bool:

@@ -89,8 +89,9 @@ def test_product_imports_no_private_module_of_opentelemetry(package: str) -> Non
     assert found == []
 
 
-def test_everything_asked_for_is_pinned() -> None:
-    asked = requirements(*PROJECT["optional-dependencies"])
+def test_everything_that_make_install_installs_is_pinned() -> None:
+    """`make vllm` has an environment of its own."""
+    asked = requirements(*PROJECT["optional-dependencies"].keys() - {"vllm"})
 
     assert asked.keys() - PINS.keys() == set()
 

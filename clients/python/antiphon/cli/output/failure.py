@@ -57,7 +57,12 @@ _ADAPTER: Final = {
     "PIL": "Pillow",
     "opentelemetry": "OpenTelemetry",
 }
-_EXTRAS: Final = {"worker": _WORKER, "adapter": _ADAPTER, "all": _WORKER | _ADAPTER}
+_EXTRAS: Final = {
+    "worker": _WORKER,
+    "adapter": _ADAPTER,
+    "all": _WORKER | _ADAPTER,
+    "vllm": _WORKER | {"vllm": "vLLM"},
+}
 """Extra -> top-level module -> the name people know it by."""
 
 

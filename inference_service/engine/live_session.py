@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 Order = Callable[[], None]
 
 
-class Hosted(Protocol):
+class OwnedSession(Protocol):
     """A session as its engine keeps it."""
 
     @property
@@ -34,7 +34,7 @@ class Hosted(Protocol):
         """Makes its input ready; for the media pool alone."""
 
 
-class Host(Protocol):
+class SessionOwner(Protocol):
     """An engine that follows orders on a thread of its own."""
 
     def order(self, session: Any, order: Order) -> None:
@@ -51,7 +51,7 @@ class LiveSession:
     pass so that they keep their order. A cancel and a close go straight to the engine.
     """
 
-    def __init__(self, engine: Host, session: Hosted, lane: Lane, beside: Lane) -> None:
+    def __init__(self, engine: SessionOwner, session: OwnedSession, lane: Lane, beside: Lane) -> None:
         """`beside` is for what the session itself has to have done."""
         self._engine = engine
         self._session = session

@@ -6,7 +6,7 @@ from typing import Any
 
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.inputs import TokensPrompt
+from vllm.inputs.engine import tokens_input
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
@@ -45,9 +45,7 @@ class LlmGenerator:
 
     async def generate(self, request: Request) -> AsyncGenerator[Sampled, None]:
         self._count += 1
-        prompt = TokensPrompt(prompt_token_ids=list(request.ids))
-        if request.cache_salt is not None:
-            prompt["cache_salt"] = request.cache_salt
+        prompt = tokens_input(list(request.ids), cache_salt=request.cache_salt)
         parameters = SamplingParams(**request.parameters(), output_kind=RequestOutputKind.DELTA)
         outputs = self._llm.generate(prompt, parameters, f"request-{self._count}-{time.monotonic_ns()}")
         try:

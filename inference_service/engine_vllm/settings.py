@@ -5,6 +5,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
+from inference_service.engine_vllm.plugin import WORKER
 from inference_service.options import MOST_SLOTS, WorkerOptions
 
 _USUAL = {
@@ -21,6 +22,7 @@ def prepare_environment(options: WorkerOptions, environment: MutableMapping[str,
     """Set what vLLM reads from variables when it is imported; what is set already stays."""
     for name, value in _USUAL.items():
         environment.setdefault(name, value)
+    environment[WORKER] = str(os.getpid())
     if options.threads is not None:
         environment.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         environment["OMP_NUM_THREADS"] = str(options.threads)

@@ -147,6 +147,7 @@ async def test_worker_serves_and_drains_at_ctrl_c(folder: Path, tmp_path: Path, 
         async with asyncio.timeout(END_S):
             while (await get_info(running.address)).state != pb.WORKER_STATE_DRAINING:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
+        assert (await caller.read(Stream.GENERATE)).HasField("go_away")
         x = first.token_ids[:-1]
         late = await caller.unit(4, ids(9))
         assert late.token_ids == greedy([5, 17, 42, *x, 9], 4)

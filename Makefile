@@ -186,7 +186,7 @@ $(VLLM_STAMP): pyproject.toml
 # OMP_NUM_THREADS and "nobind": its threads spin, and a small model needs one.
 vllm: install $(VLLM_STAMP) ## the engine contract with vLLM's CPU build too, in an environment of its own: 3.5 GB, minutes
 	VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 \
-		$(VLLM)/bin/python -m pytest -m 'long or not long' tests/inference_service/engine_vllm $(ARGS)
+		$(VLLM)/bin/python -m pytest --timeout 1500 -m 'long or not long' tests/inference_service/engine_vllm $(ARGS)
 
 long: install websockets frameworks ## the tests that `test` leaves out: further seeds and examples, whole benchmarks; minutes
 	$(PYTEST) -m 'long or hypothesis' --hypothesis-profile searching $(ARGS)

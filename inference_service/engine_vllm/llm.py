@@ -7,6 +7,7 @@ from typing import Any
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.inputs.engine import tokens_input
+from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
@@ -15,6 +16,8 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from inference_service.engine_vllm.generator import GeneratorDead, Load, OnStep, Sampled
 from inference_service.engine_vllm.requests import Request
 
+_CPU_ROWS = 512
+"""Tokens of one step on a CPU: a step of vLLM's usual number may take longer than an engine that hangs."""
 _STOP_S = 8.0
 """How long the processes of vLLM may take to end before they are killed."""
 
@@ -25,6 +28,8 @@ class LlmGenerator:
     def __init__(self, arguments: dict[str, Any]) -> None:
         """`arguments` are of `AsyncEngineArgs`. Raises whatever vLLM does."""
         self.on_step: OnStep = lambda requests, tokens: None
+        if current_platform.is_cpu():
+            arguments = {"max_num_batched_tokens": _CPU_ROWS, **arguments}
         self._stats = _Stats(self)
         self._llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs(**arguments, disable_log_stats=True), stat_loggers=[self._stats.made_for]

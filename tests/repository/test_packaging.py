@@ -71,7 +71,7 @@ def test_libraries_that_are_changed_inside_have_an_upper_bound(library: str) -> 
     assert re.fullmatch(r">=[\d.]+,<\d+", requirements("adapter")[library])
 
 
-RUNTIME = ("adapter", "worker", "telemetry", "minicpmo", "train", "redis", "vad", "image")
+RUNTIME = ("adapter", "worker", "telemetry", "minicpmo", "train", "redis", "vad", "image", "vllm")
 """The extras that users install; `dev` and `fuzz` follow constraints.txt alone."""
 
 

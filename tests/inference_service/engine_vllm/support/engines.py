@@ -173,20 +173,20 @@ def deliver(batch: list[tuple[Callable[[Any], None], Any]]) -> None:
         sink(told)
 
 
-def start(name: str, folder: Path) -> Rig:
+def start(name: str, folder: Path, limit: int = LIMIT) -> Rig:
     """Start an engine over the folder."""
     fatal: queue.Queue[str] = queue.Queue()
     if name == "antiphon":
-        build = table.load(folder, torch.device("cpu"), LIMIT)
+        build = table.load(folder, torch.device("cpu"), limit)
         return Rig(name, LiveEngine(build(SLOTS), SLOTS, deliver, fatal.put), fatal)
     if name == "plain":
-        generator = PlainGenerator(folder, LIMIT + 1)
+        generator = PlainGenerator(folder, limit + 1)
         info = EngineInfo("vllm", "", "cpu")
         about = read_folder(folder)
         engine = assemble(about, generator, LoopThread("engine"), info, SLOTS, deliver, fatal.put)
         return Rig(name, engine, fatal, generator)
     options = WorkerOptions(
-        engine="vllm", model=str(folder), dtype="float32", slots=SLOTS, context_limit=LIMIT, compile="off"
+        engine="vllm", model=str(folder), dtype="float32", slots=SLOTS, context_limit=limit, compile="off"
     )
     return Rig(name, load_vllm(options, deliver, fatal.put), fatal)
 

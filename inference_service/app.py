@@ -229,7 +229,7 @@ class Worker:
             await self._start_administration()
             self._engine = await self._load(address)
             if self._engine is not None:
-                limit_s = self._limits.step_s
+                limit_s = self._engine.info.engine.step_s or self._limits.step_s
                 watchdog = Watchdog(self._engine, time.monotonic, limit_s)
                 hangs = f"the engine has been at one step for {limit_s:g} s"
                 tasks.append(asyncio.create_task(watchdog.watch(lambda: self._device_lost(hangs))))

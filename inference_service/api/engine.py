@@ -273,6 +273,8 @@ class EngineInfo:
     """Where it computes; empty for the device of the worker's options."""
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    step_s: float | None = None
+    """How long a step may take before the engine counts as one that hangs; None is the worker's limit."""
 
 
 @dataclass(frozen=True)

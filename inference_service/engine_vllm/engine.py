@@ -66,7 +66,7 @@ class VllmEngine:
         self._sessions: dict[AnySession, asyncio.Task[None] | None] = {}
         """All that are open, each with its task once it has begun."""
         self._on_ticks: list[OnTicks] = []
-        self._ticks = self._told_ticks = 0
+        self._ticks = 0
         self._advanced = time.monotonic()
         """When the generator made its last step, or had nothing to do."""
         self._is_dead = self._is_stopped = False
@@ -204,10 +204,8 @@ class VllmEngine:
             waiting = [session for session in self._sessions if session.is_waited_for]
             if not waiting:
                 self._advanced = time.monotonic()
-            elif self._ticks != self._told_ticks:
-                for session in waiting:
-                    self._tell_progress(session)
-            self._told_ticks = self._ticks
+            for session in waiting:  # a step that takes too long is for the watchdog, which ends them all
+                self._tell_progress(session)
 
     async def _end(self) -> None:
         self._is_dead = True

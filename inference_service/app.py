@@ -69,7 +69,11 @@ T = TypeVar("T")
 
 
 def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
-    """The real engine; torch is imported here and not before."""
+    """The engine that the options name; torch is imported here and not before."""
+    if options.engine == "vllm":
+        from inference_service.engine_vllm import loading as vllm_loading
+
+        return vllm_loading.load_engine(options, deliver, on_fatal)
     from inference_service.families import loading
 
     return loading.load_engine(options, deliver, on_fatal)
@@ -226,7 +230,7 @@ class Worker:
             await self._start_administration()
             self._engine = await self._load(address)
             if self._engine is not None:
-                limit_s = self._limits.step_s
+                limit_s = self._engine.info.engine.step_s or self._limits.step_s
                 watchdog = Watchdog(self._engine, time.monotonic, limit_s)
                 hangs = f"the engine has been at one step for {limit_s:g} s"
                 tasks.append(asyncio.create_task(watchdog.watch(lambda: self._device_lost(hangs))))
@@ -262,7 +266,7 @@ class Worker:
                 worker_id=self._servicer.worker_id,
                 state=self._servicer.state.name.lower(),
                 age_s=time.monotonic() - self._started_at,
-                device=self._options.device,
+                device=(engine.info.engine.device if engine else "") or self._options.device,
                 model=engine.info.name if engine else "",
                 slots=self._servicer.slot_views(),
                 occupancy=engine.occupancy() if engine else None,
@@ -295,7 +299,7 @@ class Worker:
         self._metrics.on_named = self._servicer.ticked
         engine.watch(self.admission.ticked)
         engine.watch(self._metrics.ticked)
-        self._metrics.serve(engine, slots, self._options.device)
+        self._metrics.serve(engine, slots, engine.info.engine.device or self._options.device)
         self._servicer.start(
             Backend(
                 worker_id=self._servicer.worker_id,

@@ -9,6 +9,7 @@ from inference_service.kernels.selection import CHOICES
 
 DTYPES = ("float32", "bfloat16", "float16")
 COMPILE = ("off", "on")
+ENGINES = ("antiphon", "vllm")
 MOST_SLOTS = 64
 """Of a worker that was given no number."""
 MOST_VOCODER_STEPS = 16
@@ -31,6 +32,14 @@ class SpeechOptions:
 
 USUAL_SPEECH = SpeechOptions()
 
+_OF_VLLM = ("tensor_parallel_size", "pipeline_parallel_size", "quantization", "gpu_memory_utilization")
+"""Options of the engine `vllm` alone."""
+_NOT_OF_VLLM = (
+    *("no_speech", "vocoder", "vocoder_steps", "vocoder_dtype", "voice"),
+    *("shared_prompts", "window_high", "window_low"),
+)
+"""Options of the engine `antiphon` alone, unset unless they are given."""
+
 
 @dataclass(frozen=True)
 class WorkerOptions:
@@ -49,8 +58,23 @@ class WorkerOptions:
     model: str = "antiphon-mini"
     """Name of a checkpoint inside the package, or the path of one."""
 
+    engine: str = "antiphon"
+    """What computes the model: one of `ENGINES`."""
+
+    tensor_parallel_size: int | None = None
+    """vLLM's devices that compute each layer together; None is one."""
+
+    pipeline_parallel_size: int | None = None
+    """vLLM's stages of layers, each on devices of its own; None is one."""
+
+    quantization: str | None = None
+    """vLLM's name of how weights are quantised; None is what the checkpoint says."""
+
+    gpu_memory_utilization: float | None = None
+    """Share of each device's memory that vLLM may take; None is vLLM's default."""
+
     device: str = "cpu"
-    """Where the model runs: `cpu`, `cuda`, `cuda:1`."""
+    """Where the model runs: `cpu`, `cuda`, `cuda:1`. The build of vLLM decides where that engine runs."""
 
     dtype: str | None = None
     """Numbers of MiniCPM-o or of a causal language model: one of `DTYPES`; None is float32 on the CPU, else
@@ -166,6 +190,31 @@ class WorkerOptions:
         """Whether sessions come with leases."""
         return self.worker_key is not None or self.dispatcher is not None
 
+    def _check_engine(self) -> None:
+        if self.engine not in ENGINES:
+            raise ConfigurationError(f"engine must be one of {', '.join(ENGINES)}, not {self.engine!r}.")
+        if self.engine != "vllm":
+            for name in _OF_VLLM:
+                if getattr(self, name) is not None:
+                    raise ConfigurationError(f"{name} is for vLLM: leave it out, or pass --engine vllm.")
+            return
+        for name in _NOT_OF_VLLM:
+            if getattr(self, name) not in (None, False):
+                raise ConfigurationError(f"{name} means nothing to the engine vllm: leave it out.")
+        if self.device != "cpu":
+            raise ConfigurationError(
+                "device means nothing to the engine vllm, whose build decides where it runs: leave it out. "
+                "CUDA_VISIBLE_DEVICES chooses GPUs."
+            )
+        if self.kernels != "auto":
+            raise ConfigurationError("kernels are of the engine antiphon: leave the option out.")
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigurationError(f"{name} must be at least 1, not {value}.")
+        share = self.gpu_memory_utilization
+        if share is not None and not 0 < share <= 1:
+            raise ConfigurationError(f"gpu_memory_utilization must be above 0 and at most 1, not {share:g}.")
+
     def _check_dispatcher(self) -> None:
         if self.dispatcher is None:
             for name in (*_OF_DISPATCHER, "advertise"):
@@ -224,6 +273,7 @@ class WorkerOptions:
                 f"The admin key must have at least {MIN_WORKER_KEY_BYTES} bytes, all printable ASCII without "
                 "blanks: it travels in a header. Make one with: openssl rand -hex 32"
             )
+        self._check_engine()
         self._check_dispatcher()
         if self.worker_id is not None and not (self.worker_id.isascii() and self.worker_id.isprintable()):
             raise ConfigurationError("worker_id must be printable ASCII: it travels in call metadata.")

@@ -265,6 +265,21 @@ class Occupancy:
 
 
 @dataclass(frozen=True)
+class EngineInfo:
+    """What computes a model."""
+
+    name: str = "antiphon"
+    version: str = ""
+    """Of the package that it comes from; empty for this one's."""
+    device: str = ""
+    """Where it computes; empty for the device of the worker's options."""
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    step_s: float | None = None
+    """How long a step may take before the engine counts as one that hangs; None is the worker's limit."""
+
+
+@dataclass(frozen=True)
 class ModelInfo:
     """What a loaded model is and needs. Rates are 0 for a model without audio."""
 
@@ -304,10 +319,14 @@ class ModelInfo:
     """Whether its full-duplex sessions give and take records of units."""
     calls_tools: bool = False
     """Whether its chats take tools."""
+    engine: EngineInfo = field(default_factory=EngineInfo)
+    """What computes it."""
     reads_prompts: bool = True
     """Whether a system prompt has an effect."""
     without_effect: frozenset[str] = frozenset()
     """Names of the fields of `DuplexSettings` that change nothing here."""
+    sampling_without_effect: frozenset[str] = frozenset()
+    """Names of the fields of `Sampling` that its engine cannot apply; they keep their default."""
     other_formats: tuple[UnitFormat, ...] = ()
     """Formats beside its usual one that its full-duplex sessions may ask for."""
 

@@ -46,26 +46,53 @@ class CausalCheckpoint:
     sampling: Sampling
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype) -> CausalCheckpoint:
-    """A model ready to run on `device`. Raises `CheckpointError`."""
+@dataclass(frozen=True)
+class CausalFolder:
+    """What a folder says about using its model, without the weights."""
+
+    name: str
+    tokens: int
+    """Those of the tokenizer."""
+    tokenizer: PlainTokenizer
+    template: ChatTemplate | None
+    ends: frozenset[int]
+    """Ids that end a sequence."""
+    sampling: Sampling
+
+
+def read_folder(folder: Path) -> CausalFolder:
+    """Read the tokenizer, the chat template and the defaults. Raises `CheckpointError`."""
     raw = read_json(folder, "config.json")
     tokenizer = _tokenizer(folder)
-    model = pack_linears(_model(folder, dtype).to(device).eval())
     generation = _generation(folder)
-    rows = model.get_input_embeddings().weight.shape[0]
-    if len(tokenizer) > rows:
-        raise CheckpointError(
-            f"The tokenizer of {folder} has {len(tokenizer)} tokens; the model has embeddings for {rows}."
-        )
-    return CausalCheckpoint(
+    return CausalFolder(
         name=model_name(folder),
-        kind=str(raw.get("model_type")),
-        model=model,
+        tokens=len(tokenizer),
         tokenizer=PlainTokenizer(tokenizer.backend_tokenizer),
         template=ChatTemplate(tokenizer) if tokenizer.chat_template else None,
         ends=_ends(generation, raw, tokenizer),
-        context_limit=_context_limit(model),
         sampling=_sampling(generation),
+    )
+
+
+def load(folder: Path, device: torch.device, dtype: torch.dtype) -> CausalCheckpoint:
+    """A model ready to run on `device`. Raises `CheckpointError`."""
+    raw, about = read_json(folder, "config.json"), read_folder(folder)
+    model = pack_linears(_model(folder, dtype).to(device).eval())
+    rows = model.get_input_embeddings().weight.shape[0]
+    if about.tokens > rows:
+        raise CheckpointError(
+            f"The tokenizer of {folder} has {about.tokens} tokens; the model has embeddings for {rows}."
+        )
+    return CausalCheckpoint(
+        name=about.name,
+        kind=str(raw.get("model_type")),
+        model=model,
+        tokenizer=about.tokenizer,
+        template=about.template,
+        ends=about.ends,
+        context_limit=_context_limit(model),
+        sampling=about.sampling,
     )
 
 

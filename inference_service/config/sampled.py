@@ -38,7 +38,13 @@ class SampledReader(ConfigReader):
         self._ignore_if_given("language")  # no model here can be told which it is
         if self.mode is not Mode.TRANSCRIBE:
             self._ignore_if_given("background")
-        return given.sampling(sampling_defaults(self._info, self.mode))
+        defaults = sampling_defaults(self._info, self.mode)
+        sampling = given.sampling(defaults)
+        for name in self._info.sampling_without_effect:
+            if getattr(sampling, name) != getattr(defaults, name):
+                self.ignored.append(f"sampling.{name}")
+                sampling = replace(sampling, **{name: getattr(defaults, name)})
+        return sampling
 
     @property
     def _speaks(self) -> bool:

@@ -201,6 +201,11 @@ def unit_overrides(
     overrides, bad = read_sampling(params, path, info, chats=setup.is_chat)
     for field in bad:
         raise UnitRefused(Reason.PARAMS_INVALID, f"{field.path} {field.problem}.", field.path)
+    for name in info.sampling_without_effect:
+        value, only = getattr(overrides, name), getattr(info.sampling_defaults, name)
+        if value not in (None, only):
+            problem = f"must be {only:g} with the engine {info.engine.name}, which cannot apply it"
+            raise UnitRefused(Reason.PARAMS_INVALID, f"{path}.{name} {problem}.", f"{path}.{name}")
     return overrides
 
 

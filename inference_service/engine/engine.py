@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
@@ -16,7 +15,6 @@ from inference_service.api.engine import (
     Closed,
     Deliver,
     EngineSession,
-    Failure,
     Occupancy,
     OnFatal,
     OnTicks,
@@ -24,15 +22,16 @@ from inference_service.api.engine import (
     Sink,
     Ticked,
 )
-from inference_service.api.setups import Content, SessionSetup, UnitOverrides
+from inference_service.api.setups import SessionSetup
 from inference_service.engine.batch.memory import held_bytes
 from inference_service.engine.device.graph import make_current
 from inference_service.engine.guard import DeviceLost
+from inference_service.engine.live_session import LiveSession, Order
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.session import QueuedUnit, Session, Stage
+from inference_service.engine.session import Session, Stage
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
-from inference_service.media.pool import Abandoned, Lane, MediaPool, Priority
+from inference_service.media.pool import MediaPool
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +39,6 @@ MOST_TICKS = 64
 """Ticks that may wait for an event to travel with."""
 
 _FATAL = SessionFailed("ENGINE_FATAL", "The model's device state is lost; the worker ends.")
-
-
-Order = Callable[[], None]
 
 
 class Inbox:
@@ -58,80 +54,6 @@ class Inbox:
     def take(self, wait: bool) -> Order | None:
         """The next order; None if there is none and `wait` is False. For one thread."""
         return self._orders.get() if wait or not self._orders.empty() else None
-
-
-class LiveSession:
-    """The engine's side of `EngineSession`: orders travel to the engine thread in the order given.
-
-    The input of units is prepared at once or by the media pool, in a lane through which all orders of units
-    pass so that they keep their order. A cancel and a close go straight to the engine.
-    """
-
-    def __init__(self, engine: "LiveEngine", session: Session[Any], lane: Lane, beside: Lane) -> None:
-        """`beside` is for what the session itself has to have done."""
-        self._engine = engine
-        self._session = session
-        self._queue = session.queue
-        self._lane = lane
-        self._beside = beside
-        self._closed = False
-        session.beside = self._do_beside
-        session.preprocessor.watch = lane.check
-
-    def prefill(self, unit: int, content: Content) -> None:
-        arrival = time.monotonic()
-        priority = self._session.preprocessor.priority(content)
-        self._lane.submit(priority, lambda: self._prepare(unit, content, arrival))
-
-    def _prepare(self, unit: int, content: Content, arrival: float) -> None:
-        try:
-            pending = QueuedUnit(unit, self._session.preprocessor.prepare(content), arrival)
-        except UnitRefused as refused:
-            pending = QueuedUnit(unit, None, arrival, refused.failure)
-        except Abandoned:
-            return
-        except Exception:
-            which = {"session_id": self._session.id, "unit": unit}
-            logger.exception("the input of a unit could not be prepared", extra=which)
-            failure = Failure(Reason.INFERENCE_FAILED, "The worker could not read this unit.")
-            pending = QueuedUnit(unit, None, arrival, failure)
-        self._engine.order(self._session, lambda: self._queue.prefill(pending))
-
-    def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
-        self._follow(lambda: self._queue.generate(unit, force_listen, overrides))
-
-    def reject(self, unit: int, failure: Failure) -> None:
-        self._follow(lambda: self._queue.reject(unit, failure))
-
-    def finalize(self, unit: int, *, keep_last_token: bool = False) -> None:
-        self._follow(lambda: self._queue.finalize(unit, keep_last_token=keep_last_token))
-
-    def rewind(self, unit: int, heard_samples: int | None) -> None:
-        self._follow(lambda: self._queue.rewind(unit, heard_samples))
-
-    def _follow(self, order: Callable[[], None]) -> None:
-        self._lane.follow(lambda: self._engine.order(self._session, order))
-
-    def _do_beside(self, job: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        def do() -> None:
-            made = Future[Any]()
-            try:
-                made.set_result(job())
-            except Exception as error:
-                made.set_exception(error)
-            self._engine.order(self._session, lambda: then(made.result()))
-
-        self._beside.submit(Priority.STEPS, do)
-
-    def cancel(self, unit: int) -> None:
-        self._engine.order(self._session, lambda: self._queue.cancel(unit))
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._lane.close()
-            self._beside.close()
-            self._engine.inbox.put(lambda: self._engine.release(self._session))
 
 
 class LiveEngine:
@@ -186,6 +108,7 @@ class LiveEngine:
         self._preparing.add(session)
         lane, beside = (self._media.lane(lambda: self.inbox.put(lambda: self._wait(session))) for _ in "ab")
         live = LiveSession(self, session, lane, beside)
+        session.beside = live.do_beside
         lane.submit(session.preprocessor.priority(None), lambda: self._prepare(session))
         return live
 
@@ -205,6 +128,10 @@ class LiveEngine:
     def order(self, session: Session[Any], order: Order) -> None:
         """Has an order followed on the engine's thread; its fault is the session's."""
         self.inbox.put(lambda: self._tick.guard.attempt(session, order))
+
+    def close(self, session: Session[Any]) -> None:
+        """Has a session forgotten on the engine's thread."""
+        self.inbox.put(lambda: self.release(session))
 
     def stop(self) -> None:
         if self._stopped:

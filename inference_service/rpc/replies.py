@@ -1,6 +1,7 @@
 """What goes to a caller: the engine's own types become messages of `antiphon.v1`, once."""
 
 from collections.abc import Iterable, Iterator
+from importlib.metadata import version
 
 import numpy as np
 from google.protobuf.duration_pb2 import Duration
@@ -232,6 +233,12 @@ def model_info(info: ModelInfo) -> pb.GetInfoResponse:
         voice_ids=sorted(info.voice_ids),
         calls_tools=info.calls_tools,
         replays_units=info.replays_units,
+        engine=pb.EngineInfo(
+            name=info.engine.name,
+            version=info.engine.version or version("antiphon"),
+            tensor_parallel_size=info.engine.tensor_parallel_size,
+            pipeline_parallel_size=info.engine.pipeline_parallel_size,
+        ),
     )
 
 

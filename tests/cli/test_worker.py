@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import inference_service.app
+from antiphon.cli.output import failure
 from tests.cli.support.process import run_here
 
 
@@ -41,3 +42,31 @@ def test_what_is_loaded_puts_off_no_search_for_garbage() -> None:
         gc.set_threshold(*threshold)
         gc.unfreeze()
     assert len(loaded) > 4 * len(made)
+
+
+def test_vllm_that_is_not_installed_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = failure.find_spec
+    monkeypatch.setattr(failure, "find_spec", lambda name: None if name == "vllm" else find(name))
+    outcome = run_here("worker", "--engine", "vllm")
+    assert outcome.code == 2
+    assert outcome.err == (
+        "`antiphon worker --engine vllm` needs vLLM. Install with: pip install 'antiphon[vllm]'\n"
+    )
+
+
+def test_max_model_len_is_another_name_of_the_context_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    async def serve(options: Any, **_: Any) -> int:
+        seen.append(options)
+        return 0
+
+    monkeypatch.setattr(inference_service.app, "serve", serve)
+    assert run_here("worker", "--max-model-len", "99").code == 0
+    assert [it.context_limit for it in seen] == [99]
+
+
+def test_options_of_vllm_without_it_are_refused_by_name() -> None:
+    outcome = run_here("worker", "--quantization", "awq")
+    assert outcome.code == 2
+    assert outcome.err == "quantization is for vLLM: leave it out, or pass --engine vllm.\n"

@@ -1,6 +1,5 @@
 """A chat session inside the engine: each unit brings the whole conversation, and is answered."""
 
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -28,7 +27,6 @@ from inference_service.engine.sessions.prompt import (
     shared_beginnings,
 )
 from inference_service.tools.grammar import Constraint, Mask
-from inference_service.tools.reader import AnswerReader, Thinking
 
 POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this turn.", retryable=True)
 
@@ -179,20 +177,13 @@ class ChatSession(Session[Prompt]):
             run.number,
             self.dialogue.template,
             run.sampling.stop,
-            self._reader(prompt),
+            prompt.reader(self.dialogue.template),
             opens_with_space=self.dialogue.opens_with_space,
         )
         run.is_single = not prompt.tools.are_parallel
         run.constraint = prompt.constraint
         run.mask = prompt.constraint.first if prompt.constraint else None
         self.stage = Stage.DECODE
-
-    def _reader(self, prompt: Prompt) -> AnswerReader | None:
-        """None for an answer that can be nothing but text."""
-        if not prompt.tools.offered and prompt.thinking is Thinking.NO:
-            return None
-        names = frozenset(tool.name for tool in prompt.tools.offered)
-        return AnswerReader(self.dialogue.template.calls if names else None, names, prompt.thinking, _new_id)
 
     @property
     def is_cancelled(self) -> bool:
@@ -303,10 +294,6 @@ class ChatSession(Session[Prompt]):
         self.queue.close_first()
         self.running = None
         self.stage = Stage.IDLE
-
-
-def _new_id() -> str:
-    return f"call_{secrets.token_hex(12)}"
 
 
 class ChatKind(SessionKind[ChatSession]):

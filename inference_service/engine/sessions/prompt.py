@@ -2,6 +2,7 @@
 
 import logging
 import math
+import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
@@ -29,7 +30,7 @@ from inference_service.errors import UnitRefused
 from inference_service.media.pool import Priority
 from inference_service.models.chat_template import PART_JOINT, ChatTemplate, Media, Message, TemplateRefused
 from inference_service.tools.grammar import CallGrammar, Constraint
-from inference_service.tools.reader import Thinking
+from inference_service.tools.reader import AnswerReader, Thinking
 
 logger = logging.getLogger(__name__)
 
@@ -126,6 +127,13 @@ class Prompt:
     """What the answer is to be; None if it may be anything."""
     ignored_fields: tuple[str, ...] = ()
     """Paths of settings that were given and have no effect."""
+
+    def reader(self, template: ChatTemplate) -> AnswerReader | None:
+        """Return what takes the answer apart; None for an answer that can be nothing but text."""
+        if not self.tools.offered and self.thinking is Thinking.NO:
+            return None
+        names = frozenset(tool.name for tool in self.tools.offered)
+        return AnswerReader(template.calls if names else None, names, self.thinking, _new_id)
 
 
 class ChatPreprocessor(Preprocessor[Prompt]):
@@ -348,6 +356,10 @@ def _videos(content: TurnInput) -> Iterator[tuple[str, Video]]:
         for j, part in enumerate(message.parts):
             if isinstance(part, Video):
                 yield f"turn.messages[{i}].content[{j}].video", part
+
+
+def _new_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
 
 
 def call_grammar(template: ChatTemplate, vocabulary: int, ends: frozenset[int]) -> CallGrammar | None:

@@ -496,7 +496,7 @@ class GetInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetInfoResponse(_message.Message):
-    __slots__ = ("worker_id", "version", "model", "modes", "slots", "free_slots", "context_limit", "input_sample_rate_hz", "output_sample_rate_hz", "max_message_bytes", "duplex_defaults", "sampling_defaults", "voice_ids", "state", "short_of_time", "calls_tools", "held", "replays_units", "lease_version", "usage")
+    __slots__ = ("worker_id", "version", "model", "modes", "slots", "free_slots", "context_limit", "input_sample_rate_hz", "output_sample_rate_hz", "max_message_bytes", "duplex_defaults", "sampling_defaults", "voice_ids", "state", "short_of_time", "calls_tools", "held", "replays_units", "engine", "lease_version", "usage")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -515,6 +515,7 @@ class GetInfoResponse(_message.Message):
     CALLS_TOOLS_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     REPLAYS_UNITS_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
     LEASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
@@ -535,9 +536,10 @@ class GetInfoResponse(_message.Message):
     calls_tools: bool
     held: _containers.RepeatedCompositeFieldContainer[HeldSlot]
     replays_units: bool
+    engine: EngineInfo
     lease_version: int
     usage: _containers.RepeatedCompositeFieldContainer[LeaseUsage]
-    def __init__(self, worker_id: _Optional[str] = ..., version: _Optional[str] = ..., model: _Optional[str] = ..., modes: _Optional[_Iterable[_Union[SessionMode, str]]] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., context_limit: _Optional[int] = ..., input_sample_rate_hz: _Optional[int] = ..., output_sample_rate_hz: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., duplex_defaults: _Optional[_Union[_common_pb2.DuplexConfig, _Mapping]] = ..., sampling_defaults: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., voice_ids: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[WorkerState, str]] = ..., short_of_time: bool = ..., calls_tools: bool = ..., held: _Optional[_Iterable[_Union[HeldSlot, _Mapping]]] = ..., replays_units: bool = ..., lease_version: _Optional[int] = ..., usage: _Optional[_Iterable[_Union[LeaseUsage, _Mapping]]] = ...) -> None: ...
+    def __init__(self, worker_id: _Optional[str] = ..., version: _Optional[str] = ..., model: _Optional[str] = ..., modes: _Optional[_Iterable[_Union[SessionMode, str]]] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., context_limit: _Optional[int] = ..., input_sample_rate_hz: _Optional[int] = ..., output_sample_rate_hz: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., duplex_defaults: _Optional[_Union[_common_pb2.DuplexConfig, _Mapping]] = ..., sampling_defaults: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., voice_ids: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[WorkerState, str]] = ..., short_of_time: bool = ..., calls_tools: bool = ..., held: _Optional[_Iterable[_Union[HeldSlot, _Mapping]]] = ..., replays_units: bool = ..., engine: _Optional[_Union[EngineInfo, _Mapping]] = ..., lease_version: _Optional[int] = ..., usage: _Optional[_Iterable[_Union[LeaseUsage, _Mapping]]] = ...) -> None: ...
 
 class LeaseUsage(_message.Message):
     __slots__ = ("epoch", "input_tokens", "output_tokens")
@@ -548,6 +550,18 @@ class LeaseUsage(_message.Message):
     input_tokens: int
     output_tokens: int
     def __init__(self, epoch: _Optional[int] = ..., input_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ...) -> None: ...
+
+class EngineInfo(_message.Message):
+    __slots__ = ("name", "version", "tensor_parallel_size", "pipeline_parallel_size")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_PARALLEL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_PARALLEL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: str
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., tensor_parallel_size: _Optional[int] = ..., pipeline_parallel_size: _Optional[int] = ...) -> None: ...
 
 class HeldSlot(_message.Message):
     __slots__ = ("slot", "epoch")

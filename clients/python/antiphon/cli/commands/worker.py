@@ -18,6 +18,7 @@ from antiphon.cli.arguments.parser import (
     given_options,
     limit,
     port,
+    positive_float,
     positive_int,
     seconds,
 )
@@ -27,6 +28,7 @@ from antiphon.cli.output.failure import ExitCode, Failure, require_extra, requir
 DTYPES: Final = ("float32", "bfloat16", "float16")
 KERNELS: Final = ("auto", "off")
 COMPILE: Final = ("off", "on")
+ENGINES: Final = ("antiphon", "vllm")
 
 _MODEL: Final = ("model", "slots", "threads", "kernels", "compile")
 _MINICPMO: Final = ("no_speech", "vocoder", "vocoder_steps", "vocoder_dtype", "voice")
@@ -52,7 +54,10 @@ def add_to(commands: Subcommands) -> None:
     add_worker_key_option(command)
     add("--insecure-grpc", action="store_true", help="with a key: allow plain TCP beyond loopback")
     add(
-        "--context-limit", type=positive_int, metavar="TOKENS", help="most per session (default: the model's)"
+        *("--context-limit", "--max-model-len"),
+        type=positive_int,
+        metavar="TOKENS",
+        help="most per session (default: the model's)",
     )
     add(
         "--dtype",
@@ -66,6 +71,17 @@ def add_to(commands: Subcommands) -> None:
     add_help_all(command)
     add_kernel_option(command)
     add_minicpmo_options(command)
+    add = command.add_argument_group("vLLM").add_argument
+    add(
+        "--engine",
+        metavar="NAME",
+        choices=ENGINES,
+        help="antiphon or vllm (default antiphon)",
+    )
+    add("--tensor-parallel-size", type=positive_int, metavar="N", help="devices to each layer (default 1)")
+    add("--pipeline-parallel-size", type=positive_int, metavar="N", help="stages of layers (default 1)")
+    add("--quantization", metavar="METHOD", help="of the weights (default: what the checkpoint says)")
+    add("--gpu-memory-utilization", type=positive_float, metavar="X", help="share of memory (default vLLM's)")
     add = command.add_argument_group("TLS").add_argument
     add("--tls-cert", type=Path, metavar="FILE", help="PEM: speak TLS, and nothing else")
     add("--tls-key", type=Path, metavar="FILE", help="PEM: the key of the certificate")
@@ -147,6 +163,8 @@ def check_model(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs it until it is told to stop; prints `worker ready on ADDRESS` when it is."""
+    if getattr(arguments, "engine", None) == "vllm":
+        require_extra("worker --engine vllm", "vllm")
     require_extra("worker", "worker")
     check_model(arguments)
     require_telemetry()

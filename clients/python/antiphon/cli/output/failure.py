@@ -56,7 +56,12 @@ _ADAPTER: Final = {
     "threadpoolctl": "threadpoolctl",
     "opentelemetry": "OpenTelemetry",
 }
-REQUIRED: Final = {"worker": _WORKER, "adapter": _ADAPTER, "all": _WORKER | _ADAPTER}
+REQUIRED: Final = {
+    "worker": _WORKER,
+    "adapter": _ADAPTER,
+    "all": _WORKER | _ADAPTER,
+    "vllm": _WORKER | {"vllm": "vLLM"},
+}
 """Extra -> top-level module -> the name people know it by."""
 
 

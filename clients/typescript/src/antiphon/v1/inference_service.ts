@@ -1067,6 +1067,10 @@ export interface GetInfoResponse {
   held: HeldSlot[];
   /** Whether AUDIO and VIDEO sessions take `records`. */
   replaysUnits: boolean;
+  /** What computes the model; unset while the model loads. */
+  engine:
+    | EngineInfo
+    | undefined;
   /**
    * Newest encoding of the claims in a lease token that the worker reads; 0 is a worker that reads none, which takes
    * only tokens without claims.
@@ -1087,6 +1091,18 @@ export interface LeaseUsage {
   inputTokens: bigint;
   /** Tokens sampled, text and speech; of a unit that is under way at least so many. */
   outputTokens: bigint;
+}
+
+/** The engine of a worker. */
+export interface EngineInfo {
+  /** `antiphon` or `vllm`. */
+  name: string;
+  /** Version of the package that it comes from. */
+  version: string;
+  /** Devices that compute each layer together; 1 where one does. */
+  tensorParallelSize: number;
+  /** Stages that the layers are divided into, each on devices of its own; 1 where they are not divided. */
+  pipelineParallelSize: number;
 }
 
 /** A slot that nobody else can have now. */
@@ -5495,6 +5511,7 @@ function createBaseGetInfoResponse(): GetInfoResponse {
     callsTools: false,
     held: [],
     replaysUnits: false,
+    engine: undefined,
     leaseVersion: 0,
     usage: [],
   };
@@ -5559,6 +5576,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     }
     if (message.replaysUnits !== false) {
       writer.uint32(144).bool(message.replaysUnits);
+    }
+    if (message.engine !== undefined) {
+      EngineInfo.encode(message.engine, writer.uint32(154).fork()).join();
     }
     if (message.leaseVersion !== 0) {
       writer.uint32(320).uint32(message.leaseVersion);
@@ -5736,6 +5756,14 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
             message.replaysUnits = reader.bool();
             continue;
           }
+          case 19: {
+            if (tag !== 154) {
+              break;
+            }
+
+            message.engine = EngineInfo.decode(reader, reader.uint32());
+            continue;
+          }
           case 40: {
             if (tag !== 320) {
               break;
@@ -5834,6 +5862,7 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
         : isSet(object.replays_units)
         ? globalThis.Boolean(object.replays_units)
         : false,
+      engine: isSet(object.engine) ? EngineInfo.fromJSON(object.engine) : undefined,
       leaseVersion: isSet(object.leaseVersion)
         ? globalThis.Number(object.leaseVersion)
         : isSet(object.lease_version)
@@ -5901,6 +5930,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     if (message.replaysUnits !== false) {
       obj.replaysUnits = message.replaysUnits;
     }
+    if (message.engine !== undefined) {
+      obj.engine = EngineInfo.toJSON(message.engine);
+    }
     if (message.leaseVersion !== 0) {
       obj.leaseVersion = Math.round(message.leaseVersion);
     }
@@ -5937,6 +5969,9 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     message.callsTools = object.callsTools ?? false;
     message.held = object.held?.map((e) => HeldSlot.fromPartial(e)) || [];
     message.replaysUnits = object.replaysUnits ?? false;
+    message.engine = (object.engine !== undefined && object.engine !== null)
+      ? EngineInfo.fromPartial(object.engine)
+      : undefined;
     message.leaseVersion = object.leaseVersion ?? 0;
     message.usage = object.usage?.map((e) => LeaseUsage.fromPartial(e)) || [];
     return message;
@@ -6061,6 +6096,131 @@ export const LeaseUsage: MessageFns<LeaseUsage> = {
     message.outputTokens = (object.outputTokens !== undefined && object.outputTokens !== null)
       ? BigInt(object.outputTokens)
       : 0n;
+    return message;
+  },
+};
+
+function createBaseEngineInfo(): EngineInfo {
+  return { name: "", version: "", tensorParallelSize: 0, pipelineParallelSize: 0 };
+}
+
+export const EngineInfo: MessageFns<EngineInfo> = {
+  encode(message: EngineInfo, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.name !== "") {
+      writer.uint32(10).string(message.name);
+    }
+    if (message.version !== "") {
+      writer.uint32(18).string(message.version);
+    }
+    if (message.tensorParallelSize !== 0) {
+      writer.uint32(24).uint32(message.tensorParallelSize);
+    }
+    if (message.pipelineParallelSize !== 0) {
+      writer.uint32(32).uint32(message.pipelineParallelSize);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): EngineInfo {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseEngineInfo();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.name = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.version = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.tensorParallelSize = reader.uint32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.pipelineParallelSize = reader.uint32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): EngineInfo {
+    return {
+      name: isSet(object.name) ? globalThis.String(object.name) : "",
+      version: isSet(object.version) ? globalThis.String(object.version) : "",
+      tensorParallelSize: isSet(object.tensorParallelSize)
+        ? globalThis.Number(object.tensorParallelSize)
+        : isSet(object.tensor_parallel_size)
+        ? globalThis.Number(object.tensor_parallel_size)
+        : 0,
+      pipelineParallelSize: isSet(object.pipelineParallelSize)
+        ? globalThis.Number(object.pipelineParallelSize)
+        : isSet(object.pipeline_parallel_size)
+        ? globalThis.Number(object.pipeline_parallel_size)
+        : 0,
+    };
+  },
+
+  toJSON(message: EngineInfo): unknown {
+    const obj: any = {};
+    if (message.name !== "") {
+      obj.name = message.name;
+    }
+    if (message.version !== "") {
+      obj.version = message.version;
+    }
+    if (message.tensorParallelSize !== 0) {
+      obj.tensorParallelSize = Math.round(message.tensorParallelSize);
+    }
+    if (message.pipelineParallelSize !== 0) {
+      obj.pipelineParallelSize = Math.round(message.pipelineParallelSize);
+    }
+    return obj;
+  },
+
+  create(base?: DeepPartial<EngineInfo>): EngineInfo {
+    return EngineInfo.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<EngineInfo>): EngineInfo {
+    const message = createBaseEngineInfo();
+    message.name = object.name ?? "";
+    message.version = object.version ?? "";
+    message.tensorParallelSize = object.tensorParallelSize ?? 0;
+    message.pipelineParallelSize = object.pipelineParallelSize ?? 0;
     return message;
   },
 };

@@ -1,0 +1,23 @@
+"""What vLLM's processes do when they start. Found by the entry point group `vllm.general_plugins`."""
+
+import ctypes
+import os
+import signal
+import sys
+from typing import Final
+
+WORKER: Final = "ANTIPHON_VLLM_WORKER"
+"""Names the process id of the worker whose vLLM it is; without it the plugin does nothing."""
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def follow_worker() -> None:
+    """Leave Ctrl-C to the worker, which drains first, and end when the process that started this one ends."""
+    worker = os.environ.get(WORKER, "")
+    if worker in ("", str(os.getpid())):
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == 1 and worker != "1":  # it ended before
+            os._exit(1)

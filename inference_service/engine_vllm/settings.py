@@ -1,0 +1,58 @@
+"""How the options of a worker become vLLM's. Imports no vLLM."""
+
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+from inference_service.engine_vllm.plugin import WORKER
+from inference_service.options import MOST_SLOTS, WorkerOptions
+
+_USUAL = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+}
+"""Variables of vLLM that mean this where the operator has not set them: it tells nobody of its use, standard
+output stays the worker's, and no process with gRPC's threads is forked."""
+
+
+def prepare_environment(options: WorkerOptions, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set what vLLM reads from variables when it is imported; what is set already stays."""
+    for name, value in _USUAL.items():
+        environment.setdefault(name, value)
+    environment[WORKER] = str(os.getpid())
+    if options.threads is not None:
+        environment.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        environment["OMP_NUM_THREADS"] = str(options.threads)
+
+
+def engine_arguments(options: WorkerOptions, folder: Path, positions: int | None = None) -> dict[str, Any]:
+    """Return the keyword arguments of vLLM's `AsyncEngineArgs`.
+
+    `positions` is how many the model has. vLLM counts the token sampled last, which needs no entry of the
+    context, so it gets one token more than a context may have where the model allows it.
+    """
+    arguments: dict[str, Any] = {
+        "model": str(folder),
+        "dtype": options.dtype or "auto",
+        "max_num_seqs": options.slots or MOST_SLOTS,
+        "enable_prefix_caching": True,
+        "skip_tokenizer_init": True,
+        "trust_remote_code": False,
+        "load_format": "safetensors",
+        "generation_config": "vllm",
+        "enforce_eager": options.compile == "off",
+        "seed": (options.seed or 0) % 2**31,
+        "tensor_parallel_size": options.tensor_parallel_size or 1,
+        "pipeline_parallel_size": options.pipeline_parallel_size or 1,
+    }
+    if options.context_limit is not None:
+        longest = options.context_limit + 1
+        arguments["max_model_len"] = longest if positions is None else min(longest, positions)
+    if options.quantization is not None:
+        arguments["quantization"] = options.quantization
+    if options.gpu_memory_utilization is not None:
+        arguments["gpu_memory_utilization"] = options.gpu_memory_utilization
+    return arguments

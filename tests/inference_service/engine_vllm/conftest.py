@@ -1,0 +1,35 @@
+"""One engine of each kind for all tests of a process: to start vLLM takes a minute."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.inference_service.engine.support import tiny_causal
+from tests.inference_service.engine_vllm.support import engines
+from tests.inference_service.engine_vllm.support.engines import MISSING, NAMES, Rig
+from tests.support.long import long
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return engines.save(tmp_path_factory.mktemp("causal") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def greedy(folder: Path) -> Any:
+    """What transformers' own `generate` makes of a sequence."""
+    return tiny_causal.continued(folder, ends=False)
+
+
+@pytest.fixture(
+    scope="session", params=[pytest.param(name, marks=long) if name == "vllm" else name for name in NAMES]
+)
+def rig(request: pytest.FixtureRequest, folder: Path) -> Iterator[Rig]:
+    if not engines.is_here(request.param):
+        pytest.skip(MISSING)
+    made = engines.start(request.param, folder)
+    yield made
+    made.engine.stop()
+    assert made.fatal.empty()

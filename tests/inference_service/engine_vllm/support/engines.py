@@ -1,0 +1,196 @@
+"""Every engine that chats and continues token streams, over one folder."""
+
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inference_service.api.engine import Closed, Done, Engine, EngineInfo, Event, Finalized, Piece
+from inference_service.api.setups import (
+    NO_OVERRIDES,
+    ChatMessage,
+    ChatSetup,
+    Sampling,
+    SessionSetup,
+    StreamInput,
+    Tenant,
+    TokensSetup,
+    TurnInput,
+    UnitOverrides,
+)
+from inference_service.checkpoints.causal import read_folder
+from inference_service.engine.engine import LiveEngine
+from inference_service.engine_vllm.loading import assemble
+from inference_service.engine_vllm.loading import load_engine as load_vllm
+from inference_service.engine_vllm.loop import LoopThread
+from inference_service.families import table
+from inference_service.options import WorkerOptions
+from tests.inference_service.engine.support import tiny_causal
+from tests.inference_service.engine_vllm.support.plain_generator import PlainGenerator
+from tests.support.patience import PATIENCE_S
+
+LIMIT = 95
+"""Tokens of a context."""
+SLOTS = 3
+NAMES = ("antiphon", "plain", "vllm")
+"""Ours, the vLLM engine over a model of transformers, and over vLLM itself."""
+MISSING = "vLLM is not installed here: make vllm"
+HAS_VLLM = find_spec("vllm") is not None
+GREEDY = Sampling(max_new_tokens=4, temperature=0.0, top_p=1.0, ignore_eos=True)
+LONG = replace(GREEDY, max_new_tokens=80)
+SIZES: dict[str, Any] = {
+    "head_dim": 32,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 256,
+}
+"""vLLM has kernels for no smaller heads."""
+
+
+def save(folder: Path, kind: str = "qwen3", **changes: Any) -> Path:
+    """Write a tiny model that all engines serve."""
+    return tiny_causal.save(folder, kind, **{**SIZES, **changes})
+
+
+@dataclass
+class Talker:
+    """One session of an engine, and what it was told."""
+
+    engine: Engine
+    setup: SessionSetup
+    slot: int = 0
+    told: "queue.Queue[Event]" = field(default_factory=queue.Queue)
+    events: list[Event] = field(default_factory=list)
+    units: int = 0
+
+    def __post_init__(self) -> None:
+        self.session = self.engine.open(f"session-{self.slot}", self.slot, self.setup, self._hear)
+
+    def _hear(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self.told.put(event)
+
+    def until(self, kind: type[Any], unit: int | None = None) -> Any:
+        """Wait for an event, of a unit where one is named."""
+        while True:
+            event = self.told.get(timeout=PATIENCE_S)
+            self.events.append(event)
+            if isinstance(event, kind) and unit in (None, getattr(event, "unit", None)):
+                return event
+
+    def send(self, content: StreamInput | TurnInput, overrides: UnitOverrides = NO_OVERRIDES) -> int:
+        """Send a unit with its order to generate."""
+        self.units += 1
+        self.session.prefill(self.units, content)
+        self.session.generate(self.units, False, overrides)
+        return self.units
+
+    def chunk(
+        self, ids: Sequence[int] | str | None, *, keep: bool = False, begins: bool = False, **settings: Any
+    ) -> "Unit":
+        """Append a chunk, and wait for all that comes of it."""
+        chunk = ids if ids is None or isinstance(ids, str) else tuple(ids)
+        number = self.send(StreamInput(chunk, begins), UnitOverrides(**settings))
+        self.session.finalize(number, keep_last_token=keep)
+        return self.over(number)
+
+    def turn(self, text: str, **settings: Any) -> "Unit":
+        """Say something, and wait for all that comes of it."""
+        number = self.send(turn(text), UnitOverrides(**settings))
+        self.session.finalize(number)
+        return self.over(number)
+
+    def over(self, number: int) -> "Unit":
+        """Wait until a unit is closed."""
+        self.until(Finalized, number)
+        return Unit([event for event in self.events if getattr(event, "unit", None) == number])
+
+    def close(self) -> None:
+        """End the session, and see that nothing comes after its last event."""
+        self.session.close()
+        self.until(Closed)
+        assert self.told.empty()
+
+
+def turn(text: str, **settings: Any) -> TurnInput:
+    """What a user says."""
+    return TurnInput((ChatMessage("user", (text,)),), **settings)
+
+
+@dataclass
+class Unit:
+    """What came of a unit."""
+
+    events: list[Event]
+
+    @property
+    def ids(self) -> list[int]:
+        return [token for event in self.events if isinstance(event, Piece) for token in event.token_ids]
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, Piece))
+
+    def one(self, kind: type[Any]) -> Any:
+        """The only event of a kind."""
+        (event,) = [event for event in self.events if isinstance(event, kind)]
+        return event
+
+    @property
+    def done(self) -> Done:
+        done: Done = self.one(Done)
+        return done
+
+
+@dataclass
+class Rig:
+    """A running engine."""
+
+    name: str
+    engine: Engine
+    fatal: "queue.Queue[str]"
+    generator: PlainGenerator | None = None
+
+    def stream(self, slot: int = 0, sampling: Sampling = GREEDY, **settings: Any) -> Talker:
+        """Open a token stream."""
+        return self._open(slot, TokensSetup(sampling, **{"seed": 1, "tenant": Tenant(b"a"), **settings}))
+
+    def chat(self, slot: int = 0, sampling: Sampling = GREEDY, **settings: Any) -> Talker:
+        """Open a chat."""
+        return self._open(slot, ChatSetup(sampling, **{"seed": 1, "tenant": Tenant(b"a"), **settings}))
+
+    def _open(self, slot: int, setup: SessionSetup) -> Talker:
+        return Talker(self.engine, setup, slot)
+
+
+def deliver(batch: list[tuple[Callable[[Any], None], Any]]) -> None:
+    """Hand events to their sinks at once."""
+    for sink, told in batch:
+        sink(told)
+
+
+def start(name: str, folder: Path, limit: int = LIMIT) -> Rig:
+    """Start an engine over the folder."""
+    fatal: queue.Queue[str] = queue.Queue()
+    if name == "antiphon":
+        build = table.load(folder, torch.device("cpu"), limit)
+        return Rig(name, LiveEngine(build(SLOTS), SLOTS, deliver, fatal.put), fatal)
+    if name == "plain":
+        generator = PlainGenerator(folder, limit + 1)
+        info = EngineInfo("vllm", "", "cpu")
+        about = read_folder(folder)
+        engine = assemble(about, generator, LoopThread("engine"), info, SLOTS, deliver, fatal.put)
+        return Rig(name, engine, fatal, generator)
+    options = WorkerOptions(
+        engine="vllm", model=str(folder), dtype="float32", slots=SLOTS, context_limit=limit, compile="off"
+    )
+    return Rig(name, load_vllm(options, deliver, fatal.put), fatal)
+
+
+def is_here(name: str) -> bool:
+    """Whether an engine can be started."""
+    return name != "vllm" or HAS_VLLM

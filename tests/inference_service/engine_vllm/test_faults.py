@@ -1,0 +1,150 @@
+"""An engine whose generator fails, stands still or is closed, over a model of transformers."""
+
+import asyncio
+import queue
+import sys
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference_service.api.engine import Advanced, Closed, Done, End, Piece, Ready, SessionFailed
+from inference_service.api.setups import StreamInput, Tenant
+from inference_service.engine_vllm import engine as module
+from inference_service.engine_vllm.generator import Sampled
+from inference_service.engine_vllm.requests import Request
+from tests.inference_service.engine_vllm.support import engines
+from tests.inference_service.engine_vllm.support.engines import HAS_VLLM, Rig
+from tests.support.patience import PATIENCE_S
+
+A, B, C = 5, 17, 42
+
+
+@pytest.fixture
+def plain(folder: Path) -> Iterator[Rig]:
+    rig = engines.start("plain", folder)
+    yield rig
+    rig.engine.stop()
+
+
+def failing(plain: Rig, error: Exception) -> None:
+    """The next request ends in this error after its first token."""
+    assert plain.generator is not None
+    usual = plain.generator.generate
+
+    async def generate(request: Request) -> AsyncGenerator[Sampled, None]:
+        assert plain.generator is not None
+        plain.generator.generate = usual  # type: ignore[method-assign]
+        yield Sampled((A,))
+        raise error
+
+    plain.generator.generate = generate  # type: ignore[method-assign]
+
+
+def test_vllm_is_not_imported_by_these_tests() -> None:
+    assert HAS_VLLM or "vllm" not in sys.modules
+
+
+def test_dead_generator_ends_every_session_once(plain: Rig) -> None:
+    busy, idle = plain.stream(0, engines.GREEDY), plain.chat(1)
+    idle.until(Ready)
+    assert plain.generator is not None
+    plain.generator.is_dead = True
+    busy.send(StreamInput((A, B, C)))
+    for talker in (busy, idle):
+        assert talker.until(SessionFailed).reason == "ENGINE_FATAL"
+    assert plain.fatal.get(timeout=PATIENCE_S)
+    late = plain.chat(2)
+    assert late.until(SessionFailed).reason == "ENGINE_FATAL"
+    for talker in (busy, idle, late):
+        talker.close()
+    assert plain.fatal.empty()
+
+
+def test_death_is_noticed_while_nobody_asks(plain: Rig) -> None:
+    idle = plain.chat()
+    idle.until(Ready)
+    assert plain.generator is not None
+    plain.generator.is_dead = True
+    assert plain.fatal.get(timeout=PATIENCE_S)
+    assert idle.until(SessionFailed).reason == "ENGINE_FATAL"
+
+
+def test_failed_request_ends_its_session_alone(plain: Rig, greedy: Any) -> None:
+    failing(plain, ValueError("broken"))
+    first, second = plain.stream(0), plain.stream(1)
+    first.send(StreamInput((A, B)))
+    assert first.until(SessionFailed).reason == "INFERENCE_FAILED"
+    assert second.chunk([A, B, C]).ids == greedy([A, B, C], 4)
+    first.close()
+    second.close()
+    assert plain.fatal.empty()
+
+
+def test_request_is_aborted_when_its_session_closes(plain: Rig) -> None:
+    assert plain.generator is not None
+    for end in ("close", "cancel"):
+        talker = plain.stream(0, engines.LONG)
+        number = talker.send(StreamInput((A, B, C)))
+        talker.until(Piece)
+        if end == "cancel":
+            talker.session.cancel(number)
+            assert talker.until(Done).end in (End.CANCELLED, End.CHUNK)
+        talker.close()
+        assert plain.generator.open == 0
+
+
+def test_no_event_comes_after_stop(plain: Rig) -> None:
+    talker = plain.stream(0, engines.LONG)
+    talker.send(StreamInput((A, B, C)))
+    talker.until(Piece)
+    plain.engine.stop()
+    while not talker.told.empty():
+        assert not isinstance(talker.told.get(), Closed | SessionFailed)
+    plain.engine.stop()
+    assert talker.told.empty()
+
+
+def test_order_after_close_changes_nothing(plain: Rig) -> None:
+    talker = plain.stream()
+    talker.close()
+    talker.session.prefill(1, StreamInput((A,)))
+    talker.session.cancel(1)
+    other = plain.stream(1)
+    other.chunk([A])
+    other.close()
+    assert talker.told.empty()
+
+
+def test_requests_of_tenants_carry_their_salts(plain: Rig) -> None:
+    for salt in (b"one", b"two"):
+        talker = plain.stream(tenant=Tenant(salt))
+        talker.chunk([A])
+        talker.close()
+    assert plain.generator is not None
+    assert [it.cache_salt for it in plain.generator.requests] == [b"one".hex(), b"two".hex()]
+
+
+def test_waiting_session_is_told_of_progress(plain: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(module, "_CHECK_S", 0.01)
+    assert plain.generator is not None
+    release: queue.Queue[None] = queue.Queue()
+    generator = plain.generator
+
+    async def slow(request: Request) -> AsyncGenerator[Sampled, None]:
+        while release.empty():
+            generator.on_step(1, 1)
+            await asyncio.sleep(0.01)
+        yield Sampled((A,))
+
+    generator.generate = slow  # type: ignore[method-assign]
+    talker = plain.stream()
+    talker.send(StreamInput((A, B, C)))
+    assert talker.until(Advanced).unit == 1
+    since = plain.engine.busy_since
+    assert since is not None
+    release.put(None)
+    talker.close()
+    assert plain.engine.busy_since is None

@@ -1,0 +1,41 @@
+"""Greedy tokens of another architecture than that of the contract by every engine, and what tenants share."""
+
+from pathlib import Path
+
+import pytest
+
+from inference_service.api.setups import Tenant
+from tests.inference_service.engine.support import tiny_causal
+from tests.inference_service.engine_vllm.support import engines
+from tests.inference_service.engine_vllm.support.engines import MISSING, NAMES
+from tests.support.long import long
+
+CONTEXT = 300
+"""More than two blocks of vLLM's cache on a CPU."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(it, marks=long) if it == "vllm" else it for it in NAMES])
+def test_llama_says_what_generate_says_and_tenants_share_no_prefix(name: str, tmp_path: Path) -> None:
+    if not engines.is_here(name):
+        pytest.skip(MISSING)
+    folder = engines.save(tmp_path / "llama", "llama", max_position_embeddings=512)
+    greedy = tiny_causal.continued(folder, ends=False)
+    context = [(7 * i) % 250 for i in range(CONTEXT)]
+    expected = greedy(context, 6)
+    rig = engines.start(name, folder, 400)
+    try:
+        cached = []
+        for salt in (b"one", b"one", b"two"):
+            talker = rig.stream(tenant=Tenant(salt))
+            first = talker.chunk(context, max_new_tokens=6)
+            second = talker.chunk([71, 99], max_new_tokens=6)
+            talker.close()
+            assert first.ids == expected
+            assert second.ids == greedy([*context, *expected[:-1], 71, 99], 6)
+            cached.append((first.done.usage.cached_tokens, second.done.usage.cached_tokens))
+    finally:
+        rig.engine.stop()
+    if name == "vllm":
+        (alone, after), (again, _), (stranger, _) = cached
+        assert (alone, stranger) == (0, 0)
+        assert min(after, again) >= CONTEXT // 2

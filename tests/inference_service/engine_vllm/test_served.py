@@ -1,0 +1,156 @@
+"""The vLLM engine behind a real worker and a real adapter; a model of transformers computes."""
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from antiphon.grpc import get_info
+from antiphon.semconv import Reason
+from antiphon.v1 import common_pb2 as common
+from antiphon.v1 import inference_service_pb2 as pb
+from inference_service.api.engine import Deliver, EngineInfo, OnFatal
+from inference_service.checkpoints.causal import read_folder
+from inference_service.engine_vllm.engine import VllmEngine
+from inference_service.engine_vllm.loading import assemble
+from inference_service.engine_vllm.loop import LoopThread
+from inference_service.options import WorkerOptions
+from inference_service.session.units import Stream
+from tests.inference_service.engine_vllm.support.engines import LIMIT, SLOTS
+from tests.inference_service.engine_vllm.support.plain_generator import PlainGenerator
+from tests.inference_service.support.caller import Caller, channel_to, soon, until, until_free
+from tests.support.patience import PATIENCE_S
+from tests.support.scripted_engine import RunningWorker, running_worker
+from tests.ws_adapter.support.stage import running_adapter
+
+GREEDY = common.SamplingParams(temperature=0.0, ignore_eos=True, max_new_tokens=4)
+
+
+class Served:
+    """A worker over a generator that the test holds."""
+
+    def __init__(self, folder: Path, running: RunningWorker, generator: PlainGenerator) -> None:
+        self.folder = folder
+        self.running = running
+        self.generator = generator
+        self.address = running.address
+
+
+@asynccontextmanager
+async def served(folder: Path, **options: Any) -> AsyncIterator[Served]:
+    made: list[PlainGenerator] = []
+
+    def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> VllmEngine:
+        generator = PlainGenerator(folder, LIMIT + 1)
+        made.append(generator)
+        info = EngineInfo("vllm", "0", "cpu")
+        about = read_folder(folder)
+        return assemble(about, generator, LoopThread("engine"), info, SLOTS, deliver, on_fatal)
+
+    async with running_worker(load, slots=SLOTS, **options) as running:
+        yield Served(folder, running, made[0])
+
+
+async def stream(channel: grpc.aio.Channel, **sampling: Any) -> Caller:
+    caller = await Caller(channel).open()
+    drawn = common.SamplingParams()
+    drawn.CopyFrom(GREEDY)
+    drawn.MergeFrom(common.SamplingParams(**sampling))
+    await caller.configure(mode=pb.SESSION_MODE_TOKENS, sampling=drawn)
+    return caller
+
+
+def ids(*tokens: int) -> pb.StreamInput:
+    return pb.StreamInput(token_ids=pb.TokenIds(ids=tokens))
+
+
+def ask(address: str, **fields: Any) -> dict[str, Any]:
+    """Ask for a chat completion over HTTP."""
+    body = json.dumps({"messages": [{"role": "user", "content": "Hello!"}], "temperature": 0, **fields})
+    request = urllib.request.Request(
+        f"{address}/v1/chat/completions", body.encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+        answer: dict[str, Any] = json.load(response)
+    return answer
+
+
+async def test_stream_over_grpc_says_what_generate_says(folder: Path, greedy: Any) -> None:
+    async with served(folder) as worker, channel_to(worker.address) as channel:
+        info = await get_info(worker.address)
+        assert (info.engine.name, info.context_limit) == ("vllm", LIMIT)
+        assert {*info.modes} == {pb.SESSION_MODE_CHAT, pb.SESSION_MODE_TOKENS}
+        caller = await stream(channel)
+        first = await caller.unit(1, ids(5, 17, 42))
+        second = await caller.unit(2, ids(71))
+        assert first.token_ids == greedy([5, 17, 42], 4)
+        assert second.token_ids == greedy([5, 17, 42, *first.token_ids[:-1], 71], 4)
+        await caller.half_close(*Stream)
+        await until_free(worker.address, SLOTS)
+
+
+async def test_cancel_over_grpc_aborts_the_request(folder: Path) -> None:
+    async with served(folder) as worker, channel_to(worker.address) as channel:
+        caller = await stream(channel, max_new_tokens=90)
+        await caller.send_unit(1, ids(5))
+        await caller.read(Stream.PREFILL)
+        await caller.read(Stream.GENERATE)
+        await caller.cancel(1)
+        while not (last := await caller.read(Stream.GENERATE)).HasField("done"):
+            pass
+        assert last.done.end in (pb.UNIT_END_CANCELLED, pb.UNIT_END_CHUNK)
+        await until(lambda: worker.generator.open == 0)
+
+
+async def test_caller_that_vanishes_leaves_no_request(folder: Path) -> None:
+    async with served(folder) as worker:
+        async with channel_to(worker.address) as channel:
+            caller = await stream(channel, max_new_tokens=90)
+            await caller.send_unit(1, ids(5))
+            await caller.read(Stream.GENERATE)
+            for call in caller.calls.values():
+                call.cancel()
+        await until_free(worker.address, SLOTS)
+        assert worker.generator.open == 0
+
+
+async def test_dead_engine_ends_sessions_and_the_worker(folder: Path) -> None:
+    async with served(folder) as worker, channel_to(worker.address) as channel:
+        caller = await stream(channel)
+        worker.generator.is_dead = True
+        assert (await caller.end()).reason == Reason.ENGINE_FATAL
+        assert await soon(asyncio.shield(worker.running.run)) == 3
+
+
+async def test_drain_lets_a_session_finish(folder: Path, greedy: Any) -> None:
+    async with served(folder) as worker, channel_to(worker.address) as channel:
+        caller = await stream(channel)
+        worker.running.worker.interrupt()
+        assert (await caller.read(Stream.GENERATE)).HasField("go_away")
+        assert (await caller.unit(1, ids(5, 17))).token_ids == greedy([5, 17], 4)
+        await caller.half_close(*Stream)
+        assert await soon(asyncio.shield(worker.running.run)) == 0
+
+
+async def test_chat_completion_through_the_adapter(folder: Path) -> None:
+    async with served(folder) as worker, running_adapter(worker.address) as stage:
+        answer = await asyncio.to_thread(ask, stage.address, model=folder.name, max_tokens=5)
+        again = await asyncio.to_thread(ask, stage.address, model=folder.name, max_tokens=5)
+    said = answer["choices"][0]["message"]["content"]
+    assert said == again["choices"][0]["message"]["content"]
+    assert answer["usage"]["completion_tokens"] == 5
+    assert {it.cache_salt is not None for it in worker.generator.requests} == {True}
+
+
+@pytest.mark.parametrize("mode", [pb.SESSION_MODE_AUDIO, pb.SESSION_MODE_TRANSCRIBE])
+async def test_modes_of_the_other_engine_are_refused(folder: Path, mode: int) -> None:
+    async with served(folder) as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.send_config(mode=mode)
+        assert (await caller.end()).reason == Reason.MODE_UNSUPPORTED

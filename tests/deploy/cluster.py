@@ -107,6 +107,7 @@ class Cluster:
             "--port": str(ports["adapter"]),
             "--admin-host": "127.0.0.1",
             "--admin-port": str(ports["admin"] if name == "worker" else 0),
+            "--peer-listen": f"unix:{self.folder / 'peers.sock'}",
             "--dispatcher": f"rediss://antiphon-{name}@127.0.0.1:{ports['redis']}",
         }
         words = [self._place(word) for word in self.command(name)]

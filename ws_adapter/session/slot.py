@@ -415,9 +415,12 @@ class Slot:
         """Whether another slot is looked for, so that nobody need know."""
         if self._began and self._failover is not None and reason in LOSSES:
             return self._is_moved(reason, self._failover)
-        self._telemetry.lost(reason)
         if reason in DEFECTS:
             logger.error("the worker reports a defect of the adapter", extra={"reason": reason})
+        if self.is_moving:
+            self._give_in(FailoverOutcome.REFUSED)
+            return True
+        self._telemetry.lost(reason)
         if self._began or reason not in _ELSEWHERE | CORRECTABLE:
             return False
         self._lost = reason
@@ -436,6 +439,8 @@ class Slot:
         if outcome is not None:
             self._report(outcome, reason)
             self._forget_journal()
+            if reason is Reason.DRAINING:
+                self._holder.said(GoingAway(0.0))
             return False
         self._lost = reason
         self.said = self._said_early

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.semconv import FailoverOutcome
+from antiphon.semconv import FailoverOutcome, Reason
+from inference_service.api.engine import SessionFailed
 from tests.support.scrape import scrape
 from tests.support.scripted_engine import (
     EVERYTHING,
@@ -17,6 +18,7 @@ from tests.support.scripted_engine import (
     REPLAYING,
     Play,
     RunningWorker,
+    Script,
     ScriptedEngine,
     hang,
     listen,
@@ -350,6 +352,21 @@ async def test_no_other_worker_ends_the_session_as_ever() -> None:
         assert [event["type"] for event in events] == ["error", "session.closed"]
         assert code == 1011
         assert await home.outcome(FailoverOutcome.NO_SLOT) == 1
+        assert await home.value("antiphon_journal_bytes") == 0
+
+
+async def test_worker_that_refuses_the_session_ends_it_as_ever() -> None:
+    async with house(*TALK) as home, home.stage.client() as client:
+        await client.begin()
+        await units(client, 1)
+        first = home.at
+        refusal = SessionFailed(Reason.KV_EXHAUSTED, "No memory is left.")
+        home.engines[1 - first].script = Script(TALK, refuses=refusal)
+        home.lose(first)
+        events, code = await client.end()
+        assert [event["type"] for event in events] == ["error", "session.closed"]
+        assert code == 1011
+        assert await home.outcome(FailoverOutcome.REFUSED) == 1
         assert await home.value("antiphon_journal_bytes") == 0
 
 

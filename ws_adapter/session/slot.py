@@ -468,14 +468,16 @@ class Slot:
         self._unwatch = self._source.services.registry.watch_drain(self._target, self._drain)
 
     def _drain(self) -> None:
-        """Move to another worker, if there is one, once the one that leaves has closed its units."""
+        """Move to another worker, if one has a slot, once the one that leaves has closed its units."""
         self._drains = True
-        failover, registry = self._failover, self._source.services.registry
+        failover, services = self._failover, self._source.services
         if failover is None or failover.is_moving or self._is_given_up:
             return
         if not failover.is_leaving:
             model = failover.journal.model
-            if not failover.journal.suffices or not registry.has_another(self._target, self._mode, model):
+            if not failover.journal.suffices or services.dispatcher.is_contended(self.pool or ""):
+                return
+            if not services.registry.has_room_beside(self._target, self._mode, model):
                 return
             failover.is_leaving = True
             self._set_timer(HAND_OVER_S, self._hand_over)

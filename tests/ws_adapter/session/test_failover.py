@@ -205,6 +205,24 @@ async def test_events_of_ws_duplex_tell_of_the_move() -> None:
             assert texts == ["", "Hello", " there", " you", ""]
 
 
+async def test_worker_that_drains_keeps_its_session_while_no_slot_is_free() -> None:
+    async with house(*TALK) as home, AsyncExitStack() as clients:
+        one = await clients.enter_async_context(home.stage.client())
+        await one.begin()
+        first = home.at
+        told = await units(one, 1)
+        other = await clients.enter_async_context(home.stage.client())
+        await other.begin()
+        home.workers[first].worker.interrupt()
+        await home.stage.until(workers=1)
+        told += await units(one, 2)
+        assert len(home.engines[1 - first].sessions) == 1
+        await other.socket.close()
+        await until(lambda: len(home.engines[1 - first].sessions) == 2)
+        told += await units(one, 1)
+        assert text_of(told) == "Hello there you"
+
+
 @pytest.mark.parametrize("step", ["generate", "finalize"])
 async def test_worker_that_drains_finishes_the_unit_that_it_has(step: str) -> None:
     plays = (listen(), replace(speak("Hello"), hold=step), turn_end(" there"), listen())

@@ -438,9 +438,12 @@ class Slot:
         """Whether another slot is looked for, so that nobody need know."""
         if self._began and self._failover is not None and reason in LOSSES:
             return self._is_moved(reason, self._failover)
-        self._telemetry.lost(reason)
         if reason in DEFECTS:
             logger.error("the worker reports a defect of the adapter", extra={"reason": reason})
+        if self.is_moving:
+            self._give_in(FailoverOutcome.REFUSED)
+            return True
+        self._telemetry.lost(reason)
         if self._began or reason not in _ELSEWHERE | CORRECTABLE:
             return False
         self._lost = reason
@@ -459,6 +462,8 @@ class Slot:
         if outcome is not None:
             self._report(outcome, reason)
             self._forget_journal()
+            if reason is Reason.DRAINING:
+                self._holder.said(GoingAway(0.0))
             return False
         self._lost = reason
         self.said = self._said_early
@@ -486,14 +491,16 @@ class Slot:
         self._unwatch = self._source.services.registry.watch_drain(self._target, self._drain)
 
     def _drain(self) -> None:
-        """Move to another worker, if there is one, once the one that leaves has closed its units."""
+        """Move to another worker, if one has a slot, once the one that leaves has closed its units."""
         self._drains = True
-        failover, registry = self._failover, self._source.services.registry
+        failover, services = self._failover, self._source.services
         if failover is None or failover.is_moving or self._is_given_up:
             return
         if not failover.is_leaving:
             model = failover.journal.model
-            if not failover.journal.suffices or not registry.has_another(self._target, self._mode, model):
+            if not failover.journal.suffices or services.dispatcher.is_contended(self.pool or ""):
+                return
+            if not services.registry.has_room_beside(self._target, self._mode, model):
                 return
             failover.is_leaving = True
             self._set_timer(HAND_OVER_S, self._hand_over)

@@ -385,14 +385,20 @@ class Registry:
         return info is None or info.reads_claims
 
     def replays(self, target: str) -> bool:
-        """Whether the worker at `target` said that its model hears units again with their records."""
+        """Whether the model at `target` hears units again with their records, as far as is known."""
         worker = self._workers.get(target)
-        return worker is not None and worker.info is not None and worker.info.replays
+        info = worker.info if worker is not None else None
+        return info is None or info.replays
 
-    def has_another(self, target: str, mode: Mode | None, model: str) -> bool:
-        """Whether a ready worker other than that at `target` serves this and hears units again."""
+    def has_room_beside(self, target: str, mode: Mode | None, model: str) -> bool:
+        """Whether a worker other than that at `target` serves this, hears units again and has a free slot, as
+        far as is known."""
         return any(
-            other != target and info.replays and self.serves(other, mode, model)
+            other != target
+            and info.replays
+            and self.serves(other, mode, model)
+            and self.is_open(other)
+            and len(self.occupied(other).slots) < info.slots
             for other, info in self.ready()
         )
 

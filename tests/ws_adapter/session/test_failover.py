@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.semconv import FailoverOutcome
+from antiphon.semconv import FailoverOutcome, Reason
+from inference_service.api.engine import SessionFailed
 from tests.support.scrape import scrape
 from tests.support.scripted_engine import (
     EVERYTHING,
@@ -17,6 +18,7 @@ from tests.support.scripted_engine import (
     REPLAYING,
     Play,
     RunningWorker,
+    Script,
     ScriptedEngine,
     hang,
     listen,
@@ -203,6 +205,24 @@ async def test_events_of_ws_duplex_tell_of_the_move() -> None:
             assert texts == ["", "Hello", " there", " you", ""]
 
 
+async def test_worker_that_drains_keeps_its_session_while_no_slot_is_free() -> None:
+    async with house(*TALK) as home, AsyncExitStack() as clients:
+        one = await clients.enter_async_context(home.stage.client())
+        await one.begin()
+        first = home.at
+        told = await units(one, 1)
+        other = await clients.enter_async_context(home.stage.client())
+        await other.begin()
+        home.workers[first].worker.interrupt()
+        await home.stage.until(workers=1)
+        told += await units(one, 2)
+        assert len(home.engines[1 - first].sessions) == 1
+        await other.socket.close()
+        await until(lambda: len(home.engines[1 - first].sessions) == 2)
+        told += await units(one, 1)
+        assert text_of(told) == "Hello there you"
+
+
 @pytest.mark.parametrize("step", ["generate", "finalize"])
 async def test_worker_that_drains_finishes_the_unit_that_it_has(step: str) -> None:
     plays = (listen(), replace(speak("Hello"), hold=step), turn_end(" there"), listen())
@@ -350,6 +370,21 @@ async def test_no_other_worker_ends_the_session_as_ever() -> None:
         assert [event["type"] for event in events] == ["error", "session.closed"]
         assert code == 1011
         assert await home.outcome(FailoverOutcome.NO_SLOT) == 1
+        assert await home.value("antiphon_journal_bytes") == 0
+
+
+async def test_worker_that_refuses_the_session_ends_it_as_ever() -> None:
+    async with house(*TALK) as home, home.stage.client() as client:
+        await client.begin()
+        await units(client, 1)
+        first = home.at
+        refusal = SessionFailed(Reason.KV_EXHAUSTED, "No memory is left.")
+        home.engines[1 - first].script = Script(TALK, refuses=refusal)
+        home.lose(first)
+        events, code = await client.end()
+        assert [event["type"] for event in events] == ["error", "session.closed"]
+        assert code == 1011
+        assert await home.outcome(FailoverOutcome.REFUSED) == 1
         assert await home.value("antiphon_journal_bytes") == 0
 
 

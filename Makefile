@@ -42,7 +42,7 @@ WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make gcc python3-dev python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots test-clients protos check-protos schemas check-schemas reference websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size clean
+.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots test-clients protos check-protos schemas check-schemas reference docs docs-serve websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -157,6 +157,12 @@ schemas: install ## regenerate the JSON Schema and AsyncAPI files of docs/protoc
 
 reference: install ## write docs/configuration.md from the options of the commands
 	$(BIN)/antiphon config reference > docs/configuration.md
+
+docs: install ## build the documentation site into build/site; a warning fails it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+docs-serve: install ## show the documentation site at http://localhost:8000/ while you write
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
 check-schemas: schemas ## fail if the checked-in files of docs/protocol are not those of the event structs
 	@git diff --exit-code -- $(PROTOCOL) || \

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from antiphon.listening import where
 from antiphon.redis import RedisTls, RedisUnusable, connect, read_password, read_tls
-from antiphon.semconv import SERVICE_ADAPTER
+from antiphon.semconv import JOURNAL_BYTES, SERVICE_ADAPTER
 from antiphon.telemetry.errors import TelemetryError
 from antiphon.telemetry.lag import measure_lag
 from antiphon.telemetry.providers import Telemetry, start
@@ -27,7 +27,11 @@ from ws_adapter.detection.scorer import best_scorer
 from ws_adapter.dispatch.base import Dispatcher
 from ws_adapter.dispatch.inprocess import InProcessDispatcher
 from ws_adapter.dispatch.rules import QueueRules
-from ws_adapter.observability.metrics import Metrics
+from ws_adapter.forwarding.acceptor import PeerAcceptor
+from ws_adapter.forwarding.forwarder import Forwarder
+from ws_adapter.forwarding.owners import Owners
+from ws_adapter.forwarding.tls import PeerTls
+from ws_adapter.observability.metrics import Metrics, observe
 from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.options import AdapterOptions
 from ws_adapter.peers.base import Alone, Peer, Peers
@@ -52,6 +56,7 @@ from ws_adapter.usage.accounts import Accounts
 from ws_adapter.usage.log import UsageLog
 from ws_adapter.web.files import read_files
 from ws_adapter.web.tls import Certificate
+from ws_adapter.worker.journal import Journals
 from ws_adapter.worker.registry import Registry
 from ws_adapter.worker.targets import read_targets
 from ws_adapter.worker.transport.dialler import dialler
@@ -161,6 +166,8 @@ class Adapter:
         # Asking twice is no hurry: only a second signal is.
         parts = _assemble(self._options, self._clock, self._telemetry, self._interrupted.set, self._reread)
         self._reload = parts.reload
+        if parts.acceptor is not None:
+            parts.acceptor.bind()
         self.accounts = parts.services.accounts
         if parts.recorder is not None:
             parts.recorder.start()
@@ -247,6 +254,7 @@ class _Parts:
     peers: Peers
     snapshot: Snapshot
     server: PublicServer
+    acceptor: PeerAcceptor | None
     administration: Administration
     recorder: Recorder | None
     direct: "DirectServer | None"
@@ -273,9 +281,23 @@ def _assemble(
     metrics = Metrics(telemetry.meter)
     load = Load(options.load_limits, clock)
     redis_tls = _redis_tls(options)
-    peers = _peers(options, redis_tls, metrics, load, clock.unix(), lambda: snapshot.is_ready)
+    peers = _peers(
+        options,
+        redis_tls,
+        metrics,
+        load,
+        clock.unix(),
+        lambda: snapshot.is_ready,
+        lambda: acceptor.target if acceptor is not None else "",
+    )
     accounts = _accounts(options, redis_tls, metrics, clock)
     access = Access(options, clock, peers, accounts)
+    peer_tls = _peer_tls(options)
+    acceptor = forwarder = None
+    if options.peer_listen is not None:
+        acceptor = PeerAcceptor(options.peer_listen, options.peer_advertise, access.introductions, peer_tls)
+        owners = Owners(access.resume_tokens, peers, clock, socket.gethostname())
+        forwarder = Forwarder(access.resume_tokens, access.introductions, owners, metrics, peer_tls)
     certificate = None
     if options.tls_cert is not None and options.tls_key is not None:
         certificate = Certificate(options.tls_cert, options.tls_key)
@@ -289,9 +311,10 @@ def _assemble(
     named = options.workers if options.workers_file is None else read_targets(options.workers_file)
     registry = Registry(named, dial=dialler(worker_tls, metrics.worker_bytes))
     dispatcher = _dispatcher(options, redis_tls, registry, clock, queue_rules(options))
-    services = Services(
-        options, dispatcher, registry, clock, load, Readers(), Detector(best_scorer()), accounts
-    )
+    journals = Journals(options.journal_s, round(options.journal_mib * 2**20))
+    observe(telemetry.meter, JOURNAL_BYTES, lambda: journals.held_bytes)
+    detector = Detector(best_scorer())
+    services = Services(options, dispatcher, registry, clock, load, Readers(), detector, journals, accounts)
     detects = services.detector.name
     told = options.processes_file
     snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock, detects, peers, told)
@@ -301,7 +324,18 @@ def _assemble(
     if recorder is not None and options.recordings is not None:
         library = Library(options.recordings, recorder)
     pages = Pages(services, access, voice, {} if options.no_page else read_files(), metrics.leases, library)
-    server = PublicServer(services, access, handshake, pages, metrics, resumables, certificate, recorder)
+    server = PublicServer(
+        services,
+        access,
+        handshake,
+        pages,
+        metrics,
+        resumables,
+        certificate,
+        recorder,
+        forwarder,
+        acceptor,
+    )
     direct = _direct_server(services, access, metrics, handshake, certificate)
     expiry = KeyExpiry(access, clock, lambda: _end_withdrawn(server, direct))
     readable: dict[str, Callable[[], None]] = {}
@@ -317,6 +351,8 @@ def _assemble(
         readable["certificate"] = certificate.reload
     if worker_tls is not None:
         readable["TLS to the workers"] = worker_tls.reload
+    if peer_tls is not None:
+        readable["TLS to other adapters"] = peer_tls.reload
     if redis_tls is not None:
         readable["TLS to Redis"] = lambda: _reload_redis(redis_tls)
     if options.workers_file is not None:
@@ -327,6 +363,7 @@ def _assemble(
         peers,
         snapshot,
         server,
+        acceptor,
         Administration(access, snapshot, telemetry, drain),
         recorder,
         direct,
@@ -399,8 +436,12 @@ def _peers(
     load: Load,
     since: float,
     is_ready: Callable[[], bool],
+    forward: Callable[[], str],
 ) -> Peers:
-    """The adapters of the same Redis. Raises `ConfigurationError`."""
+    """The adapters of the same Redis; this one takes connections of its sessions at `forward`.
+
+    Raises `ConfigurationError`.
+    """
     if options.dispatcher is None:
         return Alone()
     from ws_adapter.peers.shared import RedisPeers
@@ -414,10 +455,18 @@ def _peers(
             cpu_cores=round(load.cpu, 3),
             is_ready=is_ready(),
             is_draining=load.is_draining,
+            forward=forward(),
         )
 
     client = _redis(options.dispatcher, options, tls)
     return RedisPeers(client, told.adapter_id, about, metrics.counted_alone)
+
+
+def _peer_tls(options: AdapterOptions) -> PeerTls | None:
+    """Return the TLS settings of other adapters, None without TLS. Raises `ConfigurationError`."""
+    if options.peer_ca is None or options.peer_cert is None or options.peer_cert_key is None:
+        return None
+    return PeerTls(options.peer_ca, options.peer_cert, options.peer_cert_key)
 
 
 def _redis_tls(options: AdapterOptions) -> RedisTls | None:

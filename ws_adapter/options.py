@@ -14,6 +14,7 @@ from ws_adapter.protocol.wire.limits import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, L
 from ws_adapter.web.rate_limit import Network
 from ws_adapter.web.signing_keys import SOURCE, parse_signing_keys
 from ws_adapter.worker.targets import check_target
+from ws_adapter.worker.transport.target import Target
 
 _MIB = 2**20
 
@@ -32,9 +33,10 @@ RELOADED: Final = frozenset(
     frames_per_s_per_address pages_per_min_per_address connections_per_key opens_per_min_per_key
     direct_slots_per_caller direct_session_limit_s direct_idle_s max_cpu max_loop_lag_ms
     queue_update_s queue_max_wait_s no_worker_grace_s session_limit_audio_s session_limit_video_s
-    session_limit_realtime_s realtime_wait_s live_interrupt pause_timeout_s init_timeout_s duplex_idle_s
-    chat_idle_s transcription_idle_s transcription_buffer_s unit_flush_s silence_tail_units max_append_s
-    max_lag_s max_waiting_units max_waiting_mib outbox_audio_s outbox_mib slow_consumer_s drain_timeout_s
+    session_limit_realtime_s realtime_wait_s input_transcript_s live_interrupt pause_timeout_s init_timeout_s
+    duplex_idle_s chat_idle_s transcription_idle_s transcription_buffer_s unit_flush_s silence_tail_units
+    max_append_s max_lag_s max_waiting_units max_waiting_mib outbox_audio_s outbox_mib slow_consumer_s
+    drain_timeout_s
     """.split()
 )
 """Options that a running adapter takes from its file of settings; they hold for what begins from then on."""
@@ -70,6 +72,24 @@ class AdapterOptions:
 
     dispatcher_password_file: Path | None = None
     """Password of the user in the URL, where the URL has none."""
+
+    peer_listen: str | None = None
+    """Where connections come that other adapters of the shared queue forward: `host:port`, where a port of 0
+    takes a free one, or `unix:path`. None takes none, and then a client can resume its session only here.
+    Needs a key of client secrets, which all adapters share, and beyond loopback certificates."""
+
+    peer_advertise: str | None = None
+    """Where they reach that, as `host:port` or `unix:path`; None is where it listens."""
+
+    peer_ca: Path | None = None
+    """PEM: the authority that signs the certificates of adapters, and of nobody else. With it they speak TLS
+    with each other, and both sides show their certificate. Read again on SIGHUP, as the next two are."""
+
+    peer_cert: Path | None = None
+    """PEM certificate chain of this adapter."""
+
+    peer_cert_key: Path | None = None
+    """PEM key of it, without a password."""
 
     worker_key: bytes | None = field(default=None, repr=False)
     """Shared with the workers, who take only leases signed with it; None if they have none."""
@@ -228,6 +248,10 @@ class AdapterOptions:
     realtime_wait_s: float = Limits.realtime_wait_s
     """How long a session on `/v1/realtime?model=` waits for a slot: its clients give up after 10 s."""
 
+    input_transcript_s: float = Limits.input_transcript_s
+    """How long after its end a turn of a conversation may be transcribed, in slots that nobody else wants; 0
+    transcribes none."""
+
     pause_timeout_s: float = Limits.pause_timeout_s
     """How long a client may pause if it does not say for how long, 1 to 300."""
 
@@ -276,6 +300,13 @@ class AdapterOptions:
     resume_window_s: float = 30.0
     """How long a session whose connection was lost waits for its client to come back, 0 for not at all. At
     most `LONGEST_WINDOW_S`."""
+
+    journal_s: float = 60.0
+    """Seconds of a full-duplex session that are kept for another worker, should its own be lost; 0 keeps
+    none, and the session ends with its worker."""
+
+    journal_mib: float = 256.0
+    """What is kept of all sessions together: beyond it each keeps its share. 0 keeps none."""
 
     drain_timeout_s: float = 60.0
     """How long sessions may go on after the signal to stop."""
@@ -350,6 +381,46 @@ class AdapterOptions:
             )
         for worker in self.workers:
             check_target(worker)
+        self._check_peers()
+
+    def _check_peers(self) -> None:
+        """What adapters need to forward connections to each other."""
+        files = (self.peer_ca, self.peer_cert, self.peer_cert_key)
+        if self.peer_listen is None:
+            if self.peer_advertise is not None or any(files):
+                raise ConfigurationError(
+                    "peer_advertise, peer_ca, peer_cert and peer_cert_key mean nothing without --peer-listen."
+                )
+            return
+        if self.dispatcher is None:
+            raise ConfigurationError("peer_listen means nothing without --dispatcher URL.")
+        if self.client_secret_key is None and self.client_secret_key_file is None:
+            raise ConfigurationError(
+                "Adapters that forward connections sign with a shared key. Set ANTIPHON_CLIENT_SECRET_KEY "
+                "or pass --client-secret-key-file."
+            )
+        if any(files) and not all(files):
+            raise ConfigurationError(
+                "TLS between adapters needs an authority, a certificate and its key. "
+                "Pass --peer-ca, --peer-cert and --peer-cert-key."
+            )
+        host, _, port = self.peer_listen.rpartition(":")
+        is_unix = self.peer_listen.startswith("unix:") and self.peer_listen != "unix:"
+        is_port = port.isascii() and port.isdigit() and int(port) < 65_536
+        if not is_unix and (not host or "/" in host or not is_port):
+            raise ConfigurationError(f"peer_listen must be host:port or unix:path, not {self.peer_listen!r}.")
+        if not is_unix and not _is_loopback(host.strip("[]")) and self.peer_ca is None:
+            raise ConfigurationError(
+                f"Refusing to take forwarded connections on {host} without TLS, since keys of clients come "
+                "over them. Pass --peer-ca, --peer-cert and --peer-cert-key."
+            )
+        if self.peer_advertise is not None:
+            try:
+                Target.parse(self.peer_advertise)
+            except ValueError:
+                raise ConfigurationError(
+                    f"peer_advertise must be host:port or unix:path, not {self.peer_advertise!r}."
+                ) from None
 
     def _check_access(self) -> None:
         """Who may connect must be said, and said without contradiction."""
@@ -412,8 +483,8 @@ class AdapterOptions:
     def is_reloadable(self) -> bool:
         """Whether there is a file that is read again on SIGHUP."""
         files = (self.keys, self.client_secret_key_file, self.tls_cert, self.worker_ca, self.workers_file)
-        others = (self.dispatcher_ca, self.dispatcher_cert, self.usage_log)
-        return any(file is not None for file in (*files, *others))
+        shared = (self.dispatcher_ca, self.dispatcher_cert, self.peer_ca, self.usage_log)
+        return any(file is not None for file in (*files, *shared))
 
     @property
     def proxies(self) -> tuple[Network, ...]:
@@ -453,6 +524,7 @@ class AdapterOptions:
             silence_tail_units=self.silence_tail_units,
             max_append_s=self.max_append_s,
             realtime_wait_s=self.realtime_wait_s,
+            input_transcript_s=self.input_transcript_s,
             interrupts_on_speech=self.live_interrupt == "speech",
         )
 
@@ -500,7 +572,8 @@ _NOT_NEGATIVE = """
     queue_max_wait_s no_worker_grace_s session_limit_audio_s session_limit_video_s
     session_limit_realtime_s connections_per_address opens_per_min_per_address frames_per_s_per_address
     pages_per_min_per_address connections_per_key opens_per_min_per_key silence_tail_units
-    direct_slots_per_caller direct_session_limit_s direct_idle_s
+    direct_slots_per_caller direct_session_limit_s direct_idle_s input_transcript_s
+    journal_s journal_mib
     max_inflight_mib max_cpu max_loop_lag_ms recordings_max_days recordings_max_gib drain_timeout_s
 """.split()
 

@@ -9,7 +9,7 @@ export namespace Realtime {
   /** What a client may send. */
   type ClientEvent = SessionInit | InputAppend | SessionClose;
   /** What the server sends. */
-  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | SessionResumed | ListenDelta | TextDelta | AudioDelta | SessionClosed | ErrorEvent;
+  type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | SessionResumed | SessionMoved | ListenDelta | TextDelta | AudioDelta | SessionClosed | ErrorEvent;
   /** Opens the session. `payload` is required and may be empty. */
   interface SessionInit {
     type: "session.init";
@@ -264,6 +264,12 @@ export namespace Realtime {
     last_event: number;
     /** Messages of the client that the session took; those after them were lost. */
     received: number;
+  }
+  /** The worker of the session was lost or leaves, and another one goes on. No input and no word is lost. */
+  interface SessionMoved {
+    type: "session.moved";
+    /** Seconds in which no unit was answered. */
+    pause_s: number;
   }
   /** The model listens: with `response_id` that response is over, interrupted unless there is a `reason`. */
   interface ListenDelta {
@@ -1103,7 +1109,7 @@ export namespace Duplex {
   /** What a client may send. */
   type ClientEvent = Prepare | AudioChunk | VideoFrame | Pause | Resume | Interrupt | Stop | ClientDiagnostic;
   /** What the server sends. */
-  type ServerEvent = Queued | QueueUpdate | QueueDone | Prepared | SessionResumed | Result | Paused | Resumed | Interrupted | Stopped | Timeout | Error;
+  type ServerEvent = Queued | QueueUpdate | QueueDone | Prepared | SessionResumed | SessionMoved | Result | Paused | Resumed | Interrupted | Stopped | Timeout | Error;
   /** Opens the session. */
   interface Prepare {
     type: "prepare";
@@ -1276,6 +1282,12 @@ export namespace Duplex {
     last_event: number;
     /** Messages of the client that the session took; those after them were lost. */
     received: number;
+  }
+  /** The worker of the session was lost or leaves, and another one goes on. No input and no word is lost. */
+  interface SessionMoved {
+    type: "session.moved";
+    /** Seconds in which no unit was answered. */
+    pause_s: number;
   }
   /** The one answer to a unit, speaking or listening. Times in milliseconds; 0 where nothing applies. */
   interface Result {
@@ -1681,7 +1693,7 @@ export namespace Live {
   /** What a client may send. */
   type ClientEvent = SessionStart | SessionUpdate | AudioAppend | AudioMute | AudioUnmute | InstructionsAppend | ThinkingAppend | CommentaryAppend | SessionClose;
   /** What the server sends. */
-  type ServerEvent = SessionStarted | SessionResumed | SessionUpdated | OutputAudioDelta | OutputTranscriptDelta | AudioMuted | AudioUnmuted | InstructionsAppended | ThinkingAppended | CommentaryAppended | UsageUpdated | SessionClosed | Info | Error;
+  type ServerEvent = SessionStarted | SessionResumed | SessionUpdated | OutputAudioDelta | OutputTranscriptDelta | InputTranscriptDelta | AudioMuted | AudioUnmuted | InstructionsAppended | ThinkingAppended | CommentaryAppended | UsageUpdated | SessionClosed | Info | Error;
   /** Begin. Nothing else may come before `session.started` has answered it. */
   interface SessionStart {
     type: "session.start";
@@ -1934,6 +1946,18 @@ export namespace Live {
     /** On the time line of the session. */
     end_ms: number;
   }
+  /** What the user said, transcribed after a pause; `start_ms` and `end_ms` count the sound of the user. */
+  interface InputTranscriptDelta {
+    type: "session.input_transcript.delta";
+    event_id: string;
+    /** The `event_id` of what it answers, if that had one. */
+    client_event_id?: string;
+    delta: string;
+    /** On the time line of the session. */
+    start_ms: number;
+    /** On the time line of the session. */
+    end_ms: number;
+  }
   /** The model hears silence. */
   interface AudioMuted {
     type: "session.input_audio.muted";
@@ -2046,7 +2070,7 @@ export namespace RealtimeGa {
   /** What a client may send. */
   type ClientEvent = SessionUpdate | AudioAppend | AudioCommit | AudioClear | OutputClear | ItemCreate | ItemRetrieve | ItemTruncate | ItemDelete | ResponseCreate | ResponseCancel;
   /** What the server sends. */
-  type ServerEvent = SessionCreated | SessionResumed | SessionUpdated | ConversationCreated | ItemAdded | ItemDone | ItemRetrieved | ItemTruncated | ItemDeleted | AudioCommitted | AudioCleared | ResponseCreated | ResponseDone | OutputItemAdded | OutputItemDone | ContentPartAdded | ContentPartDone | AudioDelta | AudioDone | TranscriptDelta | TranscriptDone | TextDelta | TextDone | ArgumentsDelta | ArgumentsDone | SpeechStarted | SpeechStopped | TimeoutTriggered | Error;
+  type ServerEvent = SessionCreated | SessionResumed | SessionUpdated | ConversationCreated | ItemAdded | ItemDone | ItemRetrieved | ItemTruncated | ItemDeleted | AudioCommitted | AudioCleared | ResponseCreated | ResponseDone | OutputItemAdded | OutputItemDone | ContentPartAdded | ContentPartDone | AudioDelta | AudioDone | TranscriptDelta | TranscriptDone | TextDelta | TextDone | ArgumentsDelta | ArgumentsDone | SpeechStarted | SpeechStopped | TimeoutTriggered | TranscriptionDelta | TranscriptionCompleted | TranscriptionFailed | Error;
   /** Change what is given, all of it or nothing. */
   interface SessionUpdate {
     type: "session.update";
@@ -2102,8 +2126,9 @@ export namespace RealtimeGa {
     type: "audio/pcma";
     rate?: 8000 | null;
   }
-  /** What writes down what the user says. Nobody does it here: it is accepted and stays off. */
+  /** Transcribes what the user says, beside the conversation. Only `model` has an effect. */
   interface TranscriptionConfig {
+    /** One that transcribes; OpenAI's names, and none, stand for any. */
     model?: string | null;
     language?: string | null;
     languages?: Array<string> | null;
@@ -2386,6 +2411,8 @@ export namespace RealtimeGa {
     tracing: "auto" | Record<string, unknown> | null;
     /** As it was given. */
     reasoning: Record<string, unknown> | null;
+    /** Paths in `session` of what was accepted but is not honoured; absent if there is nothing. */
+    unsupported_fields?: Array<string>;
   }
   /** Sound in both directions. */
   interface AudioResource {
@@ -2395,7 +2422,8 @@ export namespace RealtimeGa {
   /** What is sent. */
   interface InputResource {
     format: Format;
-    transcription?: null;
+    /** As it was given. */
+    transcription: Record<string, unknown> | null;
     /** As it was given. */
     noise_reduction: Record<string, unknown> | null;
     turn_detection: ServerVadResource | SemanticVadResource | null;
@@ -2791,6 +2819,46 @@ export namespace RealtimeGa {
     audio_end_ms: number;
     item_id: string;
   }
+  /** More of what the user said. */
+  interface TranscriptionDelta {
+    type: "conversation.item.input_audio_transcription.delta";
+    event_id: string;
+    item_id: string;
+    /** Always 0. */
+    content_index: number;
+    delta: string;
+  }
+  /** All that the user said, empty for silence. */
+  interface TranscriptionCompleted {
+    type: "conversation.item.input_audio_transcription.completed";
+    event_id: string;
+    item_id: string;
+    /** Always 0. */
+    content_index: number;
+    transcript: string;
+    usage: Duration;
+  }
+  /** What was transcribed. */
+  interface Duration {
+    type: "duration";
+    seconds: number;
+  }
+  /** What the user said has no transcript; what follows may have one. */
+  interface TranscriptionFailed {
+    type: "conversation.item.input_audio_transcription.failed";
+    event_id: string;
+    item_id: string;
+    /** Always 0. */
+    content_index: number;
+    error: Failure;
+  }
+  /** Why there are no words. */
+  interface Failure {
+    type: string;
+    code: string;
+    message: string;
+    param?: null;
+  }
   /** An event was refused, a response failed, or the connection closes. */
   interface Error {
     type: "error";
@@ -2859,8 +2927,9 @@ export namespace TranscriptionGa {
     type: "audio/pcma";
     rate?: 8000 | null;
   }
-  /** What writes down what the user says. Nobody does it here: it is accepted and stays off. */
+  /** Transcribes what the user says, beside the conversation. Only `model` has an effect. */
   interface TranscriptionConfig {
+    /** One that transcribes; OpenAI's names, and none, stand for any. */
     model?: string | null;
     language?: string | null;
     languages?: Array<string> | null;
@@ -3212,7 +3281,7 @@ export namespace TranscriptionGa {
     previous_item_id: string | null;
     item: MessageItem | CallItem | CallOutputItem;
   }
-  /** More of what was said. */
+  /** More of what the user said. */
   interface TranscriptionDelta {
     type: "conversation.item.input_audio_transcription.delta";
     event_id: string;
@@ -3221,7 +3290,7 @@ export namespace TranscriptionGa {
     content_index: number;
     delta: string;
   }
-  /** All that was said, empty for silence. */
+  /** All that the user said, empty for silence. */
   interface TranscriptionCompleted {
     type: "conversation.item.input_audio_transcription.completed";
     event_id: string;
@@ -3231,12 +3300,12 @@ export namespace TranscriptionGa {
     transcript: string;
     usage: Duration;
   }
-  /** What was written down. */
+  /** What was transcribed. */
   interface Duration {
     type: "duration";
     seconds: number;
   }
-  /** What was said could not be written down; what follows still is. */
+  /** What the user said has no transcript; what follows may have one. */
   interface TranscriptionFailed {
     type: "conversation.item.input_audio_transcription.failed";
     event_id: string;

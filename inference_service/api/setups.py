@@ -193,6 +193,8 @@ class TranscribeSetup(_Kind):
     sampling: Sampling
     seed: int
     tenant: Tenant = COMMON
+    is_background: bool = False
+    """Whether its units have no deadline: those of conversations run first."""
 
 
 SessionSetup = DuplexSetup | ChatSetup | TokensSetup | TranscribeSetup

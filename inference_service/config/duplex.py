@@ -39,7 +39,7 @@ class DuplexReader(ConfigReader):
             voice=self._read_voice(speaks=duplex.generate_audio),
             records=self._config.records and self._info.replays_units,
         )
-        self._ignore_if_given("language")
+        self._ignore_if_given("language", "background")
         return setup
 
     @property

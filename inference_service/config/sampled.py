@@ -36,6 +36,8 @@ class SampledReader(ConfigReader):
         self._ignore("duplex", self._config.duplex)
         self._ignore("window", self._config.window)
         self._ignore_if_given("language")  # no model here can be told which it is
+        if self.mode is not Mode.TRANSCRIBE:
+            self._ignore_if_given("background")
         return given.sampling(sampling_defaults(self._info, self.mode))
 
     @property
@@ -91,4 +93,8 @@ class TranscribeReader(SampledReader):
         sampling = self._read_sampling()
         self._ignore_if_given("system_prompt")
         self._ignore("voice", self._config.voice)
-        return TranscribeSetup(sampling, seed)
+        return TranscribeSetup(sampling, seed, is_background=self._config.background)
+
+    def _state(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
+        super()._state(setup, effective)
+        effective.background = cast(TranscribeSetup, setup).is_background

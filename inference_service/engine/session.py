@@ -359,6 +359,11 @@ class Session(ABC, Generic[Prepared]):
         return self.queue.first.arrival if self.queue.first else self.opened
 
     @property
+    def is_background(self) -> bool:
+        """Whether its work waits for that of all other sessions."""
+        return False
+
+    @property
     def due(self) -> float | None:
         """Monotonic seconds at which the work under way should be done; None if it has no deadline."""
         return None
@@ -369,7 +374,10 @@ class Session(ABC, Generic[Prepared]):
 
     @property
     def clip_rows(self) -> int:
-        """Embeddings of the sound in that portion, beyond the second that a unit has anyway."""
+        """Embeddings of the sound in that portion, beyond the second that a unit has anyway.
+
+        Of a replayed unit they are all that it has.
+        """
         return 0
 
     @property

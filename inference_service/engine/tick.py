@@ -17,6 +17,8 @@ from inference_service.engine.session import Session, Stage
 Sessions = Collection[Session[Any]]
 _OPENING_S = 0.005
 """A tick in which opening sessions has taken so long opens no further one."""
+BACKGROUND_S = 0.1
+"""So often a tick has room for work in the background while others have work."""
 _PREPARED = object()
 """Instead of a portion: there is none left."""
 _UNDER_WAY = (Stage.PREFILL, Stage.HEARD, Stage.DECODE, Stage.SPEAK)
@@ -42,6 +44,8 @@ class Tick:
         self._count = 0
         self._urgent: set[Session[Any]] = set()
         self._allowance = 0
+        self._background_at = 0.0
+        """When work in the background is done next, whoever else has some."""
         self._others_s = 0.0
 
     def has_work(self, sessions: Sessions) -> bool:
@@ -61,6 +65,7 @@ class Tick:
         if the model did not run.
         """
         started = self._clock()
+        sessions = self._without_background(sessions, started)
         self._urgent = {session for session in sessions if is_urgent(session.due, started)}
         units_wait = any(session.has_work for session in self._urgent)
         self._allowance, self._others_s = self._share.rows(units_wait=units_wait), 0.0
@@ -96,6 +101,17 @@ class Tick:
         return Ticked(
             self._count, started, ended, len(served), tokens, members, len(speaking), self._others_s
         )
+
+    def _without_background(self, sessions: Sessions, now: float) -> Sessions:
+        """The sessions of a tick: those in the background only where nobody else has work, or where they have
+        not been in one for `BACKGROUND_S`."""
+        others = [session for session in sessions if not session.is_background]
+        if len(others) == len(sessions):
+            return sessions
+        if now < self._background_at and self.has_work(others):
+            return others
+        self._background_at = now + BACKGROUND_S
+        return sessions
 
     def _charge(self, since: float, others: int, everybody: int) -> None:
         """Work without a deadline was so many parts of what has been done since then."""

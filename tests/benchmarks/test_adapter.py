@@ -9,6 +9,7 @@ import numpy as np
 from benchmarks.adapter import codec, live
 from benchmarks.adapter.cost import Chain
 from benchmarks.adapter.report import Goal, Report
+from benchmarks.adapter.resume import Guest
 from benchmarks.load.client import converse, text_frame
 from benchmarks.load.crowd import Crowd
 from benchmarks.load.payload import ANSWER, APPEND, SPEECH
@@ -45,6 +46,23 @@ async def test_clients_count_answers() -> None:
 
     assert (crowd.tally.dropped, crowd.tally.late) == (0, 0)
     assert len(crowd.tally.latencies) == crowd.tally.good
+
+
+async def test_guest_whose_connection_is_cut_comes_back_and_goes_on() -> None:
+    engine = ScriptedEngine(*[speak("Hello")] * 6, slots=1)
+    async with running_worker(engine, slots=1) as worker:
+        async with running_adapter(worker.address, resume_window_s=60) as stage:
+            guest = Guest(int(stage.address.rpartition(":")[2]))
+            await guest.begin()
+            guest.speak()
+            await until(lambda: guest.tally.good == 1)
+            for count in (2, 3):
+                guest.cut()
+                await guest.come_back()
+                guest.speak()
+                await until(lambda count=count: guest.tally.good == count)  # type: ignore[misc]
+            guest.cut()
+    assert len(engine.sessions) == 1
 
 
 async def test_a_talker_hears_an_answer_and_tells_it_from_silence() -> None:

@@ -8,8 +8,10 @@ import tempfile
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from websockets.asyncio.client import connect
 
 import antiphon
 from antiphon.session.duplex import DuplexSession
@@ -18,6 +20,8 @@ from tests.cli.support.processes import Serve, serving, wait_until
 from tests.cli.test_serve import SECOND, one_turn
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import INSTALLED, MISSING
+from tests.support.scrape import Scrape
+from tests.ws_adapter.support.conversation import INIT, append
 
 WORKERS = ("--workers", "2")
 
@@ -177,6 +181,58 @@ def test_several_adapters_on_one_port_share_a_queue_and_all_that_die_come_back(t
         wait_until(lambda: serve.errors.count("is ready again.") == 3, "all are back")
         wait_until(lambda: started_again(serve) == 3, "the status page says so")
         asyncio.run(talk_until_both_serve())
+
+        serve.signal(signal.SIGTERM)
+        assert serve.wait() == 0
+        serve.assert_nothing_left()
+
+
+def forwarded(serve: Serve) -> float:
+    """How many connections the adapters have forwarded to each other."""
+    found = 0.0
+    for address in serve.addresses("Status"):
+        with urllib.request.urlopen(f"{address}metrics", timeout=PATIENCE_S) as answer:
+            scraped = Scrape(answer.read().decode())
+        found += scraped.value("antiphon_resumes_total", outcome="forwarded") or 0.0
+    return found
+
+
+async def lose_and_resume(url: str, times: int) -> None:
+    """One session over as many connections; the kernel chooses the adapter of each."""
+    resume, seen = "", 0
+    while times >= 0:
+        async with asyncio.timeout(PATIENCE_S), connect(url + resume, close_timeout=1) as socket:
+            event: dict[str, Any] = {}
+            if not resume:
+                while event.get("type") != "session.created":
+                    event = json.loads(await socket.recv())
+                    seen += 1
+                    if event["type"] == "session.queue_done":
+                        await socket.send(json.dumps(INIT))
+            else:
+                event = json.loads(await socket.recv())
+                if event.get("error", {}).get("code") == "service_unavailable":
+                    continue  # on a busy machine an adapter may be slow
+                assert (event["type"], event["last_event"]) == ("session.resumed", seen)
+            times -= 1
+            await socket.send(json.dumps(append()))
+            await socket.recv()
+            seen += 1
+            resume = f"&resume={event['resume']['token']}&last_event={seen}"
+            socket.transport.abort()
+
+
+@pytest.mark.skipif(INSTALLED is None, reason=MISSING)
+def test_lost_connection_is_resumed_at_whichever_adapter_the_kernel_chooses(tmp_path: Path) -> None:
+    async def lose_all(url: str) -> None:
+        async with asyncio.timeout(3 * PATIENCE_S):
+            await asyncio.gather(*(lose_and_resume(url, 8) for _ in range(4)))
+
+    options = ("--resume-window-s", "60", "--drain-timeout-s", "1")
+    with serving(tmp_path, "talk", *ADAPTERS, *options) as serve:
+        # Of 32 connections some come to the adapter that does not have their session.
+        asyncio.run(lose_all(serve.address("WebSocket")))
+        assert forwarded(serve) > 0
 
         serve.signal(signal.SIGTERM)
         assert serve.wait() == 0

@@ -32,6 +32,13 @@ def test_a_question_over_websocket(adapter: str, tmp_path: Path) -> None:
         assert file.getnframes() > 0
 
 
+def test_a_question_without_the_sdk(adapter: str, tmp_path: Path) -> None:
+    answer = tmp_path / "answer.pcm"
+    said = run("bare.py", adapter.replace("http", "ws"), str(QUESTION), str(answer))
+    assert said.strip()
+    assert answer.stat().st_size > 0
+
+
 def test_a_question_straight_at_a_worker(worker: str) -> None:
     assert run("direct.py", worker, str(QUESTION)).strip()
 

@@ -1,4 +1,4 @@
-"""What a user of the shipped model meets when its worker fails in the middle of an answer."""
+"""What users of the shipped model meet when its worker fails in mid answer, without a journal."""
 
 import asyncio
 import base64
@@ -53,7 +53,7 @@ async def test_fault_in_mid_turn(fault: str) -> None:
     with shipped_worker(slots=1) as worker:
         async with link_to(worker.target) as link:
             behind = Worker(worker.process, worker.log, link.address)
-            running = running_stack(behind, wait=False)
+            running = running_stack(behind, wait=False, options=("--journal-s", "0"))
             stack = await asyncio.to_thread(running.__enter__)
             try:
                 await stack.until(ready=True)

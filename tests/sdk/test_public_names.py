@@ -35,6 +35,7 @@ SDK = {
     "Interrupted",
     "Listening",
     "Message",
+    "Moved",
     "Part",
     "Prefilled",
     "ProtocolError",

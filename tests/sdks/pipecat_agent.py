@@ -96,7 +96,9 @@ async def converse(
         if turns != "default":
             given = json.loads(turns)
             shape = events.SemanticTurnDetection if given["type"] == "semantic_vad" else events.TurnDetection
-            heard = events.AudioInput(turn_detection=shape(**given))
+            heard = events.AudioInput(
+                transcription=events.InputAudioTranscription(), turn_detection=shape(**given)
+            )
             properties.audio = events.AudioConfiguration(input=heard)
         service = OpenAIRealtimeLLMService(
             api_key=key,

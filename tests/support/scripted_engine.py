@@ -58,6 +58,7 @@ from inference_service.api.setups import (
     TurnInput,
     UnitInput,
     UnitOverrides,
+    UnitRecord,
     Window,
     WindowMode,
 )
@@ -80,6 +81,9 @@ INFO = ModelInfo(
     max_slices=MAX_SLICES,
 )
 
+
+REPLAYING = replace(INFO, replays_units=True)
+"""A model that hears units again together with their records."""
 
 EVERYTHING = replace(INFO, modes=frozenset(Mode), sees=True)
 """A model that can hold every kind of session."""
@@ -238,6 +242,8 @@ class ScriptedSession:
     seen: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
     """The pictures of each duplex unit."""
     overrides: dict[int, UnitOverrides] = field(default_factory=dict)
+    replayed: dict[int, UnitRecord] = field(default_factory=dict)
+    """The records that came with units."""
     rejected: dict[int, Failure] = field(default_factory=dict)
     kept: set[int] = field(default_factory=set)
     """Units whose last token was to be kept."""
@@ -364,7 +370,12 @@ class ScriptedSession:
         return True
 
     def _generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> bool:
-        play = self.script.play(unit)
+        play, given = self.script.play(unit), self.given[unit]
+        if isinstance(given, UnitInput) and given.recorded is not None:
+            self.replayed[unit] = given.recorded
+            end = given.recorded.end
+            self._say(Done(unit, end, None, self._tokens, record=given.recorded, replayed=True))
+            return True
         if play.delay_s and not self._is_due(unit, play.delay_s):
             return False
         is_cancelled = unit <= self._cancelled
@@ -388,6 +399,8 @@ class ScriptedSession:
             self._say(play.fails_session)
         finish = play.finish or Finish.EOS if end in (End.CHUNK, End.TURN) else None
         done = Done(unit, end, finish, self._tokens, self._spent(play.tokens), UnitTimings(total=0.002))
+        if isinstance(self.setup, DuplexSetup) and self.setup.records and end is not End.CONTEXT_FULL:
+            done = replace(done, record=UnitRecord(end, text_draws=unit))
         self._say(replace(done, end=End.FAILED, finish=None, failure=failure) if failure else done)
         return True
 

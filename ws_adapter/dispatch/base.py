@@ -215,6 +215,9 @@ class Dispatcher(Protocol):
     def is_contended(self, pool: str) -> bool:
         """Whether somebody waits for a slot of this pool."""
 
+    def has_spare(self, kind: Kind, need: Need) -> bool:
+        """Whether a slot that serves this is free and nobody waits for it, as far as is known."""
+
     def start(self) -> None:
         """Begins to give slots; called once, on the running event loop."""
 

@@ -159,6 +159,10 @@ class InProcessDispatcher:
         """See `Dispatcher.is_contended`."""
         return pool in self._lines and bool(self._lines[pool].waiting)
 
+    def has_spare(self, kind: Kind, need: Need) -> bool:
+        """See `Dispatcher.has_spare`."""
+        return any(offer.free_slots for offer in self._offers(Wish(kind, need)))
+
     def start(self) -> None:
         """See `Dispatcher.start`: it has begun already."""
 

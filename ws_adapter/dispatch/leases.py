@@ -14,7 +14,16 @@ from ws_adapter.worker.registry import Registry
 
 logger = logging.getLogger(__name__)
 
-_SUSPICIOUS: Final = frozenset({Reason.WORKER_LOST, Reason.ATTACH_TIMEOUT, Reason.LOADING, Reason.DRAINING})
+_SUSPICIOUS: Final = frozenset(
+    {
+        Reason.WORKER_LOST,
+        Reason.ATTACH_TIMEOUT,
+        Reason.LOADING,
+        Reason.DRAINING,
+        Reason.ENGINE_FATAL,
+        Reason.UNIT_TIMEOUT,
+    }
+)
 """After these a worker gets no session until it has answered again."""
 
 _REFUSED_LEASE: Final = frozenset({Reason.LEASE_MISSING, Reason.LEASE_INVALID})

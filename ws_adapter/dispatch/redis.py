@@ -212,6 +212,10 @@ class RedisDispatcher:
         """See `Dispatcher.is_contended`."""
         return pool in self._pools and self._pools[pool].stats.length > 0
 
+    def has_spare(self, kind: Kind, need: Need) -> bool:
+        """See `Dispatcher.has_spare`: it is what Redis said a second ago."""
+        return self._away_at is None and any(offer.free_slots for offer in self._offers(Wish(kind, need)))
+
     def workers_changed(self) -> None:
         """One is ready, or is no longer."""
         self._wake.set()

@@ -17,6 +17,7 @@ from antiphon import semconv
 from antiphon.semconv import (
     Direction,
     DropReason,
+    FailoverOutcome,
     Hop,
     LeaseOutcome,
     Metric,
@@ -90,6 +91,8 @@ class Metrics:
         self.active: Counter[str] = Counter()
         self.detached: Counter[str] = _zero(Kind)
         self.resumes: Counter[ResumeOutcome] = _zero(ResumeOutcome)
+        self.failovers: Counter[FailoverOutcome] = _zero(FailoverOutcome)
+        self.replayed_units = 0
         self.sessions: Counter[tuple[str, str]] = Counter()
         self.rejected: Counter[Rejection] = _zero(Rejection)
         self.errors: Counter[tuple[str, Side]] = _zero((code, _side(code.is_servers)) for code in ErrorCode)
@@ -117,6 +120,8 @@ class Metrics:
         _count(meter, semconv.UNIT_DEADLINE_MISSES, self.misses)
         _count(meter, semconv.SESSIONS, self.sessions)
         _count(meter, semconv.RESUMES, self.resumes)
+        _count(meter, semconv.FAILOVERS, self.failovers)
+        observed_counter(meter, semconv.REPLAYED_UNITS, lambda: [((), self.replayed_units)])
         _count(meter, semconv.REJECTED, self.rejected)
         _count(meter, semconv.ERRORS, self.errors)
         _count(meter, semconv.LEASES, self.lease_outcomes)

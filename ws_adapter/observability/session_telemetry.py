@@ -11,7 +11,15 @@ from types import TracebackType
 from typing import Final
 
 from antiphon import semconv
-from antiphon.semconv import LeaseOutcome, QueueOutcome, Reason, Rejection, SlotState, SlowAction
+from antiphon.semconv import (
+    FailoverOutcome,
+    LeaseOutcome,
+    QueueOutcome,
+    Reason,
+    Rejection,
+    SlotState,
+    SlowAction,
+)
 from antiphon.telemetry.context import parse_traceparent
 from antiphon.telemetry.logs import SessionFields
 from ws_adapter.dispatch.base import Lease
@@ -71,6 +79,10 @@ _WAITS: Final[dict[type[BaseException] | None, QueueOutcome]] = {
 """How a wait without a slot ended; by anything else the session gave up."""
 
 _UNSERVED: Final = frozenset({QueueOutcome.FULL, QueueOutcome.EXPIRED, QueueOutcome.NO_WORKER})
+
+
+_BACKGROUND: Final = "background"
+"""Stands for a dialect in the figures of transcription beside a conversation."""
 
 
 class SessionTelemetry:
@@ -141,6 +153,25 @@ class SessionTelemetry:
         """The client does not read, and is closed."""
         self.metrics.slow_consumers[SlowAction.CLOSED] += 1
 
+    def failed_over(self, outcome: FailoverOutcome, reason: Reason, seconds: float, units: int) -> None:
+        """A failover is over that took so many seconds; the journal has so many units."""
+        self.metrics.failovers[outcome] += 1
+        is_continued = outcome is FailoverOutcome.CONTINUED
+        if is_continued:
+            self.metrics.replayed_units += units
+        is_failed = not is_continued and outcome is not FailoverOutcome.LEFT
+        told = {semconv.ATTR_OUTCOME: outcome.value, semconv.ATTR_REPLAYED: units if is_continued else 0}
+        self.trace.failover(seconds, told, reason if is_failed else "")
+        extra = {
+            "outcome": outcome.value,
+            "reason": reason.value,
+            "seconds": round(seconds, 3),
+            "units": units,
+        }
+        logger.log(
+            logging.ERROR if is_failed else logging.INFO, "failover of the session is over", extra=extra
+        )
+
     def client_context(self, traceparent: str | None, tracestate: str | None) -> None:
         """The client says in an event what it is doing: the span that is open, or the next, links to it."""
         context = parse_traceparent(traceparent, tracestate)
@@ -173,13 +204,39 @@ class SessionTelemetry:
         logger.info("session ended", extra=totals)
 
 
+class BackgroundTelemetry:
+    """Of the transcription beside a conversation, whose slots and units count as any transcription's."""
+
+    kind: Final = Kind.TRANSCRIPTION
+
+    def __init__(self, session: SessionTelemetry) -> None:
+        self.metrics = session.metrics
+        self.clock = session.clock
+        self.trace = session.trace.aside()
+        fields = session.fields
+        self.fields = SessionFields(fields.session_id, trace_id=fields.trace_id, span_id=fields.span_id)
+        self.units = UnitTelemetry(
+            self.metrics, self.trace, self.fields, self.kind, _BACKGROUND, session.clock
+        )
+
+    def slot(self) -> "SlotTelemetry":
+        """For the next slot."""
+        return SlotTelemetry(self)
+
+    def held(self, held: Held) -> None:
+        """It got this slot."""
+        self.units.slot = self.metrics.leases.totals_of(held)
+
+
 class SlotTelemetry:
     """Of one slot at a time, from entering the queue until it is somebody else's: a block round all of it."""
 
-    def __init__(self, session: SessionTelemetry) -> None:
+    def __init__(self, session: SessionTelemetry | BackgroundTelemetry) -> None:
         self._session = session
         self._metrics = session.metrics
         self._clock = session.clock
+        self._has_kept = False
+        """Whether units of a worker that is lost wait for another one."""
         self._begin()
 
     def _begin(self) -> None:
@@ -207,7 +264,7 @@ class SlotTelemetry:
             self._trace.left(outcome, outcome if is_unserved else "", is_ours=is_unserved)
             return
         reason = error.reason if isinstance(error, AttachFailed) else self._lost
-        self._close(reason)
+        self._close(reason, keeps_units=self._has_kept)
         self._metrics.leases.returned(self._held)
         if reason is None:
             outcome_of_lease = LeaseOutcome.RELEASED
@@ -261,22 +318,28 @@ class SlotTelemetry:
 
     def began(self) -> None:
         """It takes units."""
+        self._has_kept = False
         self._trace.began()
 
     # ---------------------------------------------------------------------------------------- its end
 
-    def lost(self, reason: Reason) -> None:
-        """The worker ended the session."""
+    def lost(self, reason: Reason, *, keeps_units: bool = False) -> None:
+        """The worker ended the session; with `keeps_units` another one answers its units."""
         self._lost = reason
-        self._close(reason)
+        self._close(reason, keeps_units=keeps_units)
+        self._has_kept = keeps_units
 
     def given_up(self) -> None:
         """The session leaves; the worker cleans the slot."""
         self._close(None)
 
-    def _close(self, reason: Reason | None) -> None:
+    def _close(self, reason: Reason | None, *, keeps_units: bool = False) -> None:
         """Ends whatever is open, once: later units are those of the next slot."""
         self._trace.over(reason or "", is_ours=is_ours(reason))
+        has_units = self._has_kept
         if self._held is not None and self._held.state is SlotState.ATTACHED:
             self._held.state = SlotState.CLEANING
+            has_units = True
+        if has_units and not keeps_units:
+            self._has_kept = False
             self._session.units.abandoned(reason)

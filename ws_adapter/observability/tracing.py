@@ -128,6 +128,7 @@ class SessionTrace:
     def __init__(self, telemetry: Telemetry, upgrade: Upgrade, attributes: Attributes) -> None:
         self.is_sampled = upgrade.is_sampled
         self.upgrade = upgrade
+        self._telemetry = telemetry
         self.anchor: SpanContext | None = None
         """The latest `session.start`: what all later spans link to."""
         self._related: SpanContext | None = None
@@ -185,6 +186,10 @@ class SessionTrace:
         elif self.is_sampled:
             self._refused.append((time.time_ns(), code))
 
+    def aside(self) -> "SessionTrace":
+        """The spans of what the session does beside its conversation: none of the others links to them."""
+        return SessionTrace(self._telemetry, self.upgrade, self._attributes)
+
     def slot(self) -> "SlotTrace":
         """For the next slot of the session."""
         return SlotTrace(self)
@@ -216,6 +221,15 @@ class SessionTrace:
             span.add_link(unit)
         span.end()
         self._group = None
+
+    def failover(self, since_s: float, attributes: Attributes, error: str) -> None:
+        """The span of a failover that is over, where the session is traced; `error` is why it failed."""
+        if not self.is_sampled:
+            return
+        span = self._start(semconv.SPAN_FAILOVER, None, since_s, {**self._attributes, **attributes})
+        if error:
+            _fail(span, error, is_ours=True)
+        span.end()
 
     # -------------------------------------------------------------------------------------------- the end
 

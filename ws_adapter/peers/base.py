@@ -40,6 +40,8 @@ class Peer(Struct, frozen=True):
     cpu_cores: float = 0.0
     is_ready: bool = False
     is_draining: bool = False
+    forward: str = ""
+    """Where it takes connections that other adapters forward; empty where it takes none."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,10 @@ UNCOUNTED: Final = Admitted(lambda: None)
 class Peers(Protocol):
     """All adapters of a cluster, seen from one of them."""
 
+    @property
+    def adapter_id(self) -> str:
+        """That of this one; empty where it is alone."""
+
     def start(self) -> None:
         """Tells them of this one from now on."""
 
@@ -71,6 +77,8 @@ class Peers(Protocol):
 
 class Alone:
     """An adapter that shares nothing: what it counts itself is all there is."""
+
+    adapter_id: Final = ""
 
     def start(self) -> None:
         """There is nobody to be told."""

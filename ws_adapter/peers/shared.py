@@ -89,7 +89,7 @@ class RedisPeers:
         newcomer of whom Redis said nothing. Times in seconds."""
         self._client = client
         self._task: asyncio.Task[None] | None = None
-        self._adapter_id = adapter_id
+        self.adapter_id: Final = adapter_id
         self._about = about
         self._counted_alone = counted_alone
         self._prefix = prefix
@@ -144,7 +144,7 @@ class RedisPeers:
             self._task = None
             with suppress(*_FAILURES):
                 async with asyncio.timeout(self._ask_s):
-                    await self._call("leave", self._adapter_id)
+                    await self._call("leave", self.adapter_id)
         await disconnect(self._client)
 
     async def _run(self) -> None:
@@ -252,7 +252,7 @@ class RedisPeers:
             message = {"is_all": not self._is_known, "held": held, "newcomers": demands}
             self._changed = set()
             known, *answers = await self._call(
-                "meet", self._adapter_id, self._life_ms, about, _encode(message)
+                "meet", self.adapter_id, self._life_ms, about, _encode(message)
             )
             if known:
                 return [int(answer) for answer in answers]

@@ -1,17 +1,15 @@
 """The socket of a session that may lose its connection: another connection takes its place.
 
 The number of an event is the count of text messages that the session has sent so far, this one included.
-What was sent last is kept, so that a client that comes back gets what it missed.
+`ReplayBuffer` keeps the last of them, so that a client that comes back gets what it missed.
 """
 
 import asyncio
 import hmac
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from itertools import islice
 from typing import Final, Protocol
 
 from ws_adapter.process.clock import Clock, Timer
@@ -20,15 +18,12 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.protocol.wire.events import ResumeOffer, SessionResumed
+from ws_adapter.resume.buffer import Parts, ReplayBuffer, ReplayBuffers
 from ws_adapter.resume.tokens import holder_of
 from ws_adapter.web.message import Disconnected, Message
 from ws_adapter.web.rate_limit import Bucket
 from ws_adapter.web.routes import Selection
 from ws_adapter.web.websocket import PublicConnection
-
-MOST_EVENTS: Final = 1024
-MOST_BYTES: Final = 2**20
-"""What is kept for one session: more than the buffers of the transport and of the kernel hold unsent."""
 
 SLOT_KEPT_S: Final = 5.0
 """How long a detached session keeps its slot while others wait for one."""
@@ -60,12 +55,9 @@ class Owner(Protocol):
 class Registry(Protocol):
     """Where a connection is found by its token."""
 
-    kept_bytes: int
-    """Of what all sessions keep."""
-
     @property
-    def most_bytes(self) -> int:
-        """Bytes that one session may keep."""
+    def buffers(self) -> ReplayBuffers:
+        """What is kept for all sessions."""
 
     def offer(self, connection: "ResumableConnection") -> ResumeOffer:
         """Make the token of a session, which replaces the last one."""
@@ -100,8 +92,6 @@ class ResumableConnection:
         self.holder: Final = holder_of(connection.key.hash if connection.key is not None else None)
         """Whose key a connection needs that resumes it."""
         self._selection = selection
-        self.sent = 0
-        """Events that were sent."""
         self.received = 0
         """Messages that the session took."""
         self.is_detached = False
@@ -118,8 +108,7 @@ class ResumableConnection:
         self._clock = clock
         self._window_s = window_s
         self._resumes = Bucket(RESUMES_BURST, RESUMES_PER_S, clock.now)
-        self._kept: deque[tuple[bytes, ...]] = deque()
-        self._kept_bytes = 0
+        self._buffer = ReplayBuffer(registry.buffers)
         self._owner: Owner | None = None
         self._context = copy_context()
         """In which the session runs, for what it logs."""
@@ -181,6 +170,8 @@ class ResumableConnection:
     def rotate(self, nonce: bytes) -> None:
         """Take the nonce of a new token."""
         self._nonce = nonce
+        if not self._is_over:
+            self._buffer.open()
 
     # ------------------------------------------------------------------------- as a session uses it
 
@@ -224,7 +215,7 @@ class ResumableConnection:
         """See `PublicConnection.send_text`."""
         if self.is_detached or self._is_over:
             await self.until_attached()
-        self._keep(parts)
+        self._buffer.add(parts)
         try:
             await self._connection.send_text(*parts)
         except Disconnected:
@@ -235,7 +226,7 @@ class ResumableConnection:
         """See `PublicConnection.write_text`."""
         if self.is_detached or not self._connection.write_text(*parts):
             return False
-        self._keep(parts)
+        self._buffer.add(parts)
         return True
 
     async def close(self, code: int = CloseCode.NORMAL, reason: str = "") -> None:
@@ -298,9 +289,7 @@ class ResumableConnection:
         self._stop_timer()
         self._registry.forget(self)
         self.is_detached = False
-        self._registry.kept_bytes -= self._kept_bytes
-        self._kept_bytes = 0
-        self._kept.clear()
+        self._buffer.close()
         self._leave()
         self._changed.set()
 
@@ -331,24 +320,23 @@ class ResumableConnection:
 
         False if that is not kept any more, or was never sent: then the session is over.
         """
-        missed = self.sent - last_event if last_event is not None else -1
-        if not 0 <= missed <= len(self._kept):
+        missed = self._buffer.after(last_event) if last_event is not None else None
+        if last_event is None or missed is None:
             self.abort()
             return False
         self._used_nonce, self._received_before = nonce, self.received
-        self._context.run(self._go_on, connection, missed)
+        self._context.run(self._go_on, connection, last_event, missed)
         connection.when_lost(partial(self._lost, connection))
         return True
 
-    def _go_on(self, connection: PublicConnection, missed: int) -> None:
+    def _go_on(self, connection: PublicConnection, last_event: int, missed: Iterator[Parts]) -> None:
         old, was_detached = self._connection, self.is_detached
         self._connection, self.is_detached = connection, False
         self._stop_timer()
         self._registry.attached(self)
-        last_event = self.sent - missed
         resumed = SessionResumed(resume=self.offer(), last_event=last_event, received=self.received)
         connection.write_text(encode(resumed))
-        for parts in islice(self._kept, len(self._kept) - missed, None):
+        for parts in missed:
             connection.write_text(*parts)
         connection.hold(self._is_held)
         connection.when_flooding(self._on_flood)
@@ -371,27 +359,6 @@ class ResumableConnection:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    # ------------------------------------------------------------------------------------ keeping
-
-    def _keep(self, parts: tuple[bytes, ...]) -> None:
-        self.sent += 1
-        if self._is_over or not self._nonce:
-            return
-        kept, size = self._kept, sum(map(len, parts))
-        kept.append(parts)
-        self._kept_bytes += size
-        self._registry.kept_bytes += size
-        if self._kept_bytes > self._registry.most_bytes or len(kept) > MOST_EVENTS:
-            self._trim()
-
-    def _trim(self) -> None:
-        """Forget the oldest events, and never the last one."""
-        kept, registry = self._kept, self._registry
-        while len(kept) > 1 and (self._kept_bytes > registry.most_bytes or len(kept) > MOST_EVENTS):
-            size = sum(map(len, kept.popleft()))
-            self._kept_bytes -= size
-            registry.kept_bytes -= size
 
 
 async def _close(old: PublicConnection) -> None:

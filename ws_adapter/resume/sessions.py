@@ -7,16 +7,14 @@ from typing import Final
 from antiphon.semconv import ResumeOutcome
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.protocol.wire.events import ResumeOffer
-from ws_adapter.resume.connection import MOST_BYTES, ResumableConnection
+from ws_adapter.resume.buffer import ReplayBuffers
+from ws_adapter.resume.connection import ResumableConnection
 from ws_adapter.resume.tokens import NONCE_BYTES, ResumeTokens
 
 logger = logging.getLogger(__name__)
 
 MOST_DETACHED: Final = 1024
 """Sessions that may be without a connection; one more ends the one that lost its connection first."""
-
-MOST_KEPT_BYTES: Final = 128 * 2**20
-"""Of events that all sessions keep: beyond it, each keeps no more than its share."""
 
 _NO_NONCE: Final = bytes(NONCE_BYTES)
 
@@ -25,20 +23,13 @@ class ResumableSessions:
     """The registry. A session is in it from its first token to its end."""
 
     def __init__(self, tokens: ResumeTokens, metrics: Metrics, window_s: float) -> None:
-        self.kept_bytes = 0
+        self.buffers: Final = ReplayBuffers()
         self._tokens = tokens
         self._metrics = metrics
         self._window_s = window_s
         self._sessions: dict[str, ResumableConnection] = {}
         self._detached: dict[ResumableConnection, None] = {}
         """Those without a connection, the one that lost it first at the front."""
-
-    @property
-    def most_bytes(self) -> int:
-        """Bytes that one session may keep."""
-        if self.kept_bytes <= MOST_KEPT_BYTES:
-            return MOST_BYTES
-        return min(MOST_BYTES, MOST_KEPT_BYTES // max(1, len(self._sessions)))
 
     def offer(self, connection: ResumableConnection) -> ResumeOffer:
         """Make the token of a session, which replaces the last one."""

@@ -1,11 +1,14 @@
 """Resume tokens: what a client shows to get its session back over another connection.
 
 A token is `rs_`, then base64url of an HMAC-SHA256 and of what that signs: a version, the first half of the
-hash of the key that the session was opened with, a nonce, and the id of the session. The nonce is new at
-every resume, and a session knows only its last one: a token opens a session once.
+hash of the key that the session was opened with, a nonce, a mark of the adapter that has the session, and the
+id of the session. The nonce is new at every resume, and a session knows only its last one: a token opens a
+session once. The mark is an HMAC of the nonce and the adapter's id: only adapters can tell whose it is, and
+two tokens of one adapter have nothing in common.
 """
 
 import hashlib
+import hmac
 import secrets
 import struct
 from collections.abc import Sequence
@@ -20,8 +23,9 @@ LONGEST_TOKEN: Final = 256
 
 NONCE_BYTES: Final = 16
 
-_VERSION: Final = 1
-_HEAD: Final = struct.Struct(f"!B16s{NONCE_BYTES}s")
+_MARK_BYTES: Final = 8
+_VERSION: Final = 2
+_HEAD: Final = struct.Struct(f"!B16s{NONCE_BYTES}s{_MARK_BYTES}s")
 _NOBODY: Final = bytes(16)
 
 
@@ -32,14 +36,17 @@ class Claim(NamedTuple):
     holder: bytes
     """The first half of the hash of a key; zeros where no key was needed."""
     nonce: bytes
+    mark: bytes
+    """Of the adapter that has the session."""
 
 
 class ResumeTokens:
     """Makes and reads them."""
 
-    def __init__(self, keys: Sequence[bytes] = ()) -> None:
+    def __init__(self, keys: Sequence[bytes] = (), adapter_id: str = "") -> None:
         """The first of `keys` signs, and all of them verify; without one a key is made that nobody else
-        has."""
+        has. Tokens that are made here lead to the adapter with this id."""
+        self._adapter_id = adapter_id
         self.use(keys or (secrets.token_bytes(32),))
 
     def use(self, keys: Sequence[bytes]) -> None:
@@ -49,7 +56,8 @@ class ResumeTokens:
     def make(self, session_id: str, holder: bytes) -> tuple[str, bytes]:
         """Make a token; return it with its nonce."""
         nonce = secrets.token_bytes(NONCE_BYTES)
-        told = _HEAD.pack(_VERSION, holder, nonce) + session_id.encode()
+        mark = _mark(self._keys[0], nonce, self._adapter_id)
+        told = _HEAD.pack(_VERSION, holder, nonce, mark) + session_id.encode()
         return signed(PREFIX, self._keys[0], told), nonce
 
     def read(self, value: str) -> Claim | None:
@@ -57,10 +65,23 @@ class ResumeTokens:
         told = verified(PREFIX, self._keys, value, LONGEST_TOKEN)
         if told is None:
             return None
-        version, holder, nonce = _HEAD.unpack_from(told)
-        if version != _VERSION:
-            return None
-        return Claim(told[_HEAD.size :].decode(), holder, nonce)
+        if told[:1] != bytes((_VERSION,)):
+            return None  # of an adapter of another version
+        _, holder, nonce, mark = _HEAD.unpack_from(told)
+        return Claim(told[_HEAD.size :].decode(), holder, nonce, mark)
+
+    def is_of(self, claim: Claim, adapter_id: str) -> bool:
+        """Whether the adapter with this id made a token."""
+        marks = [_mark(key, claim.nonce, adapter_id) for key in self._keys]
+        return any([hmac.compare_digest(mark, claim.mark) for mark in marks])
+
+    def is_own(self, claim: Claim) -> bool:
+        """Whether it was made here."""
+        return self.is_of(claim, self._adapter_id)
+
+
+def _mark(key: bytes, nonce: bytes, adapter_id: str) -> bytes:
+    return hmac.digest(key, b"adapter\0" + nonce + adapter_id.encode(), "sha256")[:_MARK_BYTES]
 
 
 def holder_of(key_hash: str | None) -> bytes:

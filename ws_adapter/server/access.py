@@ -16,6 +16,7 @@ from websockets.http11 import Request, Response
 
 from antiphon.network import Address
 from antiphon.semconv import Rejection
+from ws_adapter.forwarding.introduction import Introductions
 from ws_adapter.options import ANY_ORIGIN, AdapterOptions
 from ws_adapter.peers.base import Alone, Peers, Refused
 from ws_adapter.process.clock import Clock
@@ -144,7 +145,8 @@ class Access:
         elif in_environment is not None:
             signing_keys = parse_signing_keys(in_environment, SOURCE)
         self.client_secrets: Final = ClientSecrets(signing_keys, clock)
-        self.resume_tokens: Final = ResumeTokens(signing_keys)
+        self.resume_tokens: Final = ResumeTokens(signing_keys, self._peers.adapter_id)
+        self.introductions: Final = Introductions(signing_keys)
         self._in_query = options.auth_query
         self._has_warned_of_proxy = False
         self._clock = clock
@@ -181,6 +183,7 @@ class Access:
             keys = read_signing_keys(self._signing_key_file)
             self.client_secrets.use(keys)
             self.resume_tokens.use(keys)
+            self.introductions.use(keys)
 
     def end_of(self, key: Key | None) -> Verdict | None:
         """Return why the key that somebody came in with no longer counts; None if it does."""

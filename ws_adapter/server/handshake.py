@@ -157,6 +157,7 @@ _REJECTIONS: Final = {
     errors.NO_WORKER: Rejection.FULL,
     errors.RESUME_FAILED: Rejection.RESUME,
     errors.RESUMES_FLOOD: Rejection.RATE,
+    errors.OWNER_UNREACHABLE: Rejection.RESUME,
 }
 """What is counted for those who are told after the upgrade why they are not let in."""
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 import socket
+import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,8 +20,10 @@ from antiphon import semconv
 from antiphon.listening import bind_all
 from antiphon.semconv import Rejection
 from antiphon.telemetry.logs import SessionFields, session_log
-from antiphon.telemetry.port import NOWHERE, stop_listening
+from antiphon.telemetry.port import stop_listening
 from ws_adapter.dispatch.base import Priority
+from ws_adapter.forwarding.acceptor import PeerAcceptor
+from ws_adapter.forwarding.forwarder import Forwarder
 from ws_adapter.observability.metrics import Metrics, known_reason
 from ws_adapter.observability.session_telemetry import SessionTelemetry
 from ws_adapter.options import AdapterOptions
@@ -75,6 +78,14 @@ PING_S: Final = 20.0
 BODY_TIMEOUT_S: Final = 60.0
 """Within which the body of a request for a session has to come."""
 
+BACKLOG: Final = 1024
+"""Connections that the kernel holds until they are accepted; beyond them a Unix socket refuses, and TCP makes
+clients wait a second."""
+
+ACCEPTED_AT_ONCE: Final = 4
+"""Connections that one pass of the event loop accepts: each costs 0.6 ms up to its session, and units of all
+sessions wait for the pass."""
+
 RECEIVE_QUEUE: Final = 4
 SEND_BUFFER_BYTES: Final = 128 * 1024
 """The kernel's share of what is sent and not yet read: what is hidden there cannot be taken back."""
@@ -82,7 +93,7 @@ SEND_BUFFER_BYTES: Final = 128 * 1024
 SPREAD_S: Final = 30.0
 """Sessions that outlast the drain end one after another over this time, so that clients return one by one."""
 
-_PASSES: Final = 8
+_PASSES: Final = 8 + BACKLOG // ACCEPTED_AT_ONCE
 """More than the passes of the event loop from a connection that waits to its handshake."""
 
 _LOOK_S: Final = 0.01
@@ -106,8 +117,14 @@ class PublicServer:
         resumables: ResumableSessions,
         certificate: Certificate | None = None,
         recorder: Recorder | None = None,
+        forwarder: Forwarder | None = None,
+        acceptor: PeerAcceptor | None = None,
     ) -> None:
-        """With a certificate it listens for TLS as well; with a recorder it records every session."""
+        """With a certificate it listens for TLS as well; with a recorder it records every session.
+
+        Where there are other adapters, `forwarder` has the connections of their sessions, and those that they
+        forward come by `acceptor`.
+        """
         self._services = services
         options = services.options
         self._access = access
@@ -117,6 +134,10 @@ class PublicServer:
         self._resumables = resumables
         self._certificate = certificate
         self._recorder = recorder
+        self._forwarder = forwarder
+        self._acceptor = acceptor
+        self._peer_servers: list[Server] = []
+        """What other adapters forward comes as long as sessions go on."""
         self._mode = Mode(options.default_realtime_mode)
         self._machines = MachineMaker(services.clock)
         self._arriving = Arriving(options.max_inflight_bytes)
@@ -140,6 +161,14 @@ class PublicServer:
         Raises `CannotListen`.
         """
         options = self._options
+        if self._acceptor is not None:
+            for sock in self._acceptor.take_sockets():
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+                self._peer_servers.append(
+                    await self._serve_on(
+                        sock, self._acceptor.context, introduction=self._acceptor.introduction
+                    )
+                )
         addresses = [f"http://{await self._listen(options.host, options.port, None)}"]
         if self._certificate is not None:
             host = options.tls_host or options.host
@@ -155,23 +184,29 @@ class PublicServer:
             for sock in sockets:
                 # Connections inherit it.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-                self._servers.append(await self._serve_on(sock, certificate))
+                context = certificate.context if certificate is not None else None
+                self._servers.append(await self._serve_on(sock, context, forward=self._forward))
         except OSError as error:
             raise CannotListen("--tls-port" if certificate else "--port", host, port, error) from error
         host, port = sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    async def _serve_on(self, sock: socket.socket, certificate: Certificate | None) -> Server:
+    def _forward(self, connection: PublicConnection) -> bool:
+        return self._forwarder is not None and self._forwarder.take(connection)
+
+    async def _serve_on(self, sock: socket.socket, context: ssl.SSLContext | None, **how: Any) -> Server:
+        """`how` a connection is forwarded or introduced: see `PublicConnection`."""
         tls: dict[str, Any] = {}
-        if certificate is not None:
+        if context is not None:
             tls = {
-                "ssl": certificate.context,
+                "ssl": context,
                 "ssl_handshake_timeout": OPEN_TIMEOUT_S,
                 "ssl_shutdown_timeout": CLOSE_TIMEOUT_S,
             }
-        return await serve(
+        server = await serve(
             self._serve,
             sock=sock,
+            backlog=ACCEPTED_AT_ONCE,  # asyncio accepts as many in a pass as the kernel may hold
             process_request=self._open,
             process_response=_finish_response,
             select_subprotocol=_select_subprotocol,
@@ -191,9 +226,12 @@ class PublicServer:
                 answer=self._answer,
                 coming=self._coming,
                 open_session=self._take_request,
+                **how,
             ),
             **tls,
         )
+        sock.listen(BACKLOG)
+        return server
 
     async def drain(self) -> None:
         """Turns newcomers and waiting clients away; lets sessions go on for `drain_timeout_s`, then ends
@@ -239,13 +277,18 @@ class PublicServer:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._empty.wait()
-        for server in self._servers:
+        if self._forwarder is not None:
+            await self._forwarder.close()
+        servers = [*self._servers, *self._peer_servers]
+        for server in servers:
             server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         for request in self._requests.values():
             request.abort()
         if self._requests:
             await asyncio.wait(list(self._requests))
-        for server in self._servers:
+        for server in servers:
             await server.wait_closed()
 
     def _stop_admitting(self) -> None:
@@ -287,9 +330,7 @@ class PublicServer:
 
     async def _respond(self, connection: PublicConnection, request: HttpRequest) -> Response | None:
         """An HTTP answer, or None to upgrade to a WebSocket."""
-        # There is none if the client left before its connection was accepted.
-        peer, *_ = connection.remote_address or (NOWHERE,)
-        caller = self._access.caller(request, peer)
+        caller = self._access.caller(request, connection.peer)
         found = self._select(request)
         try:
             if found is None or not request.wants_websocket:
@@ -344,9 +385,9 @@ class PublicServer:
         Raises `Disconnected`.
         """
         request = connection.http_request
-        peer, *_ = connection.remote_address or (NOWHERE,)
+        caller = self._access.caller(request, connection.peer)
         try:
-            await self._handshake.enter(connection, request, self._access.caller(request, peer), COMPLETING)
+            await self._handshake.enter(connection, request, caller, COMPLETING)
         except Denied as denied:
             self._handshake.rejected(denied.reason)
             return openai_errors.renamed(denied.response)
@@ -414,7 +455,7 @@ class PublicServer:
         assert connection.request is not None
         asked = resume_request(connection.request.path)
         if isinstance(selection, Selection):
-            if (verdict := self._access.end_of(connection.key)) is not None:
+            if (verdict := self._access.end_of(connection.key) or connection.verdict) is not None:
                 selection = Misdirected(selection.dialect, verdict)
             elif asked is not None:
                 if (refused := self._resume(connection, asked)) is None:
@@ -530,8 +571,7 @@ class PublicServer:
 
     def _describe(self, connection: PublicConnection | HttpSocket) -> Client:
         assert connection.request is not None
-        peer, *_ = connection.remote_address or (NOWHERE,)
-        address = self._access.caller(connection.request, peer).address
+        address = self._access.caller(connection.request, connection.peer).address
         agents = connection.request.headers.get_all("User-Agent")
         return Client(
             str(address),

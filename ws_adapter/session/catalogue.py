@@ -54,12 +54,13 @@ def narrowed(known: Catalogue, mode: Mode | None, rights: Rights, slot: str | No
     where one of them is not served.
     """
     pools = [_within(pool, rights) for pool in known.pools if rights.allows_model(pool.model)]
+    transcribes = any(Mode.TRANSCRIPTION in pool.capabilities.modes for pool in pools)
     if mode is not None:
         able = [pool for pool in pools if mode in pool.capabilities.modes]
         if not able and mode in _DUPLEX:
             able = [pool for pool in pools if _DUPLEX & pool.capabilities.modes]
         pools = able
-    return Catalogue(tuple(pools), next((pool for pool in pools if pool.name == slot), None))
+    return Catalogue(tuple(pools), next((pool for pool in pools if pool.name == slot), None), transcribes)
 
 
 def _within(pool: Pool, rights: Rights) -> Pool:

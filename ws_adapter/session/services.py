@@ -1,6 +1,6 @@
 """What all sessions of a server have in common."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ws_adapter.detection.detector import Detector
 from ws_adapter.dispatch.base import Dispatcher
@@ -8,14 +8,15 @@ from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.load import Load
 from ws_adapter.session.readers import Readers
+from ws_adapter.session.spare_slots import SpareSlots
 from ws_adapter.usage.accounts import Accounts
+from ws_adapter.worker.journal import Journals
 from ws_adapter.worker.registry import Registry
 
 
 @dataclass(slots=True)
 class Services:
-    """Where slots come from, what the process can bear, who reads what is long, who hears speech, and who
-    counts what is used."""
+    """Services that all sessions of a server share."""
 
     options: AdapterOptions
     """Replaced when settings are read again; a session keeps those it began with."""
@@ -25,4 +26,6 @@ class Services:
     load: Load
     readers: Readers
     detector: Detector
+    journals: Journals
     accounts: Accounts
+    spare_slots: SpareSlots = field(default_factory=SpareSlots)

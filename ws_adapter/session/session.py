@@ -12,12 +12,13 @@ from antiphon.semconv import Reason
 from ws_adapter.detection.detector import Listener
 from ws_adapter.dispatch.base import Need
 from ws_adapter.observability.metrics import DISCONNECTED
-from ws_adapter.observability.session_telemetry import SessionTelemetry
+from ws_adapter.observability.session_telemetry import BackgroundTelemetry, SessionTelemetry
 from ws_adapter.process.clock import Timer
 from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
     Become,
+    CancelTranscription,
     CancelUnits,
     CloseSocket,
     Detect,
@@ -34,17 +35,20 @@ from ws_adapter.protocol.core.actions import (
     RunUnit,
     Send,
     TakeSlot,
+    Transcribe,
     Withdraw,
 )
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Machine, Place
 from ws_adapter.protocol.core.signals import Piece, Prefilled, Ready, Signal, UnitDone
+from ws_adapter.protocol.core.transcription import InputTranscript
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.discretion import where
 from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
 from ws_adapter.protocol.wire.limits import events_window
 from ws_adapter.recording.recorder import Recording
 from ws_adapter.resume.connection import ResumableConnection
+from ws_adapter.session.background import Background
 from ws_adapter.session.catalogue import SessionCatalogue
 from ws_adapter.session.outbox import Bounds, Outbox
 from ws_adapter.session.pausable_clock import PausableClock
@@ -52,7 +56,7 @@ from ws_adapter.session.services import Services
 from ws_adapter.session.slot import Identity, Slot, SlotSource
 from ws_adapter.session.socket import ClientSocket
 from ws_adapter.web.message import Disconnected, Message
-from ws_adapter.worker.session_streams import SessionStreams, is_large, prefill_bytes
+from ws_adapter.worker.session_streams import is_large, prefill_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +133,8 @@ class Session:
         """Gives the newest unit to the worker, and those before it, while one of them is made into bytes."""
         self._listener: Listener | None = None
         """Hears speech for the machine, from the first time that it asks for it."""
+        self._background: Background | None = None
+        """Transcribes for the machine, from the first time that it asks for it."""
         self._slot: Slot | None = None
         """The one that the machine has, or waits for."""
         self._slots: list[Slot] = []
@@ -174,12 +180,16 @@ class Session:
             self._machine.disconnected()
             if self._listener is not None:
                 self._listener.close()
+            if self._background is not None:
+                self._background.close()
             self._hold()
             self._arm(self._machine.deadline)
             self._leave_slot()
             writer.cancel()
             tasks = [writer, *(task for task in (self._closing, self._reading) if task is not None)]
             await asyncio.gather(*tasks, *(slot.over() for slot in self._slots), return_exceptions=True)
+            if self._background is not None:
+                await self._background.over()
             self._outbox.end()
             if self._recording is not None:
                 self._recording.end(self._end, self._worker)
@@ -225,16 +235,16 @@ class Session:
         match action:
             case Send():
                 self._tell(action)
-            case RunUnit() | RunTurn() | RunSegment() if self._streams is not None:
-                self._run(action, self._streams)
+            case RunUnit() | RunTurn() | RunSegment() if self._slot is not None and self._slot.takes_units:
+                self._run(action, self._slot)
             case TakeSlot():
                 self._take_slot(action.model)
             case LeaveSlot():
                 self._leave_slot()
-            case CancelUnits() if self._streams is not None:
-                self._streams.cancel(action.unit)
-            case Rewind() if self._streams is not None:
-                self._streams.rewind(action.unit, action.heard_samples)
+            case CancelUnits() if self._slot is not None:
+                self._slot.cancel(action.unit)
+            case Rewind() if self._slot is not None:
+                self._slot.rewind(action.unit, action.heard_samples)
             case OpenWorkerSession() if self._slot is not None:
                 if self._catalogue.allows(action.setup):
                     self._slot.open(action.setup)
@@ -246,6 +256,8 @@ class Session:
                 self._is_full = action.is_held
             case Detect():
                 self._detect(action)
+            case Transcribe() | CancelTranscription():
+                self._transcribe(action)
             case Withdraw():
                 taken = self._outbox.withdraw(action.response_id)
                 self._perform(self._machine.withdrawn(taken))
@@ -258,26 +270,28 @@ class Session:
             case CloseSocket():
                 self._end = action.reason
                 self._leave_slot()
+                if self._background is not None:
+                    self._background.close()
                 self._closing = asyncio.create_task(self._close(action, self._patience_s))
 
-    def _run(self, run: Run, streams: SessionStreams) -> None:
+    def _run(self, run: Run, slot: Slot) -> None:
         """Gives a unit to the worker; what is large is made into bytes beside the loop."""
         traceparent = self._telemetry.units.ran(run)
         if self._sending is None and not is_large(run):
-            streams.run(run, traceparent)
+            slot.run(run, traceparent)
         else:
-            self._sending = asyncio.create_task(self._send_large(self._sending, run, streams, traceparent))
+            self._sending = asyncio.create_task(self._send_large(self._sending, run, slot, traceparent))
 
     async def _send_large(
-        self, before: asyncio.Task[None] | None, run: Run, streams: SessionStreams, traceparent: str
+        self, before: asyncio.Task[None] | None, run: Run, slot: Slot, traceparent: str
     ) -> None:
         """In the order of the units."""
         try:
             if before is not None:
                 await before
             message = await self._services.readers.do(lambda: prefill_bytes(run, traceparent), has_slot=True)
-            if self._streams is streams:
-                streams.run(run, traceparent, message)
+            if self._slot is slot:
+                slot.run(run, traceparent, message)
         except Exception:
             self.failed()
         finally:
@@ -292,11 +306,25 @@ class Session:
     def _detected(self, scores: Sequence[float]) -> None:
         self._perform(self._machine.detected(scores, self._clock.now()))
 
+    def _transcribe(self, action: Transcribe | CancelTranscription) -> None:
+        if self._background is None:
+            telemetry = BackgroundTelemetry(self._telemetry)
+            self._background = Background(
+                self._identity, self._services, telemetry, self._catalogue, self._transcribed
+            )
+        self._background.do(action)
+
+    def _transcribed(self, item: Transcribe, news: InputTranscript) -> None:
+        if not self._machine.is_over:
+            self._perform(item.tell(news, self._clock.now()))
+
     def _hold(self) -> None:
         """Counts the input that waits, or is at the worker, among what all sessions hold."""
         held = self._machine.held_bytes
         if self._listener is not None:
             held += self._listener.held_bytes
+        if self._background is not None and not self._machine.is_over:
+            held += self._background.held_bytes
         self._load.inflight_bytes += held - self._held
         self._held = held
 
@@ -335,7 +363,7 @@ class Session:
 
     def others_wait(self) -> bool:
         """Whether somebody waits for a slot such as this session holds."""
-        pool = self._slot.pool if self._slot is not None else None
+        pool = self._slot.pool if self._slot is not None and not self._slot.is_moving else None
         return pool is not None and self._services.dispatcher.is_contended(pool)
 
     def failed(self) -> None:
@@ -433,7 +461,7 @@ class Session:
         try:
             while apart := next((action for action in actions if isinstance(action, Apart)), None):
                 self._perform([action for action in actions if action is not apart])
-                then = await self._services.readers.do(apart.work, has_slot=self._streams is not None)
+                then = await self._services.readers.do(apart.work, has_slot=self._has_worker)
                 actions = then(self._clock.now())
             self._finish(actions, message, is_lost)
         except Exception:
@@ -526,8 +554,8 @@ class Session:
     # ---------------------------------------------------------------------------------- the slot
 
     @property
-    def _streams(self) -> SessionStreams | None:
-        return self._slot.streams if self._slot is not None else None
+    def _has_worker(self) -> bool:
+        return self._slot is not None and self._slot.takes_units
 
     def _take_slot(self, model: str) -> None:
         need = Need(model=model, models=self._catalogue.models)
@@ -552,6 +580,11 @@ class Session:
         self._worker = worker
         self._catalogue.pool = self._slot.pool if self._slot is not None else None
         self._perform(self._machine.granted(self._clock.now()))
+
+    def reattached(self, worker: str) -> None:
+        """See `Holder`."""
+        self._worker = worker
+        self._catalogue.pool = self._slot.pool if self._slot is not None else None
 
     def displaced(self) -> None:
         """See `Holder`."""

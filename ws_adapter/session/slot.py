@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from antiphon.semconv import Reason
+from antiphon.semconv import METADATA_TRACEPARENT, FailoverOutcome, Reason
 from ws_adapter.dispatch.base import ANYTHING, Lease, LeaseTerms, Need, Priority, Ticket
-from ws_adapter.observability.session_telemetry import SessionTelemetry
+from ws_adapter.observability.session_telemetry import BackgroundTelemetry, SessionTelemetry
 from ws_adapter.options import AdapterOptions
-from ws_adapter.process.clock import sleep
+from ws_adapter.process.clock import Timer, sleep
 from ws_adapter.process.errors import (
     AttachFailed,
     DispatcherUnavailable,
@@ -17,15 +18,18 @@ from ws_adapter.process.errors import (
     WaitCancelled,
     WaitExpired,
 )
-from ws_adapter.protocol.core.config import WorkerSetup
+from ws_adapter.protocol.core.actions import Run
+from ws_adapter.protocol.core.config import Mode, SessionSetup, WorkerSetup
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Place
-from ws_adapter.protocol.core.signals import Failed, GoingAway, Signal
+from ws_adapter.protocol.core.signals import Failed, Finalized, GoingAway, Moved, Ready, Signal
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CORRECTABLE, DEFECTS, VERDICTS, Verdict
 from ws_adapter.session.catalogue import mode_of
+from ws_adapter.session.failover import HAND_OVER_S, LONGEST_S, LOSSES, Failover
 from ws_adapter.session.services import Services
 from ws_adapter.usage.accounts import Meter
+from ws_adapter.worker.convert import session_config
 from ws_adapter.worker.session_streams import SessionStreams
 
 logger = logging.getLogger(__name__)
@@ -78,6 +82,9 @@ class Holder(Protocol):
     def displaced(self) -> None:
         """The worker was lost before it was ready; another slot is looked for."""
 
+    def reattached(self, worker: str) -> None:
+        """Another worker takes the place of one that was lost, and hears the journal; see `attached`."""
+
     def refused(self, verdict: Verdict) -> None:
         """There is no slot."""
 
@@ -104,7 +111,16 @@ class Identity(NamedTuple):
 class SlotSource:
     """Where the slots of one session come from."""
 
-    def __init__(self, identity: Identity, services: Services, telemetry: SessionTelemetry) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        services: Services,
+        telemetry: SessionTelemetry | BackgroundTelemetry,
+        *,
+        is_background: bool = False,
+    ) -> None:
+        """`is_background`: a slot that is lost is not replaced, which would go before all who wait."""
+        self.is_background = is_background
         limit_s = services.options.session_limits_s[identity.kind]
         self.identity = identity
         self.services = services
@@ -125,7 +141,8 @@ class SlotSource:
 
 
 class Slot:
-    """One slot, from the queue until it is clean again. A worker that is lost early is replaced.
+    """One slot, from the queue until it is clean again. A worker that is lost early is replaced, and later
+    too where a journal is kept.
 
     `after` is the last slot of the same session: while that is being cleaned, nobody is told to wait for it.
     """
@@ -154,6 +171,15 @@ class Slot:
         """Whether it gives its slot up for one of a worker that can serve it."""
         self._waits = False
         """Whether a worker that refused it had no room for anybody: then it goes back to the queue."""
+        self._failover: Failover | None = None
+        """How the session moves to another worker; None where no journal is kept."""
+        self._mode: Mode | None = None
+        """What the worker serves the session as, once it is configured."""
+        self._drains = False
+        """Whether the worker leaves."""
+        self._timer: Timer | None = None
+        """Ends the wait for a worker that leaves, or for another one."""
+        self._unwatch: Callable[[], object] = lambda: None
         self._task = asyncio.create_task(self._hold(after))
 
     @property
@@ -168,6 +194,10 @@ class Slot:
     def give_up(self) -> None:
         """Leaves the queue, or has the worker clean the slot."""
         self._is_given_up = True
+        if self._failover is not None and self._failover.is_moving:
+            self._report(FailoverOutcome.LEFT)
+            self._telemetry.given_up()
+        self._forget_journal()
         if self.streams is not None:
             self._telemetry.given_up()
             self.streams.release()
@@ -180,16 +210,61 @@ class Slot:
         The session then waits at the end of that pool's queue, since a slot of one pool is no place in
         another's.
         """
-        source, registry = self._source, self._source.services.registry
+        registry = self._source.services.registry
         if self.streams is None:
             return
         need = Need(mode_of(setup), setup.model, self._need.models)
         if registry.serves(self._target, need.mode, need.model) or not registry.is_served(*need):
-            self.streams.open(setup, source.config_limit_s)
+            self._mode = need.mode
+            self._configure(setup, self.streams)
             return
         self._need, self._lost, self._moves = need, Reason.MODE_UNSUPPORTED, True
         self._holder.displaced()
         self.streams.release()
+
+    def _configure(self, setup: WorkerSetup, streams: SessionStreams) -> None:
+        source, services = self._source, self._source.services
+        self._forget_journal()
+        can_move = isinstance(setup, SessionSetup) and services.registry.replays(self._target)
+        journal = services.journals.open() if can_move else None
+        if journal is None:
+            streams.open(setup, source.config_limit_s)
+            return
+        self._failover = Failover(journal)
+        streams.open_with(journal.settle(session_config(setup, source.config_limit_s)))
+
+    # ------------------------------------------------------------------------------------ its units
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether the session has lost its worker, and goes on at another one."""
+        return self._failover is not None and self._failover.is_moving
+
+    @property
+    def takes_units(self) -> bool:
+        """Whether units may be run: by the worker, or by the next one."""
+        return self.streams is not None or self.is_moving
+
+    def run(self, run: Run, traceparent: str = "", prefill: bytes | None = None) -> None:
+        """See `SessionStreams.run`."""
+        if self._failover is not None:
+            self._failover.run(self.streams, run, traceparent, prefill)
+        elif self.streams is not None:
+            self.streams.run(run, traceparent, prefill)
+
+    def cancel(self, unit: int) -> None:
+        """See `SessionStreams.cancel`."""
+        if self._failover is not None:
+            self._failover.cancel(self.streams, unit)
+        elif self.streams is not None:
+            self.streams.cancel(unit)
+
+    def rewind(self, unit: int, heard_samples: int | None) -> None:
+        """See `SessionStreams.rewind`."""
+        if self._failover is not None:
+            self._failover.rewind(self.streams, unit, heard_samples)
+        elif self.streams is not None:
+            self.streams.rewind(unit, heard_samples)
 
     # ------------------------------------------------------------------------------------ holding it
 
@@ -202,10 +277,15 @@ class Slot:
             self._source.identity.meter.on_spent()
             return
         except tuple(_REFUSALS) as refusal:
+            if self._began:
+                self._give_in(FailoverOutcome.NO_SLOT)
+                return
             verdict = _REFUSALS[type(refusal)]
         except Exception:
             self._holder.failed()
             return
+        finally:
+            self._forget_journal()
         if verdict is not None and not self._is_given_up:
             self._holder.refused(verdict)
 
@@ -219,6 +299,8 @@ class Slot:
                 return None
             except AttachFailed as failed:
                 reason = failed.reason
+            if self._source.is_background:
+                return VERDICTS[reason]
             if self._moves:
                 # Another model was asked for than a worker of this pool has: nothing was lost.
                 self._moves, again = False, None
@@ -226,6 +308,11 @@ class Slot:
             again = self.pool
             if reason is Reason.NO_FREE_SLOT and self._waits:
                 continue
+            if self._failover is not None and self._failover.is_moving:
+                if reason in _ELSEWHERE | LOSSES and self._failover.may_try_again():
+                    continue
+                self._give_in(FailoverOutcome.REFUSED)
+                return None
             if reason in _ELSEWHERE and lost < NEW_LEASES:
                 lost += 1
             elif reason not in CORRECTABLE:
@@ -237,11 +324,14 @@ class Slot:
         with telemetry:
             services, identity = source.services, source.identity
             max_wait_s = services.options.queue_max_wait_s
+            need = self._need
+            if self._failover is not None and self._failover.is_moving:
+                max_wait_s, need = LONGEST_S, Need(self._mode, self._failover.journal.model, need.models)
             await identity.meter.admit()
             async with services.dispatcher.acquire(
                 identity.kind,
                 max_wait_s,
-                need=self._need,
+                need=need,
                 label=identity.label,
                 again=again,
                 terms=source.terms,
@@ -257,7 +347,12 @@ class Slot:
                 with identity.meter.slot(model):
                     self.streams = streams = await self._attach(lease)
                     telemetry.attached()
-                    self._holder.attached(f"{lease.worker_id}/{lease.slot}")
+                    name = f"{lease.worker_id}/{lease.slot}"
+                    if self._failover is not None and self._failover.is_moving:
+                        self._holder.reattached(name)
+                        streams.open_with(self._failover.journal.config)
+                    else:
+                        self._holder.attached(name)
                     await streams.ended()
                 self.streams = None
                 if self._lost is not None and not self._is_given_up:
@@ -276,7 +371,8 @@ class Slot:
                     update.estimate_is_guess,
                 )
                 self._telemetry.moved(place)
-                self._holder.queued(place)
+                if not self.is_moving:
+                    self._holder.queued(place)
         return lease
 
     async def _attach(self, lease: Lease) -> SessionStreams:
@@ -311,6 +407,9 @@ class Slot:
         """That the worker leaves is nothing to who is still another's to take."""
         if isinstance(signal, GoingAway):
             self._leaves_at = self._source.services.clock.now() + signal.time_left_s
+        elif self._failover is not None and self._failover.is_moving and self.streams is not None:
+            if isinstance(signal, Ready):
+                self._open_again(self._failover, self.streams)
         else:
             self._holder.said(signal)
 
@@ -319,9 +418,16 @@ class Slot:
         self._began = True
         self.said = self._holder.said
         self._telemetry.began()
+        failover, streams = self._failover, self.streams
+        if failover is not None and streams is not None:
+            if streams.ready is not None and failover.journal.begin(streams.ready):
+                streams.journal = failover.journal
+                self._watch()
+            else:
+                self._forget_journal()
         if self._leaves_at is not None:
             left_s = self._leaves_at - self._source.services.clock.now()
-            self._holder.said(GoingAway(max(0.0, left_s)))
+            self.said(GoingAway(max(0.0, left_s)))
 
     def failed(self, reason: Reason) -> None:
         """The worker ended the session."""
@@ -330,6 +436,8 @@ class Slot:
 
     def _is_repaired(self, reason: Reason) -> bool:
         """Whether another slot is looked for, so that nobody need know."""
+        if self._began and self._failover is not None and reason in LOSSES:
+            return self._is_moved(reason, self._failover)
         self._telemetry.lost(reason)
         if reason in DEFECTS:
             logger.error("the worker reports a defect of the adapter", extra={"reason": reason})
@@ -340,6 +448,138 @@ class Slot:
             return False
         self._holder.displaced()
         return True
+
+    # -------------------------------------------------------------------------------------- failover
+
+    def _is_moved(self, reason: Reason, failover: Failover) -> bool:
+        """Whether the session goes on at another worker."""
+        was_moving, now = failover.is_moving, self._source.services.clock.now()
+        outcome = failover.lost(reason, now)
+        self._telemetry.lost(reason, keeps_units=outcome is None)
+        if outcome is not None:
+            self._report(outcome, reason)
+            self._forget_journal()
+            return False
+        self._lost = reason
+        self.said = self._said_early
+        self._unwatch()
+        if not was_moving:
+            logger.warning("the session lost its worker and moves to another one", extra={"reason": reason})
+            self._set_timer(LONGEST_S, lambda: self._give_in(FailoverOutcome.NO_SLOT))
+        return True
+
+    def _said_with_journal(self, signal: Signal) -> None:
+        """As the holder's `said`; a worker that leaves is left before its time is up, if there is another."""
+        if isinstance(signal, GoingAway):
+            self._drain()
+            if self._failover is not None and (self._failover.is_leaving or self._failover.is_moving):
+                return
+        self._holder.said(signal)
+        if self._drains:
+            self._drain()
+
+    def _watch(self) -> None:
+        """Watch whether the worker leaves."""
+        self.said = self._said_with_journal
+        self._drains = False
+        self._unwatch()
+        self._unwatch = self._source.services.registry.watch_drain(self._target, self._drain)
+
+    def _drain(self) -> None:
+        """Move to another worker, if there is one, once the one that leaves has closed its units."""
+        self._drains = True
+        failover, registry = self._failover, self._source.services.registry
+        if failover is None or failover.is_moving or self._is_given_up:
+            return
+        if not failover.is_leaving:
+            model = failover.journal.model
+            if not failover.journal.suffices or not registry.has_another(self._target, self._mode, model):
+                return
+            failover.is_leaving = True
+            self._set_timer(HAND_OVER_S, self._hand_over)
+        if failover.is_idle:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Leave the worker; it is not asked for what it has not answered."""
+        if self._failover is None or self.streams is None or self._failover.is_moving:
+            return
+        if not self._failover.journal.suffices:
+            self._failover.stay(self.streams)
+            return
+        self.streams.journal = None
+        if self._is_moved(Reason.DRAINING, self._failover):
+            self.streams.release()
+
+    def _open_again(self, failover: Failover, streams: SessionStreams) -> None:
+        """Another worker is ready: it hears the journal, if it can."""
+        if streams.ready is None or not failover.journal.begin(streams.ready):
+            self._give_in(FailoverOutcome.REFUSED)
+            return
+        traceparent = dict(self._telemetry.headers()).get(METADATA_TRACEPARENT, "")
+        streams.replay(failover.journal, str(traceparent), self._replayed)
+
+    def _replayed(self, is_complete: bool) -> None:
+        """Another worker has heard the journal: the session goes on."""
+        failover, streams, services = self._failover, self.streams, self._source.services
+        if failover is None or streams is None or self._is_given_up:
+            return
+        if not is_complete:
+            self._give_in(FailoverOutcome.REFUSED)
+            return
+        self._stop_timer()
+        pause_s = services.clock.now() - failover.since
+        self._report(FailoverOutcome.CONTINUED)
+        closed = failover.go_on(streams)
+        self._telemetry.began()
+        self._watch()
+        self._holder.said(Moved(pause_s))
+        for unit in closed:
+            self._holder.said(Finalized(unit))
+        if self._leaves_at is not None:
+            self.said(GoingAway(max(0.0, self._leaves_at - services.clock.now())))
+
+    def _give_in(self, outcome: FailoverOutcome) -> None:
+        """End the session as it ends where no journal is kept."""
+        failover = self._failover
+        if failover is None or failover.reason is None or self._is_given_up:
+            return
+        reason = failover.reason
+        self._report(outcome)
+        self._telemetry.lost(reason)
+        self._forget_journal()
+        if reason is Reason.DRAINING:
+            self._holder.said(GoingAway(0.0))
+        self._holder.said(Failed(reason))
+
+    def _report(self, outcome: FailoverOutcome, reason: Reason = Reason.WORKER_LOST) -> None:
+        """Tell telemetry what became of a failover."""
+        failover, telemetry = self._failover, self._source.telemetry
+        if failover is not None and isinstance(telemetry, SessionTelemetry):
+            paused_s = self._source.services.clock.now() - failover.since if failover.is_moving else 0.0
+            units = len(failover.journal.numbers)
+            telemetry.failed_over(outcome, failover.reason or reason, paused_s, units)
+
+    def _forget_journal(self) -> None:
+        """Keep no journal any more. Harmless when repeated."""
+        self._stop_timer()
+        self._unwatch()
+        self._unwatch = lambda: None
+        if self.streams is not None:
+            self.streams.journal = None
+        if self._failover is not None:
+            self._failover.journal.close()
+            self._failover = None
+
+    def _set_timer(self, seconds: float, then: Callable[[], None]) -> None:
+        self._stop_timer()
+        clock = self._source.services.clock
+        self._timer = clock.call_at(clock.now() + seconds, then)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def _idle_limit_s(kind: Kind, options: AdapterOptions) -> float:

@@ -5,8 +5,7 @@ keep the event loop for 0.3 s. Frames whose heads are read beforehand are counte
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 CONTINUATION: Final = 0x0
 TEXT: Final = 0x1
@@ -23,8 +22,7 @@ _KEY_BYTES: Final = 4
 _LONGEST_HEAD: Final = 2 + 8 + _KEY_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class FrameHead:
+class FrameHead(NamedTuple):
     """A frame begins at `start` of the data that was given last. `size` bytes follow its head."""
 
     opcode: int

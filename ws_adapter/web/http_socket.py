@@ -10,6 +10,7 @@ from typing import Final
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
+from antiphon.telemetry.port import NOWHERE
 from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.core.actions import Respond
@@ -98,10 +99,10 @@ class HttpSocket(asyncio.Protocol):
         return self.http_request
 
     @property
-    def remote_address(self) -> tuple[str, ...] | None:
-        """Address and port of the client; None if it left before its connection was accepted."""
+    def peer(self) -> str:
+        """The address of the client; that of nobody if it left before its connection was accepted."""
         address: tuple[str, ...] | None = self._transport.get_extra_info("peername")
-        return address
+        return address[0] if address else NOWHERE
 
     def limit_messages(self, size: int) -> None:
         """Do nothing: the size of the body is known from its head."""

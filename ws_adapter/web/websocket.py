@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
@@ -36,6 +36,7 @@ from websockets.frames import apply_mask  # type: ignore[attr-defined]
 from websockets.http11 import Response
 from websockets.protocol import State
 
+from antiphon.telemetry.port import NOWHERE
 from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.core.actions import Respond
@@ -66,6 +67,9 @@ _TEXT_MESSAGE: Final = 0x81
 _MASKED: Final = 0x80
 _KEY_BYTES: Final = 4
 
+SPLIT_BYTES: Final = 4096
+"""A text message of at least this size is handed on by itself where others came with it in one read."""
+
 MOST_PARTS: Final = 64
 """Reads in which a frame may come that is gathered; the library gathers one that comes in more."""
 
@@ -83,13 +87,34 @@ LARGE: Final = 2**20
 """Only who is in the middle of a message longer than this is cut for want of room."""
 
 
+class Introduction(Protocol):
+    """What another adapter says first of a connection that it forwards."""
+
+    @property
+    def challenge(self) -> bytes:
+        """What is sent to it before."""
+
+    @property
+    def client(self) -> str:
+        """The address of the client, once it was introduced."""
+
+    def feed(self, data: bytes) -> bytes | None:
+        """Return what came behind the introduction; None as long as that is not whole.
+
+        Raises `Disconnected` if it is wrong.
+        """
+
+
 class PublicConnection(ServerConnection):
     """A connection whose messages stay undecoded: JSON is parsed from bytes, and UTF-8 is checked there.
 
-    `answer` answers a request that opens no WebSocket, `open_session` one that a session answers. The
-    connection is one of `coming` until it is lost, or its owner takes it out because its WebSocket is open.
-    Bytes of messages that are not whole are counted in `arriving`; all bytes received, and those of messages
-    sent, in `byte_count`.
+    `answer` answers a request that opens no WebSocket, `open_session` one that a session answers. `forward`
+    says whether a WebSocket may be another adapter's, and then calls `give_away` or `go_on`. With an
+    `introduction` another adapter forwards the connection of a client.
+
+    The connection is one of `coming` until it is lost, or its owner takes it out because its WebSocket is
+    open. Bytes of messages that are not whole are counted in `arriving`; all bytes received, and those of
+    messages sent, in `byte_count`.
     """
 
     def __init__(
@@ -100,10 +125,17 @@ class PublicConnection(ServerConnection):
         answer: Callable[["PublicConnection", HttpRequest], Awaitable[Response]],
         coming: "set[PublicConnection]",
         open_session: Callable[[HttpSocket], None],
+        forward: Callable[["PublicConnection"], bool] = lambda connection: False,
+        introduction: Callable[[], Introduction] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._open_session = open_session
+        self._forward = forward
+        self._is_put_off = False
+        """Whether it is not known yet which adapter serves the WebSocket."""
+        self._introduction = introduction() if introduction is not None else None
+        self._is_introduced = introduction is None
         self.http_request: HttpRequest | None = None
         """The first request, once it has come."""
         self.key: Key | None = None
@@ -111,6 +143,8 @@ class PublicConnection(ServerConnection):
         """The tenant of its sessions; empty if each connection is one of its own."""
         self.selection: Selection | Misdirected | None = None
         """What it is going to be, once its request was accepted."""
+        self.verdict: Verdict | None = None
+        """Why its session cannot be resumed, where that is known before it is looked for."""
         self.upgrade: Upgrade | None = None
         """Its trace, once its request was looked at."""
         self._is_held = False
@@ -127,7 +161,7 @@ class PublicConnection(ServerConnection):
         self._request_reader = RequestReader()
         self._exchange: HttpExchange | None = None
         self._scanner = FrameScanner()
-        self._held: list[bytes] = []
+        self._held: list[bytes | memoryview] = []
         """The parts of a frame that is gathered for `when_text`."""
         self._lone: FrameHead | None = None
         """The head of that frame, or of one that came whole, if nothing is behind it."""
@@ -145,6 +179,14 @@ class PublicConnection(ServerConnection):
         self.leave: Callable[[], None] = _nothing
         """Gives back the place of the connection among those of its client; called when it is lost."""
         self._on_lost: list[Callable[[], None]] = []
+
+    @property
+    def peer(self) -> str:
+        """The address that the client connected from, to this adapter or to the one that forwards it."""
+        if self._introduction is not None:
+            return self._introduction.client or NOWHERE
+        # There is none if the client left before its connection was accepted.
+        return self.remote_address[0] if self.remote_address else NOWHERE
 
     @property
     def closed_with(self) -> int | None:
@@ -209,6 +251,8 @@ class PublicConnection(ServerConnection):
         """Count the connection among those whose handshake is not over."""
         super().connection_made(transport)
         self._coming.add(self)
+        if self._introduction is not None:
+            self.transport.write(self._introduction.challenge)
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `when_lost`."""
@@ -224,8 +268,12 @@ class PublicConnection(ServerConnection):
     def data_received(self, data: bytes) -> None:
         """Hand the library the frames that may come, and an opening handshake before them."""
         self._byte_count.received += len(data)
-        if self._exchange is not None:
+        if not self._is_introduced:
+            self._be_introduced(data)
+        elif self._exchange is not None:
             self._exchange.data_received(data)
+        elif self._is_put_off:
+            self._request_reader.feed(data)
         elif self.http_request is not None:
             self._receive_frames(data)
         elif (request := self._request_reader.feed(data)) is not None:
@@ -233,22 +281,48 @@ class PublicConnection(ServerConnection):
             if request.fault is None and opens_session(request.method, request.path):
                 self._hand_over(request)
             elif request.wants_websocket:
-                head, frames = self._request_reader.split()
-                super().data_received(head)
-                self._receive_frames(frames)
+                self._is_put_off = self._forward(self)
+                if not self._is_put_off:
+                    self.go_on()
             else:
                 answer = partial(self._answer, self)
                 self._exchange = HttpExchange(self.transport, request, answer, self._may_send)
 
-    def _hand_over(self, request: HttpRequest) -> None:
-        """Leave the transport to a request that a session answers, and have the library forget it.
+    def _be_introduced(self, data: bytes) -> None:
+        """Read which client is behind another adapter, then what that client sends."""
+        assert self._introduction is not None
+        try:
+            rest = self._introduction.feed(data)
+        except Disconnected:
+            self.abort()
+            return
+        if rest is not None:
+            self._is_introduced = True
+            if rest:
+                self.data_received(rest)
 
-        The library cuts a transport on which no WebSocket opens in time.
+    def go_on(self) -> None:
+        """Open the WebSocket here."""
+        self._is_put_off = False
+        head, frames = self._request_reader.split()
+        super().data_received(head)
+        self._receive_frames(frames)
+
+    def give_away(self) -> tuple[asyncio.Transport, bytes, bytes]:
+        """Leave the transport to somebody else, and have the library forget it.
+
+        Returns it with the head of the request and what came behind that. The library would cut a transport
+        on which no WebSocket opens in time.
         """
         transport, self.transport = self.transport, _Gone()
-        _, rest = self._request_reader.split()
-        self._open_session(HttpSocket(transport, request, rest, self._arriving, self._byte_count))
+        head, rest = self._request_reader.split()
         self.connection_lost(None)
+        return transport, head, rest
+
+    def _hand_over(self, request: HttpRequest) -> None:
+        """Leave the transport to a request that a session answers."""
+        transport, _, rest = self.give_away()
+        self._open_session(HttpSocket(transport, request, rest, self._arriving, self._byte_count))
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """A client that has sent all of a plain request may still want the answer."""
@@ -258,25 +332,31 @@ class PublicConnection(ServerConnection):
         return None
 
     def _receive_frames(self, data: bytes) -> None:
-        """Hand frames to the library up to one that is too much, or a lone text message to `when_text`."""
+        """Hand frames to the library up to one that is too much, or whole text messages to `when_text`."""
         if self._flood is not None:
             return
         scanner, flood = self._scanner, None
+        part: bytes | memoryview = data
         if not scanner.skip(data):
-            is_next = scanner.is_between
+            begin, is_next = 0, scanner.is_between
             for head in scanner.scan(data):
                 if (flood := self._flood_of(head)) is not None:
-                    data = data[: head.start]
+                    part = data[begin : head.start]
                     break
+                if self._lone is not None and self._lone.size >= SPLIT_BYTES:
+                    self._held.append(memoryview(data)[begin : head.start])
+                    self._hand_on(is_whole=True)
+                    begin, is_next = head.start, True
+                    part = memoryview(data)[begin:]
                 self._lone = head if is_next and self._may_be_taken(head, data) else None
                 is_next = False
         held = self._held
-        held.append(data)
+        held.append(part)
         if self._lone is not None and not scanner.whole and len(held) < MOST_PARTS:
             self._count(scanner.unfinished)
         else:
             self._flood = flood
-            self._hand_on(held[0] if len(held) == 1 else b"".join(held))
+            self._hand_on(is_whole=flood is None and scanner.is_between)
         if flood is None and self._unfinished > LARGE and self._arriving.is_full:
             self.was_too_large = True
             self._count(0)  # at once: who is read next in this turn of the event loop has this room
@@ -285,22 +365,24 @@ class PublicConnection(ServerConnection):
     def _may_be_taken(self, head: FrameHead, data: bytes) -> bool:
         """Whether a frame is a text message to gather, in which the library would find no offence."""
         most = min(self.protocol.max_message_size or LARGE, LARGE)
-        is_text = data[0] == _TEXT_MESSAGE and bool(data[1] & _MASKED)
+        first, second = data[head.start : head.start + 2]
+        is_text = first == _TEXT_MESSAGE and bool(second & _MASKED)
         return is_text and head.size <= most and self.state is State.OPEN
 
-    def _hand_on(self, data: bytes) -> None:
-        """Give data of whole frames, or of what only the library can tell, to `when_text` or the library."""
-        scanner, lone, flood = self._scanner, self._lone, self._flood
+    def _hand_on(self, *, is_whole: bool) -> None:
+        """Give what is held to `when_text` or to the library; `is_whole`: it ends where a frame ends."""
+        scanner, held, lone, flood = self._scanner, self._held, self._lone, self._flood
+        data = held[0] if len(held) == 1 else b"".join(held)
         self._held, self._lone = [], None
         self._count(scanner.unfinished if flood is None else 0)
         now = monotonic()
         arrivals = [(is_text, now) for is_text in scanner.whole]
         scanner.whole.clear()
-        is_next = flood is None and scanner.is_between and not self._arrivals and self.state is State.OPEN
+        is_next = is_whole and not self._arrivals and self.state is State.OPEN
         if lone is not None and is_next and self._on_text(_payload(lone, data)):
             return
         self._arrivals.extend(arrivals)
-        super().data_received(data)
+        super().data_received(bytes(data))
         if flood is not None:
             self._on_flood(flood)
 
@@ -422,10 +504,9 @@ def _text_head(size: int) -> bytes:
     return struct.pack("!BBQ", _TEXT_MESSAGE, 127, size)
 
 
-def _payload(head: FrameHead, frame: bytes) -> bytes:
+def _payload(head: FrameHead, frame: bytes | memoryview) -> bytes:
     """Return what a masked frame holds."""
     begin = head.head_size
-    payload: bytes = apply_mask(
-        memoryview(frame)[begin : begin + head.size], frame[begin - _KEY_BYTES : begin]
-    )
+    key = bytes(frame[begin - _KEY_BYTES : begin])
+    payload: bytes = apply_mask(memoryview(frame)[begin : begin + head.size], key)
     return payload

@@ -104,6 +104,7 @@ def session_config(setup: WorkerSetup, max_duration_s: float) -> pb.SessionConfi
             config.system_prompt = setup.system_prompt
         case TranscriptionSetup():
             config.mode = MODES[Mode.TRANSCRIPTION]
+            config.background = setup.is_background
     if not isinstance(setup, TranscriptionSetup):
         _set_voice(config.voice, setup.voice)
         if setup.seed is not None:
@@ -177,6 +178,21 @@ def _before_sound(size: int) -> bytes:
     _set_audio(request.duplex.audio, bytes(size))
     whole = request.SerializeToString()
     return whole[: len(whole) - size]
+
+
+def automatic_parts(run: Run, traceparent: str, prefill: bytes | None = None) -> tuple[bytes, ...]:
+    """Return an automatic unit, serialised: its input and how to run it.
+
+    `prefill` is its serialised input, where that was made before.
+    """
+    parts = prefill_parts(run, traceparent) if prefill is None else (prefill,)
+    return *parts, automatic_bytes(run)
+
+
+@lru_cache(REMEMBERED)
+def unit_number(unit: int) -> bytes:
+    """Return a number to append to the input of a unit that has another one."""
+    return pb.PrefillRequest(unit=unit).SerializeToString()
 
 
 def generate_bytes(run: Run) -> bytes:
@@ -312,17 +328,17 @@ def _speaks(duplex: common_pb2.DuplexConfig) -> bool:
     return duplex.generate_audio if duplex.HasField("generate_audio") else True
 
 
-def piece(answer: pb.GenerateResponse) -> Piece | None:
-    """What a GenerateResponse adds to what its unit says, if there is anything."""
+def piece(answer: pb.GenerateResponse, unit: int) -> Piece | None:
+    """Return what a GenerateResponse adds to what `unit` says, if there is anything."""
     has = answer.HasField
     if has("tool_call") or has("thinking"):
         call = _call(answer.tool_call) if has("tool_call") else None
-        return Piece(answer.unit, answer.text.text, speech(answer.audio), answer.thinking.text, call)
+        return Piece(unit, answer.text.text, speech(answer.audio), answer.thinking.text, call)
     has_text, has_audio = has("text"), has("audio")
     if not has_text and not has_audio:
         return None
     text = answer.text.text if has_text else ""
-    return Piece(answer.unit, text, speech(answer.audio) if has_audio else b"")
+    return Piece(unit, text, speech(answer.audio) if has_audio else b"")
 
 
 def _call(delta: pb.ToolCallDelta) -> CallDelta:

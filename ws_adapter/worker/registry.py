@@ -55,6 +55,8 @@ class WorkerInfo:
     hears: bool = True
     reads_claims: bool = True
     """Whether it takes lease tokens with claims."""
+    replays: bool = False
+    """Whether its model hears units again together with their records."""
 
     @property
     def pool(self) -> str:
@@ -115,6 +117,8 @@ class Worker:
         self.is_short_of_time = False
         """Whether it said last that one more session would be too much."""
         self.occupied = Occupied()
+        self.drain_watchers: dict[Callable[[], None], None] = {}
+        """Called each time that it says that it leaves."""
         self.used: dict[int, tuple[int, int]] = {}
         """Tokens in and out by the epoch of each lease, as it said last."""
         self.questions = 0
@@ -200,6 +204,9 @@ class Worker:
             self.condition = Condition.READY if info else _CONDITIONS.get(answer.state, Condition.OFFLINE)
             self.is_short_of_time = answer.short_of_time
             self._know(info)
+            if answer.state == pb.WORKER_STATE_DRAINING:
+                for drains in tuple(self.drain_watchers):
+                    drains()
             if not self.is_short_of_time:
                 self._has_room()
             if info is not None:
@@ -276,6 +283,7 @@ class Worker:
             answer.output_sample_rate_hz > 0,
             answer.input_sample_rate_hz > 0,
             answer.lease_version >= CLAIMS_VERSION,
+            answer.replays_units,
         )
 
     def _know(self, info: WorkerInfo | None) -> None:
@@ -375,6 +383,26 @@ class Registry:
         worker = self._workers.get(target)
         info = worker.info if worker is not None else None
         return info is None or info.reads_claims
+
+    def replays(self, target: str) -> bool:
+        """Whether the worker at `target` said that its model hears units again with their records."""
+        worker = self._workers.get(target)
+        return worker is not None and worker.info is not None and worker.info.replays
+
+    def has_another(self, target: str, mode: Mode | None, model: str) -> bool:
+        """Whether a ready worker other than that at `target` serves this and hears units again."""
+        return any(
+            other != target and info.replays and self.serves(other, mode, model)
+            for other, info in self.ready()
+        )
+
+    def watch_drain(self, target: str, drains: Callable[[], None]) -> Callable[[], None]:
+        """Call `drains` when the worker at `target` says that it leaves; return how to stop that."""
+        worker = self._workers.get(target)
+        if worker is None:
+            return lambda: None
+        worker.drain_watchers[drains] = None
+        return lambda: worker.drain_watchers.pop(drains, None)
 
     def is_served(self, mode: Mode | None, model: str, models: Set[str] | None = None) -> bool:
         """Whether any worker that is ready serves this, of those with one of `models`, None for any."""

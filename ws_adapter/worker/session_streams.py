@@ -8,6 +8,7 @@ signals, on the event loop.
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -20,9 +21,11 @@ from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.process.errors import AttachFailed
 from ws_adapter.protocol.core.actions import Run, RunSegment, RunTurn, RunUnit
 from ws_adapter.protocol.core.config import WorkerSetup
-from ws_adapter.protocol.core.signals import GoingAway, Piece, Rewound, Signal, UnitDone
+from ws_adapter.protocol.core.signals import Finalized, GoingAway, Piece, Rewound, Signal, UnitDone
 from ws_adapter.worker import convert as messages
 from ws_adapter.worker.failure import reason_of, worker_of
+from ws_adapter.worker.journal import Journal, Parts
+from ws_adapter.worker.replay import Replay
 from ws_adapter.worker.transport.call import Call
 from ws_adapter.worker.transport.channel import Channel
 from ws_adapter.worker.transport.rpc import Metadata, Received, RpcError
@@ -96,6 +99,16 @@ class SessionStreams:
         self._configured = False
         self._is_automatic: bool | None = None
         """Whether the worker runs units by itself; None before it says so in `Ready`."""
+        self.ready: pb.SessionReady | None = None
+        """What the worker said about the session."""
+        self.journal: Journal | None = None
+        """Takes note of all answers to units, once units are run."""
+        self._replay: Replay | None = None
+        """The units of another session that this one hears again, or has heard."""
+        self._replayed: list[int] = []
+        """Their numbers in that session, in order."""
+        self._offset = 0
+        """What the number of a unit in this session is less than its number for the listener."""
         self._last_unit = 0
         self._last_prefilled = 0
         self._early: deque[tuple[Piece | UnitDone | Rewound, int]] = deque()
@@ -156,8 +169,31 @@ class SessionStreams:
 
     def open(self, setup: WorkerSetup, max_duration_s: float) -> None:
         """Configures the session; answered by `Ready`."""
+        config = messages.session_config(setup, max_duration_s)
+        self.open_with(pb.PrefillRequest(unit=0, config=config).SerializeToString())
+
+    def open_with(self, config: bytes) -> None:
+        """As `open`, by a message that is serialised already."""
         self._configured = True
-        self._prefill.write(pb.PrefillRequest(unit=0, config=messages.session_config(setup, max_duration_s)))
+        self._prefill.write_serialized(config)
+
+    def replay(self, journal: Journal, traceparent: str, done: Callable[[bool], None]) -> None:
+        """Hear again what is in a journal; the units that are run next go on from there.
+
+        `done` is called once the worker has closed the last one, or with False if it refuses one. Nothing
+        is told of these units.
+        """
+        assert self.ready is not None, "units come after Ready"
+        numbers = self._replayed = journal.numbers
+        self._offset = journal.next_unit - len(numbers) - 1
+        self._last_unit = len(numbers)
+        window = self.ready.max_units_in_flight
+        units = journal.replay(traceparent)
+        self._replay = Replay(units, len(numbers), window, self._write_parts, done)
+        self._replay.start()
+
+    def _write_parts(self, parts: Parts) -> None:
+        self._prefill.write_serialized(*parts)
 
     def run(self, run: Run, traceparent: str = "", prefill: bytes | None = None) -> None:
         """Give a unit to the worker, with its trace context; answered by `UnitDone` and `Finalized`.
@@ -166,23 +202,40 @@ class SessionStreams:
         `prefill` is what `prefill_bytes` has made of both, where that takes long.
         """
         assert self._is_automatic is not None, "units come after Ready"
+        if self._is_automatic:
+            self.write_unit(run.unit, messages.automatic_parts(run, traceparent, prefill))
+            return
         self._last_unit = run.unit
         parts = messages.prefill_parts(run, traceparent) if prefill is None else (prefill,)
-        if self._is_automatic:
-            self._prefill.write_serialized(*parts, messages.automatic_bytes(run))
-            return
         self._prefill.write_serialized(*parts)
         self._generate.write_serialized(messages.generate_bytes(run))
         self._finalize.write_serialized(messages.finalize_bytes(run.unit))
 
+    def write_unit(self, unit: int, parts: Parts) -> None:
+        """Give an automatic unit to the worker, serialised as `convert.automatic_parts` does it."""
+        self._last_unit = unit - self._offset
+        if self._offset:
+            parts = (*parts, messages.unit_number(self._last_unit))
+        self._prefill.write_serialized(*parts)
+
     def cancel(self, unit: int) -> None:
         """Ends every unit up to and including `unit`; each is still answered."""
+        self._cancel(unit - self._offset)
+
+    def _cancel(self, unit: int) -> None:
         self._generate.write(pb.GenerateRequest(unit=unit, cancel=pb.CancelUnits()))
 
     def rewind(self, unit: int, heard_samples: int | None) -> None:
         """Takes back what was said after so many samples of `unit`, None for all; answered by `Rewound`."""
+        number = unit - self._offset
+        if self._replay is not None and number <= self._replay.count:
+            number = bisect_right(self._replayed, unit)
+            if not number:
+                heard_samples = 0  # nothing is left of what was said
+            elif self._replayed[number - 1] != unit:
+                heard_samples = None  # the unit itself left nothing
         back = pb.RewindUnits(heard_samples=heard_samples)
-        self._generate.write(pb.GenerateRequest(unit=unit, rewind=back))
+        self._generate.write(pb.GenerateRequest(unit=max(1, number), rewind=back))
 
     def release(self) -> None:
         """Gives the session up: no more signals. The slot is clean once `ended` returns."""
@@ -195,7 +248,7 @@ class SessionStreams:
             self._insist()  # to half-close before the config would be an error of ours
             return
         if self._last_unit:
-            self.cancel(self._last_unit)
+            self._cancel(self._last_unit)
         for stream in self._all:
             stream.half_close()
         self._wait(RELEASE_GRACE_S, self._insist)
@@ -217,6 +270,7 @@ class SessionStreams:
     def _on_prefill(self, answer: pb.PrefillResponse) -> None:
         self._last_prefilled = answer.unit
         if answer.HasField("ready"):
+            self.ready = answer.ready
             self._is_automatic = answer.ready.effective.automatic_units
         self._tell(messages.prefill_answer(answer))
         while self._early and self._early[0][1] <= self._last_prefilled:
@@ -226,18 +280,31 @@ class SessionStreams:
         if answer.HasField("go_away"):
             self._tell(GoingAway(messages.seconds(answer.go_away.time_left)))
         unit = answer.unit
+        if self._replay is not None and unit:
+            if self._replay.owns(unit) and not answer.HasField("rewound"):
+                self._replay.answered(answer)
+                return
+            unit += self._offset
+        if self.journal is not None and answer.HasField("rewound"):
+            unit = self.journal.rewound(answer.rewound)
         if self._is_automatic:
             self._last_prefilled = max(self._last_prefilled, unit)  # in order on this one stream
             if answer.HasField("prefilled"):
                 self._tell(messages.prefilled(unit, answer.prefilled))
         if answer.HasField("rewound"):
             self._tell_in_order(messages.rewound(unit, answer.rewound), 0)
-        if (piece := messages.piece(answer)) is not None:
+        if (piece := messages.piece(answer, unit)) is not None:
+            if self.journal is not None:
+                self.journal.spoke(unit, len(piece.audio) // 4)
             self._tell_in_order(piece, unit)
         if answer.HasField("done"):
+            if self.journal is not None:
+                self.journal.done(unit, answer.done)
             self._tell_in_order(messages.unit_done(unit, answer.done), unit)
         if self._is_automatic and answer.HasField("finalized"):
-            self._tell(messages.finalized(answer.finalized))
+            if self.journal is not None:
+                self.journal.finalized(unit)
+            self._tell(Finalized(unit))
 
     def _tell_in_order(self, signal: Piece | UnitDone | Rewound, behind: int) -> None:
         """Tells it once the input of the unit `behind` has been answered."""

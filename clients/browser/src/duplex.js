@@ -27,6 +27,9 @@ const MOST_BACKOFF_MS = 5000;
 const LOST = new Set([1006, 1012, 1013, 1014]);
 const BUSY = new Set([1012, 1013]);
 
+/** Error codes with which a session can still be resumed. */
+const TRY_AGAIN = new Set(["rate_limited", "service_unavailable"]);
+
 /** How long the server may take to say goodbye. */
 const GOODBYE_MS = 2000;
 
@@ -137,8 +140,9 @@ export class DuplexSession {
   read(event) {
     if (this.lostAt) {
       if (event.type === "session.resumed") this.goOn(event);
-      // A session that was resumed too often may be resumed later; the close code says so too.
-      else if ((event.error?.code ?? event.code) !== "rate_limited") this.offer = null;
+      // A session that was resumed too often, or whose adapter cannot be reached, may be resumed later; the
+      // close code says so too.
+      else if (!TRY_AGAIN.has(event.error?.code ?? event.code)) this.offer = null;
       return;
     }
     this.received += 1;

@@ -1,14 +1,14 @@
 """Antiphon: talk to full-duplex speech models.
 
->>> async with antiphon.connect("ws://localhost:8006") as client:
-...     async with client.duplex(instructions="You are a helpful assistant.") as session:
-...         async with session.stream_file("question.wav"):
-...             async for event in session:
-...                 match event:
-...                     case antiphon.TextDelta(text=text):
-...                         print(text, end="")
-...                     case antiphon.TurnEnd():
-...                         break
+    async with antiphon.connect("ws://localhost:8006") as client:
+        async with client.duplex(instructions="You are a helpful assistant.") as session:
+            async with session.stream_file("question.wav"):
+                async for event in session:
+                    match event:
+                        case antiphon.TextDelta(text=text):
+                            print(text, end="")
+                        case antiphon.TurnEnd():
+                            break
 
 `client.chat` asks for one answer to a chat of text, pictures, recordings and videos, `client.transcribe`
 writes down what is said. Callers inside the house use `antiphon.grpc.Session`, which talks to a worker
@@ -46,6 +46,7 @@ from antiphon.protocol.events import (
     Event,
     Interrupted,
     Listening,
+    Moved,
     Prefilled,
     Queued,
     Resumed,
@@ -94,6 +95,7 @@ __all__ = [
     "Interrupted",
     "Listening",
     "Message",
+    "Moved",
     "Part",
     "Prefilled",
     "ProtocolError",

@@ -247,6 +247,9 @@ SPAN_UNIT: Final = "unit"
 SPAN_TURN: Final = "turn"
 """Adapter: what the model said in one go; links to the units it took."""
 
+SPAN_FAILOVER: Final = "session.failover"
+"""Adapter: from the loss of a worker until another one goes on with the session, or the session ends."""
+
 SPAN_END: Final = "session.end"
 """Adapter: how a session ended, and its totals."""
 
@@ -353,6 +356,9 @@ ATTR_QUEUE_POSITION: Final = "antiphon.queue.position"
 
 ATTR_OUTCOME: Final = "antiphon.outcome"
 """How a wait ended."""
+
+ATTR_REPLAYED: Final = "antiphon.failover.units"
+"""Units of a journal that another worker heard."""
 
 ATTR_UNIT: Final = "antiphon.unit"
 """Number of the unit at its worker, from 1."""
@@ -602,6 +608,25 @@ class ResumeOutcome(StrEnum):
     """The session ended before its client came back."""
     REFUSED = "refused"
     """The token opened nothing."""
+    FORWARDED = "forwarded"
+    """Another adapter has the session: it counts there too."""
+
+
+class FailoverOutcome(StrEnum):
+    """Label `outcome` of sessions that lost their worker and had a journal."""
+
+    CONTINUED = "continued"
+    """Another worker went on."""
+    NO_SLOT = "no_slot"
+    """No slot came in time."""
+    NO_JOURNAL = "no_journal"
+    """The journal does not hold enough."""
+    SUSPECT = "suspect"
+    """The session may be what its workers were lost by."""
+    REFUSED = "refused"
+    """No worker took the journal."""
+    LEFT = "left"
+    """The session ended meanwhile."""
 
 
 # Of the adapter.
@@ -659,6 +684,15 @@ SESSIONS_DETACHED: Final = Metric(
 )
 RESUMES: Final = Metric(
     "antiphon_resumes_total", "{session}", "Sessions that lost their connection, by outcome.", ("outcome",)
+)
+FAILOVERS: Final = Metric(
+    "antiphon_failovers_total", "{session}", "Sessions that lost their worker, by outcome.", ("outcome",)
+)
+REPLAYED_UNITS: Final = Metric(
+    "antiphon_replayed_units_total", "{unit}", "Units of journals that another worker heard."
+)
+JOURNAL_BYTES: Final = Metric(
+    "antiphon_journal_bytes", "By", "Inputs and records of units that are kept for another worker."
 )
 SESSIONS: Final = Metric(
     "antiphon_sessions_total", "{session}", "Sessions that are over.", ("mode", "reason")

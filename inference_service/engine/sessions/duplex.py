@@ -269,6 +269,10 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         return self.queue.first.arrival + UNIT_S
 
     @property
+    def clip_rows(self) -> int:
+        return self.unit_tokens if self._replays else 0
+
+    @property
     def _replays(self) -> bool:
         unit = self.queue.first
         return unit is not None and unit.input is not None and unit.input.recorded is not None

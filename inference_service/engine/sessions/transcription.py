@@ -90,9 +90,13 @@ class TranscriptionSession(Session[Heard]):
     """Text ids that no text has been given out for yet."""
 
     @property
+    def is_background(self) -> bool:
+        return self.setup.is_background
+
+    @property
     def due(self) -> float | None:
         """A chunk of many seconds, which came faster than it was said, is due second after second."""
-        if self.queue.first is None or self.stage is Stage.OPENING:
+        if self.setup.is_background or self.queue.first is None or self.stage is Stage.OPENING:
             return None
         return self.queue.first.arrival + UNIT_S + (self.running.written_s if self.running else 0.0)
 

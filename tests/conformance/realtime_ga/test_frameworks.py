@@ -15,7 +15,7 @@ from tests.conformance.support.stack import Stack
 
 FRAMEWORKS = ROOT / ".venv-frameworks"
 PYTHON = str(FRAMEWORKS / "bin/python")
-NAME = "my name is antiphon"
+SAID, NAME = "who are you", "my name is antiphon"
 LONGEST_S = 600.0
 
 pytestmark = [
@@ -57,7 +57,8 @@ def test_livekit_realtime_answers_is_interrupted_and_keeps_its_history(
     assert told["errors"] == []
     assert told["answers"][0] == told["answers"][2] == NAME
     assert told["interrupted"] == [False, True, False]
-    assert [role for role, _ in told["history"] if role != "user"] == ["assistant"] * 3
+    assert [role for role, _ in told["history"]] == ["user", "assistant"] * 3
+    assert SAID in told["history"][0][1]
     assert told["audio_bytes"] > 96_000
 
 
@@ -75,6 +76,8 @@ def test_pipecat_realtime_answers_speech_and_typed_turns(shipped: Stack, spoken:
 
     assert told["errors"] == []
     assert told["answers"] == [NAME] * 4
+    if turns != "default":  # only then transcripts are asked for
+        assert [SAID in words for role, words in told["history"] if role == "user"] == [True]
     assert told["audio_bytes"] > 4 * 48_000
 
 

@@ -155,12 +155,14 @@ def test_fields_without_effect_are_named() -> None:
     reference = common.AudioChunk(data=b"\0\0\0\0")
     resolved = plan(
         language="en",
+        background=True,
         seed=1,
         voice=common.Voice(llm_reference=reference, speech_reference=reference),
         window=common.WindowConfig(mode=common.WINDOW_MODE_OFF, high_tokens=5),
         sampling=common.SamplingParams(stop_token_ids=[3], ignore_eos=True, seed=2),
     )
     assert sorted(resolved.ignored_fields) == [
+        "background",
         "language",
         "sampling.ignore_eos",
         "sampling.seed",

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,12 @@ from inference_service.api.setups import (
     TurnInput,
     UnitInput,
     UnitOverrides,
+    UnitRecord,
 )
 from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.scheduler import LEAST_SHARE, UNIT_S
 from inference_service.engine.session import QueuedUnit, Session, Stage
-from inference_service.engine.tick import Tick
+from inference_service.engine.tick import BACKGROUND_S, Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.support import tiny
@@ -47,6 +49,8 @@ class Spent:
     rows: dict[int, int] = field(default_factory=dict)
     slices: int = 0
     started: int = 0
+    heard: list[int] = field(default_factory=list)
+    """Slots of sessions that heard a second, or a portion of it."""
     speaking: list[int] = field(default_factory=list)
     waiting: frozenset[int] = frozenset()
     """Slots of sessions with work when it began."""
@@ -70,6 +74,7 @@ class Play:
         self._spy("speak", self._speaks)
         self._spy("see", self._sees)
         self._spy("start", self._starts)
+        self._spy("hear", self._hears)
 
     def _spy(self, name: str, note: Callable[[Any], None]) -> None:
         does = getattr(self.runtime, name)
@@ -92,6 +97,9 @@ class Play:
     def _sees(self, slices: list[Any]) -> None:
         self.now += SLICE_S * len(slices)
         self.spent[-1].slices += len(slices)
+
+    def _hears(self, sessions: Sequence[Session[Any]]) -> None:
+        self.spent[-1].heard += [session.slot for session in sessions]
 
     def _starts(self, session: Session[Any]) -> None:
         self.now += OPENING_S
@@ -311,6 +319,37 @@ def test_a_recording_that_came_faster_than_it_was_said_is_no_more_urgent_than_it
     assert {1.0, 2.0, 30.0} <= dues
 
 
+def test_a_background_transcription_has_no_deadline_and_is_written_down(stage: Play) -> None:
+    setup = TranscribeSetup(Sampling(max_new_tokens=4, temperature=0.0), seed=1, is_background=True)
+    writer = stage.enter("writer", setup)
+    stage.until(lambda: stage.when("writer", Ready) is not None)
+    stage.send(writer, 1, StreamInput(sound(1, 16_000), begins=True, ends=True))
+    dues = set()
+    while stage.when("writer", Done) is None:
+        stage.step()
+        dues.add(writer.due)
+
+    assert dues == {None}
+
+
+def test_a_background_transcription_joins_a_tick_each_tenth_of_a_second_while_others_have_work(
+    stage: Play,
+) -> None:
+    setup = TranscribeSetup(Sampling(max_new_tokens=40, temperature=0.0), seed=1, is_background=True)
+    writer = stage.enter("writer", setup)
+    stage.until(lambda: stage.when("writer", Ready) is not None)
+    chats = crowd(stage, 2)
+    stage.until(lambda: all(stage.when(chat.id, Ready) is not None for chat in chats))
+    stage.send(writer, 1, StreamInput(sound(1, 16_000 * 3), begins=True, ends=True))
+    stage.until(lambda: stage.when("writer", Done) is not None)
+
+    slots = {chat.slot for chat in chats}
+    beside = [it for it in stage.spent if writer.slot in it.rows and it.waiting & slots]
+    gaps = [later.began - earlier.began for earlier, later in pairwise(beside)]
+    assert gaps
+    assert min(gaps) >= BACKGROUND_S
+
+
 def test_pictures_are_seen_a_few_in_a_tick_and_sound_goes_on_beside_them(stage: Play) -> None:
     stage.runtime.slice_rows = 64  # as large as those of MiniCPM-o: two of them are as much as a tick takes
     alone = Play()
@@ -371,3 +410,38 @@ def test_whoever_waits_for_a_turn_is_told_that_it_is_not_forgotten(stage: Play) 
 
     assert all(isinstance(event, Advanced) for chat in chats for _, event in stage.told[chat.id][-1:])
     assert len(stage.spent[-1].rows) < len(chats)
+
+
+def replaying(stage: Play, count: int) -> list[Session[Any]]:
+    """Sessions whose callers replay what they like."""
+    info = stage.runtime.info
+    setup = DuplexSetup("Be brief.", info.duplex_defaults, info.window, 1, records=True)
+    sessions = [stage.enter(f"replay {number}", setup) for number in range(count)]
+    stage.until(lambda: all(stage.when(session.id, Ready) is not None for session in sessions))
+    return sessions
+
+
+def test_thousands_of_replayed_units_cost_a_talking_neighbour_no_second(stage: Play) -> None:
+    alone = Play()
+    quiet = alone.talk()
+    usual = [speak(alone, quiet, number) for number in (1, 2, 3, 4)]
+
+    talk = stage.talk()
+    replays, recorded = replaying(stage, 8), UnitRecord(End.LISTEN)
+    for session in replays:
+        for number in range(1, 251):
+            stage.send(session, number, UnitInput(sound(number), recorded=recorded))
+    begin = len(stage.spent)
+    took = [speak(stage, talk, number) for number in (1, 2, 3, 4)]
+
+    assert stage.said("talk") == alone.said("talk")
+    assert max(took) < UNIT_S
+    portion = FORWARD_S + LEAST_SHARE * ROW_S
+    assert all(one <= other * 8 / 7 + 2 * portion for one, other in zip(took, usual, strict=True))
+    slots = {session.slot for session in replays}
+    busy = [spent for spent in stage.spent[begin:] if talk.slot in spent.waiting]
+    heard = [len(slots.intersection(spent.heard)) for spent in busy]
+    most = -(-LEAST_SHARE // replays[0].clip_rows)
+    assert 0 < max(heard) <= most < len(replays)
+    assert sum(heard) > 0
+    assert all(session.queue.first is not None for session in replays), "they were not done before"

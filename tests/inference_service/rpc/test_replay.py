@@ -1,5 +1,6 @@
 """Records of units over gRPC, and sessions that replay them."""
 
+import asyncio
 import random
 from typing import Any
 
@@ -17,6 +18,7 @@ from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.engine.test_independence import shipped, talk
 from tests.inference_service.support.caller import Caller, channel_to, duplex
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 
 CONFIG: dict[str, Any] = {
@@ -79,6 +81,55 @@ async def test_another_worker_goes_on_with_the_words_and_samples_of_the_first() 
             assert np.allclose(np.frombuffer(audio, "<f4"), np.frombuffer(samples, "<f4"), atol=1e-4)
         await caller.half_close(Stream.PREFILL)
         await caller.end()
+
+
+async def said_by(caller: Caller, seconds: list[np.ndarray[Any, Any]]) -> list[tuple[int, str, bytes]]:
+    """What a session says to these seconds, one unit after another."""
+    await caller.configure(**CONFIG)
+    said = []
+    for unit, sound in enumerate(seconds, 1):
+        done, text, audio = await heard(caller, unit, sound)
+        said.append((done.end, text, audio))
+    await caller.half_close(Stream.PREFILL)
+    await caller.end()
+    return said
+
+
+async def test_neighbour_of_a_caller_that_only_replays_says_what_it_says_alone() -> None:
+    seconds = [sound.astype(np.float32) for sound in talk(random.Random(3), 9)]
+    silence, record = np.zeros(16_000, np.float32), pb.UnitRecord(end=pb.UNIT_END_LISTEN)
+    replayed, enough = 0, asyncio.Event()
+
+    async def replay(channel: Any) -> None:
+        """Replay without a pause, in one session after another."""
+        nonlocal replayed
+        while True:
+            caller = await Caller(channel).open()
+            await caller.configure(**CONFIG)
+            for unit in range(1, 41):
+                done, _, _ = await heard(caller, unit, silence, record)
+                assert done.end == pb.UNIT_END_LISTEN
+                replayed += 1
+                if replayed > 40:
+                    enough.set()
+            await caller.half_close(Stream.PREFILL)
+            await caller.end()
+
+    async with running_worker(load) as worker, channel_to(worker.address) as channel:
+        alone = await said_by(await Caller(channel).open(), seconds)
+        replaying = asyncio.create_task(replay(channel))
+        try:
+            beside = await said_by(await Caller(channel).open(), seconds)
+            async with asyncio.timeout(PATIENCE_S):
+                await enough.wait()
+            assert not replaying.done(), "the replay itself goes on"
+        finally:
+            replaying.cancel()
+            await asyncio.wait({replaying})
+    assert any(audio for _, _, audio in alone)
+    for (end, text, audio), (expected, words, samples) in zip(beside, alone, strict=True):
+        assert (end, text) == (expected, words)
+        assert np.allclose(np.frombuffer(audio, "<f4"), np.frombuffer(samples, "<f4"), atol=1e-4)
 
 
 BAD = {

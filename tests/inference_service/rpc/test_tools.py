@@ -274,7 +274,7 @@ ANSWER = [
 
 
 def test_pieces_of_calls_and_thinking_travel() -> None:
-    told = [convert.piece(replies.piece(piece, 0)) for piece in ANSWER]
+    told = [convert.piece(replies.piece(piece, 0), piece.unit) for piece in ANSWER]
 
     assert told[0] == signals.Piece(3, "", b"", thinking="Hm")
     assert told[6] == signals.Piece(3, "", b"", call=signals.CallDelta(0, arguments='"Bern"}', complete=True))
@@ -285,7 +285,7 @@ def _spoken(answers: Iterator[pb.GenerateResponse]) -> list[tuple[str, str]]:
     """What is said in order: pieces of one kind joined."""
     said: list[tuple[str, str]] = []
     for answer in answers:
-        piece = convert.piece(answer)
+        piece = convert.piece(answer, answer.unit)
         assert piece is not None
         said += [("thinking", piece.thinking), ("text", piece.text)]
         if piece.call is not None:

@@ -359,6 +359,26 @@ async def test_view_shows_who_waits_and_who_has_a_slot(of_adapter: Build) -> Non
         assert not dispatcher.is_contended("another")
 
 
+async def test_slot_is_to_spare_while_it_is_free_and_nobody_waits(of_adapter: Build) -> None:
+    async with stage(of_adapter) as callers:
+        await callers.house.open("a", 1)
+        dispatcher = callers.house.dispatcher
+
+        def is_spare() -> bool:
+            return dispatcher.has_spare(Kind.TRANSCRIPTION, Need(Mode.TRANSCRIPTION))
+
+        await until(is_spare)
+        holder = await callers.enter()
+        await until(lambda: holder.lease)
+        await until(lambda: not is_spare())
+        second = await callers.enter()
+        await holder.leave()
+        await until(lambda: second.lease)
+        await until(lambda: not is_spare())
+        await second.leave()
+        await until(is_spare)
+
+
 # -------------------------------------------------------------------------------------- the pools
 
 

@@ -16,7 +16,7 @@ from tests.support.scripted_engine import ScriptedEngine, hang, listen, running_
 from tests.ws_adapter.support.conversation import CLOSE, INIT, Event, append, pcm
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter, until
-from ws_adapter.resume import connection, sessions
+from ws_adapter.resume import buffer, connection, sessions
 
 WINDOW_S = 60.0
 OPENERS: dict[str, tuple[str, Event, Event]] = {
@@ -435,7 +435,7 @@ async def test_flood_of_forged_tokens_disturbs_nobody() -> None:
 async def test_events_that_are_not_kept_end_the_session(
     last_event: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "MOST_EVENTS", 2)
+    monkeypatch.setattr(buffer, "MOST_EVENTS", 2)
     engine = ScriptedEngine(listen())
     async with stage_of(engine) as stage:
         async with stage.client() as client:
@@ -449,7 +449,7 @@ async def test_events_that_are_not_kept_end_the_session(
 
 
 async def test_kept_bytes_are_bounded_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MOST_KEPT_BYTES", 1000)
+    monkeypatch.setattr(buffer, "MOST_KEPT_BYTES", 1000)
     engine = ScriptedEngine(speak("word"), repeat=True)
     async with stage_of(engine) as stage:
         async with stage.client() as client:

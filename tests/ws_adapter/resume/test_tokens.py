@@ -18,7 +18,9 @@ def test_token_tells_session_holder_and_nonce() -> None:
 
     token, nonce = tokens.make("sess_0123456789ab", HOLDER)
 
-    assert tokens.read(token) == Claim("sess_0123456789ab", HOLDER, nonce)
+    claim = tokens.read(token)
+    assert claim is not None
+    assert claim == Claim("sess_0123456789ab", HOLDER, nonce, claim.mark)
     assert len(token) <= LONGEST_TOKEN
 
 
@@ -26,6 +28,32 @@ def test_tokens_of_one_session_differ() -> None:
     tokens = ResumeTokens(KEYS)
 
     assert len({tokens.make("sess_0123456789ab", HOLDER)[0] for _ in range(10)}) == 10
+
+
+def test_token_leads_to_the_adapter_that_made_it_and_to_no_other() -> None:
+    one, other = ResumeTokens(KEYS, "a1"), ResumeTokens(KEYS, "b2")
+
+    claim = other.read(one.make("sess_0123456789ab", HOLDER)[0])
+
+    assert claim is not None
+    assert (one.is_own(claim), other.is_own(claim)) == (True, False)
+    assert (other.is_of(claim, "a1"), other.is_of(claim, "b2")) == (True, False)
+
+
+def test_token_leads_to_its_adapter_after_the_keys_were_rotated() -> None:
+    tokens = ResumeTokens(KEYS, "a1")
+    claim = tokens.read(tokens.make("sess_0123456789ab", HOLDER)[0])
+    tokens.use((b"third signing key", *KEYS))
+
+    assert claim is not None
+    assert tokens.is_own(claim)
+
+
+def test_tokens_of_one_adapter_have_no_mark_in_common() -> None:
+    tokens = ResumeTokens(KEYS, "a1")
+    claims = [tokens.read(tokens.make("sess_0123456789ab", HOLDER)[0]) for _ in range(20)]
+
+    assert len({claim.mark for claim in claims if claim is not None}) == 20
 
 
 def test_token_of_a_key_that_is_rotated_out_is_not_read() -> None:

@@ -11,9 +11,12 @@ import pytest
 from antiphon.cli.commands.serve import _check_free
 from antiphon.cli.output.failure import ExitCode, Failure
 from antiphon.listening import bind_all
+from tests.support.patience import PATIENCE_S
 from tests.ws_adapter.support.stage import running_adapter
 from ws_adapter.app import serve
 from ws_adapter.options import AdapterOptions
+from ws_adapter.server.listener import ACCEPTED_AT_ONCE
+from ws_adapter.web.websocket import PublicConnection
 
 HOST = "localhost"
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
@@ -100,4 +103,31 @@ def test_addresses_of_both_families_share_a_port(monkeypatch: pytest.MonkeyPatch
         assert len({sock.getsockname()[1] for sock in sockets}) == 1
     finally:
         for sock in sockets:
+            sock.close()
+
+
+async def test_crowd_that_connects_at_once_is_accepted_a_few_in_each_pass_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[PublicConnection] = []
+    original = PublicConnection.connection_made
+
+    def count(connection: PublicConnection, transport: asyncio.BaseTransport) -> None:
+        made.append(connection)
+        original(connection, transport)
+
+    monkeypatch.setattr(PublicConnection, "connection_made", count)
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        host, port = stage.address.removeprefix("http://").split(":")
+        made.clear()
+        # The kernel takes them all before the event loop sees one.
+        crowd = [socket.create_connection((host, int(port)), PATIENCE_S) for _ in range(40)]
+        seen = []
+        async with asyncio.timeout(PATIENCE_S):
+            while len(made) < len(crowd):
+                before = len(made)
+                await asyncio.sleep(0)
+                seen.append(len(made) - before)
+        assert max(seen) <= ACCEPTED_AT_ONCE
+        for sock in crowd:
             sock.close()

@@ -209,3 +209,40 @@ def test_trusted_proxies_wider_than_a_subnet_are_broad() -> None:
     options = AdapterOptions(workers=WORKERS, trusted_proxies=networks)
 
     assert [str(network) for network in options.broad_proxies] == ["10.0.0.0/8", "fd00::/48", "0.0.0.0/0"]
+
+
+SHARED: dict[str, Any] = {"dispatcher": "redis://127.0.0.1", "client_secret_key": b"0123456789abcdef"}
+PEER_FILES: dict[str, Any] = {"peer_ca": Path("ca"), "peer_cert": Path("cert"), "peer_cert_key": Path("key")}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"peer_listen": "unix:/run/antiphon/peer.sock"},
+        {"peer_listen": "127.0.0.1:0"},
+        {"peer_listen": "[::1]:8010", "peer_advertise": "[2001:db8::1]:8010"},
+        {"peer_listen": "0.0.0.0:8010", "peer_advertise": "10.0.0.1:8010", **PEER_FILES},
+    ],
+)
+def test_peers_that_share_a_key_may_forward(given: dict[str, Any]) -> None:
+    AdapterOptions(**SHARED, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"dispatcher": None, "workers": WORKERS}, "peer_listen means nothing without --dispatcher URL."),
+        ({"client_secret_key": None}, "Adapters that forward connections sign with a shared key."),
+        ({"peer_listen": None, "peer_advertise": "10.0.0.1:8010"}, "mean nothing without --peer-listen."),
+        ({"peer_listen": None, **PEER_FILES}, "mean nothing without --peer-listen."),
+        ({"peer_ca": Path("ca")}, "TLS between adapters needs an authority, a certificate and its key."),
+        ({"peer_listen": "8010"}, "peer_listen must be host:port or unix:path, not '8010'."),
+        ({"peer_listen": "localhost:99999"}, "peer_listen must be host:port or unix:path"),
+        ({"peer_listen": "unix:"}, "peer_listen must be host:port or unix:path"),
+        ({"peer_listen": "0.0.0.0:8010"}, "Refusing to take forwarded connections on 0.0.0.0 without TLS"),
+        ({"peer_advertise": "10.0.0.1"}, "peer_advertise must be host:port or unix:path, not '10.0.0.1'."),
+    ],
+)
+def test_peers_that_cannot_forward_are_refused_in_one_sentence(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(text)):
+        AdapterOptions(**{**SHARED, "peer_listen": "127.0.0.1:8010", **given})

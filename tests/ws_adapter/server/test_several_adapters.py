@@ -34,9 +34,9 @@ async def two_adapters(server: RedisServer, **options: Any) -> AsyncIterator[tup
         yield one, other
 
 
-def age(server: RedisServer) -> None:
+def age(server: RedisServer, pool: str = POOL) -> None:
     """Redis is not a new one, in which for 3 s nobody is granted anything."""
-    key, now = prefix(POOL), round(time.time() * 1000)
+    key, now = prefix(pool), round(time.time() * 1000)
     server.command("SET", f"{key}boot", str(now - 60_000))
     server.command("HSET", f"{key}clock", "real", str(now), "time", str(now))
     server.command("SET", f"{key}seq", str(now * 1000))

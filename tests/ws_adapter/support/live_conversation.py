@@ -23,10 +23,12 @@ from ws_adapter.protocol.core.actions import (
     RunUnit,
     Send,
     TakeSlot,
+    Transcribe,
 )
 from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Signal, TextPurpose, UnitDone, UnitEnd
+from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscriptDelta
 from ws_adapter.protocol.live.machine import Live
 from ws_adapter.protocol.live.sound import PCM_24K, Format
 from ws_adapter.protocol.wire.codec import encode
@@ -62,6 +64,8 @@ class LiveConversation:
         self.is_held = False
         """Whether no more is to be read of the client."""
         self.answers: list[Answer] = []
+        self.transcribing: list[Transcribe] = []
+        """Speech whose words are awaited, the oldest first."""
         self._hearing = Hearing()
         self._observer = Observer("/v1/live/sessions")
         self.dialect = Live(
@@ -127,6 +131,8 @@ class LiveConversation:
                     self._do(work()(self.now))
                 case Detect(samples=samples):
                     self._do(self.dialect.detected(self._hearing.scores(samples), self.now))
+                case Transcribe():
+                    self.transcribing.append(action)
                 case CloseSocket():
                     self.closed = action
         return self.sent[before:]
@@ -156,6 +162,13 @@ class LiveConversation:
                 self.wait(0.1)
             self.finish(end, text)
         return self.sent[before:]
+
+    def transcribe(self, news: InputTranscript) -> list[Event]:
+        """Words of the oldest speech that awaits them; its end takes it from the list."""
+        item = self.transcribing[0]
+        if not isinstance(news, InputTranscriptDelta):
+            del self.transcribing[0]
+        return self._do(item.tell(news, self.now))
 
     def fail(self, reason: Reason) -> list[Event]:
         return self.worker(Failed(reason))

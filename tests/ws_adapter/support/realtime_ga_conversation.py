@@ -14,6 +14,7 @@ from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
+    CancelTranscription,
     CancelUnits,
     CloseSocket,
     Detect,
@@ -25,6 +26,7 @@ from ws_adapter.protocol.core.actions import (
     RunUnit,
     Send,
     TakeSlot,
+    Transcribe,
 )
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.signals import (
@@ -39,6 +41,7 @@ from ws_adapter.protocol.core.signals import (
     UnitEnd,
 )
 from ws_adapter.protocol.core.speech import WINDOW
+from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscriptDelta
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.live.sound import PCM_24K, Format
 from ws_adapter.protocol.realtime_ga.machine import RealtimeGa
@@ -93,6 +96,8 @@ class RealtimeGaConversation:
         self.cancelled: list[int] = []
         self.notes: list[str] = []
         self.configured: list[OpenWorkerSession] = []
+        self.transcribing: list[Transcribe] = []
+        """Items whose words are awaited, the oldest first."""
         self.detecting = 0
         """Samples that were given to the detector and not told of."""
         self.has_slot = False
@@ -183,6 +188,10 @@ class RealtimeGaConversation:
                     self.notes.append(text)
                 case Apart(work=work):
                     self.do(work()(self.now))
+                case Transcribe():
+                    self.transcribing.append(action)
+                case CancelTranscription(item_id=item_id):
+                    self.transcribing = [item for item in self.transcribing if item.item_id != item_id]
                 case CloseSocket():
                     self.closed = action
                 case _:
@@ -264,6 +273,13 @@ class RealtimeGaConversation:
         windows, self.detecting = divmod(self.detecting, WINDOW)
         self.do(self.dialect.detected([score] * windows, self.now))
         return self.sent[before:]
+
+    def transcribe(self, news: InputTranscript) -> list[Event]:
+        """The words of the oldest item that awaits them; its end takes it from the list."""
+        item = self.transcribing[0]
+        if not isinstance(news, InputTranscriptDelta):
+            del self.transcribing[0]
+        return self.do(item.tell(news, self.now))
 
     def fail(self, reason: Reason) -> list[Event]:
         return self.worker(Failed(reason))

@@ -136,7 +136,9 @@ class RemoteHouse(InProcessHouse):
         load = Load(options.load_limits, clock)
         unused = cast(Any, None)
         counted = Accounts(clock)
-        services = Services(options, self.adapter, self.registry, clock, load, unused, unused, counted)
+        services = Services(
+            options, self.adapter, self.registry, clock, load, unused, unused, unused, counted
+        )
         telemetry = start(SERVICE_ADAPTER, {})
         metrics = Metrics(telemetry.meter)
         servicer = DispatchServicer(services, Access(options, clock), metrics, lambda reason: None)

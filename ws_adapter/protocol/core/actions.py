@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from ws_adapter.protocol.core.answer import Answer, StandaloneText
 from ws_adapter.protocol.core.config import WorkerSetup
+from ws_adapter.protocol.core.transcription import InputTranscript
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.wire.codec import Samples
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
@@ -144,6 +145,25 @@ class Detect(Struct, frozen=True):
     samples: Samples
 
 
+class Transcribe(Struct, frozen=True):
+    """Write down what the user said, in a slot of its own that nobody else wants at the moment.
+
+    `audio` is float32 at 16 kHz; `model` is empty for any that transcribes. `tell` is called with all that
+    comes of it and the time, while the session is not over; what it returns is carried out.
+    """
+
+    item_id: str
+    audio: bytes
+    model: str
+    tell: "Callable[[InputTranscript, float], list[Action]]"
+
+
+class CancelTranscription(Struct, frozen=True):
+    """Tell no more of this item, if it is still being transcribed."""
+
+    item_id: str
+
+
 class HoldInput(Struct, frozen=True):
     """Read no more from the client while `is_held`: enough of what it sent waits, and none is dropped."""
 
@@ -193,6 +213,8 @@ Action: TypeAlias = (
     | Withdraw
     | Apart
     | Detect
+    | Transcribe
+    | CancelTranscription
     | HoldInput
     | Become
     | Note

@@ -109,9 +109,10 @@ class ChatSetup:
 
 @dataclass(frozen=True)
 class TranscriptionSetup:
-    """What a session of utterances is to be."""
+    """What a session of utterances is to be. `is_background`: the worker runs all other sessions first."""
 
     model: str = ""
+    is_background: bool = False
 
 
 WorkerSetup: TypeAlias = SessionSetup | ChatSetup | TranscriptionSetup
@@ -144,10 +145,14 @@ class Pool:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The pools that a session may use. `slot` is the one that its slot is in, None without a slot."""
+    """The pools that a session may use. `slot` is the one that its slot is in, None without a slot.
+
+    `transcribes`: any pool, of those with other modes too, can write down what the session's user says.
+    """
 
     pools: tuple[Pool, ...]
     slot: Pool | None = None
+    transcribes: bool = False
 
     @property
     def models(self) -> Set[str]:

@@ -4,13 +4,24 @@ from typing import Literal
 
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.wire.errors import ErrorCode
-from ws_adapter.protocol.wire.events import ErrorBody, ErrorEvent, SessionQueued, SessionQueueUpdate
+from ws_adapter.protocol.wire.events import (
+    ErrorBody,
+    ErrorEvent,
+    SessionMoved,
+    SessionQueued,
+    SessionQueueUpdate,
+)
 
 
 def error(code: ErrorCode, message: str, param: str | None = None, input_id: str | None = None) -> ErrorEvent:
     """An `error` event of `/v1/realtime`."""
     side: Literal["client_error", "server_error"] = "server_error" if code.is_servers else "client_error"
     return ErrorEvent(error=ErrorBody(code, message, side, param, input_id))
+
+
+def moved(pause_s: float) -> SessionMoved:
+    """Another worker goes on with the session."""
+    return SessionMoved(pause_s=round(pause_s, 3))
 
 
 def queued(place: Place, *, is_update: bool) -> SessionQueued:

@@ -154,6 +154,16 @@ class Rewound(Struct, frozen=True):
     failure: Reason | None = None
 
 
+class Moved(Struct, frozen=True):
+    """Another worker has taken the session over `pause_s` seconds after the last one was lost.
+
+    It knows all that was answered, and hears the units without an answer from their beginning: nothing that
+    was said of those counts.
+    """
+
+    pause_s: float
+
+
 class GoingAway(Struct, frozen=True):
     """The worker will end the session in `time_left_s` seconds."""
 
@@ -166,8 +176,8 @@ class Failed(Struct, frozen=True):
     reason: Reason
 
 
-UnitSignal: TypeAlias = Prefilled | Piece | UnitDone | Finalized | Rewound
+UnitSignal: TypeAlias = Prefilled | Piece | UnitDone | Finalized | Rewound | Moved
 UNIT_SIGNALS: Final = (Prefilled, Piece, UnitDone, Finalized, Rewound)
-"""What is said of units, and not of the session as a whole."""
+"""What a worker says of units, and not of the session as a whole."""
 
 Signal: TypeAlias = Ready | UnitSignal | GoingAway | Failed

@@ -132,6 +132,10 @@ class Earlier(RealtimePath):
             unsupported_fields=setup.unsupported_by(ready, _public_path),
         )
 
+    def moved(self, pause_s: float) -> list[ServerEvent]:
+        """See `Vocabulary.moved`: the earlier protocol is as it was."""
+        return []
+
     def answer(self, answer: Answer) -> list[ServerEvent]:
         """See `Vocabulary.answer`. One event per unit, behind an error if the unit failed."""
         input_id = answer.unit.input_id

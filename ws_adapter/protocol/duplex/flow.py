@@ -11,6 +11,7 @@ from ws_adapter.protocol.core.actions import CancelUnits, RunUnit, Withdraw
 from ws_adapter.protocol.core.answer import Answer, Outcome, Unit
 from ws_adapter.protocol.core.signals import (
     Finalized,
+    Moved,
     Piece,
     Prefilled,
     Ready,
@@ -117,6 +118,8 @@ class UnitFlow:
             return self.advance(now)
         if isinstance(signal, Prefilled):
             self.answers.prefilled(signal)
+        if isinstance(signal, Moved):
+            return self._restart(now)
         return ()
 
     def tick(self, now: float) -> list[Step]:
@@ -187,6 +190,15 @@ class UnitFlow:
         self._backlog.put(units)
         if not self._window:
             self.answers.forget_dropped()
+
+    def _restart(self, now: float) -> list[Step]:
+        """Another worker hears the units at the worker from their beginning; the pause makes none late."""
+        self._backlog.restamp(now)
+        first = self.answers.restart()
+        if first is None:
+            return []
+        self._last_cancelled = min(self._last_cancelled, first - 1)
+        return self._cancel()
 
     def _interrupt(self) -> list[Step]:
         """Silences the open response, or the one that a unit at the worker is about to open."""
@@ -276,6 +288,13 @@ class Answers:
         """The worker is done with a unit."""
         if unit := self._at_worker.pop(signal.unit, None):
             unit.done = signal
+
+    def restart(self) -> int | None:
+        """Forget what the units at the worker have said; return the first of them."""
+        for unit in self._at_worker.values():
+            unit.said.clear()
+            unit.speaks, unit.prefilled = False, None
+        return min(self._at_worker, default=None)
 
     def mute(self) -> None:
         """Nothing more is said by the units at the worker: each will be answered by a listen."""

@@ -23,7 +23,7 @@ from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import Catalogue, SessionSetup
 from ws_adapter.protocol.core.machine import Deaf, Place
 from ws_adapter.protocol.core.reading import Reading
-from ws_adapter.protocol.core.signals import UNIT_SIGNALS, Failed, GoingAway, Ready, Signal
+from ws_adapter.protocol.core.signals import UNIT_SIGNALS, Failed, GoingAway, Moved, Ready, Signal
 from ws_adapter.protocol.core.state import State
 from ws_adapter.protocol.duplex.deadlines import Deadlines
 from ws_adapter.protocol.duplex.flow import Step, UnitFlow
@@ -233,6 +233,10 @@ class DuplexMachine(Deaf):
                 return self._begun(signal, now)
             case GoingAway():
                 self._deadlines.leaves(now + signal.time_left_s)
+            case Moved():
+                self._deadlines.leaves(None)
+                told: list[Action] = [*map(Send, self._vocabulary.moved(signal.pause_s))]
+                return told + self._told(self._flow.signal(signal, now), now)
             case Failed():
                 return self._worker_failed(signal.reason, now)
         return []

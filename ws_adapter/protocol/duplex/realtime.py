@@ -193,6 +193,10 @@ class Realtime(RealtimePath):
             recording_session_id=self._recording_id,
         )
 
+    def moved(self, pause_s: float) -> list[ServerEvent]:
+        """See `Vocabulary.moved`."""
+        return [render.moved(pause_s)]
+
     def answer(self, answer: Answer) -> list[ServerEvent]:
         """See `Vocabulary.answer`. One kind per frame; the first frame counts the unit and its tokens."""
         told = _Frames(self._session_id, answer)

@@ -112,6 +112,9 @@ class Vocabulary(Protocol):
     def created(self, ready: Ready, setup: SessionSetup) -> ServerEvent:
         """The session takes input."""
 
+    def moved(self, pause_s: float) -> list[ServerEvent]:
+        """Another worker goes on with the session after a pause."""
+
     def answer(self, answer: Answer) -> list[ServerEvent]:
         """What a unit came to."""
 

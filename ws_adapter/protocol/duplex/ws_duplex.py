@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
+from ws_adapter.protocol.core import render
 from ws_adapter.protocol.core.answer import Answer, Outcome
 from ws_adapter.protocol.core.config import (
     Catalogue,
@@ -204,6 +205,10 @@ class Duplex:
             recording_session_id=self._recording_id,
             unsupported_fields=setup.unsupported_by(ready, _public_path),
         )
+
+    def moved(self, pause_s: float) -> list[ServerEvent]:
+        """See `Vocabulary.moved`."""
+        return [render.moved(pause_s)]
 
     def answer(self, answer: Answer) -> list[ServerEvent]:
         """See `Vocabulary.answer`. One `result` per unit, behind an error if the unit failed."""

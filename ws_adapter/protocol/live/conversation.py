@@ -1,17 +1,19 @@
 """What a Live session has from its beginning on: its sound in both directions."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from ws_adapter.protocol.core.answer import Answer, Outcome
-from ws_adapter.protocol.core.speech import SpeechEdges
+from ws_adapter.protocol.core.speech import WINDOW, SpeechEdges
 from ws_adapter.protocol.duplex.flow import UnitFlow
 from ws_adapter.protocol.duplex.input import BURST_LEAD_S, PERIOD_S
 from ws_adapter.protocol.live.events import LiveUsage
+from ws_adapter.protocol.live.input_speech import InputSpeech
 from ws_adapter.protocol.live.playout import Playout
 from ws_adapter.protocol.live.settings import Settings
 from ws_adapter.protocol.live.sound import Ear, Mouth
-from ws_adapter.protocol.wire.codec import Samples
+from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
 
 MOST_UNTOLD: Final = 8
 """Answers that may wait for an event to go with."""
@@ -31,9 +33,12 @@ INTERRUPTS_MS: Final = 250
 
 
 class Conversation:
-    """See above; `settings` are those of its `session.start`, and an append has at most `most_s` of sound."""
+    """See above; `settings` are those of its `session.start`, and an append has at most `most_s` of sound.
 
-    def __init__(self, settings: Settings, most_s: float) -> None:
+    `transcribes`: what the user says is to be transcribed.
+    """
+
+    def __init__(self, settings: Settings, most_s: float, *, transcribes: bool = False) -> None:
         self.is_muted = False
         self.is_congested = False
         """The client does not read."""
@@ -42,6 +47,7 @@ class Conversation:
         self.ear = Ear(settings.format)
         self.speech = interruption()
         """What the user says over the answer that is being said."""
+        self.input_speech = InputSpeech() if transcribes else None
         self.playout = Playout(settings.format)
         self.answers: deque[Answer] = deque(maxlen=MOST_UNTOLD)
         """Of units of which no event has told yet."""
@@ -50,6 +56,39 @@ class Conversation:
         self.turn = FirstTurn()
         self.upload = Upload()
         self._mouth = Mouth(settings.format)
+        self._detecting: deque[tuple[int, bool]] = deque()
+        """Samples whose scores are awaited, and whether they were said over an answer."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Of sound that waits, but for the units."""
+        return self.ear.waiting_bytes + (self.input_speech.held_bytes if self.input_speech is not None else 0)
+
+    def detecting(self, samples: Samples, *, is_over: bool) -> bool:
+        """Whether speech is to be detected in these samples; `is_over`: they were said over an answer."""
+        if self.input_speech is not None:
+            self.input_speech.hear(samples)
+        elif not is_over:
+            return False
+        self._detecting.append((samples.size, is_over))
+        return True
+
+    def lost(self, size: int) -> Samples:
+        """So many samples could not be read; what speech is to be detected in, in their place."""
+        return self.input_speech.skip(size) if self.input_speech is not None else NO_AUDIO.samples
+
+    def over(self, scores: Sequence[float]) -> list[float]:
+        """Those scores that are of what was said over an answer."""
+        over: list[float] = []
+        for score in scores:
+            left, was_over = WINDOW, bool(self._detecting) and self._detecting[0][1]
+            while left and self._detecting:
+                size, is_over = self._detecting.popleft()
+                if size > left:
+                    self._detecting.appendleft((size - left, is_over))
+                left -= min(left, size)
+            over += [score] if was_over else []
+        return over
 
     def hear(self, data: bytes) -> Samples:
         """What the model is to hear now."""

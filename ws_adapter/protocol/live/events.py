@@ -439,6 +439,14 @@ class OutputTranscriptDelta(LiveEvent, kw_only=True, tag="session.output_transcr
     end_ms: Milliseconds
 
 
+class InputTranscriptDelta(LiveEvent, kw_only=True, tag="session.input_transcript.delta"):
+    """What the user said, transcribed after a pause; `start_ms` and `end_ms` count the sound of the user."""
+
+    delta: Annotated[str, Meta(min_length=1)]
+    start_ms: Milliseconds
+    end_ms: Milliseconds
+
+
 class AudioMuted(LiveEvent, kw_only=True, tag="session.input_audio.muted"):
     """The model hears silence."""
 
@@ -551,6 +559,7 @@ SERVER_EVENTS: Final = (
     SessionUpdated,
     OutputAudioDelta,
     OutputTranscriptDelta,
+    InputTranscriptDelta,
     AudioMuted,
     AudioUnmuted,
     InstructionsAppended,

@@ -18,6 +18,7 @@ from ws_adapter.protocol.core.actions import (
     OpenWorkerSession,
     Send,
     TakeSlot,
+    Transcribe,
     Withdraw,
     closing,
 )
@@ -25,8 +26,9 @@ from ws_adapter.protocol.core.answer import Answer, Outcome, StandaloneText
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.reading import Reading
-from ws_adapter.protocol.core.signals import Failed, GoingAway, Ready, Signal, TextPurpose
+from ws_adapter.protocol.core.signals import Failed, GoingAway, Moved, Ready, Signal, TextPurpose
 from ws_adapter.protocol.core.state import State
+from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscriptDelta
 from ws_adapter.protocol.duplex.deadlines import Deadlines
 from ws_adapter.protocol.duplex.flow import Step, UnitFlow
 from ws_adapter.protocol.duplex.input import LONGEST_TEXT, Append
@@ -76,6 +78,7 @@ LONGEST_S: Final = 10 * 365 * 86_400.0
 """When a session expires that has no limit."""
 
 UNIT_MS: Final = 1_000
+SLICE_MS: Final = round(SLICE_S * 1000)
 
 FULL_UNITS: Final = 24
 """Seconds of input that wait when no more is read."""
@@ -141,6 +144,8 @@ class Live:
         self._deadlines = Deadlines(limits)
         self._events = events_window()
         self._errors = errors_window()
+        self._speeches = 0
+        """Pieces of speech that were to be transcribed."""
         self._is_held = False
         """Whether no more is read."""
         self._end: Verdict | None = None
@@ -157,7 +162,7 @@ class Live:
         """See `Machine.held_bytes`."""
         if self.is_over:
             return 0
-        waiting = self._conversation.ear.waiting_bytes if self._conversation is not None else 0
+        waiting = self._conversation.held_bytes if self._conversation is not None else 0
         return self._flow.held_bytes + waiting + self._reading.held_bytes
 
     @property
@@ -221,6 +226,9 @@ class Live:
                 return []
             case Failed():
                 return self._worker_failed(signal.reason, now)
+            case Moved():
+                self._deadlines.leaves(None)
+                return self._said(self._flow.signal(signal, now), now)
             case _:
                 return self._said(self._flow.signal(signal, now), now)
 
@@ -263,13 +271,37 @@ class Live:
     def detected(self, scores: Sequence[float], now: float) -> list[Action]:
         """See `Machine.detected`: who speaks over an answer ends it."""
         conversation = self._conversation
-        if self.is_over or conversation is None or not conversation.is_saying(self._flow):
+        if self.is_over or conversation is None:
             return []
-        conversation.speech.hear(scores)
+        actions = self._transcribe(scores, conversation)
+        over = conversation.over(scores)
+        if not over or not conversation.is_saying(self._flow):
+            return actions
+        conversation.speech.hear(over)
         if not conversation.speech.speaks:
-            return []
+            return actions
         conversation.stop()
-        return self._said(self._flow.interrupt(), now)
+        return [*actions, *self._said(self._flow.interrupt(), now)]
+
+    def _transcribe(self, scores: Sequence[float], conversation: Conversation) -> list[Action]:
+        """What the user has said up to a pause is transcribed."""
+        if conversation.input_speech is None:
+            return []
+        actions: list[Action] = []
+        for said in conversation.input_speech.detected(scores):
+            self._speeches += 1
+            tell = partial(self._transcribed, said.at_ms)
+            actions.append(Transcribe(f"speech_{self._speeches}", said.audio, "", tell))
+        return actions
+
+    def _transcribed(self, at_ms: int, news: InputTranscript, now: float) -> list[Action]:
+        """Words of the speech that began then; the protocol has no word for its end, nor for a failure."""
+        if not isinstance(news, InputTranscriptDelta):
+            return []
+        start_ms, end_ms = (
+            round((at_ms + seconds * 1000) / SLICE_MS) * SLICE_MS for seconds in (news.begin_s, news.end_s)
+        )
+        return [self._event(events.InputTranscriptDelta, delta=news.text, start_ms=start_ms, end_ms=end_ms)]
 
     # ---------------------------------------------------------------------------------------- time
 
@@ -403,7 +435,9 @@ class Live:
         most = conversation.most_bytes
         if isinstance(event.audio, CutBase64) and event.audio.data is None:
             undecoded = round(event.audio.size / conversation.ear.format.bytes_per_s * 16_000)
-            return self._said(self._put(Clip(NO_AUDIO.samples, undecoded=undecoded), now), now)
+            steps = self._detect(conversation, conversation.lost(undecoded), is_over=False)
+            steps += self._put(Clip(NO_AUDIO.samples, undecoded=undecoded), now)
+            return self._said(steps, now)
         if len(event.audio) > most * LONGEST_TEXT:
             raise _too_long(self._limits.max_append_s)
         data = decode_base64(event.audio, "audio")
@@ -422,31 +456,33 @@ class Live:
             self._conversation.turn.came(now)
         return self._said(self._hear(samples, now), now) if samples.size else []
 
-    def _feed_silence(self, conversation: Conversation, now: float) -> list[Step]:
+    def _feed_silence(self, conversation: Conversation, now: float) -> list[Step | Detect]:
         """A second of silence where the client sends nothing and time has to go on."""
         turn = conversation.turn
         if not is_due(turn.due_at, now) or self._flow.congested:
             return []
         turn.fed(now, is_speaking=self._flow.answers.response_id is not None)
         self._deadlines.idle_at = now + self._limits.duplex_idle_s
-        return self._put(Clip(_SILENCE), now)
+        return [*self._detect(conversation, _SILENCE, is_over=False), *self._put(Clip(_SILENCE), now)]
 
     def _hear(self, samples: Samples, now: float) -> list[Step | Detect]:
         """The user's sound goes to the model; during an answer it may be speech that ends it."""
         conversation = self._conversation
         if conversation is None or not samples.size:
             return []
-        steps: list[Step | Detect] = []
         is_quiet = not self._flow.waiting_units and conversation.playout.is_empty
         if conversation.upload.came(samples.size / INPUT_RATE_HZ, now, is_quiet=is_quiet):
             self._flow.keep_all()
         # What is sent ahead of the clock was not said over the answer that is heard now.
         is_over = conversation.is_saying(self._flow) and not self._flow.keeps_all
-        if self._limits.interrupts_on_speech and is_over:
-            steps.append(Detect(samples))
-        else:
+        is_over = is_over and self._limits.interrupts_on_speech
+        if not is_over:
             conversation.speech = interruption()
-        return [*steps, *self._put(Clip(samples), now)]
+        return [*self._detect(conversation, samples, is_over=is_over), *self._put(Clip(samples), now)]
+
+    @staticmethod
+    def _detect(conversation: Conversation, samples: Samples, *, is_over: bool) -> list[Step | Detect]:
+        return [Detect(samples)] if samples.size and conversation.detecting(samples, is_over=is_over) else []
 
     def _put(self, clip: Clip, now: float) -> list[Step]:
         return self._flow.append(Append(clip, self._session_id), now)
@@ -456,7 +492,9 @@ class Live:
             return []
         self.state = State.ACTIVE
         self._purposes = ready.text_purposes
-        self._conversation = Conversation(self._settings, self._limits.max_append_s)
+        catalogue = self._catalogue()
+        transcribes = self._limits.input_transcript_s > 0 and catalogue is not None and catalogue.transcribes
+        self._conversation = Conversation(self._settings, self._limits.max_append_s, transcribes=transcribes)
         self._conversation.playout.begin(now)
         self._deadlines.idle_at = now + self._limits.duplex_idle_s
         limit_at = self._deadlines.limit_at

@@ -106,6 +106,21 @@ class Entry:
         )
         self.sound.clear()
 
+    def transcribe(self, text: str) -> None:
+        """The user said this."""
+        if isinstance(self.item, MessageItem) and isinstance(self.item.content[0], Heard):
+            self.item.content[0] = Heard(transcript=text)
+
+    @property
+    def written(self) -> Message:
+        """The same with transcripts in place of clips, for a model that reads."""
+        message = self.message
+        if not isinstance(self.item, MessageItem) or self.item.role != "user":
+            return message
+        words = (part.transcript if isinstance(part, Heard) else None for part in self.item.content)
+        parts = (said or part for part, said in zip(self.parts, words, strict=False))
+        return structs.replace(message, parts=tuple(part for part in parts if part != ""))
+
     def truncate(self, ms: int) -> None:
         """Nothing after that was heard, and the model is told of nothing after that."""
         assert self.transcript is not None
@@ -263,6 +278,13 @@ class Conversation:
         """What the model is told of it."""
         return messages_of(entry for entry in self._entries.values() if entry.is_told)
 
+    def written(self) -> list[Message]:
+        """The same in words, for a model that hears again what was said since it spoke last."""
+        entries = [entry for entry in self._entries.values() if entry.is_told]
+        answers = [at for at, entry in enumerate(entries) if entry.message.role == "assistant"]
+        heard = answers[-1] if answers else 0
+        return _joined(entry.written if at < heard else entry.message for at, entry in enumerate(entries))
+
     def shorten(self, ratio: float) -> bool:
         """Leaves out the oldest of what the model is told, but for what the system says, so that as many of
         the items remain; False if only the last is left."""
@@ -277,9 +299,13 @@ class Conversation:
 
 def messages_of(entries: Iterable[Entry]) -> list[Message]:
     """What the model is told of items: calls go with the words before them, results only with their calls."""
+    return _joined(entry.message for entry in entries)
+
+
+def _joined(messages: Iterable[Message]) -> list[Message]:
     told: list[Message] = []
     called: set[str] = set()
-    for message in (entry.message for entry in entries):
+    for message in messages:
         if message.role == "tool" and message.call_id not in called:
             continue
         called.update(call.id for call in message.calls)

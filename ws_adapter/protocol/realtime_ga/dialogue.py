@@ -1,13 +1,15 @@
 """What a session does from `session.created` on: its settings, its input, its items and its answers."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec import structs
 
-from ws_adapter.protocol.core.actions import Action, Detect, Note
+from ws_adapter.protocol.core.actions import Action, CancelTranscription, Detect, Note, Transcribe
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.speech import RATE_HZ
+from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscriptDone
 from ws_adapter.protocol.core.turn import Message, Speech
 from ws_adapter.protocol.realtime_ga.answers import Answers
 from ws_adapter.protocol.realtime_ga.asking import NOTHING_DIFFERENT, ask
@@ -17,7 +19,7 @@ from ws_adapter.protocol.realtime_ga.listening import Began, Listening
 from ws_adapter.protocol.realtime_ga.native import Native
 from ws_adapter.protocol.realtime_ga.response import Response
 from ws_adapter.protocol.realtime_ga.settings import Settings, vad_of
-from ws_adapter.protocol.realtime_ga.wire import events, resources
+from ws_adapter.protocol.realtime_ga.wire import events, input_transcripts, resources
 from ws_adapter.protocol.realtime_ga.wire.client_events import (
     ItemCreate,
     ItemDelete,
@@ -78,6 +80,8 @@ class Dialogue:
         """What the turn will be that the user speaks."""
         self._has_prompted = False
         """Whether the model spoke last because the user did not."""
+        self._has_transcribed = False
+        """Whether any item was to be transcribed."""
         self._owes_answer = False
         """Whether a turn has ended that is answered after the present response."""
 
@@ -252,7 +256,18 @@ class Dialogue:
         item = MessageItem(id=item_id, status="completed", role="user", content=[Heard(transcript=None)])
         before = self.conversation.last_id
         committed = self._teller.event(events.AudioCommitted, previous_item_id=before, item_id=item_id)
-        return [committed, *self._add(Entry(item, (Speech(data),) if data else ()))]
+        actions = [committed, *self._add(Entry(item, (Speech(data),) if data else ()))]
+        if self.settings.transcribes:
+            self._has_transcribed = True
+            tell = partial(self._transcribed, item_id)
+            actions.append(Transcribe(item_id, data, self.settings.transcription_model, tell))
+        return actions
+
+    def _transcribed(self, item_id: str, news: InputTranscript, now: float) -> list[Action]:
+        """More is known of what the user said; the item may have been dropped meanwhile."""
+        if isinstance(news, InputTranscriptDone) and item_id in self.conversation:
+            self.conversation.find(item_id, Code.RETRIEVE_UNKNOWN).transcribe(news.text)
+        return [input_transcripts.told(self._teller, item_id, news)]
 
     @property
     def _vad(self) -> ServerVad | None:
@@ -322,7 +337,8 @@ class Dialogue:
         self.conversation.delete(event.item_id)
         if self.native is not None:
             self.native.expire()
-        return [self._teller.event(events.ItemDeleted, item_id=event.item_id)]
+        deleted = self._teller.event(events.ItemDeleted, item_id=event.item_id)
+        return [CancelTranscription(event.item_id), deleted] if self._has_transcribed else [deleted]
 
     # ----------------------------------------------------------------------------------- the answers
 

@@ -17,6 +17,7 @@ from ws_adapter.protocol.core.signals import (
     Failed,
     Finalized,
     GoingAway,
+    Moved,
     Piece,
     Prefilled,
     Ready,
@@ -212,7 +213,9 @@ class RealtimeGa:
                 slot.begun(signal)
                 if self._native_has_slot and self._native is not None:
                     actions = self._native.begin(signal, now)
-            case Prefilled() | Piece() | UnitDone() | Finalized() | Rewound() if self._native_has_slot:
+            case Prefilled() | Piece() | UnitDone() | Finalized() | Rewound() | Moved() if (
+                self._native_has_slot
+            ):
                 assert self._native is not None
                 actions = self._native.signal(signal, now)
             case Prefilled() | Piece() | UnitDone():

@@ -14,12 +14,11 @@ from ws_adapter.protocol.core.signals import (
     OUTPUT_RATE_HZ,
     Finalized,
     Piece,
-    Prefilled,
     Ready,
-    Rewound,
     TextPurpose,
     UnitDone,
     UnitEnd,
+    UnitSignal,
 )
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.duplex.flow import Step, UnitFlow, summed
@@ -157,7 +156,7 @@ class Native:
         )
         return SessionSetup(
             mode=Mode.AUDIO,
-            system_prompt=prompt_of(settings.instructions, self._conversation.messages(), self._most_history),
+            system_prompt=prompt_of(settings.instructions, self._conversation.written(), self._most_history),
             duplex=duplex,
             voice=voice_of(settings.voice_name),
             model=settings.model,
@@ -186,7 +185,7 @@ class Native:
         self.has_begun, self._purposes = True, ready.text_purposes
         return self._do(self._flow.begin(ready, now))
 
-    def signal(self, signal: Prefilled | Piece | UnitDone | Finalized | Rewound, now: float) -> list[Action]:
+    def signal(self, signal: UnitSignal, now: float) -> list[Action]:
         """The worker has news of a unit."""
         actions = self._do(self._flow.signal(signal, now))
         if isinstance(signal, Finalized):

@@ -25,6 +25,7 @@ from ws_adapter.protocol.realtime_ga.wire.fields import (
     SemanticVad,
     ServerVad,
     SessionFields,
+    TranscriptionConfig,
     TurnDetection,
     VoiceId,
 )
@@ -36,6 +37,9 @@ from ws_adapter.protocol.wire.faults import shown
 
 OWN_VOICE: Final = "alloy"
 """What the model's own voice is called for a client that names none."""
+
+BUILT_IN_TRANSCRIBERS: Final = ("gpt-", "whisper")
+"""How OpenAI's models are called, which stand for any that transcribes here."""
 
 _HALF: Final = 0.5
 """Of what the model is told stays by default where it is too long."""
@@ -142,6 +146,18 @@ class Settings:
         return _HALF
 
     @property
+    def transcribes(self) -> bool:
+        """Whether what the user says is to be transcribed."""
+        return isinstance(self.input.transcription, TranscriptionConfig)
+
+    @property
+    def transcription_model(self) -> str:
+        """What is to transcribe, empty for any model that does."""
+        given = self.input.transcription
+        name = (given.model or "") if isinstance(given, TranscriptionConfig) else ""
+        return "" if name.startswith(BUILT_IN_TRANSCRIBERS) else name
+
+    @property
     def voice_name(self) -> str:
         """The voice as the client knows it."""
         return name_of(self.output.voice) or OWN_VOICE
@@ -229,6 +245,7 @@ class Settings:
             audio=resources.AudioResource(
                 input=resources.InputResource(
                     format=told_format(self.input_format),
+                    transcription=_as_given(self.input.transcription),
                     noise_reduction=_as_given(self.input.noise_reduction),
                     turn_detection=_told_detection(self.turn_detection),
                 ),
@@ -244,7 +261,18 @@ class Settings:
             truncation=_as_given(fields.truncation),
             tracing=_as_given(fields.tracing),
             reasoning=_as_given(fields.reasoning),
+            unsupported_fields=self._unsupported or UNSET,
         )
+
+    @property
+    def _unsupported(self) -> list[str]:
+        """Paths of what is as it was given and changes nothing."""
+        told = _as_given(self.input.transcription) or {}
+        paths = [f"audio.input.transcription.{name}" for name in told if name != "model"]
+        if isinstance(self.input.noise_reduction, Struct):
+            paths.append("audio.input.noise_reduction")
+        given = ("include", "tracing", "reasoning")
+        return [*paths, *(name for name in given if _as_given(getattr(self.fields, name)))]
 
 
 def initial(model: str, given: SessionFields | None, catalogue: Catalogue | None) -> Settings:

@@ -1,1 +1,1 @@
-"""The transcription protocol: utterances from a buffer that clients fill and commit."""
+"""Transcription: utterances from a buffer that clients fill and commit, and items of conversations."""

@@ -3,9 +3,9 @@
 The names and forms are those of the official SDK (`openai.types.realtime`).
 """
 
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from ws_adapter.protocol.realtime_ga.wire.client_events import (
     AudioAppend,
@@ -23,6 +23,9 @@ from ws_adapter.protocol.realtime_ga.wire.events import (
     RealtimeEvent,
     SpeechStarted,
     SpeechStopped,
+    TranscriptionCompleted,
+    TranscriptionDelta,
+    TranscriptionFailed,
 )
 from ws_adapter.protocol.realtime_ga.wire.fields import InputFields
 from ws_adapter.protocol.realtime_ga.wire.resources import AsGiven, Format
@@ -120,50 +123,6 @@ class SessionUpdated(RealtimeEvent, kw_only=True, tag="session.updated"):
     """A change is made; the session is this."""
 
     session: SessionResource
-
-
-class _OfItem(RealtimeEvent, kw_only=True):
-    """What was said."""
-
-    item_id: str
-    content_index: Count
-    """Always 0."""
-
-
-class TranscriptionDelta(_OfItem, kw_only=True, tag="conversation.item.input_audio_transcription.delta"):
-    """More of what was said."""
-
-    delta: str
-
-
-class Duration(Struct, tag_field="type", tag="duration"):
-    """What was written down."""
-
-    seconds: float
-
-
-class TranscriptionCompleted(
-    _OfItem, kw_only=True, tag="conversation.item.input_audio_transcription.completed"
-):
-    """All that was said, empty for silence."""
-
-    transcript: str
-    usage: Duration
-
-
-class Failure(Struct, kw_only=True):
-    """Why there are no words."""
-
-    type: str
-    code: str
-    message: str
-    param: Annotated[Any, Meta(extra_json_schema={"type": "null"})] = None
-
-
-class TranscriptionFailed(_OfItem, kw_only=True, tag="conversation.item.input_audio_transcription.failed"):
-    """What was said could not be written down; what follows still is."""
-
-    error: Failure
 
 
 SERVER_EVENTS: Final = (

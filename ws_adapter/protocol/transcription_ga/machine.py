@@ -236,13 +236,13 @@ class TranscriptionGa(Transcription):
 
     def _tell_text(self, text: str) -> list[Action]:
         item_id, _ = self._awaited[0]
-        return [self._teller.event(events.TranscriptionDelta, item_id=item_id, content_index=0, delta=text)]
+        return [self._teller.event(ga.TranscriptionDelta, item_id=item_id, content_index=0, delta=text)]
 
     def _tell_done(self, utterance: Utterance) -> list[Action]:
         item_id, seconds = self._awaited.popleft()
-        usage, transcript = events.Duration(seconds=round(seconds, 3)), "".join(utterance.text)
+        usage, transcript = ga.Duration(seconds=round(seconds, 3)), "".join(utterance.text)
         fields = {"item_id": item_id, "content_index": 0, "transcript": transcript, "usage": usage}
-        return [self._teller.event(events.TranscriptionCompleted, **fields)]
+        return [self._teller.event(ga.TranscriptionCompleted, **fields)]
 
     def _tell_cut(self, utterance: Utterance) -> list[Action]:
         return []
@@ -253,10 +253,8 @@ class TranscriptionGa(Transcription):
     def _tell_failure(self, code: Code, message: str) -> list[Action]:
         item_id, _ = self._awaited.popleft()
         kind = "server_error" if code in _SERVERS else "invalid_request_error"
-        failure = events.Failure(type=kind, code=code, message=message.partition(";")[0])
-        return [
-            self._teller.event(events.TranscriptionFailed, item_id=item_id, content_index=0, error=failure)
-        ]
+        failure = ga.Failure(type=kind, code=code, message=message.partition(";")[0])
+        return [self._teller.event(ga.TranscriptionFailed, item_id=item_id, content_index=0, error=failure)]
 
     def refused(self, verdict: Verdict) -> list[Action]:
         """See `Machine.refused`: what waited for the slot has no words; what comes next asks for another."""

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.realtime_ga.settings import format_of, merged, told_format
+from ws_adapter.protocol.realtime_ga.settings import BUILT_IN_TRANSCRIBERS, format_of, merged, told_format
 from ws_adapter.protocol.realtime_ga.wire.events import Code
 from ws_adapter.protocol.realtime_ga.wire.fields import (
     InputFields,
@@ -28,9 +28,6 @@ from ws_adapter.protocol.wire.faults import shown
 
 _SERVER_VAD: Final = ServerVad(0.5, 300, 500, True, True, None)
 _INITIAL: Final = InputFields(PcmFormat(24000), None, None, _SERVER_VAD)
-
-_BUILT_IN: Final = ("gpt-", "whisper")
-"""How OpenAI's models are called, which stand for the one that is served."""
 
 
 class Settings:
@@ -122,7 +119,7 @@ class Settings:
 def _worker_model(fields: InputFields, catalogue: Catalogue | None) -> str:
     config = fields.transcription
     name = (config.model or "") if isinstance(config, TranscriptionConfig) else ""
-    if not name or name.startswith(_BUILT_IN):
+    if not name or name.startswith(BUILT_IN_TRANSCRIBERS):
         return ""
     if catalogue is not None and name not in catalogue.models:
         served = " or ".join([*sorted(catalogue.models), "one of OpenAI's names"])

@@ -236,6 +236,10 @@ RESUMES_FLOOD: Final = Verdict(
     None,
     CloseCode.TRY_AGAIN_LATER,
 )
+OWNER_UNREACHABLE: Final = _refused(
+    ErrorCode.SERVICE_UNAVAILABLE,
+    "the adapter of this session cannot be reached; try again with the same token",
+)
 BETA: Final = Verdict(
     ErrorCode.UNSUPPORTED_PROTOCOL,
     "the beta of this protocol is not served; leave the header OpenAI-Beta out",

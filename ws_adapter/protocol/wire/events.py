@@ -264,6 +264,13 @@ class SessionResumed(ServerEvent, kw_only=True, tag="session.resumed"):
     """Messages of the client that the session took; those after them were lost."""
 
 
+class SessionMoved(ServerEvent, kw_only=True, tag="session.moved"):
+    """The worker of the session was lost or leaves, and another one goes on. No input and no word is lost."""
+
+    pause_s: float
+    """Seconds in which no unit was answered."""
+
+
 class SessionQueued(ServerEvent, kw_only=True, tag="session.queued"):
     """No slot was free at once. `position` counts from 1 over all kinds of session."""
 

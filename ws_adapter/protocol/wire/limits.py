@@ -48,6 +48,8 @@ class Limits:
     """Of a Live session: whether an answer ends when the user speaks over it, whatever the model does."""
     realtime_wait_s: float = 8.0
     """How long a Realtime session waits for a slot: its clients give up after 10."""
+    input_transcript_s: float = 60.0
+    """How long after its end a turn of a conversation may be transcribed; 0 transcribes none."""
 
 
 class RateWindow:

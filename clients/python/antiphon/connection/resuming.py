@@ -27,6 +27,9 @@ _LOST: Final = frozenset({None, 1006, 1012, 1013, 1014})
 _BUSY: Final = frozenset({1012, 1013})
 """Codes of those who ask for some time."""
 
+_TRY_AGAIN: Final = frozenset({"rate_limited", "service_unavailable"})
+"""Error codes with which a session can still be resumed."""
+
 _FIRST_DELAY_S: Final = 0.25
 _BUSY_DELAY_S: Final = 2.0
 _LONGEST_DELAY_S: Final = 5.0
@@ -208,7 +211,7 @@ class ResumingSocket:
             async with asyncio.timeout(_ANSWER_S):
                 fields = Fields.of(await socket.recv())
                 if fields.text("type") != "session.resumed":
-                    return _BUSY_DELAY_S if _is_rate_limited(fields) else None
+                    return _BUSY_DELAY_S if _may_try_again(fields) else None
                 resumed = continued(fields)
                 self._offer = resumed.offer
                 self._renumber(resumed.received)
@@ -229,8 +232,9 @@ class ResumingSocket:
                     socket.transport.abort()
 
 
-def _is_rate_limited(fields: Fields) -> bool:
-    return "rate_limited" in (fields.object("error").text("code"), fields.text("code"))
+def _may_try_again(fields: Fields) -> bool:
+    """Whether the session was resumed too often, or its adapter cannot be reached: the token stays good."""
+    return not _TRY_AGAIN.isdisjoint((fields.object("error").text("code"), fields.text("code")))
 
 
 def _resuming(url: str, token: str, last_event: int) -> str:

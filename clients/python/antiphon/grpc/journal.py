@@ -1,30 +1,13 @@
 """Journal of a conversation: the inputs and records of its latest units, for a replay at another worker."""
 
 import secrets
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
+from antiphon.unit_log import UnitLog
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-
-_OPEN: Final = (pb.UNIT_END_CHUNK, pb.UNIT_END_CANCELLED)
-"""Ends of a unit after which the next one may continue its turn."""
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A unit that was answered; its request is packed."""
-
-    request: pb.PrefillRequest
-    size: int
-
-    @property
-    def leaves_turn_open(self) -> bool:
-        return self.request.recorded.end in _OPEN
 
 
 class Journal:
@@ -35,16 +18,8 @@ class Journal:
     """
 
     def __init__(self, seconds: float = 60.0, size: int = 16 * 2**20) -> None:
-        if seconds <= 0 or size <= 0:
-            raise ValueError("The bounds of a journal are above 0.")
-        self._seconds = seconds
-        self._size = size
-        self._entries: deque[_Entry] = deque()
-        self._unanswered: dict[int, pb.PrefillRequest] = {}
-        self._held = 0
-        self._unit_s = 1.0
-        self._is_cut_in_turn = False
-        """Whether the unit before the first one that is kept left its turn open."""
+        self._log: UnitLog[pb.PrefillRequest] = UnitLog(seconds, size)
+        """Packed requests."""
         self._config = pb.SessionConfig()
         self._model = ""
 
@@ -63,11 +38,11 @@ class Journal:
     @property
     def size(self) -> int:
         """Bytes of the recorded units."""
-        return self._held
+        return self._log.held
 
     def __len__(self) -> int:
         """How many recorded units there are."""
-        return len(self._entries)
+        return len(self._log)
 
     def settle(self, config: pb.SessionConfig) -> pb.SessionConfig:
         """Keep the settings of a new conversation; return them with `records` and a seed."""
@@ -75,53 +50,39 @@ class Journal:
         self._config.records = True
         if not config.HasField("seed"):
             self._config.seed = secrets.randbits(32)
-        self._entries.clear()
-        self._unanswered.clear()
-        self._held = 0
-        self._is_cut_in_turn = False
+        self._log.clear()
         return self.config
 
     def begin(self, model: str, unit_s: float) -> None:
         """Note which model hears the units and how long one is."""
         self._model = model
-        self._unit_s = unit_s
+        self._log.unit_s = unit_s
 
     def sent(self, request: pb.PrefillRequest) -> None:
         """Keep the input of a unit until its answer."""
-        self._unanswered[request.unit] = _packed(request)
+        self._log.unanswered[request.unit] = _packed(request)
 
     def done(self, unit: int, record: pb.UnitRecord | None) -> None:
         """Keep the record of a unit with its input; without a record forget the unit."""
-        request = self._unanswered.pop(unit, None)
+        request = self._log.unanswered.pop(unit, None)
         if request is None or record is None:
             return
         request.recorded.CopyFrom(record)
-        entry = _Entry(request, request.ByteSize())
-        self._entries.append(entry)
-        self._held += entry.size
-        while self._entries and (self._is_full or self._is_cut_in_turn):
-            oldest = self._entries.popleft()
-            self._held -= oldest.size
-            self._is_cut_in_turn = oldest.leaves_turn_open
+        self._log.keep(request, record.end, request.ByteSize())
 
     def recorded(self) -> Iterator[pb.PrefillRequest]:
         """Yield the requests of the recorded units with their records, oldest first, the audio as it was."""
-        for entry in tuple(self._entries):
-            yield _unpacked(entry.request)
+        for request in self._log:
+            yield _unpacked(request)
 
     def unanswered(self, first: int) -> list[pb.PrefillRequest]:
         """Number the units that got no answer from `first` on and return their requests, oldest first."""
-        requests = [request for _, request in sorted(self._unanswered.items())]
+        requests = [request for _, request in sorted(self._log.unanswered.items())]
         for unit, request in enumerate(requests, first):
             request.unit = unit
-        self._unanswered = {request.unit: request for request in requests}
-        if not self._entries:
-            self._is_cut_in_turn = False
+        self._log.unanswered = {request.unit: request for request in requests}
+        self._log.replayed()
         return [_unpacked(request) for request in requests]
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self._entries) * self._unit_s > self._seconds or self._held > self._size
 
 
 def _packed(request: pb.PrefillRequest) -> pb.PrefillRequest:

@@ -27,6 +27,8 @@ class Live(Rules):
         """Bytes of output."""
         self._said_ms = 0
         """Where the last words ended."""
+        self._transcribed_ms = 0
+        """Where the last words of the user ended."""
         self._has_words = False
         self._seconds = 0.0
 
@@ -61,6 +63,8 @@ class Live(Rules):
                 yield from self._sound(event)
             case "session.output_transcript.delta":
                 yield from self._words(event)
+            case "session.input_transcript.delta":
+                yield from self._heard_words(event)
             case "session.usage.updated":
                 yield from self._usage(event)
             case "session.closed":
@@ -104,6 +108,16 @@ class Live(Rules):
             yield f"words from {start_ms} to {end_ms} ms after some that ended at {self._said_ms}"
         self._said_ms, self._has_words = end_ms, True
         self.spoken += 1
+
+    def _heard_words(self, event: Event) -> Iterator[str]:
+        yield from fields(event, delta=str, start_ms=int, end_ms=int)
+        start_ms, end_ms = event.get("start_ms"), event.get("end_ms")
+        if not isinstance(start_ms, int) or not isinstance(end_ms, int):
+            return
+        if not self._transcribed_ms <= start_ms <= end_ms:
+            before = self._transcribed_ms
+            yield f"the user's words from {start_ms} to {end_ms} ms after some that ended at {before}"
+        self._transcribed_ms = end_ms
 
     def _usage(self, event: Event) -> Iterator[str]:
         yield from fields(event, usage=dict)

@@ -17,6 +17,7 @@ from antiphon.protocol.events import (
     Event,
     Interrupted,
     Listening,
+    Moved,
     Queued,
     ResumeOffer,
     TextDelta,
@@ -201,6 +202,8 @@ class Decoder:
                 return _created(fields)
             case "session.resumed":
                 return continued(fields)
+            case "session.moved":
+                return Moved(fields.number("pause_s") or 0.0)
             case "response.output.delta":
                 return self._delta(fields)
             case "session.closed":

@@ -65,6 +65,14 @@ class Resumed:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """The worker of the session was lost or leaves; another one goes on. Nothing is missed or repeated."""
+
+    pause_s: float
+    """Seconds in which no unit was answered."""
+
+
+@dataclass(frozen=True)
 class Listening:
     """The model heard one unit of audio and said nothing."""
 
@@ -220,6 +228,7 @@ Event: TypeAlias = (
     | ErrorEvent
     | ConnectionLost
     | Resumed
+    | Moved
     | Closed
 )
 """What iterating over a full-duplex session yields."""

@@ -1,9 +1,13 @@
 """SDK instruments for the metrics that `antiphon.semconv` declares."""
 
+from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.util.types import Attributes
 
 from antiphon.semconv import Metric
 
@@ -11,25 +15,54 @@ Samples = Iterable[tuple[tuple[str, ...], float]]
 """Values of the labels, in their order, and the number."""
 
 
+MOST_WAITING: Final = 128
+"""Values that a histogram keeps before it records them: about a millisecond of work."""
+
+
 class Histogram:
-    """A histogram of the SDK that takes label values in the order in which its metric declares them."""
+    """A histogram of the SDK that takes label values in the order in which its metric declares them.
+
+    Values wait and are recorded many at a time, at the latest when somebody collects: one record among other
+    work costs three times as much as one of many, whose code and data are in the processor's caches.
+    """
 
     def __init__(self, meter: Meter, metric: Metric) -> None:
         self._labels = metric.labels
         self._record = meter.create_histogram(
             metric.name, metric.unit, metric.meaning, explicit_bucket_boundaries_advisory=metric.buckets
         ).record
+        self._waiting: deque[tuple[float, Attributes]] = deque()
+        # Callbacks of a reader run before it collects. This instrument has no values, so it is not exported.
+        meter.create_observable_gauge(f"{metric.name}.waiting", [self._collected])
 
     def record(self, value: float, *labels: str) -> None:
         """Record one value in the metric's unit."""
-        self._record(value, self._attributes(labels))
+        self._put(self._attributes(labels), value)
 
     def recorder(self, *labels: str) -> Callable[[float], None]:
         """Return a function that records values under `labels`."""
-        return partial(self._record, attributes=self._attributes(labels) or None)
+        return partial(self._put, self._attributes(labels))
 
-    def _attributes(self, labels: tuple[str, ...]) -> dict[str, str]:
-        return dict(zip(self._labels, map(str, labels), strict=True))
+    def _put(self, attributes: Attributes, value: float) -> None:
+        waiting = self._waiting
+        waiting.append((value, attributes))
+        if len(waiting) >= MOST_WAITING:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Record what waits. Any thread may call this, several at a time."""
+        take, record = self._waiting.popleft, self._record
+        with suppress(IndexError):
+            while True:
+                value, attributes = take()
+                record(value, attributes)
+
+    def _collected(self, _: CallbackOptions) -> Iterable[Observation]:
+        self._flush()
+        return ()
+
+    def _attributes(self, labels: tuple[str, ...]) -> Attributes:
+        return dict(zip(self._labels, map(str, labels), strict=True)) or None
 
 
 def observed_counter(meter: Meter, metric: Metric, read: Callable[[], Samples]) -> None:

@@ -136,7 +136,7 @@ class UnitRecord(_message.Message):
     def __init__(self, end: _Optional[_Union[UnitEnd, str]] = ..., sampled_ids: _Optional[_Iterable[int]] = ..., speech_codes: _Optional[_Iterable[int]] = ..., text_draws: _Optional[int] = ..., speech_draws: _Optional[int] = ...) -> None: ...
 
 class SessionConfig(_message.Message):
-    __slots__ = ("mode", "model", "system_prompt", "voice", "duplex", "sampling", "window", "seed", "max_duration", "idle_timeout", "language", "automatic_units", "records")
+    __slots__ = ("mode", "model", "system_prompt", "voice", "duplex", "sampling", "window", "seed", "max_duration", "idle_timeout", "language", "automatic_units", "records", "background")
     MODE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_PROMPT_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +150,7 @@ class SessionConfig(_message.Message):
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     AUTOMATIC_UNITS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    BACKGROUND_FIELD_NUMBER: _ClassVar[int]
     mode: SessionMode
     model: str
     system_prompt: str
@@ -163,7 +164,8 @@ class SessionConfig(_message.Message):
     language: str
     automatic_units: bool
     records: bool
-    def __init__(self, mode: _Optional[_Union[SessionMode, str]] = ..., model: _Optional[str] = ..., system_prompt: _Optional[str] = ..., voice: _Optional[_Union[_common_pb2.Voice, _Mapping]] = ..., duplex: _Optional[_Union[_common_pb2.DuplexConfig, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., window: _Optional[_Union[_common_pb2.WindowConfig, _Mapping]] = ..., seed: _Optional[int] = ..., max_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., idle_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., language: _Optional[str] = ..., automatic_units: bool = ..., records: bool = ...) -> None: ...
+    background: bool
+    def __init__(self, mode: _Optional[_Union[SessionMode, str]] = ..., model: _Optional[str] = ..., system_prompt: _Optional[str] = ..., voice: _Optional[_Union[_common_pb2.Voice, _Mapping]] = ..., duplex: _Optional[_Union[_common_pb2.DuplexConfig, _Mapping]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., window: _Optional[_Union[_common_pb2.WindowConfig, _Mapping]] = ..., seed: _Optional[int] = ..., max_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., idle_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., language: _Optional[str] = ..., automatic_units: bool = ..., records: bool = ..., background: bool = ...) -> None: ...
 
 class DuplexInput(_message.Message):
     __slots__ = ("audio", "frames", "max_slice_nums", "texts")

@@ -175,6 +175,42 @@ def test_replay_of_minicpmo_with_pictures_agrees(talk: Any, minicpmo: DuplexRunt
     agree(original, moved, units=2)
 
 
+@pytest.mark.parametrize("ticks", [2, 5, 12])
+def test_replay_of_minicpmo_with_a_cancelled_unit_agrees(
+    talk: Any, minicpmo: DuplexRuntime, ticks: int
+) -> None:
+    contents = [UnitInput(sound(seed)) for seed in range(1, 4)]
+    original = talk(minicpmo, **SPEAKING)
+    records = [original.unit(content).record for content in contents[:2]]
+    original.begin(contents[2])
+    original.work(ticks)
+    original.session.queue.cancel(3)
+    original.work()
+    assert original.done.end is End.CANCELLED
+    records.append(original.done.record)
+
+    moved = replayed(talk(minicpmo, **SPEAKING), contents, records)
+
+    agree(original, moved, units=2)
+
+
+def test_replay_of_minicpmo_with_a_slid_context_window_agrees(talk: Any, minicpmo: DuplexRuntime) -> None:
+    window = Window(WindowMode.CONTEXT, 600, 560, max_units=3, remembered_tokens=20)
+    original = talk(minicpmo, window=window, **SPEAKING)
+    contents = [UnitInput(sound(seed)) for seed in range(1, 8)]
+    ends = [original.unit(content) for content in contents]
+    assert {done.end for done in ends} & {End.CHUNK, End.TURN}, "there is nothing that could be remembered"
+    assert sum(event.dropped_units for event in original.told if isinstance(event, Finalized))
+
+    moved = replayed(talk(minicpmo, window=window, **SPEAKING), contents, [done.record for done in ends])
+
+    remembered, again = original.session.context.memory, moved.session.context.memory
+    assert remembered is not None
+    assert again is not None
+    assert list(remembered.ids) == list(again.ids) != []
+    agree(original, moved, units=2)
+
+
 def test_replay_with_pictures_and_a_slid_window_agrees(talk: Any) -> None:
     where, window = runtime(), Window(WindowMode.BASIC, 400, 300)
     original = talk(where, window=window, **SPEAKING)

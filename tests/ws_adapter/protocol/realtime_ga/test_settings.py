@@ -142,7 +142,8 @@ def test_what_unmodified_clients_send_at_the_beginning_is_accepted() -> None:
     )
 
     assert told(answers) == ["session.updated"]
-    assert answers[0]["session"]["audio"]["input"]["transcription"] is None
+    transcription = answers[0]["session"]["audio"]["input"]["transcription"]
+    assert transcription == {"model": "gpt-4o-mini-transcribe"}
     assert answers[0]["session"]["audio"]["output"]["voice"] == "marin"
     assert answers[0]["session"]["tracing"] == "auto"
 

@@ -5,7 +5,7 @@ absent then.
 """
 
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -285,6 +285,54 @@ class TimeoutTriggered(RealtimeEvent, kw_only=True, tag="input_audio_buffer.time
     item_id: str
 
 
+class _OfTranscript(RealtimeEvent, kw_only=True):
+    """Whose words they are."""
+
+    item_id: str
+    content_index: Count
+    """Always 0."""
+
+
+class TranscriptionDelta(
+    _OfTranscript, kw_only=True, tag="conversation.item.input_audio_transcription.delta"
+):
+    """More of what the user said."""
+
+    delta: str
+
+
+class Duration(Struct, tag_field="type", tag="duration"):
+    """What was transcribed."""
+
+    seconds: float
+
+
+class TranscriptionCompleted(
+    _OfTranscript, kw_only=True, tag="conversation.item.input_audio_transcription.completed"
+):
+    """All that the user said, empty for silence."""
+
+    transcript: str
+    usage: Duration
+
+
+class Failure(Struct, kw_only=True):
+    """Why there are no words."""
+
+    type: str
+    code: str
+    message: str
+    param: Annotated[Any, Meta(extra_json_schema={"type": "null"})] = None
+
+
+class TranscriptionFailed(
+    _OfTranscript, kw_only=True, tag="conversation.item.input_audio_transcription.failed"
+):
+    """What the user said has no transcript; what follows may have one."""
+
+    error: Failure
+
+
 class ErrorBody(Struct, kw_only=True):
     """What went wrong."""
 
@@ -348,6 +396,9 @@ SERVER_EVENTS: Final = (
     SpeechStarted,
     SpeechStopped,
     TimeoutTriggered,
+    TranscriptionDelta,
+    TranscriptionCompleted,
+    TranscriptionFailed,
     Error,
 )
 """Everything that the server may send in this dialect."""

@@ -46,10 +46,11 @@ class PcmaFormat(Struct, frozen=True, tag_field="type", tag="audio/pcma", forbid
 AudioFormat: TypeAlias = PcmFormat | PcmuFormat | PcmaFormat
 
 
-class TranscriptionConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """What writes down what the user says. Nobody does it here: it is accepted and stays off."""
+class TranscriptionConfig(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Transcribes what the user says, beside the conversation. Only `model` has an effect."""
 
     model: str | None = None
+    """One that transcribes; OpenAI's names, and none, stand for any."""
     language: str | None = None
     languages: list[str] | None = None
     prompt: str | None = None

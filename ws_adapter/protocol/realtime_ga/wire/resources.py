@@ -45,7 +45,7 @@ class InputResource(Struct, kw_only=True):
     """What is sent."""
 
     format: Format
-    transcription: Annotated[Any, Meta(extra_json_schema={"type": "null"})] = None
+    transcription: AsGiven | None
     noise_reduction: AsGiven | None
     turn_detection: ServerVadResource | SemanticVadResource | None
 
@@ -86,6 +86,8 @@ class SessionResource(Struct, kw_only=True):
     prompt: Annotated[Any, Meta(extra_json_schema={"type": "null"})] = None
     tracing: Literal["auto"] | AsGiven | None
     reasoning: AsGiven | None
+    unsupported_fields: list[str] | UnsetType = UNSET
+    """Paths in `session` of what was accepted but is not honoured; absent if there is nothing."""
 
 
 class Conversation(Struct, kw_only=True):

@@ -50,7 +50,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
             super().add_arguments(actions)
 
 
-class _FullHelp(_Help):
+class FullHelp(_Help):
     """Leaves nothing out."""
 
     shown = staticmethod(lambda heading: True)
@@ -60,7 +60,7 @@ class _ShowAll(argparse.Action):
     """The option that shows all options."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        parser.formatter_class = _FullHelp
+        parser.formatter_class = FullHelp
         parser.print_help()
         parser.exit()
 

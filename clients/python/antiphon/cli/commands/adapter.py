@@ -40,7 +40,8 @@ _LISTEN: Final = (
 )
 _PUBLIC: Final = (
     *("default_realtime_mode", "live_interrupt", "voices", "allowed_origins", "trusted_proxies"),
-    *("no_page", "resume_window_s", "usage_log"),
+    *("no_page", "resume_window_s", "journal_s", "journal_mib"),
+    *("usage_log",),
 )
 
 
@@ -96,6 +97,15 @@ def _add_deployment_options(command: argparse.ArgumentParser) -> None:
         help="JSON of antiphon serve on its processes, for the status page",
     )
     add("--reuse-port", action="store_true", help="share the ports with other adapters of this machine")
+    add(
+        "--peer-listen",
+        metavar="A",
+        help="take clients that come back at another adapter, as host:port or unix:path (default: none)",
+    )
+    add("--peer-advertise", metavar="A", help="where other adapters reach that (default: where it listens)")
+    add("--peer-ca", type=Path, metavar="FILE", help="PEM: signs the certificates of adapters only")
+    add("--peer-cert", type=Path, metavar="FILE", help="PEM: shown to other adapters")
+    add("--peer-cert-key", type=Path, metavar="FILE", help="PEM: the key of that certificate")
 
 
 def _add_worker_options(command: argparse.ArgumentParser) -> None:
@@ -196,6 +206,12 @@ def _add_session_options(command: argparse.ArgumentParser) -> None:
         metavar="S",
         help="wait of such a session for a slot, below the 10 s of its clients (default 8)",
     )
+    add(
+        "--input-transcript-s",
+        type=seconds,
+        metavar="S",
+        help="transcribe what users say in Realtime and Live, for so long at most, 0: never (default 60)",
+    )
     add("--init-timeout-s", type=positive_float, metavar="S", help="from slot to first event (default 20)")
     add("--pause-timeout-s", type=positive_float, metavar="S", help="pause if none is asked for (default 60)")
     add("--duplex-idle-s", type=positive_float, metavar="S", help="idle while others wait (default 60)")
@@ -256,6 +272,18 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
         type=seconds,
         metavar="S",
         help="wait for a client that lost its connection, 0: not at all (default 30)",
+    )
+    add(
+        "--journal-s",
+        type=seconds,
+        metavar="S",
+        help="of a full-duplex session keep the last S for another worker, 0: none (default 60)",
+    )
+    add(
+        "--journal-mib",
+        type=amount,
+        metavar="MIB",
+        help="all journals together; beyond it each session keeps its share (default 256)",
     )
     add("--usage-log", type=Path, metavar="FILE", help="a JSON line for each session (default: none)")
     add("--no-page", action="store_true", help="do not serve the web page at /")

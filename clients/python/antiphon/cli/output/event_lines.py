@@ -15,6 +15,7 @@ from antiphon.protocol.events import (
     ErrorEvent,
     Interrupted,
     Listening,
+    Moved,
     Prefilled,
     Queued,
     Resumed,
@@ -82,6 +83,8 @@ def _fields(event: object) -> tuple[str, Mapping[str, object]]:
             return "connection_lost", {"window_s": event.window_s}
         case Resumed():
             return "resumed", {"attempts": event.attempts}
+        case Moved():
+            return "moved", {"pause_s": event.pause_s}
         case Answer():
             return "answer", {
                 "text": event.text,

@@ -16,6 +16,7 @@ from antiphon.protocol.events import (
     Event,
     Interrupted,
     Listening,
+    Moved,
     Queued,
     Resumed,
     TextDelta,
@@ -76,6 +77,8 @@ def _words(event: Event | Queued) -> tuple[str, str]:
             return "lost", f"connection lost; the server waits {event.window_s:.0f} s"
         case Resumed():
             return "resumed", "the conversation goes on"
+        case Moved():
+            return "moved", f"another worker goes on after {event.pause_s:.1f} s"
         case Closed():
             return "closed", event.reason
 

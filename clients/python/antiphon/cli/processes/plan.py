@@ -92,17 +92,19 @@ class Arguments:
         shared = ("--advertise", target) if self.dispatcher is not None else ()
         return [*plan.worker, *device, *name, "--listen", target, *shared, *self._all()]
 
-    def adapter(self, index: int, ports: Sequence[str], admin_port: int | None) -> list[str]:
+    def adapter(self, index: int, generation: int, ports: Sequence[str], admin_port: int | None) -> list[str]:
         """Of an adapter; `ports` are options that are known once the first adapter listens, and `admin_port`
         is where this one was before, if it was."""
         plan = self.plan
+        peers = f"unix:{self.folder / f'adapter-{index + 1}-{generation}.sock'}"
+        shared = ("--peer-listen", peers) if self.dispatcher is not None else ()
         found = ("--workers-file", str(self.workers_file)) if self.dispatcher is None else ()
         administration: tuple[str, ...] = ()
         if plan.admin_port is not None:
             chosen = admin_port or (plan.admin_port + index if plan.admin_port else 0)
             administration = ("--admin-port", str(chosen))
         told = ("--processes-file", str(self.processes_file))
-        return [*plan.adapter, *ports, "--reuse-port", *administration, *found, *told, *self._all()]
+        return [*plan.adapter, *ports, "--reuse-port", *administration, *found, *shared, *told, *self._all()]
 
     def _all(self) -> tuple[str, ...]:
         return (*self.plan.shared, "--drain-timeout-s", f"{self.plan.drain_timeout_s:g}", *_QUIET)

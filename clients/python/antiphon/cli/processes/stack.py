@@ -183,7 +183,8 @@ class Stack:
         return self._program("worker", self._given.worker(index, generation))
 
     def _adapter(self, index: int, generation: int) -> Program:
-        arguments = self._given.adapter(index, self._ports, self._admin_ports.get(index))
+        admin_port = self._admin_ports.get(index)
+        arguments = self._given.adapter(index, generation, self._ports, admin_port)
         return self._program("adapter", arguments, self._plan.addresses)
 
     def _program(self, command: str, arguments: Sequence[str], addresses: int = 1) -> Program:

@@ -556,6 +556,11 @@ export interface SessionConfig {
    * Default false.
    */
   records: boolean;
+  /**
+   * True: units have no deadline, so that the worker runs those of conversations first. TRANSCRIBE only. Applies only
+   * where `effective` of SessionReady repeats it. Default false.
+   */
+  background: boolean;
 }
 
 /** Input of one unit in AUDIO and VIDEO. */
@@ -1524,6 +1529,7 @@ function createBaseSessionConfig(): SessionConfig {
     language: "",
     automaticUnits: false,
     records: false,
+    background: false,
   };
 }
 
@@ -1570,6 +1576,9 @@ export const SessionConfig: MessageFns<SessionConfig> = {
     }
     if (message.records !== false) {
       writer.uint32(104).bool(message.records);
+    }
+    if (message.background !== false) {
+      writer.uint32(112).bool(message.background);
     }
     return writer;
   },
@@ -1691,6 +1700,14 @@ export const SessionConfig: MessageFns<SessionConfig> = {
             message.records = reader.bool();
             continue;
           }
+          case 14: {
+            if (tag !== 112) {
+              break;
+            }
+
+            message.background = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1734,6 +1751,7 @@ export const SessionConfig: MessageFns<SessionConfig> = {
         ? globalThis.Boolean(object.automatic_units)
         : false,
       records: isSet(object.records) ? globalThis.Boolean(object.records) : false,
+      background: isSet(object.background) ? globalThis.Boolean(object.background) : false,
     };
   },
 
@@ -1778,6 +1796,9 @@ export const SessionConfig: MessageFns<SessionConfig> = {
     if (message.records !== false) {
       obj.records = message.records;
     }
+    if (message.background !== false) {
+      obj.background = message.background;
+    }
     return obj;
   },
 
@@ -1809,6 +1830,7 @@ export const SessionConfig: MessageFns<SessionConfig> = {
     message.language = object.language ?? "";
     message.automaticUnits = object.automaticUnits ?? false;
     message.records = object.records ?? false;
+    message.background = object.background ?? false;
     return message;
   },
 };

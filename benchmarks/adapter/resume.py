@@ -1,0 +1,183 @@
+"""Half of many connections are lost at once: how soon all are back, and what the other half notices.
+
+Each session speaks a unit every two seconds. The clients whose connection is cut come back as the SDK does,
+after a random part of a quarter of a second, and again with doubled waits where that fails.
+"""
+
+import asyncio
+import random
+import re
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Final
+
+from benchmarks.adapter.overload import UNBOUNDED
+from benchmarks.adapter.report import Goal, Report
+from benchmarks.load.client import Client, text_frame
+from benchmarks.load.crowd import Tally
+from benchmarks.load.payload import ANSWER, APPEND, PATH, PREPARE, PREPARED
+from benchmarks.load.processes import adapter, running
+
+EVERY_S: Final = 2.0
+"""Between two units of a session."""
+
+BACK_S: Final = 5.0
+"""Within which all are to be back."""
+
+TIMES: Final = 1.5
+"""What the 99th percentile of the others may grow by."""
+
+_UNIT: Final = text_frame(APPEND)
+_RESUMED: Final = b'"session.resumed"'
+_TOKEN: Final = re.compile(rb'"token":"(rs_[^"]+)"')
+_OPENING_AT_ONCE: Final = 32
+_FIRST_DELAY_S: Final = 0.25
+_PATIENCE_S: Final = 30.0
+
+
+class Guest:
+    """One session over one connection after the other; the latencies of its units go to `tally`."""
+
+    def __init__(self, port: int) -> None:
+        self.tally = Tally()
+        self._port = port
+        self._token = b""
+        self._events = 0
+        self._sent: deque[float] = deque()
+        self._client: Client | None = None
+        self._news = asyncio.Event()
+        """A token has come."""
+
+    async def begin(self) -> None:
+        """Open the session."""
+        self._client = await Client.connect(self._port, self._heard)
+        self._client.send(text_frame(PREPARE))
+        async with asyncio.timeout(_PATIENCE_S):
+            await self._news.wait()
+
+    def speak(self) -> None:
+        """Send a unit, if there is a connection."""
+        if self._client is None or self._client.closed.is_set():
+            return
+        self.tally.sent += 1
+        self._sent.append(time.monotonic())
+        self._client.send(_UNIT)
+
+    def cut(self) -> None:
+        """Lose the connection without a word."""
+        assert self._client is not None
+        self._client.transport.abort()
+        self._client = None
+        self._sent.clear()
+
+    async def come_back(self) -> float:
+        """Resume the session; return the seconds that it took, of waits between attempts too."""
+        begin, delay_s = time.monotonic(), _FIRST_DELAY_S
+        await asyncio.sleep(random.uniform(0.0, delay_s))
+        while True:
+            self._news.clear()
+            path = f"{PATH}?resume={self._token.decode()}&last_event={self._events}"
+            with suppress(OSError, AssertionError, TimeoutError):
+                async with asyncio.timeout(_PATIENCE_S):
+                    self._client = await Client.connect(self._port, self._heard, path)
+                    await self._news.wait()
+                return time.monotonic() - begin
+            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
+            delay_s *= 2
+
+    def _heard(self, client: Client, event: bytes) -> None:
+        if _RESUMED in event or PREPARED in event:
+            if (found := _TOKEN.search(event)) is not None:
+                self._token = found[1]
+                self._news.set()
+            if _RESUMED in event:
+                return  # it has no number
+        self._events += 1
+        if ANSWER in event and self._sent:
+            self.tally.good += 1
+            self.tally.latencies.append(time.monotonic() - self._sent.popleft())
+
+
+async def _speak(guests: list[Guest]) -> None:
+    """Each speaks every `EVERY_S`, their units spread evenly."""
+    last, due, turn = time.monotonic(), 0.0, 0
+    while True:
+        await asyncio.sleep(0.005)
+        now = time.monotonic()
+        due += (now - last) * len(guests) / EVERY_S
+        last = now
+        while due >= 1:
+            guests[turn % len(guests)].speak()
+            turn += 1
+            due -= 1
+
+
+def _collect(guests: list[Guest]) -> Tally:
+    """Return what was measured since the last time, of all together."""
+    whole = Tally()
+    for guest in guests:
+        whole.sent += guest.tally.sent
+        whole.good += guest.tally.good
+        whole.latencies += guest.tally.latencies
+        guest.tally = Tally()
+    return whole
+
+
+async def measure(is_short: bool) -> Report:
+    """The table: latencies of the half that stays before and while the other half comes back."""
+    count, seconds = (200, 5.0) if is_short else (1000, 15.0)
+    options = (*UNBOUNDED, "--resume-window-s", "60")
+    slots = ("--slots", str(count))
+    with running("benchmarks.load.worker", *slots) as worker, adapter(worker.address, *options) as process:
+        guests = [Guest(process.port) for _ in range(count)]
+        gate = asyncio.Semaphore(_OPENING_AT_ONCE)
+
+        async def enter(guest: Guest) -> None:
+            async with gate:
+                await guest.begin()
+
+        await asyncio.gather(*map(enter, guests))
+        speaking = asyncio.create_task(_speak(guests))
+        stay, leave = guests[::2], guests[1::2]
+        await asyncio.sleep(2.0)
+        _collect(guests)
+        await asyncio.sleep(seconds)
+        before = _collect(stay)
+        for guest in leave:
+            guest.cut()
+        coming = [asyncio.create_task(guest.come_back()) for guest in leave]
+        await asyncio.sleep(BACK_S)
+        during = _collect(stay)
+        done, missing = await asyncio.wait(coming, timeout=_PATIENCE_S)
+        _collect(leave)
+        await asyncio.sleep(EVERY_S + 1.0)
+        go_on = sum(guest.tally.good > 0 for guest in leave)
+        for task in (speaking, *missing):
+            task.cancel()
+        times = sorted(task.result() for task in done)
+    p99, p99_during = before.percentile(0.99), during.percentile(0.99)
+    last = times[-1] if times and not missing else float("inf")
+    return Report(
+        "resume",
+        "Half of all connections lost at once, a unit every 2 s in each session",
+        ("sessions", "lost", "back", "go on", "back p50 s", "back max s", "p99 before ms", "p99 during ms"),
+        [
+            (
+                count,
+                len(leave),
+                len(done),
+                go_on,
+                times[len(times) // 2] if times else float("nan"),
+                last,
+                p99,
+                p99_during,
+            )
+        ],
+        (
+            Goal("lost sessions that are back and answered", go_on / len(leave), 1.0, at_most=False),
+            Goal("seconds until all are back", last, BACK_S),
+            Goal(f"p99 of the others in the {BACK_S:g} s behind, over that before", p99_during / p99, TIMES),
+        ),
+        "the latency is that of client, adapter and worker together",
+    )

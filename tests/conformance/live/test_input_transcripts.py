@@ -1,0 +1,69 @@
+"""The words of the user in OpenAI's Live: the checkpoint of the package and OpenAI's SDK for Python."""
+
+import asyncio
+import base64
+import itertools
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from openai import AsyncOpenAI
+from openai.types.live import InputTranscriptDeltaEvent, SessionStartedEvent
+
+from antiphon.audio.wav import read_wav
+from tests.conformance.support.stack import Stack
+from tests.recordings import make
+from tests.support.patience import PATIENCE_S
+
+RECORDINGS = Path(make.__file__).parent
+RATE = 16_000
+PIECE = RATE // 50
+"""Samples of 20 ms."""
+LEAD_S = 1.0
+"""Silence before the question."""
+START: Any = {
+    "type": "session.start",
+    "session": {"model": "antiphon-mini", "audio": {"format": {"type": "audio/pcm", "rate": RATE}}},
+}
+
+
+async def speak(live: Any, name: str) -> None:
+    """Silence, a recording and silence again, as fast as they are heard, until cancelled."""
+    said = np.concatenate([np.zeros(round(LEAD_S * RATE)), read_wav(RECORDINGS / f"{name}.wav")])
+    data = (said * 32_767).astype("<i2").tobytes()
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    for at in itertools.count(0, 2 * PIECE):
+        piece = data[at : at + 2 * PIECE].ljust(2 * PIECE, b"\0")
+        audio = base64.b64encode(piece).decode()
+        await live.send({"type": "session.input_audio.append", "audio": audio})
+        due += PIECE / RATE
+        await asyncio.sleep(max(0.0, due - loop.time()))
+
+
+async def test_input_transcript_has_the_words_of_a_question_and_when_they_were_said(shipped: Stack) -> None:
+    length_ms = len(read_wav(RECORDINGS / "counting.wav")) * 1000 // RATE
+    client = AsyncOpenAI(api_key="none", base_url=f"{shipped.address}/v1")
+    heard: list[InputTranscriptDeltaEvent] = []
+    async with asyncio.timeout(PATIENCE_S), client.live.connect() as live:
+        await live.send(START)
+        assert isinstance(await live.recv(), SessionStartedEvent)
+        speaking = asyncio.create_task(speak(live, "counting"))
+        try:
+            while "eight" not in "".join(event.delta for event in heard):
+                event = await live.recv()
+                assert event.type not in ("error", "session.closed"), event
+                if isinstance(event, InputTranscriptDeltaEvent):
+                    InputTranscriptDeltaEvent.model_validate(event.model_dump())
+                    heard.append(event)
+        finally:
+            speaking.cancel()
+            with suppress(asyncio.CancelledError):
+                await speaking
+
+    assert {"count", "eight"} <= set("".join(event.delta for event in heard).split())
+    times = [(event.start_ms, event.end_ms) for event in heard]
+    assert times == sorted(times)
+    assert all(at % 200 == 0 for time in times for at in time)
+    assert LEAD_S * 1000 - 600 <= times[0][0] < times[-1][1] <= LEAD_S * 1000 + length_ms + 1200

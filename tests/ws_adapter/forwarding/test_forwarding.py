@@ -1,0 +1,494 @@
+"""Two adapters on one Redis: a client that lost its connection comes back at the one without its session."""
+
+import asyncio
+import os
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from antiphon.semconv import pool_name
+from tests.support.patience import PATIENCE_S
+from tests.support.redis_server import RedisServer
+from tests.support.scripted_engine import (
+    EVERYTHING,
+    ScriptedEngine,
+    hang,
+    listen,
+    running_worker,
+    speak,
+    write,
+)
+from tests.ws_adapter.resume.test_resuming import OPENERS, detached, plain, refusal, told, url_of
+from tests.ws_adapter.server.test_several_adapters import age, eventually
+from tests.ws_adapter.support import realtime_ga_conversation as ga
+from tests.ws_adapter.support.calls import Authority
+from tests.ws_adapter.support.conversation import CLOSE, INIT, append
+from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.stage import Client, Stage, running_adapter, until
+from ws_adapter.forwarding import forwarder, relay
+from ws_adapter.forwarding.introduction import CHALLENGE_BYTES, Introductions
+from ws_adapter.resume.tokens import ResumeTokens
+from ws_adapter.server import listener
+from ws_adapter.web.signing_keys import parse_signing_keys
+
+KEY = b"0123456789abcdef0123456789abcdef"
+REALTIME = "/v1/realtime?mode=audio"
+
+pytestmark = pytest.mark.usefixtures("patient_peers")
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A short path: that of a Unix socket in it has room for a hundred characters."""
+    with tempfile.TemporaryDirectory(prefix="forward-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No deadline strikes because the machine is slow."""
+    monkeypatch.setattr(forwarder, "REACH_S", PATIENCE_S)
+    monkeypatch.setattr(relay, "FIRST_ANSWER_S", PATIENCE_S)
+    monkeypatch.setattr(listener, "OPEN_TIMEOUT_S", PATIENCE_S)
+
+
+@dataclass
+class Pair:
+    """Two adapters with the same workers: `owner` has the sessions, `other` is where clients come back."""
+
+    owner: Stage
+    other: Stage
+    folder: Path
+
+    @property
+    def socket(self) -> Path:
+        """Where the owner takes forwarded connections."""
+        return self.folder / "owner.sock"
+
+
+@asynccontextmanager
+async def pair(
+    server: RedisServer, folder: Path, engine: ScriptedEngine, **options: Any
+) -> AsyncIterator[Pair]:
+    age(server, pool_of(engine))
+    options = {
+        "dispatcher": server.url,
+        "client_secret_key": KEY,
+        "admin_port": 0,
+        "resume_window_s": 60,
+        **options,
+    }
+    listens = {name: options.pop(name, f"unix:{folder / name}.sock") for name in ("owner", "other")}
+    async with running_worker(engine, slots=engine.slots, dispatcher=server.url):
+        async with (
+            running_adapter(peer_listen=listens["owner"], **options) as owner,
+            running_adapter(peer_listen=listens["other"], **options) as other,
+        ):
+            yield Pair(owner, other, folder)
+
+
+def pool_of(engine: ScriptedEngine) -> str:
+    """The pool of its worker."""
+    modes = ("audio", "video", "chat", "transcription") if engine.info is EVERYTHING else ("audio",)
+    return pool_name(engine.info.name, modes)
+
+
+def upgrade(target: str) -> bytes:
+    """The request of a WebSocket."""
+    return (
+        f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    ).encode()
+
+
+async def begin(client: Client) -> tuple[str, int]:
+    """Begin a session, which may have to wait a moment for its slot; return its token and event number."""
+    await client.expect_until("session.queue_done")
+    await client.send({**INIT, "payload": {}})
+    created = await client.expect("session.created")
+    return created["resume"]["token"], len(client.events)
+
+
+async def forwarded(stage: Stage) -> float:
+    """How many connections an adapter has forwarded."""
+    return (await told(stage)).value("antiphon_resumes_total", outcome="forwarded") or 0.0
+
+
+# --------------------------------------------------------------------------------------- going on
+
+
+@pytest.mark.parametrize("path", OPENERS)
+async def test_missed_events_come_once_and_in_order_at_the_other_adapter(
+    path: str, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    name, opener, input_event = OPENERS[path]
+    engine = ScriptedEngine(listen(), hang("generate"), speak("word"))
+    async with pair(redis_server, tmp_path, engine) as two:
+        async with two.owner.client(two.owner.address.replace("http://", "ws://") + path) as client:
+            await client.send(opener)
+            token = (await client.expect_until(name))["resume"]["token"]
+            await client.send(input_event)
+            last = await client.next()
+            seen = len(client.events)
+            await client.send(input_event)
+            await until(lambda: 2 in engine.session.heard)
+            client.vanish()
+        await detached(two.owner)
+        engine.session.release("generate", 2)
+
+        async with two.other.client(url_of(two.other, token, seen - 1, path)) as client:
+            resumed = await client.expect("session.resumed")
+            assert resumed["received"] == 3
+            assert await client.next() == last
+            assert (await client.next())["type"] == last["type"]
+            await client.send(input_event)
+            assert "word" in str(await client.next())
+        assert len(engine.sessions) == 1
+        assert list(engine.session.heard) == [1, 2, 3]
+        assert await forwarded(two.other) == 1
+        assert await forwarded(two.owner) == 0
+        assert (await told(two.owner)).value("antiphon_resumes_total", outcome="resumed") == 1
+
+
+async def test_realtime_answer_goes_on_at_the_other_adapter(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    words = ("One ", "two ", "three ", "four ", "five.")
+    engine = ScriptedEngine(write(*words, hold="finalize"), info=EVERYTHING, repeat=True)
+    path = f"/v1/realtime?model={EVERYTHING.name}"
+    async with pair(redis_server, tmp_path, engine) as two:
+        async with two.owner.client(two.owner.address.replace("http://", "ws://") + path) as client:
+            await client.send(
+                ga.update(output_modalities=["text"]), ga.message(), {"type": "response.create"}
+            )
+            token = (await client.expect_until("session.created"))["resume"]["token"]
+            first = await client.expect_until("response.output_text.delta")
+            seen = len(client.events)
+            client.vanish()
+        await detached(two.owner)
+        async with two.other.client(url_of(two.other, token, seen, path)) as client:
+            await client.expect("session.resumed")
+            engine.session.release("finalize", 1)
+            await client.expect_until("response.done")
+            later = [event["delta"] for event in client.events if event["type"] == first["type"]]
+        assert "".join([first["delta"], *later]) == "".join(words)
+
+
+async def test_forwarded_connection_that_is_lost_is_resumed_at_either_adapter(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    engine = ScriptedEngine(listen())
+    async with pair(redis_server, tmp_path, engine) as two:
+        async with two.owner.client() as client:
+            token, seen = await begin(client)
+            client.vanish()
+        for stage in (two.other, two.other, two.owner, two.other):
+            await detached(two.owner)
+            async with stage.client(url_of(stage, token, seen)) as client:
+                token = (await client.expect("session.resumed"))["resume"]["token"]
+                await client.send(append())
+                await client.expect("listen")
+                seen += 1
+                client.vanish()
+        assert list(engine.session.heard) == [1, 2, 3, 4]
+        assert await forwarded(two.other) == 3
+
+
+async def test_connection_that_takes_over_at_the_other_adapter_closes_the_first(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    engine = ScriptedEngine(listen())
+    async with pair(redis_server, tmp_path, engine) as two, two.owner.client() as first:
+        token, seen = await begin(first)
+        async with two.other.client(url_of(two.other, token, seen)) as second:
+            await second.expect("session.resumed")
+            assert await first.end() == ([], 4001)
+            await second.send(append())
+            await second.expect("listen")
+            await second.send(CLOSE)
+            events, code = await second.end()
+            assert ([event["type"] for event in events], code) == (["session.closed"], 1000)
+        await until(lambda: engine.session.is_closed)
+
+
+async def test_end_of_the_forwarding_adapter_loses_a_connection_and_no_session(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    engine = ScriptedEngine(listen())
+    async with pair(redis_server, tmp_path, engine) as two:
+        async with two.owner.client() as client:
+            token, seen = await begin(client)
+            client.vanish()
+        async with two.other.client(url_of(two.other, token, seen)) as client:
+            token = (await client.expect("session.resumed"))["resume"]["token"]
+            two.other.adapter.interrupt()
+            two.other.adapter.interrupt()
+            assert await client.end() == ([], 1006)
+        await detached(two.owner)
+        async with two.owner.client(url_of(two.owner, token, seen)) as client:
+            await client.expect("session.resumed")
+            await client.send(append())
+            await client.expect("listen")
+
+
+async def test_adapters_on_two_machines_speak_tls_with_certificates_of_both(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "tls")
+    certificate, key = authority.issue()
+    engine = ScriptedEngine(listen())
+    options: dict[str, Any] = {
+        "owner": "127.0.0.1:0",
+        "other": "127.0.0.1:0",
+        "peer_ca": authority.ca,
+        "peer_cert": certificate,
+        "peer_cert_key": key,
+    }
+    async with pair(redis_server, tmp_path, engine, **options) as two:
+        async with two.owner.client() as client:
+            token, seen = await begin(client)
+            client.vanish()
+        await detached(two.owner)
+        async with two.other.client(url_of(two.other, token, seen)) as client:
+            await client.expect("session.resumed")
+            await client.send(append(4.0))
+            await client.expect(*["listen"] * 4)
+
+
+# ------------------------------------------------------------------------------------------ limits
+
+
+async def test_key_behind_a_forwarded_connection_is_looked_at_and_counted_once(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    keys = KeyFile(tmp_path / "keys", "alice", "bob")
+    engine = ScriptedEngine(listen(), slots=2)
+    options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "connections_per_key": 1}
+    alice, bob = ({"additional_headers": keys.bearer(name)} for name in ("alice", "bob"))
+    async with pair(redis_server, tmp_path, engine, **options) as two:
+        async with two.owner.client(**alice) as client:
+            token, seen = await begin(client)
+            client.vanish()
+        for stranger, status in (({}, 401), (bob, None)):
+            if status is None:
+                event, code = await refusal(two.other, url_of(two.other, token, seen), **stranger)
+                assert (event["error"]["code"], code) == ("resume_failed", 1008)
+                continue
+            with pytest.raises(InvalidStatus) as refused:
+                async with two.other.client(url_of(two.other, token, seen), **stranger):
+                    pass
+            assert refused.value.response.status_code == status
+        async with two.other.client(url_of(two.other, token, seen), **alice) as client:
+            await client.expect("session.resumed")
+            for stage in (two.owner, two.other):
+                with pytest.raises(InvalidStatus) as full:
+                    async with stage.client(**alice):
+                        pass
+                assert full.value.response.status_code == 429
+            await client.send(CLOSE)
+            await client.rest()
+        await until(lambda: engine.session.is_closed)
+
+        async def is_let_in() -> bool:
+            try:
+                async with two.other.client(**alice):
+                    return True
+            except InvalidStatus:
+                return False
+
+        await eventually(is_let_in)
+
+
+async def test_attempts_over_the_other_adapter_count_for_the_address_of_the_client(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    engine = ScriptedEngine(listen())
+    options: dict[str, Any] = {"trusted_proxies": ("127.0.0.0/8",), "opens_per_min_per_address": 1}
+    async with pair(redis_server, tmp_path, engine, **options) as two:
+
+        def comes_from(address: str) -> dict[str, Any]:
+            return {"additional_headers": {"X-Forwarded-For": address}}
+
+        async with two.owner.client(**comes_from("203.0.113.5")) as client:
+            token, seen = await begin(client)
+            client.vanish()
+        with pytest.raises(InvalidStatus) as full:
+            async with two.other.client(url_of(two.other, token, seen), **comes_from("203.0.113.5")):
+                pass
+        assert full.value.response.status_code == 429
+        async with two.other.client(url_of(two.other, token, seen), **comes_from("203.0.113.6")) as client:
+            await client.expect("session.resumed")
+
+
+# ------------------------------------------------------------------------------------------ faults
+
+
+async def lost_session(two: Pair) -> tuple[str, int]:
+    """The token of a session that lost its connection, and the number of its last event."""
+    async with two.owner.client() as client:
+        lost = await begin(client)
+        client.vanish()
+    await detached(two.owner)
+    return lost
+
+
+@pytest.mark.parametrize("fault", ["closes", "silent", "no adapter"])
+async def test_owner_that_cannot_be_reached_is_told_by_name_and_the_token_stays_good(
+    fault: str, redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if fault == "silent":
+        monkeypatch.setattr(forwarder, "REACH_S", 0.2)
+    engine = ScriptedEngine(listen())
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if fault == "no adapter":
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        if fault == "silent":
+            await reader.read()
+        writer.close()
+
+    async with pair(redis_server, tmp_path, engine) as two:
+        token, seen = await lost_session(two)
+        hidden = tmp_path / "hidden.sock"
+        two.socket.rename(hidden)
+        server = await asyncio.start_unix_server(answer, two.socket)
+        event, code = await refusal(two.other, url_of(two.other, token, seen))
+        assert (event["error"]["code"], code) == ("service_unavailable", 1013)
+        assert "same token" in event["error"]["message"]
+        server.close()
+        two.socket.unlink(missing_ok=True)
+        hidden.rename(two.socket)
+        async with two.other.client(url_of(two.other, token, seen)) as client:
+            await client.expect("session.resumed")
+
+
+async def test_owner_where_nobody_listens_has_no_sessions_any_more(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with pair(redis_server, tmp_path, ScriptedEngine(listen())) as two:
+        token, seen = await lost_session(two)
+        two.socket.rename(tmp_path / "hidden.sock")
+        event, code = await refusal(two.other, url_of(two.other, token, seen))
+        assert (event["error"]["code"], code) == ("resume_failed", 1008)
+
+
+async def test_owner_with_a_certificate_of_another_authority_is_not_reached(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    engine = ScriptedEngine(listen())
+
+    def certified(authority: Authority, name: str) -> dict[str, Any]:
+        certificate, key = authority.issue(called=name)
+        return {"peer_ca": authority.ca, "peer_cert": certificate, "peer_cert_key": key}
+
+    options: dict[str, Any] = {
+        "dispatcher": redis_server.url,
+        "client_secret_key": KEY,
+        "admin_port": 0,
+        "resume_window_s": 60,
+        "peer_listen": "127.0.0.1:0",
+    }
+    age(redis_server, pool_of(engine))
+    async with (
+        running_worker(engine, slots=1, dispatcher=redis_server.url),
+        running_adapter(**options, **certified(ours, "owner")) as owner,
+        running_adapter(**options, **certified(theirs, "other")) as other,
+    ):
+        token, seen = await lost_session(Pair(owner, other, tmp_path))
+        event, code = await refusal(other, url_of(other, token, seen))
+        assert (event["error"]["code"], code) == ("service_unavailable", 1013)
+
+
+async def test_tokens_that_lead_nowhere_are_refused_alike_at_both_adapters(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """Gone with its adapter, ended, used, forged: in these the other adapter answers as the owner does."""
+    engine = ScriptedEngine(listen(), slots=2)
+    async with pair(redis_server, tmp_path, engine) as two:
+        async with two.owner.client() as client:
+            ended, _ = await begin(client)
+            await client.send(CLOSE)
+            await client.rest()
+        used, seen = await lost_session(two)
+        async with two.other.client(url_of(two.other, used, seen)) as client:
+            token = (await client.expect("session.resumed"))["resume"]["token"]
+            await client.send(append())
+            await client.expect("listen")
+            gone, _ = ResumeTokens(parse_signing_keys(KEY, ""), "000000000000").make("sess_1", bytes(16))
+            forged = token[:-2] + ("AA" if token[-2:] != "AA" else "BB")
+
+            answers = [
+                await refusal(stage, url_of(stage, value, seen))
+                for stage in (two.owner, two.other)
+                for value in (ended, used, gone, forged)
+            ]
+
+            assert {code for _, code in answers} == {1008}
+            assert len({str(plain(event)) for event, _ in answers}) == 1
+            await client.send(append())
+            await client.expect("listen")
+
+
+async def test_forwarded_connection_is_not_forwarded_again(redis_server: RedisServer, tmp_path: Path) -> None:
+    engine = ScriptedEngine(listen())
+    async with pair(redis_server, tmp_path, engine) as two:
+        token, seen = await lost_session(two)
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "other.sock")
+        async with asyncio.timeout(PATIENCE_S):
+            challenge = await reader.readexactly(CHALLENGE_BYTES)
+            writer.write(Introductions(parse_signing_keys(KEY, "")).introduce(challenge, "127.0.0.1"))
+            writer.write(upgrade(f"{REALTIME}&resume={token}&last_event={seen}"))
+            answer = await reader.readuntil(b"resume_failed")
+        assert answer.startswith(b"HTTP/1.1 101 ")
+        writer.transport.abort()
+        assert await forwarded(two.other) == 0
+        async with two.other.client(url_of(two.other, token, seen)) as client:
+            await client.expect("session.resumed")
+
+
+@pytest.mark.parametrize("sends", [b"fw_AAAA\n", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 400])
+async def test_connection_without_an_introduction_is_cut(
+    sends: bytes, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    engine = ScriptedEngine(listen())
+    async with pair(redis_server, tmp_path, engine) as two:
+        reader, writer = await asyncio.open_unix_connection(two.socket)
+        writer.write(sends)
+        async with asyncio.timeout(PATIENCE_S):
+            with suppress(ConnectionResetError):
+                assert len(await reader.read()) == CHALLENGE_BYTES
+        writer.transport.abort()
+
+
+async def test_clients_over_the_most_forwarded_are_told_to_come_later(
+    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ScriptedEngine(listen(), slots=2)
+    async with pair(redis_server, tmp_path, engine) as two:
+        lost = [await lost_session(two)]
+        async with two.owner.client() as client:
+            lost.append(await begin(client))
+            client.vanish()
+        monkeypatch.setattr(forwarder, "MOST_FORWARDED", 1)
+        async with two.other.client(url_of(two.other, *lost[0])) as client:
+            await client.expect("session.resumed")
+            event, code = await refusal(two.other, url_of(two.other, *lost[1]))
+            assert (event["error"]["code"], code) == ("service_unavailable", 1013)
+
+
+async def test_socket_is_of_this_user_alone_and_gone_in_the_end(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX) as left_behind:
+        left_behind.bind(str(tmp_path / "owner.sock"))
+    async with pair(redis_server, tmp_path, ScriptedEngine(listen())) as two:
+        assert os.stat(two.socket).st_mode & 0o777 == 0o600
+    assert not two.socket.exists()

@@ -1,0 +1,161 @@
+"""Journals of the adapter: what they keep, what they forget, and the messages that another worker gets."""
+
+import pytest
+
+from antiphon.v1 import common_pb2
+from antiphon.v1 import inference_service_pb2 as pb
+from ws_adapter.protocol.core.actions import RunUnit
+from ws_adapter.worker.convert import automatic_parts
+from ws_adapter.worker.journal import Journal, Journals, TakenBack
+
+SECOND = bytes(64_000)
+MIB = 2**20
+
+
+def journal_of(journals: Journals | None = None) -> Journal:
+    """A journal whose session takes units."""
+    journal = (journals or Journals(60.0, 16 * MIB)).open()
+    assert journal is not None
+    journal.settle(pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO))
+    ready = pb.SessionReady(model="mini")
+    ready.effective.records = ready.effective.automatic_units = True
+    ready.unit_duration.FromSeconds(1)
+    assert journal.begin(ready)
+    return journal
+
+
+def send(journal: Journal, unit: int, audio: bytes = SECOND) -> None:
+    journal.sent(unit, automatic_parts(RunUnit(unit, audio, force_listen=False), "00-a-b-00"))
+
+
+def done(
+    journal: Journal, unit: int, end: pb.UnitEnd = pb.UNIT_END_LISTEN, *, has_record: bool = True
+) -> None:
+    answer = pb.UnitDone(end=end)
+    if has_record:
+        answer.record.CopyFrom(pb.UnitRecord(end=end, sampled_ids=[unit], text_draws=10 * unit))
+    journal.done(unit, answer)
+
+
+def hear(journal: Journal, *ends: pb.UnitEnd) -> None:
+    """Run units from 1 on that come to these ends."""
+    for unit, end in enumerate(ends, 1):
+        send(journal, unit)
+        done(journal, unit, end)
+        journal.finalized(unit)
+
+
+def replayed(journal: Journal) -> list[pb.PrefillRequest]:
+    return [pb.PrefillRequest.FromString(b"".join(parts)) for parts in journal.replay("00-c-d-01")]
+
+
+def test_settle_without_a_seed_draws_one_and_asks_for_records() -> None:
+    journal = Journals(60.0, MIB).open()
+    assert journal is not None
+    message = pb.PrefillRequest.FromString(journal.settle(pb.SessionConfig()))
+    assert message.config.records
+    assert message.config.HasField("seed")
+    kept = pb.SessionConfig(seed=7)
+    assert pb.PrefillRequest.FromString(journal.settle(kept)).config.seed == 7
+
+
+def test_journals_without_a_bound_keep_none() -> None:
+    assert Journals(0.0, MIB).open() is None
+    assert Journals(60.0, 0).open() is None
+
+
+@pytest.mark.parametrize("missing", ["records", "automatic_units", "model"])
+def test_begin_at_a_worker_that_cannot_replay_is_refused(missing: str) -> None:
+    journal = journal_of()
+    ready = pb.SessionReady(model="other" if missing == "model" else "mini")
+    ready.effective.records = missing != "records"
+    ready.effective.automatic_units = missing != "automatic_units"
+    assert not journal.begin(ready)
+
+
+def test_replay_numbers_units_anew_and_adds_their_records() -> None:
+    journal = journal_of()
+    hear(journal, pb.UNIT_END_LISTEN, pb.UNIT_END_CHUNK)
+    send(journal, 3)
+    done(journal, 3, has_record=False)
+    send(journal, 4)
+    done(journal, 4, pb.UNIT_END_TURN)
+    send(journal, 5)
+    requests = replayed(journal)
+    assert [request.unit for request in requests] == [1, 2, 3]
+    assert [list(request.recorded.sampled_ids) for request in requests] == [[1], [2], [4]]
+    assert {request.traceparent for request in requests} == {"00-c-d-01"}
+    assert {request.duplex.audio.data for request in requests} == {SECOND}
+    assert (journal.next_unit, [unit for unit, _ in journal.unanswered]) == (5, [5])
+
+
+def test_audio_is_referred_to_and_not_copied() -> None:
+    journal = journal_of()
+    audio = bytes(range(256)) * 250
+    send(journal, 1, audio)
+    done(journal, 1)
+    (parts,) = journal.replay("")
+    assert any(part is audio for part in parts)
+
+
+def test_units_answered_and_not_closed_are_returned_once() -> None:
+    journal = journal_of()
+    send(journal, 1)
+    done(journal, 1)
+    assert not journal.owes_nothing(1)
+    assert journal.replayed() == [1]
+    assert journal.replayed() == []
+    assert journal.owes_nothing(1)
+
+
+def test_oldest_units_go_first_up_to_one_that_continues_no_turn() -> None:
+    journal = journal_of(Journals(3.0, 16 * MIB))
+    hear(journal, pb.UNIT_END_CHUNK, pb.UNIT_END_TURN, pb.UNIT_END_LISTEN, pb.UNIT_END_LISTEN)
+    assert journal.numbers == [3, 4]
+    assert journal.suffices
+
+
+def test_turn_longer_than_the_journal_does_not_suffice() -> None:
+    journal = journal_of(Journals(2.0, 16 * MIB))
+    assert journal.suffices
+    hear(journal, *[pb.UNIT_END_CHUNK] * 4)
+    assert not journal.suffices
+
+
+def test_journals_beyond_their_bound_keep_each_their_share() -> None:
+    journals = Journals(60.0, 10 * len(SECOND))
+    one, other = journal_of(journals), journal_of(journals)
+    hear(one, *[pb.UNIT_END_LISTEN] * 9)
+    assert len(one.numbers) == 9
+    hear(other, *[pb.UNIT_END_LISTEN] * 9)
+    assert len(other.numbers) == 4
+    assert journals.held_bytes > 0
+    one.close()
+    other.close()
+    other.close()
+    assert (journals.held_bytes, journals.share) == (0, journals.most_bytes)
+
+
+def test_rewind_silences_units_that_were_not_heard_to_their_end() -> None:
+    journal = journal_of()
+    hear(journal, pb.UNIT_END_CHUNK)
+    send(journal, 2)
+    journal.spoke(2, 100)
+    done(journal, 2, pb.UNIT_END_CHUNK)
+    send(journal, 3)
+    done(journal, 3, pb.UNIT_END_CHUNK)
+    for heard, ends in ((100, ["CHUNK", "CHUNK", "LISTEN"]), (99, ["CHUNK", "LISTEN", "LISTEN"])):
+        journal.rewinds.append(TakenBack(2, heard))
+        assert not journal.owes_nothing(0)
+        assert journal.rewound(pb.UnitsRewound(rewound_units=1)) == 2
+        told = [request.recorded for request in replayed(journal)]
+        assert [pb.UnitEnd.Name(record.end).removeprefix("UNIT_END_") for record in told] == ends
+    assert (list(told[2].sampled_ids), told[2].text_draws) == ([], 30)
+
+
+def test_rewind_that_was_refused_changes_nothing() -> None:
+    journal = journal_of()
+    hear(journal, pb.UNIT_END_CHUNK, pb.UNIT_END_CHUNK)
+    journal.rewinds.append(TakenBack(1, None))
+    journal.rewound(pb.UnitsRewound(error=common_pb2.ItemError(reason="PARAMS_INVALID")))
+    assert [request.recorded.end for request in replayed(journal)] == [pb.UNIT_END_CHUNK] * 2

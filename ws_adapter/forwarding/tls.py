@@ -1,0 +1,44 @@
+"""TLS between adapters: one authority signs their certificates and nothing else, and both sides show one."""
+
+import ssl
+from pathlib import Path
+
+from antiphon.tls import TlsError, client_context, load_authority, load_identity, server_context
+from ws_adapter.process.errors import ConfigurationError
+
+
+class PeerTls:
+    """The contexts of both sides. Names in certificates are not compared: adapters have none that last."""
+
+    def __init__(self, ca: Path, certificate: Path, key: Path) -> None:
+        """Read the files: PEM, the key without a password. Raises `ConfigurationError`."""
+        self._ca, self._certificate, self._key = ca, certificate, key
+        self.client = self._of_client()
+        """For the next connection to another adapter."""
+        self.server = self._of_server()
+        """For all connections from others."""
+
+    def reload(self) -> None:
+        """Read the files again; connections that stand keep what they have.
+
+        Raises `ConfigurationError`, and then the old certificates stay.
+        """
+        client = self._of_client()
+        self._of_server()
+        load_identity(self.server, self._certificate, self._key)
+        load_authority(self.server, self._ca)
+        self.client = client
+
+    def _of_client(self) -> ssl.SSLContext:
+        try:
+            context = client_context(self._ca, self._certificate, self._key)
+        except TlsError as error:
+            raise ConfigurationError(str(error)) from None
+        context.check_hostname = False
+        return context
+
+    def _of_server(self) -> ssl.SSLContext:
+        try:
+            return server_context(self._certificate, self._key, self._ca)
+        except TlsError as error:
+            raise ConfigurationError(str(error)) from None

@@ -1,0 +1,97 @@
+"""What the user says, cut out of the sound of a session to be transcribed."""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from ws_adapter.protocol.core.speech import RATE_HZ, WINDOW, SpeechEdges, Started
+from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
+
+PADDING: Final = RATE_HZ * 3 // 10
+"""Samples before and behind speech that belong to it."""
+
+LONGEST: Final = RATE_HZ * 30
+"""Samples of speech without a pause; then it is taken as one piece, and what follows as another."""
+
+_REACH: Final = RATE_HZ // 2
+"""Samples before what was heard last that may turn out to be the beginning of speech."""
+
+_GAP: Final = RATE_HZ * 2
+"""Samples of silence that stand for a gap, however long: they end any speech."""
+
+
+class Said(Struct, frozen=True):
+    """A piece of speech, float32 at 16 kHz; it begins at `at_ms` on the timeline of the session."""
+
+    at_ms: int
+    audio: bytes
+
+
+class InputSpeech:
+    """See above. Scores are of whole windows of what was heard, in its order."""
+
+    def __init__(self) -> None:
+        self._edges = SpeechEdges()
+        self._held: deque[Samples] = deque()
+        self._begin = 0
+        """Where what is held begins, in samples that were heard."""
+        self._end = 0
+        self._scored = 0
+        self._from: int | None = None
+        """Where the speech begins that has not ended."""
+        self._skipped = 0
+        """Samples of the timeline that were not heard."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Of memory."""
+        return 4 * (self._end - self._begin)
+
+    def hear(self, samples: Samples) -> None:
+        """More of the session's sound."""
+        self._held.append(samples)
+        self._end += samples.size
+
+    def skip(self, size: int) -> Samples:
+        """So many samples are lost; the silence to be heard in their place."""
+        silence = np.zeros(min(size, _GAP), np.float32)
+        self._skipped += size - silence.size
+        return silence
+
+    def detected(self, scores: Iterable[float]) -> list[Said]:
+        """The speech that has ended with these scores."""
+        said: list[Said] = []
+        for score in scores:
+            self._scored += WINDOW
+            for edge in self._edges.hear([score]):
+                if isinstance(edge, Started):
+                    self._from = max(self._begin, edge.at - PADDING)
+                else:
+                    said += self._cut(edge.at + PADDING)
+                    self._from = None
+            if self._from is not None and self._scored - self._from >= LONGEST:
+                said += self._cut(self._scored)
+                self._from = self._scored
+        if self._from is None:
+            self._forget(self._scored - PADDING - _REACH)
+        return said
+
+    def _cut(self, end: int) -> list[Said]:
+        if self._from is None:
+            return []
+        self._forget(self._from)
+        at_ms = (self._begin + self._skipped) * 1000 // RATE_HZ
+        held = np.concatenate([NO_AUDIO.samples, *self._held])[: end - self._begin]
+        self._forget(end)
+        return [Said(at_ms, held.astype("<f4", copy=False).tobytes())] if held.size else []
+
+    def _forget(self, until: int) -> None:
+        while self._held and self._begin < until:
+            first = self._held.popleft()
+            size = min(first.size, until - self._begin)
+            self._begin += size
+            if size < first.size:
+                self._held.appendleft(first[size:])

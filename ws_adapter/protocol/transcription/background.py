@@ -1,0 +1,328 @@
+"""Transcription of items beside a conversation, one after another, in a slot that nobody else wants.
+
+Events in, actions out; nothing here does I/O or reads a clock. All times are seconds of one monotonic clock.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+from antiphon.semconv import Reason
+from ws_adapter.protocol.core.actions import (
+    CancelUnits,
+    LeaveSlot,
+    OpenWorkerSession,
+    RunSegment,
+    TakeSlot,
+    Transcribe,
+)
+from ws_adapter.protocol.core.config import TranscriptionSetup
+from ws_adapter.protocol.core.signals import (
+    Failed,
+    Finalized,
+    GoingAway,
+    Piece,
+    Ready,
+    Signal,
+    UnitDone,
+    UnitEnd,
+)
+from ws_adapter.protocol.core.state import Hold
+from ws_adapter.protocol.core.transcription import (
+    InputTranscript,
+    InputTranscriptDelta,
+    InputTranscriptDone,
+    InputTranscriptFailed,
+    TranscriptionCode,
+)
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import ErrorCode
+from ws_adapter.protocol.wire.limits import is_due
+
+MOST_ITEMS: Final = 16
+"""Items of a session that may wait."""
+
+MOST_S: Final = 240.0
+"""Seconds of audio in them, together."""
+
+RETRY_S: Final = 1.0
+"""How long after a refusal another slot is looked for."""
+
+_BYTES_PER_S: Final = 4 * 16_000
+_SEGMENT_BYTES: Final = _BYTES_PER_S
+"""What the worker gets at a time: it is done with that soon, and then the slot can be given up."""
+
+_OF_THE_MODEL: Final = {
+    Reason.MODE_UNSUPPORTED: TranscriptionCode.SERVICE_UNAVAILABLE,
+    Reason.MODEL_NOT_FOUND: TranscriptionCode.MODEL_NOT_FOUND,
+}
+"""Why no other slot would do."""
+
+_MESSAGES: Final = {
+    TranscriptionCode.BUFFER_FULL: f"{MOST_ITEMS} items, or {MOST_S:g} s of audio, wait to be transcribed",
+    TranscriptionCode.QUEUE_FULL: "no slot was to spare in time",
+    TranscriptionCode.SERVICE_UNAVAILABLE: "no worker transcribes here",
+    TranscriptionCode.MODEL_NOT_FOUND: "no worker transcribes with the model of audio.input.transcription",
+    TranscriptionCode.NOT_ALLOWED: "the key does not allow the mode transcription",
+    TranscriptionCode.CONTEXT_FULL: "the item is longer than the model can hear",
+    TranscriptionCode.INVALID_AUDIO: "the model refused the audio",
+    TranscriptionCode.TIMEOUT: "the transcript was not complete in time",
+    TranscriptionCode.PROCESSING_ERROR: "the worker failed",
+}
+
+
+class Told(Struct, frozen=True):
+    """The session is to be told this of an item."""
+
+    item: Transcribe
+    news: InputTranscript
+
+
+Step: TypeAlias = TakeSlot | LeaveSlot | OpenWorkerSession | RunSegment | CancelUnits | Told
+
+
+class _Job:
+    """An item, and how far it is. Its segments are the same each time that it is begun again."""
+
+    def __init__(self, item: Transcribe, due_at: float) -> None:
+        self.item = item
+        self.due_at = due_at
+        self.sent = 0
+        """Bytes that the worker has."""
+        self.first_unit = 0
+        self.text: list[str] = []
+        """Of each segment that is done."""
+        self.unit_text = ""
+        """Of the one that is not."""
+        self.was_ready = False
+        """Whether it has ever had a worker."""
+
+    @property
+    def seconds(self) -> float:
+        return len(self.item.audio) / _BYTES_PER_S
+
+    @property
+    def is_sent(self) -> bool:
+        return self.sent >= len(self.item.audio)
+
+    def begin_again(self) -> None:
+        self.sent, self.first_unit, self.unit_text = 0, 0, ""
+
+    def segment_of(self, unit: int) -> int:
+        """Which of its segments a unit is, from 0; negative if it is none of its own."""
+        return unit - self.first_unit if self.first_unit else -1
+
+    def next_segment(self, unit: int) -> RunSegment:
+        audio = self.item.audio[self.sent : self.sent + _SEGMENT_BYTES]
+        begins = not self.first_unit
+        self.sent += _SEGMENT_BYTES
+        self.first_unit = self.first_unit or unit
+        self.unit_text = ""
+        return RunSegment(unit, audio, begins=begins, ends=self.is_sent)
+
+
+class BackgroundTranscription:
+    """See above. The slot is given up as soon as others want it; then an item is begun again, and what was
+    told of it is not told twice.
+
+    `wait_s` is how long after it was asked for an item may take, 0 if none is to be transcribed.
+    `others_wait` says whether items of other sessions wait for a slot.
+    """
+
+    def __init__(self, wait_s: float, others_wait: Callable[[], bool]) -> None:
+        self._wait_s = wait_s
+        self._others_wait = others_wait
+        self._jobs: deque[_Job] = deque()
+        self._hold = Hold.NONE
+        self._model = ""
+        self._unit = 0
+        """The last one that the worker got."""
+        self._is_running = False
+        """Whether it is not closed yet."""
+        self._retry_at: float | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Of audio that waits."""
+        return sum(len(job.item.audio) for job in self._jobs)
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` is due."""
+        times = [job.due_at for job in self._jobs]
+        if self._retry_at is not None:
+            times.append(self._retry_at)
+        return min(times, default=None)
+
+    @property
+    def has_slot(self) -> bool:
+        """Whether it holds a slot that others may want."""
+        return self._hold in (Hold.OPENING, Hold.READY)
+
+    # ------------------------------------------------------------------------------------- the items
+
+    def ask(self, item: Transcribe, now: float) -> list[Step]:
+        """Another item is to be transcribed."""
+        if not self._wait_s:
+            return [_failed(item, TranscriptionCode.SERVICE_UNAVAILABLE)]
+        is_long = self.held_bytes + len(item.audio) > MOST_S * _BYTES_PER_S
+        if len(self._jobs) >= MOST_ITEMS or is_long:
+            return [_failed(item, TranscriptionCode.BUFFER_FULL)]
+        self._jobs.append(_Job(item, now + self._wait_s))
+        return self._advance(now)
+
+    def cancel(self, item_id: str, now: float) -> list[Step]:
+        """No more is told of this item."""
+        kept = deque(job for job in self._jobs if job.item.item_id != item_id)
+        if len(kept) == len(self._jobs):
+            return []
+        is_current = self._jobs[0].item.item_id == item_id
+        self._jobs = kept
+        return [*(self._stop() if is_current else []), *self._advance(now)]
+
+    def tick(self, now: float) -> list[Step]:
+        """Does what is due: items whose time is over fail, and a slot is looked for again."""
+        steps: list[Step] = []
+        for job in [job for job in self._jobs if now >= job.due_at]:
+            is_current = job is self._jobs[0]
+            self._jobs.remove(job)
+            late = TranscriptionCode.TIMEOUT if job.was_ready else TranscriptionCode.QUEUE_FULL
+            steps += [*(self._stop() if is_current else []), _failed(job.item, late)]
+        if is_due(self._retry_at, now):
+            self._retry_at = None
+        return [*steps, *self._advance(now)]
+
+    def _stop(self) -> list[Step]:
+        """The worker says no more of the item that it has."""
+        return [CancelUnits(self._unit)] if self._is_running else []
+
+    # -------------------------------------------------------------------------------------- the slot
+
+    def granted(self) -> list[Step]:
+        """A worker waits to be told what the session is."""
+        self._hold, self._unit, self._is_running = Hold.OPENING, 0, False
+        return [OpenWorkerSession(TranscriptionSetup(self._model, is_background=True))]
+
+    def displaced(self) -> None:
+        """The worker was lost before it was ready; another slot is looked for."""
+        self._hold = Hold.WANTED
+
+    def refused(self, now: float) -> list[Step]:
+        """There is no slot now."""
+        self._lose()
+        self._retry_at = now + RETRY_S
+        return []
+
+    def unserved(self, code: TranscriptionCode, now: float) -> list[Step]:
+        """There will be no slot for the item that waits for one."""
+        self._lose()
+        return [*self._fail(code), *self._advance(now)]
+
+    def give_way(self, now: float) -> list[Step]:
+        """Somebody else wants the slot."""
+        if not self.has_slot:
+            return []
+        self._lose()
+        self._retry_at = now + RETRY_S
+        return [LeaveSlot()]
+
+    def _lose(self) -> None:
+        self._hold, self._is_running = Hold.NONE, False
+        if self._jobs:
+            self._jobs[0].begin_again()
+
+    def signal(self, signal: Signal, now: float) -> list[Step]:
+        """The worker has news."""
+        match signal:
+            case Ready():
+                self._hold = Hold.READY
+            case Piece(unit=unit, text=text):
+                job = self._jobs[0] if self._jobs else None
+                if job is not None and job.segment_of(unit) >= 0:
+                    job.unit_text += text
+                return []
+            case UnitDone():
+                return self._unit_done(signal, now)
+            case Finalized():
+                self._is_running = False
+            case GoingAway():
+                return self.give_way(now)
+            case Failed():
+                return self._worker_failed(signal.reason, now)
+        return self._advance(now)
+
+    def _unit_done(self, done: UnitDone, now: float) -> list[Step]:
+        job = self._jobs[0] if self._jobs else None
+        if job is None or job.segment_of(done.unit) < 0:
+            return []
+        if done.end is UnitEnd.CONTEXT_FULL:
+            self._lose()  # the worker ends its session with this
+            return [LeaveSlot(), *self._fail(TranscriptionCode.CONTEXT_FULL), *self._advance(now)]
+        if done.end in (UnitEnd.FAILED, UnitEnd.CANCELLED):
+            verdict = errors.VERDICTS[done.failure or Reason.INFERENCE_FAILED]
+            is_refused = verdict.code is ErrorCode.INVALID_PAYLOAD
+            code = TranscriptionCode.INVALID_AUDIO if is_refused else TranscriptionCode.PROCESSING_ERROR
+            return [*self._fail(code), *self._advance(now)]
+        segment, steps = job.segment_of(done.unit), list[Step]()
+        if segment >= len(job.text):
+            text = job.unit_text if any(job.text) else job.unit_text.lstrip()
+            job.text.append(text)
+            if text:
+                end = min(job.seconds, segment + 1.0)
+                steps.append(Told(job.item, InputTranscriptDelta(text, float(segment), end)))
+        if job.is_sent:
+            steps += self._complete(job)
+        return [*steps, *self._advance(now)]
+
+    def _worker_failed(self, reason: Reason, now: float) -> list[Step]:
+        had_begun = bool(self._jobs) and self._jobs[0].first_unit > 0
+        code = _OF_THE_MODEL.get(reason)
+        self._lose()
+        if code is None and not had_begun:
+            self._retry_at = now + RETRY_S
+            return [LeaveSlot()]
+        return [LeaveSlot(), *self._fail(code or TranscriptionCode.PROCESSING_ERROR), *self._advance(now)]
+
+    # -------------------------------------------------------------------------------------- going on
+
+    def _complete(self, job: _Job) -> list[Step]:
+        self._jobs.popleft()
+        done = InputTranscriptDone("".join(job.text), round(job.seconds, 3))
+        steps: list[Step] = [Told(job.item, done)]
+        if self.has_slot and self._jobs and self._others_wait():
+            self._lose()
+            steps.append(LeaveSlot())
+        return steps
+
+    def _fail(self, code: TranscriptionCode) -> list[Step]:
+        return [_failed(self._jobs.popleft().item, code)] if self._jobs else []
+
+    def _advance(self, now: float) -> list[Step]:
+        steps: list[Step] = []
+        while self._jobs and not self._jobs[0].item.audio:
+            steps += self._complete(self._jobs[0])
+        if not self._jobs:
+            return [*steps, *self._leave()]
+        job = self._jobs[0]
+        if self._hold is not Hold.NONE and self._model != job.item.model:
+            steps += self._leave()
+        if self._hold is Hold.NONE and self._retry_at is None:
+            self._hold, self._model = Hold.WANTED, job.item.model
+            steps.append(TakeSlot(self._model))
+        elif self._hold is Hold.READY and not self._is_running and not job.is_sent:
+            self._unit += 1
+            self._is_running = job.was_ready = True
+            steps.append(job.next_segment(self._unit))
+        return steps
+
+    def _leave(self) -> list[Step]:
+        if self._hold is Hold.NONE:
+            return []
+        self._lose()
+        return [LeaveSlot()]
+
+
+def _failed(item: Transcribe, code: TranscriptionCode) -> Told:
+    return Told(item, InputTranscriptFailed(code, _MESSAGES[code]))

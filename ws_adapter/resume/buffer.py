@@ -1,0 +1,110 @@
+"""The events that sessions sent last, for clients that come back and missed them."""
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+MOST_EVENTS: Final = 1024
+MOST_BYTES: Final = 2**20
+"""Of one session: more than the buffers of the transport and of the kernel hold unsent."""
+
+MOST_KEPT_BYTES: Final = 128 * 2**20
+"""Of all sessions together."""
+
+Parts = tuple[bytes, ...]
+"""An event as it was sent."""
+
+
+class ReplayBuffers:
+    """Those of all sessions, and the bytes in them: at most `MOST_KEPT_BYTES` and one event."""
+
+    def __init__(self) -> None:
+        self.kept_bytes = 0
+        self._open: dict[ReplayBuffer, None] = {}
+        """The one that was made smaller last is at the end."""
+
+    @property
+    def share(self) -> int:
+        """Bytes for each session if all of them keep much."""
+        return min(MOST_BYTES, MOST_KEPT_BYTES // max(1, len(self._open)))
+
+    def enter(self, buffer: "ReplayBuffer") -> None:
+        """Count a buffer in. Harmless when repeated."""
+        self._open.setdefault(buffer)
+
+    def leave(self, buffer: "ReplayBuffer") -> None:
+        """Count a buffer out. Harmless when repeated."""
+        self._open.pop(buffer, None)
+
+    def make_room(self, buffer: "ReplayBuffer") -> None:
+        """Cut buffers to their share, `buffer` first, until all together are within the bound.
+
+        The others lose even their last event if that alone is larger: whoever sends no more would keep it.
+        """
+        share = self.share
+        buffer.cut(share, least=1)
+        for _ in range(len(self._open)):
+            if self.kept_bytes <= MOST_KEPT_BYTES:
+                return
+            other = next(iter(self._open))
+            del self._open[other]
+            self._open[other] = None
+            if other is not buffer:
+                other.cut(share, least=0)
+
+
+class ReplayBuffer:
+    """Numbers events from 1 and keeps the last ones, as they were sent and not copied.
+
+    It keeps nothing before it is `open`, and its last event however large that is, unless others need room.
+    """
+
+    def __init__(self, all_buffers: ReplayBuffers) -> None:
+        self.sent = 0
+        """Events that were sent: the number of the last one."""
+        self._all = all_buffers
+        self._is_open = False
+        self._events: deque[Parts] = deque()
+        self._bytes = 0
+
+    def open(self) -> None:
+        """Keep events from now on. Harmless when repeated."""
+        self._is_open = True
+        self._all.enter(self)
+
+    def add(self, event: Parts) -> None:
+        """Number an event and keep it; drop the oldest ones beyond the bounds."""
+        self.sent += 1
+        if not self._is_open:
+            return
+        self._events.append(event)
+        self._count(sum(map(len, event)))
+        if self._bytes > MOST_BYTES or len(self._events) > MOST_EVENTS:
+            self.cut(MOST_BYTES, least=1)
+        if self._all.kept_bytes > MOST_KEPT_BYTES:
+            self._all.make_room(self)
+
+    def after(self, number: int) -> Iterator[Parts] | None:
+        """Return the events behind this number; None if they are not kept, or it was never sent."""
+        missed = self.sent - number
+        if not 0 <= missed <= len(self._events):
+            return None
+        return islice(self._events, len(self._events) - missed, None)
+
+    def cut(self, most_bytes: int, least: int) -> None:
+        """Drop the oldest events beyond so many bytes, and beyond `MOST_EVENTS`; leave at `least` so many."""
+        events = self._events
+        while len(events) > least and (self._bytes > most_bytes or len(events) > MOST_EVENTS):
+            self._count(-sum(map(len, events.popleft())))
+
+    def close(self) -> None:
+        """Keep nothing any more. Harmless when repeated."""
+        self._is_open = False
+        self._all.leave(self)
+        self._events.clear()
+        self._count(-self._bytes)
+
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        self._all.kept_bytes += size

@@ -1,0 +1,42 @@
+"""The order in which work in the background looks for slots that nobody else wants."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ws_adapter.dispatch.base import Need
+
+
+class _Line:
+    """The sessions whose needs are the same."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.waiting = 0
+
+
+class SpareSlots:
+    """Lets one session at a time look for a slot, first come, first served.
+
+    A session that has much to do cannot starve others, and two sessions never find the same free slot.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[Need, _Line] = {}
+
+    @asynccontextmanager
+    async def turn(self, need: Need) -> AsyncIterator[None]:
+        """Waits for the caller's turn, which lasts as long as the block."""
+        line = self._lines.setdefault(need, _Line())
+        line.waiting += 1
+        try:
+            async with line.lock:
+                yield
+        finally:
+            line.waiting -= 1
+            if not line.waiting:
+                del self._lines[need]
+
+    def are_wanted(self, need: Need) -> bool:
+        """Whether any session looks for such a slot, or waits for its turn."""
+        return need in self._lines

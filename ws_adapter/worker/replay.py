@@ -1,0 +1,60 @@
+"""Replay of a journal: a new session at a worker hears again what another one heard."""
+
+from collections.abc import Callable, Iterator
+
+from antiphon.v1 import inference_service_pb2 as pb
+from ws_adapter.worker.journal import Parts
+
+
+class Replay:
+    """Sends recorded units, as many at a time as the worker takes, and waits until all of them are closed."""
+
+    def __init__(
+        self,
+        units: Iterator[Parts],
+        count: int,
+        window: int,
+        write: Callable[[Parts], None],
+        done: Callable[[bool], None],
+    ) -> None:
+        """`done` is called once, with False if the worker refuses a unit. `count` is that of the units."""
+        self.count = count
+        self._units = units
+        self._window = max(1, window)
+        self._write = write
+        self._done = done
+        self._sent = 0
+        self._closed = 0
+        self._is_over = False
+
+    def start(self) -> None:
+        """Send the first units."""
+        if self.count:
+            self._go_on()
+        else:
+            self._end(True)
+
+    def owns(self, unit: int) -> bool:
+        """Return whether a unit of the worker is one of those that are replayed."""
+        return 0 < unit <= self.count
+
+    def answered(self, answer: pb.GenerateResponse) -> None:
+        """Take note of an answer to a replayed unit."""
+        if answer.HasField("done") and answer.done.end == pb.UNIT_END_FAILED:
+            self._end(False)
+        if answer.HasField("finalized"):
+            self._closed += 1
+            if self._closed == self.count:
+                self._end(True)
+            else:
+                self._go_on()
+
+    def _go_on(self) -> None:
+        while not self._is_over and self._sent < self.count and self._sent - self._closed < self._window:
+            self._sent += 1
+            self._write(next(self._units))
+
+    def _end(self, is_complete: bool) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._done(is_complete)

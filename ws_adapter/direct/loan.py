@@ -196,7 +196,10 @@ class Loan:
                         self._is_settled = True
                         self._news.set()
                         self._end = ENDED_AT_WORKER
+                        # When this adapter ends before the session, the session may use all of its lease.
+                        self._meter.charge.keeps_slice = True
                         await self._until_over(lease)
+                        self._meter.charge.keeps_slice = False
                     else:
                         self._tell(Revoked(f"nobody attached within {ATTACH_S:g} s"))
             finally:

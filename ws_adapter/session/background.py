@@ -226,6 +226,7 @@ class Background:
     def said(self, signal: Signal) -> None:
         """See `Holder`."""
         units, slot = self._telemetry.units, self._slot
+        self._source.identity.meter.heard(signal, in_background=True)
         if isinstance(signal, UnitDone):
             units.ends(signal)
         elif slot is not None and isinstance(signal, Ready):

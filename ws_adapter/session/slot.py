@@ -344,7 +344,7 @@ class Slot:
                 if self._is_given_up:
                     return
                 self._lost = self._leaves_at = None
-                with identity.meter.slot(model):
+                with identity.meter.slot("" if source.is_background else model):
                     self.streams = streams = await self._attach(lease)
                     telemetry.attached()
                     name = f"{lease.worker_id}/{lease.slot}"

@@ -63,8 +63,9 @@ class Meter:
         self._about = about
         self._model = ""
         self._input_tokens = self._output_tokens = 0
-        self._open: dict[int, int] = {}
-        """Tokens of units that are under way, as far as they are known."""
+        self._open: dict[tuple[bool, int], int] = {}
+        """Tokens of units that are under way, as far as they are known, by whether they are in the background
+        and by their number."""
         self._is_over = False
 
     async def admit(self) -> None:
@@ -77,26 +78,28 @@ class Meter:
 
     @contextmanager
     def slot(self, model: str) -> Iterator[None]:
-        """Count the time of a slot of a worker that runs `model`."""
-        self._model = model
+        """Count the time of a slot of a worker that runs `model`; empty leaves the model of the log as it
+        is."""
+        self._model = model or self._model
         self.charge.hold(self._accounts.clock.now())
         try:
             yield
         finally:
             self.charge.release(self._accounts.clock.now())
 
-    def heard(self, signal: Signal) -> None:
-        """Count what a worker says of the session."""
+    def heard(self, signal: Signal, *, in_background: bool = False) -> None:
+        """Count what a worker says of the session, or of what is done for it in the background."""
         match signal:
             case Piece():
-                self._open[signal.unit] = self._open.get(signal.unit, 0) + 1
+                key = in_background, signal.unit
+                self._open[key] = self._open.get(key, 0) + 1
             case Prefilled():
-                self._open[signal.unit] = signal.tokens.input_tokens
+                self._open[in_background, signal.unit] = signal.tokens.input_tokens
             case UnitDone():
-                self._open.pop(signal.unit, None)
+                self._open.pop((in_background, signal.unit), None)
                 self.used(signal.tokens.input_tokens, signal.tokens.output_tokens)
             case Ready():
-                self._lose_units()  # those of a slot before
+                self._lose_units(in_background)  # those of a slot before
                 self.used(signal.prompt_tokens, 0)
 
     def used(self, input_tokens: int, output_tokens: int) -> None:
@@ -118,7 +121,8 @@ class Meter:
         if self._is_over:
             return
         self._is_over = True
-        self._lose_units()
+        self._lose_units(False)
+        self._lose_units(True)
         accounts, charge, about = self._accounts, self.charge, self._about
         accounts.settle(self)
         seconds = charge.spent_ms(accounts.clock.now()) / 1000
@@ -143,10 +147,10 @@ class Meter:
             )
         )
 
-    def _lose_units(self) -> None:
+    def _lose_units(self, in_background: bool) -> None:
         """No end of the units that are under way will come: count what is known of them."""
-        self.used(sum(self._open.values()), 0)
-        self._open.clear()
+        for key in [key for key in self._open if key[0] is in_background]:
+            self.used(self._open.pop(key), 0)
 
     @property
     def is_over(self) -> bool:

@@ -35,6 +35,8 @@ class Charge:
         self._paid_ms = self._paid_tokens = 0
         self._day = 0
         """On which the last slice was taken."""
+        self.keeps_slice = False
+        """Whether nothing is given back: nobody knows whether the session has come to its end."""
         self.is_asking = False
         """Whether an answer of the book is awaited."""
 
@@ -93,6 +95,8 @@ class Charge:
         if not self.tenant.quota.is_any:
             return None
         rest_ms, rest_tokens = self.spent_ms(now) - self._paid_ms, self.tokens - self._paid_tokens
+        if self.keeps_slice:
+            rest_ms, rest_tokens = max(0, rest_ms), max(0, rest_tokens)
         self._paid_ms, self._paid_tokens = self._paid_ms + rest_ms, self._paid_tokens + rest_tokens
         if not (rest_ms or rest_tokens):
             return None

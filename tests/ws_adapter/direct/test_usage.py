@@ -18,6 +18,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, write
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Stage, running_adapter, until
+from ws_adapter.usage.book import LocalBook
 from ws_adapter.usage.line import UsageLine, decode
 
 CONFIG = pb.SessionConfig(mode=pb.SESSION_MODE_CHAT)
@@ -110,6 +111,31 @@ def _forget(stage: Stage) -> None:
     """What is remembered for some seconds."""
     assert stage.adapter.accounts is not None
     stage.adapter.accounts._spent.clear()
+
+
+async def test_session_that_outlives_its_adapter_has_paid_for_its_whole_lease(
+    tmp_path: Path, log: Path
+) -> None:
+    """Attack: a session goes on at its worker while the rest of its slice is given back for another one."""
+    async with served(tmp_path, log, seconds_per_day="50") as (stage, key):
+        adapter = f"127.0.0.1:{stage.adapter.grpc_port}"
+        async with asyncio.timeout(PATIENCE_S), acquire(adapter, "chat", key=key) as lease:
+            async with Session.open(lease, CONFIG) as session:
+                await session.send_turn("Hello?")
+                async for output in session:
+                    if isinstance(output, Finalized):
+                        break
+                accounts = stage.adapter.accounts
+                assert accounts is not None
+                await until(lambda: any(meter.charge.keeps_slice for meter in accounts._open))
+                stage.adapter.interrupt()
+                stage.adapter.interrupt()
+                await asyncio.wait({stage.task})
+
+        assert isinstance(accounts._book, LocalBook)
+        [(spent_ms, _)] = accounts._book._used.values()
+        assert spent_ms == 50_000
+        assert [line.reason for line in lines(log)] == ["ended_at_worker"]
 
 
 async def test_lease_that_nobody_uses_is_paid_for(tmp_path: Path, log: Path) -> None:

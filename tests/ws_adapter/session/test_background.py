@@ -16,6 +16,7 @@ from tests.ws_adapter.support.stage import Client, Stage, running_adapter, until
 from ws_adapter.dispatch.base import Need
 from ws_adapter.protocol.transcription.background import MOST_ITEMS
 from ws_adapter.session.spare_slots import SpareSlots
+from ws_adapter.usage.line import UsageLine, decode
 
 KIND = "conversation.item.input_audio_transcription"
 COMMIT = {"type": "input_audio_buffer.commit"}
@@ -79,6 +80,24 @@ async def test_transcription_has_a_slot_of_its_own_as_long_as_it_takes() -> None
         (session,) = transcriptions(engine)
         assert session.setup.is_background
         await stage.until(free_slots=1)
+
+
+async def test_transcription_is_counted_with_its_conversation(tmp_path: Path) -> None:
+    log = tmp_path / "usage.jsonl"
+    says = write("seven")
+    async with talking(says, usage_log=log) as (stage, _):
+        async with stage.client(url(stage)) as client:
+            await client.send(asking(), append(0.5), COMMIT, CREATE)
+            await until_told(client, f"{KIND}.completed", "response.done")
+        await until(lambda: lines(log))
+
+    [line] = lines(log)
+    assert line.output_tokens == 2 * says.tokens
+    assert line.seconds >= 2, "each of the two slots counts with a second"
+
+
+def lines(log: Path) -> list[UsageLine]:
+    return [decode(text) for text in log.read_bytes().splitlines()]
 
 
 async def test_transcription_without_a_spare_slot_fails_and_waits_in_no_queue() -> None:

@@ -207,6 +207,18 @@ async def test_units_of_a_lost_worker_are_paid_for_beside_those_of_the_next(bank
     assert bank.used(TOKENS)[1] == 300
 
 
+async def test_units_in_the_background_are_counted_beside_those_of_the_conversation(bank: Bank) -> None:
+    tokens = TokenUsage(100, 100, 0, InputTokenDetails(100, 0, 0, 0), OutputTokenDetails(0, 0))
+    talk = await bank.talk(TOKENS)
+    for in_background in (False, True):
+        talk.meter.heard(Prefilled(1, NO_TIMINGS, tokens=tokens), in_background=in_background)
+    talk.meter.heard(Ready(0, 8192, 2, False), in_background=True)
+
+    talk.end("disconnected")
+
+    assert bank.used(TOKENS)[1] == 200
+
+
 async def test_session_ends_when_its_tokens_are_spent(bank: Bank) -> None:
     talk = await bank.talk(TOKENS)
     talk.meter.used(4000, 999)

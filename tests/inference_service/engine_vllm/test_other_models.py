@@ -1,6 +1,7 @@
-"""Greedy tokens of another architecture than that of the contract by every engine, and what tenants share."""
+"""Another architecture than that of the contract, what tenants share, and two processes for one model."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,3 +40,16 @@ def test_llama_says_what_generate_says_and_tenants_share_no_prefix(name: str, tm
         (alone, after), (again, _), (stranger, _) = cached
         assert (alone, stranger) == (0, 0)
         assert min(after, again) >= CONTEXT // 2
+
+
+@long
+@pytest.mark.skipif(not engines.HAS_VLLM, reason=MISSING)
+def test_two_tensor_parallel_processes_say_what_generate_says(folder: Path, greedy: Any) -> None:
+    rig = engines.start("vllm", folder, tensor_parallel_size=2)
+    try:
+        assert rig.engine.info.engine.tensor_parallel_size == 2
+        talker = rig.stream()
+        assert talker.chunk([5, 17, 42], max_new_tokens=8).ids == greedy([5, 17, 42], 8)
+        talker.close()
+    finally:
+        rig.engine.stop()

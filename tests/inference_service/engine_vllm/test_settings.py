@@ -1,5 +1,7 @@
 """Options of the worker, the parameters that vLLM gets, and what is refused before it is started."""
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from inference_service.checkpoints.location import find
 from inference_service.config.resolve import resolve
 from inference_service.config.sampling import unit_overrides
 from inference_service.engine_vllm import loading
+from inference_service.engine_vllm.plugin import WORKER, follow_worker
 from inference_service.engine_vllm.requests import Request, seed_of
 from inference_service.engine_vllm.settings import engine_arguments, prepare_environment
 from inference_service.errors import ConfigurationError, UnitRefused
@@ -197,3 +200,11 @@ def test_length_penalty_of_a_unit_is_refused() -> None:
     with pytest.raises(UnitRefused, match=r"^run\.length_penalty must be 1 with the engine vllm"):
         unit_overrides(common.SamplingParams(length_penalty=1.5), "run", setup, INFO)
     assert unit_overrides(common.SamplingParams(length_penalty=1.0), "run", setup, INFO).length_penalty == 1.0
+
+
+def test_plugin_does_nothing_outside_the_processes_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    for worker in ("", str(os.getpid())):
+        monkeypatch.setenv(WORKER, worker)
+        follow_worker()
+    assert signal.getsignal(signal.SIGINT) is before

@@ -173,8 +173,8 @@ def deliver(batch: list[tuple[Callable[[Any], None], Any]]) -> None:
         sink(told)
 
 
-def start(name: str, folder: Path, limit: int = LIMIT) -> Rig:
-    """Start an engine over the folder."""
+def start(name: str, folder: Path, limit: int = LIMIT, tensor_parallel_size: int = 1) -> Rig:
+    """Start an engine over the folder; only vLLM spreads it over processes."""
     fatal: queue.Queue[str] = queue.Queue()
     if name == "antiphon":
         build = table.load(folder, torch.device("cpu"), limit)
@@ -186,7 +186,13 @@ def start(name: str, folder: Path, limit: int = LIMIT) -> Rig:
         engine = assemble(about, generator, LoopThread("engine"), info, SLOTS, deliver, fatal.put)
         return Rig(name, engine, fatal, generator)
     options = WorkerOptions(
-        engine="vllm", model=str(folder), dtype="float32", slots=SLOTS, context_limit=limit, compile="off"
+        engine="vllm",
+        model=str(folder),
+        dtype="float32",
+        slots=SLOTS,
+        context_limit=limit,
+        compile="off",
+        tensor_parallel_size=tensor_parallel_size,
     )
     return Rig(name, load_vllm(options, deliver, fatal.put), fatal)
 

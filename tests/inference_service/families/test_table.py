@@ -71,7 +71,8 @@ def test_option_of_other_families_is_refused_for_that_of_a_package(
     install(tmp_path / "site", FAMILY, monkeypatch)
     folder = brought(tmp_path / "brought")
 
-    problem = r"^dtype is for MiniCPM-o and for Moshi and for causal language models; leave it out for this model\.$"
+    families = "MiniCPM-o and for Moshi and for causal language models"
+    problem = rf"^dtype is for {families}; leave it out for this model\.$"
     with pytest.raises(ConfigurationError, match=problem):
         table.load(folder, CPU, dtype="bfloat16")
     with pytest.raises(ConfigurationError, match=r"^no_speech, .* and voice are for MiniCPM-o; leave"):

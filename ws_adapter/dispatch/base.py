@@ -199,6 +199,10 @@ class Dispatcher(Protocol):
     def is_contended(self, pool: str) -> bool:
         """Whether somebody waits for a slot of this pool."""
 
+    def has_room(self, pool: str, beside: str) -> bool:
+        """Whether a worker of this pool other than that at `beside` has a slot that nobody has or waits for,
+        as far as is known."""
+
     def start(self) -> None:
         """Begins to give slots; called once, on the running event loop."""
 

@@ -157,6 +157,12 @@ class InProcessDispatcher:
         """See `Dispatcher.is_contended`."""
         return pool in self._lines and bool(self._lines[pool].waiting)
 
+    def has_room(self, pool: str, beside: str) -> bool:
+        """See `Dispatcher.has_room`."""
+        workers = self._workers(pool)
+        is_free = any(self._free_slots(target, info) for target, info in workers if target != beside)
+        return is_free and not self.is_contended(pool)
+
     def start(self) -> None:
         """See `Dispatcher.start`: it has begun already."""
 

@@ -209,6 +209,12 @@ class RedisDispatcher:
         """See `Dispatcher.is_contended`."""
         return pool in self._pools and self._pools[pool].stats.length > 0
 
+    def has_room(self, pool: str, beside: str) -> bool:
+        """See `Dispatcher.has_room`."""
+        workers = self._pools[pool].stats.workers if pool in self._pools else ()
+        is_free = any(worker.accepting and worker.free for worker in workers if worker.target != beside)
+        return is_free and not self.is_contended(pool)
+
     def workers_changed(self) -> None:
         """One is ready, or is no longer."""
         self._wake.set()

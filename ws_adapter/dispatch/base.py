@@ -218,6 +218,10 @@ class Dispatcher(Protocol):
     def has_spare(self, kind: Kind, need: Need) -> bool:
         """Whether a slot that serves this is free and nobody waits for it, as far as is known."""
 
+    def has_room(self, pool: str, beside: str) -> bool:
+        """Whether a worker of this pool other than that at `beside` has a slot that nobody has or waits for,
+        as far as is known."""
+
     def start(self) -> None:
         """Begins to give slots; called once, on the running event loop."""
 

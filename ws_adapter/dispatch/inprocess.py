@@ -163,6 +163,12 @@ class InProcessDispatcher:
         """See `Dispatcher.has_spare`."""
         return any(offer.free_slots for offer in self._offers(Wish(kind, need)))
 
+    def has_room(self, pool: str, beside: str) -> bool:
+        """See `Dispatcher.has_room`."""
+        workers = self._workers(pool)
+        is_free = any(self._free_slots(target, info) for target, info in workers if target != beside)
+        return is_free and not self.is_contended(pool)
+
     def start(self) -> None:
         """See `Dispatcher.start`: it has begun already."""
 

@@ -216,6 +216,12 @@ class RedisDispatcher:
         """See `Dispatcher.has_spare`: it is what Redis said a second ago."""
         return self._away_at is None and any(offer.free_slots for offer in self._offers(Wish(kind, need)))
 
+    def has_room(self, pool: str, beside: str) -> bool:
+        """See `Dispatcher.has_room`."""
+        workers = self._pools[pool].stats.workers if pool in self._pools else ()
+        is_free = any(worker.accepting and worker.free for worker in workers if worker.target != beside)
+        return is_free and not self.is_contended(pool)
+
     def workers_changed(self) -> None:
         """One is ready, or is no longer."""
         self._wake.set()

@@ -497,10 +497,10 @@ class Slot:
         if failover is None or failover.is_moving or self._is_given_up:
             return
         if not failover.is_leaving:
-            model = failover.journal.model
-            if not failover.journal.suffices or services.dispatcher.is_contended(self.pool or ""):
+            model, pool = failover.journal.model, self.pool or ""
+            if not failover.journal.suffices or not services.dispatcher.has_room(pool, self._target):
                 return
-            if not services.registry.has_room_beside(self._target, self._mode, model):
+            if not services.registry.has_another(self._target, self._mode, model):
                 return
             failover.is_leaving = True
             self._set_timer(HAND_OVER_S, self._hand_over)

@@ -390,15 +390,10 @@ class Registry:
         info = worker.info if worker is not None else None
         return info is None or info.replays
 
-    def has_room_beside(self, target: str, mode: Mode | None, model: str) -> bool:
-        """Whether a worker other than that at `target` serves this, hears units again and has a free slot, as
-        far as is known."""
+    def has_another(self, target: str, mode: Mode | None, model: str) -> bool:
+        """Whether a ready worker other than that at `target` serves this and hears units again."""
         return any(
-            other != target
-            and info.replays
-            and self.serves(other, mode, model)
-            and self.is_open(other)
-            and len(self.occupied(other).slots) < info.slots
+            other != target and info.replays and self.serves(other, mode, model)
             for other, info in self.ready()
         )
 

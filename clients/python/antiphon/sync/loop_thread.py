@@ -18,7 +18,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="antiphon.sync", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="antiphon-sync", daemon=True)
         self._thread.start()
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
@@ -90,6 +90,6 @@ def refuse_coroutines() -> None:
     except RuntimeError:
         return
     raise RuntimeError(
-        "antiphon.sync blocks, and an event loop is running in this thread: await antiphon.connect(...) "
-        "here, or call antiphon.sync in another thread with asyncio.to_thread(...)."
+        "The blocking client cannot be used here, where an event loop is running: await antiphon.connect(...), "
+        "or call antiphon.sync in another thread with asyncio.to_thread(...)."
     )

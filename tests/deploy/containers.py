@@ -45,6 +45,7 @@ def private_storage(folder: Path) -> dict[str, str]:
         "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
         "CONTAINERS_CONF": str(folder / "containers.conf"),
         "BUILDAH_ISOLATION": "chroot",
+        "BUILDAH_LAYERS": "false",  # each layer would be a copy of the whole image
     }
 
 

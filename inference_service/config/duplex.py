@@ -36,7 +36,7 @@ class DuplexReader(ConfigReader):
     """AUDIO and VIDEO."""
 
     def _setup(self, seed: int) -> DuplexSetup:
-        prompt, duplex = self._read_prompt(), self._read_duplex()
+        prompt, (duplex, units) = self._read_prompt(), self._read_duplex()
         if prompt and not self._info.reads_prompts:
             self.ignored.append("system_prompt")
         setup = DuplexSetup(
@@ -47,7 +47,7 @@ class DuplexReader(ConfigReader):
             sees=self._config.mode == pb.SESSION_MODE_VIDEO,
             voice=self._read_voice(speaks=duplex.generate_audio),
             records=self._config.records and self._info.replays_units,
-            format=self._read_format(),
+            format=units,
         )
         self._ignore_if_given("language", "background")
         return setup
@@ -56,7 +56,7 @@ class DuplexReader(ConfigReader):
     def _speaks(self) -> bool:
         return True
 
-    def _read_duplex(self) -> DuplexSettings:
+    def _read_duplex(self) -> tuple[DuplexSettings, UnitFormat | None]:
         duplex, given = self._config.duplex, {}
         for name, allowed in DUPLEX_RANGES.items():
             if duplex.HasField(name):
@@ -65,6 +65,7 @@ class DuplexReader(ConfigReader):
                 given[name] = value
                 if name in self._info.without_effect:
                     self.ignored.append(f"duplex.{name}")
+        units = self._read_format()
         self._add_sampling(given)
         settings = replace(self._info.duplex_defaults, **given)  # type: ignore[arg-type]
         if duplex.HasField("generate_audio"):
@@ -79,7 +80,7 @@ class DuplexReader(ConfigReader):
                 settings = replace(settings, greedy=True)
             case common_pb2.DECODE_MODE_SAMPLING:
                 settings = replace(settings, greedy=False)
-        return settings
+        return settings, units
 
     def _read_format(self) -> UnitFormat | None:
         """The format that `chunk_ms` and `sample_rate` ask for; None is the usual one."""

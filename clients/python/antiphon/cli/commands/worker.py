@@ -52,7 +52,6 @@ def add_to(commands: Subcommands) -> None:
     add("--worker-id", metavar="NAME", help="first part of its id (default worker)")
     add("--drain-timeout-s", type=seconds, metavar="S", help="time for sessions at the end (default 30)")
     add_worker_key_option(command)
-    add("--insecure-grpc", action="store_true", help="with a key: allow plain TCP beyond loopback")
     add(
         *("--context-limit", "--max-model-len"),
         type=positive_int,
@@ -87,6 +86,7 @@ def add_to(commands: Subcommands) -> None:
     add("--tls-key", type=Path, metavar="FILE", help="PEM: the key of the certificate")
     add("--tls-client-ca", type=Path, metavar="FILE", help="PEM: take only callers whom it signed")
     add = command.add_argument_group("gRPC").add_argument
+    add("--insecure-grpc", action="store_true", help="with a key: allow plain TCP beyond loopback")
     add("--grpc-compression", choices=("gzip",), help="compressed messages, of callers with certificates")
     add = command.add_argument_group("the sliding window of full duplex and transcription").add_argument
     add("--window-high", type=positive_int, metavar="TOKENS", help="forget old units above this context")

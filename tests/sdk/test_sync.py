@@ -68,7 +68,7 @@ def connect(url: str) -> antiphon.sync.Client:
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
     yield
-    assert not [it for it in threading.enumerate() if it.name == "antiphon.sync"]
+    assert not [it for it in threading.enumerate() if it.name == "antiphon-sync"]
 
 
 async def answers_each_second(peer: Peer) -> None:

@@ -90,6 +90,6 @@ def refuse_coroutines() -> None:
     except RuntimeError:
         return
     raise RuntimeError(
-        "The blocking client cannot be used here, where an event loop is running: await antiphon.connect(...), "
+        "The blocking client cannot be used where an event loop is running: await antiphon.connect(...), "
         "or call antiphon.sync in another thread with asyncio.to_thread(...)."
     )

@@ -1,4 +1,4 @@
-"""A worker from its start to its last goodbye: server first, then the model, drain, exit code."""
+"""A worker from its start to its graceful shutdown: server first, then the model, drain, exit code."""
 
 import asyncio
 import gc
@@ -31,7 +31,7 @@ from inference_service.observability.metrics import WorkerMetrics
 from inference_service.observability.tracing import Tracing
 from inference_service.observability.watchdog import Watchdog
 from inference_service.options import MOST_SLOTS, RELOADED, WorkerOptions
-from inference_service.registration import LAST_WORD_S, House, Offer, Registrar
+from inference_service.registration import LAST_WORD_S, Offer, Registrar, WorkerHandle
 from inference_service.rpc.address import Address
 from inference_service.rpc.backend import Backend
 from inference_service.rpc.certificate import Certificate
@@ -69,7 +69,7 @@ T = TypeVar("T")
 
 
 def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
-    """The engine that the options name; torch is imported here and not before."""
+    """Return the engine that the options name; torch is imported here and not before."""
     if options.engine == "vllm":
         from inference_service.engine_vllm import loading as vllm_loading
 
@@ -80,7 +80,7 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
 
 
 def keep_what_is_loaded() -> None:
-    """For a process that is nothing but a worker: what is there stays, and is no garbage.
+    """Exempt the objects of a loaded worker from garbage collection (`gc.freeze`).
 
     A collection that looks through the model and its libraries stops all sessions for a quarter of a second.
     """
@@ -90,7 +90,7 @@ def keep_what_is_loaded() -> None:
 
 
 def announce(address: str) -> None:
-    """Tells whoever started the worker that it is ready."""
+    """Tell whoever started the worker that it is ready."""
     print(f"worker ready on {address}", flush=True)
 
 
@@ -102,7 +102,7 @@ async def serve(
     limits: Limits | None = None,
     reread: Callable[[], WorkerOptions] | None = None,
 ) -> int:
-    """Runs a worker until SIGTERM or SIGINT; a second signal ends it at once.
+    """Run a worker until SIGTERM or SIGINT; a second signal ends it at once.
 
     SIGHUP reads the settings again by `reread`, and the certificates; a worker that has neither ends by it as
     any process does.
@@ -190,7 +190,7 @@ class Worker:
         self._fatal = asyncio.Event()
 
     def interrupt(self) -> None:
-        """The first time: drain. The second time: end at once."""
+        """Drain at the first call, end at once at the second."""
         (self._hurried if self._interrupted.is_set() else self._interrupted).set()
 
     def reload(self) -> None:
@@ -223,7 +223,7 @@ class Worker:
             logger.warning("settings need a restart: %s", ", ".join(waiting))
 
     async def run(self, on_ready: Callable[[str], None]) -> int:
-        """Serves until interrupted; `on_ready` is called once with the address to dial."""
+        """Serve until interrupted; `on_ready` is called once with the address to dial."""
         address = await self._server.start()
         tasks = [asyncio.create_task(measure_lag(self._metrics.lag))]
         try:
@@ -280,7 +280,8 @@ class Worker:
         )
 
     async def _load(self, address: str) -> Engine | None:
-        """The engine, warmed up, with sessions let in; None if the worker was interrupted meanwhile."""
+        """Return the engine, warmed up, with sessions let in; None if the worker was interrupted
+        meanwhile."""
         loop = asyncio.get_running_loop()
 
         def on_fatal(message: str) -> None:
@@ -320,14 +321,16 @@ class Worker:
         return engine
 
     def _register(self, redis: "Redis", info: ModelInfo, slots: SlotTable, address: str) -> None:
-        """Begins to tell others of the worker once it runs."""
+        """Begin to tell others of the worker once it runs."""
         modes = [name for mode, name in _MODES.items() if mode in info.modes]
         servicer = self._servicer
         offer = Offer(
             servicer.worker_id, self._options.advertise or address, semconv.pool_name(info.name, modes)
         )
-        house = House(slots, servicer.takes_sessions, lambda: self.admission.shares()[0], servicer.revoke)
-        self._registrar = registrar = Registrar(redis, offer, house)
+        handle = WorkerHandle(
+            slots, servicer.takes_sessions, lambda: self.admission.shares()[0], servicer.revoke
+        )
+        self._registrar = registrar = Registrar(redis, offer, handle)
         self._metrics.register(lambda: bool(registrar.is_heard))
         slots.freed = registrar.slot_freed
         servicer.changed = registrar.beat_soon
@@ -354,7 +357,7 @@ class Worker:
         await self._first_of(self._servicer.quiet, self._hurried, self._fatal, timeout=self._limits.unit_s)
 
     async def _until_empty(self, timeout: float) -> None:
-        """Waits until no session is left, at most `timeout` seconds, and not at all once it is urgent."""
+        """Wait until no session is left, at most `timeout` seconds, and not at all once it is urgent."""
         await self._first_of(self._servicer.empty, self._hurried, self._fatal, timeout=max(0.0, timeout))
 
     async def _first_of(self, *events: asyncio.Event, timeout: float | None = None) -> None:
@@ -367,7 +370,7 @@ class Worker:
 
 
 def _in_thread(function: Callable[[], T]) -> "asyncio.Future[T]":
-    """Runs `function` in a daemon thread, which never keeps the process alive as an executor's would."""
+    """Run `function` in a daemon thread, which never keeps the process alive as an executor's would."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -410,7 +413,7 @@ def _connect(url: str, options: WorkerOptions, listens_at: Address) -> "tuple[Re
 
 
 def _seeds(seed: int | None) -> Callable[[], int]:
-    """Draws the seeds of sessions that bring none."""
+    """Draw the seeds of sessions that bring none."""
     source = random.Random(seed)
     return lambda: source.getrandbits(63)
 

@@ -82,7 +82,7 @@ class SessionError(WorkerError):
         self.metadata = {name: str(value) for name, value in metadata.items()}
 
     def status(self) -> status_pb2.Status:
-        """The status with its details."""
+        """Return the status with its details."""
         status = status_pb2.Status(code=self.code.value[0], message=self.message)
         for detail in self._details():
             status.details.add().Pack(detail)
@@ -338,7 +338,7 @@ class Cancelled(SessionError):
 
 
 def engine_error(reason: str, message: str, field: str) -> SessionError:
-    """The error of an engine that says a session cannot go on; `reason` is a `Reason` value.
+    """Return the error of an engine that says a session cannot go on; `reason` is a `Reason` value.
 
     `field` is that of the config, where that is the reason.
     """

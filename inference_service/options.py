@@ -21,7 +21,7 @@ _OF_DISPATCHER = ("dispatcher_ca", "dispatcher_cert", "dispatcher_cert_key", "di
 
 @dataclass(frozen=True)
 class SpeechOptions:
-    """How MiniCPM-o speaks: those of a worker's options that other models do not have."""
+    """Speech options of MiniCPM-o: those of a worker's options that other models do not have."""
 
     no_speech: bool = False
     vocoder: Path | None = None
@@ -43,7 +43,7 @@ _NOT_OF_VLLM = (
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """How a worker runs. Raises `ConfigurationError` for values that cannot work."""
+    """Options of a worker. Raises `ConfigurationError` for values that cannot work."""
 
     listen: str = "127.0.0.1:50051"
     """`host:port`, where port 0 takes a free one, or `unix:path`."""
@@ -237,7 +237,7 @@ class WorkerOptions:
             )
 
     def __post_init__(self) -> None:
-        """Refuses values out of range, one sentence each."""
+        """Refuse values out of range, one sentence each."""
         self._check_tls()
         if self.slots is not None and self.slots < 1:
             raise ConfigurationError(f"slots must be at least 1, not {self.slots}.")
@@ -301,7 +301,7 @@ def _is_key(key: bytes) -> bool:
 
 
 def _is_target(text: str) -> bool:
-    """Whether `text` is `host:port`, `[v6]:port` or `unix:path`."""
+    """Return whether `text` is `host:port`, `[v6]:port` or `unix:path`."""
     if text.startswith("unix:"):
         return text != "unix:"
     host, _, port = text.rpartition(":")

@@ -1,4 +1,5 @@
-"""The worker's half of a shared queue: says once a second what it has, and that a slot is clean again.
+"""The worker's half of a shared queue: it sends a heartbeat with its state each second, and reports clean
+slots.
 
 No session waits for any of this. While Redis is away sessions go on, and what there was to say is said later.
 """
@@ -35,7 +36,7 @@ _LISTEN_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Offer:
-    """What adapters are told of a worker: name, where to dial it, and with which others it is alike."""
+    """A worker's entry for adapters: name, where to dial it, and with which others it is alike."""
 
     worker_id: str
     target: str
@@ -43,8 +44,8 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class House:
-    """What the registrar knows of the worker that it speaks for, and what it may tell it to do.
+class WorkerHandle:
+    """The registrar's view of its worker, and the calls that it may make.
 
     `takes_sessions` says whether one more may come, `load` is the share of its time that is used. `revoke`
     takes a lease back, slot and epoch, and says whether the slot is clean.
@@ -62,12 +63,12 @@ class Registrar:
     Everything here runs on the serving event loop, so that one that hangs is found dead.
     """
 
-    def __init__(self, client: "Redis", offer: Offer, house: House) -> None:
+    def __init__(self, client: "Redis", offer: Offer, handle: WorkerHandle) -> None:
         self.is_heard: bool | None = None
         """Whether Redis answered last; None before it was asked."""
         self._client = client
         self._offer = offer
-        self._house = house
+        self._handle = handle
         self._key = prefix(offer.pool)
         self._freed: dict[int, int] = {}
         """Slots that are clean, with their epochs, of which Redis has yet to hear."""
@@ -81,26 +82,26 @@ class Registrar:
         self._saying: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Says hello, and all that follows."""
+        """Say hello, and all that follows."""
         self._saying = asyncio.create_task(self._run())
 
     def slot_freed(self, slot: int, epoch: int) -> None:
-        """A slot is clean; `epoch` is that of the lease that is over."""
+        """Report a clean slot; `epoch` is that of the lease that is over."""
         self._freed[slot] = epoch
         self._news.set()
 
     def beat_soon(self) -> None:
-        """Something has changed that others should know within less than a second."""
+        """Send a heartbeat within less than a second, because something has changed."""
         self._beat_at = 0.0
         self._news.set()
 
     def drain(self) -> None:
-        """Takes no new lease from now on."""
+        """Take no new lease from now on."""
         self._is_draining = True
         self.beat_soon()
 
     async def leave(self) -> None:
-        """The last word: there is no such worker any more. Takes at most twice `LAST_WORD_S`."""
+        """Withdraw the worker. Takes at most twice `LAST_WORD_S`."""
         self._ending.set()
         self._news.set()
         if self._saying is not None:
@@ -138,7 +139,7 @@ class Registrar:
     # ------------------------------------------------------------------------------------- what is said
 
     async def _say(self, now: float) -> None:
-        """All there is to say. What happens meanwhile is said the next time."""
+        """Send all pending news. Later news are sent the next time."""
         self._news.clear()
         is_due = now >= self._beat_at
         if is_due:
@@ -152,31 +153,31 @@ class Registrar:
             await call(self._client, "announce", DIRECTORY, self._offer.pool, TTL_MS)
 
     async def _beat(self) -> None:
-        offer, house = self._offer, self._house
+        offer, handle = self._offer, self._handle
         is_draining = self._is_draining
-        accepts = not is_draining and house.takes_sessions()
-        held = [number for pair in house.slots.held() for number in pair]
+        accepts = not is_draining and handle.takes_sessions()
+        held = [number for pair in handle.slots.held() for number in pair]
         revoked = await self._call(
             "worker_beat",
             offer.target,
             TTL_MS,
             int(accepts),
-            house.slots.leased,
-            round(house.load(), 3),
-            house.slots.highest_epoch,
+            handle.slots.leased,
+            round(handle.load(), 3),
+            handle.slots.highest_epoch,
             *held,
         )
         if is_draining:
             self.drained.set()
         for slot, epoch in zip(revoked[::2], revoked[1::2], strict=True):
-            if house.revoke(int(slot), int(epoch)):
+            if handle.revoke(int(slot), int(epoch)):
                 self.slot_freed(int(slot), int(epoch))
 
     async def _call(self, function: str, *arguments: object) -> Any:
         return await call(self._client, function, self._key, self._offer.worker_id, *arguments)
 
     async def _listen(self) -> None:
-        """Wakes when a lease is revoked, so that its slot is free at once and not with the next beat."""
+        """Wake when a lease is revoked, so that its slot is free at once and not with the next beat."""
         with suppress(Exception):  # answers to beats say all that is said here
             async with self._client.pubsub(ignore_subscribe_messages=True) as channel:
                 await channel.subscribe(f"{self._key}w:{self._offer.worker_id}")
@@ -196,7 +197,7 @@ class Registrar:
 
 
 async def _pause(event: asyncio.Event, seconds: float) -> None:
-    """Waits for the event, at most so long."""
+    """Wait for the event, at most so long."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,4 +1,4 @@
-"""An adapter from its start to its end."""
+"""An adapter from its start to its graceful shutdown."""
 
 import asyncio
 import errno
@@ -81,7 +81,7 @@ _DAY_S: Final = 86_400.0
 
 
 def announce(address: str) -> None:
-    """Tells whoever started the adapter that it listens."""
+    """Tell whoever started the adapter that it listens."""
     print(f"adapter ready on {address}", flush=True)
 
 
@@ -90,7 +90,7 @@ async def serve(
     on_ready: Callable[[str], None] = announce,
     reread: Callable[[], AdapterOptions] | None = None,
 ) -> int:
-    """Runs an adapter until SIGTERM or SIGINT; a second signal ends it at once.
+    """Run an adapter until SIGTERM or SIGINT; a second signal ends it at once.
 
     SIGHUP reads the settings again by `reread`, keys, those of client secrets too, certificates and the file
     of workers; an adapter that has none of them ends by it as any process does.
@@ -150,7 +150,7 @@ class Adapter:
         self._reload: Callable[[], None] = lambda: None
 
     def interrupt(self) -> None:
-        """The first time: drain. The second time: end at once."""
+        """Drain at the first call, end at once at the second."""
         (self._hurried if self._interrupted.is_set() else self._interrupted).set()
 
     def reload(self) -> None:
@@ -161,7 +161,7 @@ class Adapter:
         self._reload()
 
     async def run(self, on_ready: Callable[[str], None]) -> int:
-        """Serves until interrupted. Raises `ConfigurationError` if it cannot, as it was told."""
+        """Serve until interrupted. Raises `ConfigurationError` if it cannot, as it was told."""
         descriptors.reserve(self._options.queue_capacity)
         # Asking twice is no hurry: only a second signal is.
         parts = _assemble(self._options, self._clock, self._telemetry, self._interrupted.set, self._reread)
@@ -248,7 +248,7 @@ class Adapter:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What an adapter is made of."""
+    """The parts of an adapter."""
 
     services: Services
     peers: Peers
@@ -270,7 +270,7 @@ def _assemble(
     drain: Callable[[], None],
     reread: Callable[[], AdapterOptions] | None,
 ) -> _Parts:
-    """Nothing of it runs yet. Raises `ConfigurationError`."""
+    """Build the parts of an adapter without starting any. Raises `ConfigurationError`."""
     for network in options.broad_proxies:
         logger.warning(
             "trusted proxies: %s has %d addresses, and a client at any of them can pose as any other client "
@@ -393,7 +393,7 @@ def _direct_server(
 def _dispatcher(
     options: AdapterOptions, tls: RedisTls | None, registry: Registry, clock: Clock, rules: QueueRules
 ) -> Dispatcher:
-    """The one that the options name. Raises `ConfigurationError`."""
+    """Return the one that the options name. Raises `ConfigurationError`."""
     if options.dispatcher is None:
         return InProcessDispatcher(registry, clock, rules, options.worker_key)
     from ws_adapter.dispatch.redis import RedisDispatcher
@@ -405,7 +405,7 @@ def _dispatcher(
 def _shared_keys(
     options: AdapterOptions, tls: RedisTls | None, access: Access, expiry: KeyExpiry
 ) -> "SharedKeys | None":
-    """The keys that Redis holds, if those count. Raises `ConfigurationError`."""
+    """Return the keys that Redis holds, if those count. Raises `ConfigurationError`."""
     if options.auth != "redis" or options.dispatcher is None:
         return None
     from ws_adapter.usage.shared_keys import SharedKeys
@@ -418,7 +418,7 @@ def _shared_keys(
 
 
 def _accounts(options: AdapterOptions, tls: RedisTls | None, metrics: Metrics, clock: Clock) -> Accounts:
-    """What all sessions are counted in. Raises `ConfigurationError`."""
+    """Return what all sessions are counted in. Raises `ConfigurationError`."""
     log = UsageLog(options.usage_log) if options.usage_log is not None else None
     metrics.usage_log = log
     book = None

@@ -48,7 +48,8 @@ _Interrupt = Literal["speech", "model"]
 
 @dataclass(frozen=True)
 class AdapterOptions:
-    """How an adapter runs; times in seconds. Raises `ConfigurationError` for values that cannot work."""
+    """Options of an adapter, with times in seconds. Raises `ConfigurationError` for values that cannot
+    work."""
 
     workers: tuple[str, ...] = ()
     """Where the workers are: `host:port` or `unix:path`. Names are resolved anew for each connection."""
@@ -312,7 +313,7 @@ class AdapterOptions:
     """How long sessions may go on after the signal to stop."""
 
     def __post_init__(self) -> None:
-        """Refuses values that cannot work, one sentence each."""
+        """Refuse values that cannot work, one sentence each."""
         self._check_workers()
         for name in ("port", "tls_port", "admin_port", "grpc_port"):
             if not 0 <= (getattr(self, name) or 0) < 65_536:
@@ -355,7 +356,7 @@ class AdapterOptions:
             )
 
     def _check_workers(self) -> None:
-        """There must be one way to find them."""
+        """Check that there is exactly one way to find workers."""
         if self.workers and self.workers_file is not None:
             raise ConfigurationError("Workers are named twice. Leave out --worker or --workers-file.")
         if self.dispatcher is None:
@@ -423,7 +424,7 @@ class AdapterOptions:
                 ) from None
 
     def _check_access(self) -> None:
-        """Who may connect must be said, and said without contradiction."""
+        """Check that the options say without contradiction who may connect."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigurationError("TLS needs a certificate and its key. Pass --tls-cert and --tls-key.")
         if self.tls_host is not None and self.tls_cert is None:
@@ -508,7 +509,7 @@ class AdapterOptions:
         }
 
     def limits(self, kind: Kind) -> Limits:
-        """The bounds of one session."""
+        """Return the bounds of one session."""
         return Limits(
             session_limit_s=self.session_limits_s[kind],
             pause_timeout_s=self.pause_timeout_s,

@@ -1,1 +1,1 @@
-"""What the adapter costs, and what it does when there is too much: `make bench`."""
+"""Cost of the adapter, and its behaviour under overload: `make bench`."""

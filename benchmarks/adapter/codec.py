@@ -63,7 +63,7 @@ def unit_us() -> float:
 
 
 async def measure(is_short: bool) -> Report:
-    """The table of the codec."""
+    """Return the table of the codec."""
     seconds = 1.0 if is_short else 5.0
     own = us(decode, seconds), us(write, seconds)
     plain = us(decode_plainly, seconds), us(write_plainly, seconds)

@@ -47,7 +47,7 @@ class Chain:
         self._quiet = asyncio.Event()
 
     async def connect(self, port: int, has_sessions: bool) -> None:
-        """Opens every session."""
+        """Open every session."""
         for _ in range(SESSIONS):
             if has_sessions:
                 self._clients.append(await converse(port, self._answered))
@@ -55,7 +55,7 @@ class Chain:
                 self._clients.append(await Client.connect(port, self._answered))
 
     async def run(self, seconds: float) -> None:
-        """Keeps the server busy, then waits for what is still on the way."""
+        """Keep the server busy, then wait for what is still on the way."""
         self._goes_on = True
         for client in self._clients:
             for _ in range(AHEAD):
@@ -127,7 +127,7 @@ def _of(tree: Path) -> dict[str, str]:
 
 
 async def measure(is_short: bool, against: Path | None = None) -> Report:
-    """The table of goals A1 and A2; with the adapter of the tree `against`, if there is one."""
+    """Return the table of goals A1 and A2; with the adapter of the tree `against`, if there is one."""
     rounds, seconds = (3, 2.0) if is_short else (5, 6.0)
     with ExitStack() as stack:
         worker = stack.enter_context(running("benchmarks.load.worker"))

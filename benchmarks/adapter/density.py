@@ -1,4 +1,4 @@
-"""How many sessions one core carries at 1 unit a second each, and how late they are answered."""
+"""Sessions that one core carries at 1 unit a second each, and how late they are answered."""
 
 from benchmarks.adapter.overload import UNBOUNDED, Row, load
 from benchmarks.adapter.report import Goal, Report
@@ -9,7 +9,7 @@ LATE_MS = 10.0
 
 
 async def measure(is_short: bool) -> Report:
-    """The table of goal A3: sessions grow until the 99th percentile passes 10 ms."""
+    """Return the table of goal A3: sessions grow until the 99th percentile passes 10 ms."""
     step, seconds, most = (250, 2.0, 1500) if is_short else (125, 5.0, 2500)
     rows: list[Row] = []
     carried = 0

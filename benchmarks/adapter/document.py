@@ -263,7 +263,7 @@ The ear hears a second and the vocoder says one, of sessions together and one af
 
 
 def write() -> None:
-    """Writes the page."""
+    """Write the page."""
     names = ("cost", "live", "speech", "codec", "density", "overload", "idle")
     figures = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in names}
     text = _TEXT.format(**{name: section(figures[name]) for name in names})
@@ -284,7 +284,7 @@ def write() -> None:
 
 
 def section(figures: dict[str, Any]) -> str:
-    """A table of a `results` file, its goals and where it was measured, in Markdown."""
+    """Return a table of a `results` file, its goals and where it was measured, in Markdown."""
     columns = list(figures["rows"][0])
     lines = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
     lines += ["| " + " | ".join(_shown(row[column]) for column in columns) + " |" for row in figures["rows"]]

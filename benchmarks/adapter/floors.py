@@ -44,7 +44,7 @@ class Session:
         self._finalize = stub.Finalize(metadata=metadata)
 
     async def run(self, go: asyncio.Event) -> None:
-        """Works while `go` is set."""
+        """Work while `go` is set."""
         for call in (self._prefill, self._generate, self._finalize):
             await call.initial_metadata()
         await self._prefill.write(pb.PrefillRequest(config=pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)))

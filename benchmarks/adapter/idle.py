@@ -29,7 +29,7 @@ async def _grown(process: Process, connect: object, sessions: int) -> float:
 
 
 async def measure(is_short: bool) -> Report:
-    """The table of goal A5."""
+    """Return the table of goal A5."""
     sessions = 200 if is_short else 1000
     with ExitStack() as stack:
         worker = stack.enter_context(running("benchmarks.load.worker"))

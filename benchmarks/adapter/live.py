@@ -1,5 +1,5 @@
-"""What a second of a Live session costs, in pieces of 20 ms, beside a unit that comes as one event; and how
-soon an answer stops when the user speaks over it.
+"""Cost of a second of a Live session in pieces of 20 ms, beside a unit that comes as one event; and the time
+from barge-in to silence.
 
 Both crowds speak in real time on the same adapter, in turn. Interruptions are half a second of speech, one
 session after another: what counts is the time from the burst to the last sound of the answer.
@@ -42,14 +42,14 @@ _SILENCE: Final = b'"delta":"' + b"A" * 256
 
 
 def piece(seconds: float, level: float) -> bytes:
-    """A frame that appends so much noise."""
+    """Return a frame that appends so much noise."""
     samples = np.random.default_rng(1).uniform(-level, level, round(seconds * _RATE_HZ))
     audio = base64.b64encode((samples * 32_767).astype("<i2").tobytes()).decode()
     return text_frame(json.dumps({"type": "session.input_audio.append", "audio": audio}).encode())
 
 
 def _burst() -> bytes:
-    """A frame in which somebody speaks."""
+    """Return a frame in which somebody speaks."""
     said = read_wav(_RECORDING).astype(np.float32)[16_000 : round((1 + _BURST_S) * 16_000)]
     samples = soxr.resample(said, 16_000, _RATE_HZ)
     audio = base64.b64encode((samples * 32_767).astype("<i2").tobytes()).decode()
@@ -67,7 +67,7 @@ class Talker:
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def connect(self, port: int) -> None:
-        """Begins its session."""
+        """Begin its session."""
         self.client = await Client.connect(port, self._heard, _PATH)
         start = {"type": "session.start", "session": {"model": self._model}}
         self.client.send(text_frame(json.dumps(start).encode()))
@@ -82,7 +82,7 @@ class Talker:
 
 
 async def _pace(clients: list[Client], frame: bytes, period_s: float, seconds: float) -> None:
-    """Sends a frame of each client once in a period, spread over it."""
+    """Send a frame of each client once in a period, spread over it."""
     began, step = time.monotonic(), period_s / len(clients)
     for number in range(round(seconds / step)):
         wait = began + number * step - time.monotonic()
@@ -105,7 +105,7 @@ async def _cost(
 
 
 async def _stops(talkers: list[Talker], count: int) -> list[float]:
-    """Milliseconds from a burst of speech to the last sound of the answer."""
+    """Return milliseconds from a burst of speech to the last sound of the answer."""
     second, burst = piece(1.0, _QUIET), _burst()
     took = []
     for number in range(count):
@@ -123,7 +123,7 @@ async def _stops(talkers: list[Talker], count: int) -> list[float]:
 
 
 async def measure(is_short: bool) -> Report:
-    """The table of both goals."""
+    """Return the table of both goals."""
     rounds, seconds, stops = (2, 4.0, 24) if is_short else (4, 8.0, 128)
     with ExitStack() as stack:
         worker = stack.enter_context(running("benchmarks.load.worker", "--obeys"))

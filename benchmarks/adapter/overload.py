@@ -63,7 +63,7 @@ async def load(crowd: Crowd, process: Process, what: str, active: int, seconds: 
 
 
 async def recovery_s(crowd: Crowd, active: int) -> float:
-    """How long until nearly all that is sent within half a second is served at once."""
+    """Return how long until nearly all that is sent within half a second is served at once."""
     crowd.active = active
     begin = time.monotonic()
     while time.monotonic() < begin + 30:
@@ -105,7 +105,7 @@ async def overloaded(worker: str, is_short: bool, *options: str) -> Outcome:
 
 
 async def measure(is_short: bool) -> Report:
-    """The table of goal A4."""
+    """Return the table of goal A4."""
     with running("benchmarks.load.worker") as worker:
         found = await overloaded(worker.address, is_short)
     return Report(

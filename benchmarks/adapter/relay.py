@@ -39,7 +39,7 @@ class Relay:
         self._number = 0
 
     async def run(self) -> None:
-        """Relays both ways until one side goes."""
+        """Relay both ways until one side goes."""
         async with connect(f"ws://127.0.0.1:{self._port}", compression=None, max_size=None) as worker:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._to_worker(worker))
@@ -63,7 +63,7 @@ class Relay:
 
 
 async def main(argument: str) -> None:
-    """Serves until killed."""
+    """Serve until killed."""
     handler = answer if argument == "worker" else lambda client: Relay(client, int(argument)).run()
     server = await serve(handler, "127.0.0.1", 0, compression=None, max_size=None)
     print(f"ready on 127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)

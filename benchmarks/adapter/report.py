@@ -85,7 +85,7 @@ class Report:
         (folder / f"{self.name}.json").write_text(self.json(is_short) + "\n")
 
     def json(self, is_short: bool) -> str:
-        """All figures."""
+        """Return all figures."""
         figures = {
             "benchmark": self.name,
             "title": self.title,

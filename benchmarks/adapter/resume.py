@@ -125,7 +125,7 @@ def _collect(guests: list[Guest]) -> Tally:
 
 
 async def measure(is_short: bool) -> Report:
-    """The table: latencies of the half that stays before and while the other half comes back."""
+    """Return the table: latencies of the half that stays before and while the other half comes back."""
     count, seconds = (200, 5.0) if is_short else (1000, 15.0)
     options = (*UNBOUNDED, "--resume-window-s", "60")
     slots = ("--slots", str(count))

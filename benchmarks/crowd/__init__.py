@@ -1,1 +1,1 @@
-"""What one worker does for a crowd of conversations, against its goals."""
+"""Many conversations on one worker, against its goals."""

@@ -68,7 +68,7 @@ class Loop:
 
 
 def main() -> None:
-    """Answers until its input ends."""
+    """Answer until its input ends."""
     torch.set_num_threads(1)
     build = table.load(find("antiphon-mini"), torch.device("cpu"))
     warm_up(build(1))

@@ -88,7 +88,7 @@ class Crowd:
 
 
 async def measure(is_short: bool) -> Report:
-    """The medians of some rounds, one alone and all in turn."""
+    """Return the medians of some rounds, one alone and all in turn."""
     torch.set_num_threads(1)
     loaded = larger()
     alone, together = Crowd(loaded, 1), Crowd(loaded, SESSIONS)

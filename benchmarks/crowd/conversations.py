@@ -81,14 +81,14 @@ class Tally:
 
 
 def seconds_of_speech() -> list[Samples]:
-    """What is said to the model: recordings, second by second, float32 [16000]."""
+    """Return what is said to the model: recordings, second by second, float32 [16000]."""
     joined = np.concatenate([read_wav(RECORDINGS / f"{name}.wav") for name in SAID])
     whole = len(joined) // INPUT_RATE_HZ * INPUT_RATE_HZ
     return list(joined[:whole].astype(np.float32).reshape(-1, INPUT_RATE_HZ))
 
 
 def spent(worker: Process) -> Spent:
-    """Where the worker's time went so far."""
+    """Return where the worker's time went so far."""
     worker.say("?")
     return Spent(**json.loads(worker.output.readline()))
 
@@ -102,7 +102,7 @@ class Conversation:
         self._audio = audio
 
     async def talk(self, channel: grpc.aio.Channel, begin: float, units: int) -> None:
-        """Says so many units, the first at the monotonic time `begin`. Raises the errors of the SDK."""
+        """Say so many units, the first at the monotonic time `begin`. Raises the errors of the SDK."""
         async with Session.open(channel, CONFIG, self._id) as session:
             listening = asyncio.create_task(self._listen(session))
             try:

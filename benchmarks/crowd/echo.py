@@ -41,7 +41,7 @@ class Echo(InferenceServiceServicer):
     async def Prefill(  # type: ignore[override]
         self, requests: AsyncIterator[pb.PrefillRequest], context: Any
     ) -> None:
-        """Takes the config, then the input of units."""
+        """Take the config, then the input of units."""
         await context.send_initial_metadata(_INITIAL)
         name = dict(context.invocation_metadata())[METADATA_SESSION_ID]
         async for request in requests:
@@ -62,7 +62,7 @@ class Echo(InferenceServiceServicer):
     async def Generate(  # type: ignore[override]
         self, requests: AsyncIterator[pb.GenerateRequest], context: Any
     ) -> None:
-        """Runs units: what is said comes in two messages, text and sound."""
+        """Run units: what is said comes in two messages, text and sound."""
         await context.send_initial_metadata(_INITIAL)
         name = dict(context.invocation_metadata())[METADATA_SESSION_ID]
         async for request in requests:
@@ -77,14 +77,14 @@ class Echo(InferenceServiceServicer):
     async def Finalize(  # type: ignore[override]
         self, requests: AsyncIterator[pb.FinalizeRequest], context: Any
     ) -> None:
-        """Closes units."""
+        """Close units."""
         await context.send_initial_metadata(_INITIAL)
         async for request in requests:
             await context.write(payload.finalized(request.unit))
 
 
 def answer() -> None:
-    """Answers every line that comes."""
+    """Answer every line that comes."""
     for _ in sys.stdin:
         print(json.dumps({"process": time.process_time(), "engine": 0.0, "model": 0.0}), flush=True)
 
@@ -94,7 +94,7 @@ def _ignore(name: str, unit: int) -> None:
 
 
 async def main(heard: Callable[[str, int], None] = _ignore, tell: Callable[[], None] = answer) -> None:
-    """Serves until it is told to stop; `tell` answers what comes on standard input."""
+    """Serve until it is told to stop; `tell` answers what comes on standard input."""
     server = grpc_server.server(_SESSIONS)
     add_InferenceServiceServicer_to_server(Echo(heard), server)
     stopped = asyncio.Event()

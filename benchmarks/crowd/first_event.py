@@ -24,7 +24,7 @@ MOST: Final = 1.15
 
 
 async def measure(is_short: bool) -> Report:
-    """Units of one session, of bare streams and of the bare loop in turn on one processor."""
+    """Return units of one session, of bare streams and of the bare loop in turn on one processor."""
     found: dict[bool, list[tuple[float, float, float]]] = {True: [], False: []}
     cycles = 2 if is_short else 6
     with (
@@ -69,7 +69,7 @@ class _Talk:
         self._audio = seconds_of_speech()
 
     async def say(self, number: int) -> float:
-        """Seconds from a unit's sending to its first event; returns once it is over."""
+        """Return seconds from a unit's sending to its first event; returns once it is over."""
         since, first, is_over = time.perf_counter(), 0.0, False
         unit = await self._session.send_unit(self._audio[number % len(self._audio)])
         async for output in self._outputs:  # in any order, as they come on three streams

@@ -1,4 +1,4 @@
-"""What gRPC streams cost the engine's thread by sharing its interpreter.
+"""Cost of gRPC streams for the engine's thread by contention for the GIL.
 
 Streams in a process of their own tell what they cost it anyway, by the caches and the memory that processors
 share. A thread that has a processor of its own, and work, waits for the interpreter's lock alone. The clients
@@ -34,7 +34,7 @@ _LOOK_S: Final = 0.05
 
 
 async def measure(is_short: bool) -> Report:
-    """A worker in real time; then ticks alone and beside streams, in turn."""
+    """Return a worker in real time; then ticks alone and beside streams, in turn."""
     own, same = f"beside {STREAMS} sessions of another process", f"beside {STREAMS} sessions"
     found: dict[str, list[tuple[float, float]]] = {"alone": [], own: [], same: []}
     pinned = ("--engine-cpu", str(TESTED_CPU))
@@ -71,7 +71,7 @@ async def measure(is_short: bool) -> Report:
 
 
 async def _real_time(worker: Process, seconds: int) -> tuple[Any, ...]:
-    """The row of a worker."""
+    """Return the row of a worker."""
     async with _talking(worker) as talk:
         done, before = talk.done(), spent(worker)
         await asyncio.sleep(seconds)
@@ -105,11 +105,11 @@ class _Talk:
         self._all = [Conversation(i, self._draw.randrange(workload.CYCLE), audio) for i in range(STREAMS)]
 
     def done(self) -> int:
-        """Units that have been answered."""
+        """Return units that have been answered."""
         return sum(not math.isnan(unit.done) for one in self._all for unit in one.units)
 
     async def run(self, process: Process) -> None:
-        """Talks until it is cancelled."""
+        """Talk until it is cancelled."""
         async with grpc.aio.insecure_channel(process.address, options=CLIENT_OPTIONS) as channel:
             async with asyncio.TaskGroup() as talking:
                 for one in self._all:

@@ -1,4 +1,4 @@
-"""What it makes of a crowd that everybody's seconds begin at the same instant.
+"""Effect of equal phases: the seconds of all conversations begin at the same instant.
 
 It has no goal: what is begun together costs less, and nobody is served better by being spread.
 
@@ -57,7 +57,7 @@ class Crowd:
         return self._now + time.thread_time() - self._since
 
     def run(self, seconds: int) -> Tally:
-        """The units of so many seconds, those of the warm-up aside."""
+        """Return the units of so many seconds, those of the warm-up aside."""
         spent = 0.0
         arrivals = self._arrivals(seconds)
         due, slot = next(arrivals)
@@ -101,7 +101,7 @@ class Crowd:
 
 @torch.inference_mode()
 def one(sessions: int, seconds: int, *, spread: bool) -> Tally:
-    """A crowd whose seconds begin at random, or all at once."""
+    """Return a crowd whose seconds begin at random, or all at once."""
     draw = random.Random(2)
     offsets = [draw.random() * UNIT_S if spread else 0.0 for _ in range(sessions)]
     return Crowd(sessions, 1, offsets).run(seconds)

@@ -77,7 +77,7 @@ async def measure(is_short: bool) -> Report:
 
 
 async def _most(misses: Any, held: bool) -> int:
-    """The largest crowd that is carried, by halves."""
+    """Return the largest crowd that is carried, by halves."""
     low, high = (CARRIED, MOST) if held else (0, CARRIED)
     while high - low > 4:
         middle = (low + high) // 2

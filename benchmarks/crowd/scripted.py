@@ -13,7 +13,7 @@ from inference_service.models.tokenizer import Tokenizer
 
 
 def tokens(tokenizer: Tokenizer, place: int, step: int) -> int:
-    """The token of a step, from 0, of a unit at this place of its cycle."""
+    """Return the token of a step, from 0, of a unit at this place of its cycle."""
     special = tokenizer.special
     if not speaks(place):
         return special.listen

@@ -102,7 +102,7 @@ class Endless:
             self._model.tick()
 
     def tell(self) -> None:
-        """Answers every line that comes; the first one begins."""
+        """Answer every line that comes; the first one begins."""
         thread: threading.Thread | None = None
         for _ in sys.stdin:
             thread = thread or pinned(_engine(self._run), self._cpu)
@@ -139,7 +139,7 @@ class Paced:
             self._model.tick()
 
     def tell(self) -> None:
-        """Answers every line that comes."""
+        """Answer every line that comes."""
         for _ in sys.stdin:
             engine = spent_by(self._thread)
             print(json.dumps(asdict(Spent(time.process_time(), engine, engine))), flush=True)
@@ -152,7 +152,7 @@ def _engine(run: Callable[[], None]) -> threading.Thread:
 
 
 def main() -> None:
-    """Serves and ticks until it is told to stop."""
+    """Serve and ticks until it is told to stop."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--paced", action="store_true")
     parser.add_argument("--slots", type=int, default=64)

@@ -113,20 +113,21 @@ class Idle:
 
 
 def pinned(thread: threading.Thread, cpu: int | None) -> threading.Thread:
-    """The thread, on a processor of its own if there is one for it."""
+    """Return the thread, on a processor of its own if there is one for it."""
     if cpu is not None and thread.native_id is not None:
         os.sched_setaffinity(thread.native_id, {cpu})
     return thread
 
 
 def waited_for_processor(thread: threading.Thread) -> float:
-    """Seconds in which a thread of this process could have run but for others on its processor (Linux)."""
+    """Return seconds in which a thread of this process could have run but for others on its processor
+    (Linux)."""
     _, queued, _ = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()
     return int(queued) / 1e9
 
 
 def spent_by(thread: threading.Thread) -> float:
-    """Its processor time."""
+    """Return its processor time."""
     assert thread.ident is not None
     return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
 
@@ -150,7 +151,7 @@ class Reporter:
         self._began = time.monotonic()
 
     def listen(self) -> None:
-        """Answers every line that comes, on a thread of its own."""
+        """Answer every line that comes, on a thread of its own."""
         threading.Thread(target=self._answer, daemon=True).start()
 
     def _answer(self) -> None:
@@ -166,7 +167,7 @@ class Reporter:
 
 
 async def main() -> int:
-    """Serves until it is told to stop."""
+    """Serve until it is told to stop."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--model", default="antiphon-mini")

@@ -22,15 +22,15 @@ def name(phase: int, number: int) -> str:
 
 
 def number(session_id: str) -> int:
-    """The number of a session."""
+    """Return the number of a session."""
     return int(session_id.split("-")[2])
 
 
 def place(session_id: str, unit: int) -> int:
-    """Where in its cycle a unit is, from 0. Units count from 1."""
+    """Return where in its cycle a unit is, from 0. Units count from 1."""
     return (int(session_id.split("-")[1]) + unit - 1) % CYCLE
 
 
 def speaks(place: int) -> bool:
-    """Whether a session speaks at this place of its cycle."""
+    """Return whether a session speaks at this place of its cycle."""
     return place >= LISTENS

@@ -1,1 +1,1 @@
-"""What the queue that adapters share costs its Redis, and how soon a free slot is somebody's."""
+"""Cost of the shared queue for its Redis, and the time until a free slot is given."""

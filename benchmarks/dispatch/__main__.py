@@ -19,7 +19,7 @@ NAMES = ("queue", "limits", "sharing")
 
 
 def main() -> int:
-    """Runs what is named, or all."""
+    """Run what is named, or all."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.dispatch", description=__doc__.splitlines()[0] if __doc__ else None
     )

@@ -37,13 +37,13 @@ class Adapter:
         self._listener: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listens for grants."""
+        """Listen for grants."""
         channel = self._client.pubsub()
         await channel.subscribe(f"{_PREFIX}a:{self.name}")
         self._listener = asyncio.create_task(self._listen(channel))
 
     async def stop(self) -> None:
-        """Leaves its tickets to expire."""
+        """Leave its tickets to expire."""
         if self._listener is not None:
             await end(self._listener)
         await disconnect(self._client)
@@ -95,7 +95,7 @@ class Cluster:
         self._chance = random.Random(1)
 
     async def start(self) -> None:
-        """Loads the functions and lets the empty database settle."""
+        """Load the functions and let the empty database settle."""
         source = resources.files("ws_adapter.dispatch").joinpath("functions.lua").read_text("utf-8")
         await self._client.execute_command("FUNCTION", "LOAD", source)
         await call(self._client, "stats", _PREFIX)
@@ -103,7 +103,7 @@ class Cluster:
             await adapter.start()
 
     async def stop(self) -> None:
-        """Closes every connection."""
+        """Close every connection."""
         for adapter in self.adapters:
             await adapter.stop()
         await disconnect(self._client)

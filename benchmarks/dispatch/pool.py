@@ -27,13 +27,13 @@ class Registration:
         self._beating: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Loads the functions; the worker is there."""
+        """Load the functions; the worker is there."""
         source = resources.files("ws_adapter.dispatch").joinpath("functions.lua").read_text("utf-8")
         await self.client.execute_command("FUNCTION", "LOAD", "REPLACE", source)
         self._beating = asyncio.create_task(self._beat())
 
     async def stop(self) -> None:
-        """Says nothing any more."""
+        """Say nothing any more."""
         if self._beating is not None:
             await end(self._beating)
         await disconnect(self.client)

@@ -1,4 +1,4 @@
-"""What a number of conversations needs, computed from what was measured.
+"""Resources for a number of conversations, computed from measurements.
 
 `python -m benchmarks.dispatch scale` prints it, `--document` writes it into `docs/scale.md`.
 """
@@ -124,7 +124,7 @@ STATE_EVERY_S: Final = 1.0
 
 
 def largest(fits: Callable[[float], bool]) -> float:
-    """The most conversations that `fits` still says yes to."""
+    """Return the most conversations that `fits` still says yes to."""
     low, high = 1.0, 1e12
     while high / low > 1.001:
         middle = math.sqrt(low * high)
@@ -133,7 +133,7 @@ def largest(fits: Callable[[float], bool]) -> float:
 
 
 def tables() -> str:
-    """All of them, in Markdown."""
+    """Return all of them, in Markdown."""
     costs = measured()
     return "\n\n".join(
         (_costs(costs), _needs(costs), _bounds(costs), *(f"Measured: {m}." for m in costs.machines))
@@ -141,7 +141,7 @@ def tables() -> str:
 
 
 def write() -> None:
-    """Puts them into the document."""
+    """Put them into the document."""
     text = DOCUMENT.read_text()
     pattern = re.escape(_BEGIN) + ".*?" + re.escape(_END)
     DOCUMENT.write_text(re.sub(pattern, lambda _: f"{_BEGIN}\n{tables()}\n\n{_END}", text, flags=re.DOTALL))

@@ -27,7 +27,7 @@ class Server:
         return time.clock_gettime((~self.pid << 3) | 2)
 
     def resident_bytes(self) -> int:
-        """Its memory."""
+        """Return its memory."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -1,4 +1,4 @@
-"""What a shared queue adds to an adapter, what two adapters carry, and what becomes of talks without Redis.
+"""Overhead of a shared queue for an adapter, throughput of two adapters, and conversations without Redis.
 
 This machine has not the cores to run two adapters at full speed with a worker and clients for both beside
 them. So two run on the core of one, at the same time, and are held against two that share nothing and do the
@@ -99,7 +99,7 @@ async def _both(one: Window, other: Window, seconds: float) -> float:
 
 
 async def _without_redis(process: Process, server: Server, seconds: float) -> list[tuple[str, Tally, int]]:
-    """Units of sessions that go on, with Redis first paused and then killed."""
+    """Return units of sessions that go on, with Redis first paused and then killed."""
     crowd = Crowd(process.port)
     await crowd.fill(TALKERS)
     crowd.active = TALKERS

@@ -1,1 +1,1 @@
-"""How many conversations of a MiniCPM-o of full size a GPU holds."""
+"""Conversations of a full-size MiniCPM-o that a GPU holds."""

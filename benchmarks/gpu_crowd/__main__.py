@@ -27,7 +27,7 @@ STEP: Final = 4
 
 
 def main() -> int:
-    """Measures and prints. Exit code 1 if the device does not compute what the CPU does."""
+    """Measure and print. Exit code 1 if the device does not compute what the CPU does."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])

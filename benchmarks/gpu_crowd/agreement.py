@@ -1,4 +1,4 @@
-"""Whether a device computes what the CPU computes in float32: the same small weights, the same input."""
+"""Agreement of a device with the CPU in float32: the same small weights, the same input."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -78,7 +78,7 @@ def _hidden(made: MiniCPMO, *, alone: bool) -> Tensor:
 
 
 def _heard(made: MiniCPMO) -> Tensor:
-    """Embeddings [rows, hidden] of a few seconds of noise."""
+    """Return embeddings [rows, hidden] of a few seconds of noise."""
     parameter = next(made.apm.parameters())
     hearing, generator = StreamingMel(made.config.audio.bands), torch.Generator().manual_seed(1)
     states, heard = [made.ear.initial_state()], []

@@ -48,7 +48,7 @@ def small() -> Size:
 
 
 def weights(size: Size, device: torch.device, dtype: torch.dtype) -> MiniCPMO:
-    """The model without its vocoder."""
+    """Return the model without its vocoder."""
     torch.manual_seed(_SEED)
     model = MiniCPMO.hollow(size.config, speech=True)
     state = {name: _random(name, tensor, device, dtype) for name, tensor in model.state_dict().items()}
@@ -56,13 +56,13 @@ def weights(size: Size, device: torch.device, dtype: torch.dtype) -> MiniCPMO:
 
 
 def filled(model: MiniCPMO, state: dict[str, Tensor]) -> MiniCPMO:
-    """A hollow model with weights on one device."""
+    """Return a hollow model with weights on one device."""
     model.load_state_dict(state, assign=True)
     return model.to(next(iter(state.values())).device).eval().requires_grad_(False)
 
 
 def components(size: Size, device: torch.device, dtype: torch.dtype, context_limit: int) -> DuplexComponents:
-    """The model with its voice on `device`."""
+    """Return the model with its voice on `device`."""
     model = weights(size, device, dtype)
     token2wav = Token2Wav(size.vocoder).to(device).eval().requires_grad_(False)
     tokenizer = Tokenizer.load(TINY_FOLDER)
@@ -74,7 +74,7 @@ def components(size: Size, device: torch.device, dtype: torch.dtype, context_lim
 
 
 def footprint(size: Size, device: torch.device, dtype: torch.dtype, context_limit: int) -> Footprint:
-    """What it takes, as a worker that serves it would say."""
+    """Return what it takes, as a worker that serves it would say."""
     frames = 2 * _VOICE_TOKENS
     needs = minicpmo_voice.needs(size.vocoder, SpeechOptions(), frames, can_clone=False)
     return minicpmo.footprint(size.config, dtype, context_limit, needs, device)

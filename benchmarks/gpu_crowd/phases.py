@@ -1,4 +1,4 @@
-"""What each part of a tick takes: of the host's time, and of the device's."""
+"""Time of each part of a tick, on the host and on the device."""
 
 import sys
 import time

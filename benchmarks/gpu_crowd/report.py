@@ -35,7 +35,7 @@ class Row:
     """The best good one last."""
 
     def parts(self) -> list[str]:
-        """What each part of a tick of the largest crowd took, line by line."""
+        """Return what each part of a tick of the largest crowd took, line by line."""
         if self.best is None:
             return []
         told = [
@@ -95,6 +95,6 @@ def write(told: dict[str, Any]) -> None:
 
 
 def machine(device: torch.device) -> str:
-    """The device and what runs on it."""
+    """Return the device and what runs on it."""
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU {platform.machine()}"
     return f"{where}, Python {platform.python_version()}, torch {torch.__version__}"

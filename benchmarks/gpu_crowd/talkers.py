@@ -101,7 +101,7 @@ class Talker:
 
 
 def deliver(told: list[tuple[Any, Any]]) -> None:
-    """Hands events on where they come up."""
+    """Hand events on where they come up."""
     for sink, event in told:
         sink(event)
 
@@ -133,7 +133,7 @@ class Crowd:
                 raise SystemExit(f"A session could not be opened: {talker.failure or self._fatal}")
 
     def age(self, units: int) -> None:
-        """Gives everybody a past of so many units, as fast as they can be heard."""
+        """Give everybody a past of so many units, as fast as they can be heard."""
         for _ in range(units):
             for number, talker in enumerate(self.talkers):
                 talker.say(self._contents[number % len(self._contents)], None)
@@ -142,7 +142,7 @@ class Crowd:
                 time.sleep(0.001)
 
     def converse(self, seconds: float) -> list[Unit]:
-        """Speaks in real time, each at a phase of its own; the units that were due."""
+        """Speak in real time, each at a phase of its own; the units that were due."""
         self.phases.reset()
         begin = time.monotonic() + 0.1
         count = len(self.talkers)
@@ -161,7 +161,7 @@ class Crowd:
         return [unit for talker in self.talkers for unit in talker.units.values()]
 
     def close(self) -> None:
-        """Ends all sessions and the engine."""
+        """End all sessions and the engine."""
         for talker in self.talkers:
             talker.session.close()
         for talker in self.talkers:
@@ -183,7 +183,7 @@ def _contents(rng: np.random.Generator, *, sees: bool) -> Sequence[UnitInput]:
 
 
 def _picture(rng: np.random.Generator) -> bytes:
-    """A JPEG of one slice."""
+    """Return a JPEG of one slice."""
     coarse = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8))
     data = BytesIO()
     coarse.resize((_SIDE, _SIDE), Image.Resampling.BICUBIC).save(data, "JPEG")

@@ -1,1 +1,1 @@
-"""What the parts of networks that all sessions share take on the CPU."""
+"""Time of the parts of networks that all sessions share on the CPU."""

@@ -24,7 +24,7 @@ MEASURES: Final[dict[str, Callable[[bool], Report]]] = {
 
 
 def main() -> int:
-    """Runs what is named, or all."""
+    """Run what is named, or all."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.kernels", description=__doc__.splitlines()[0] if __doc__ else None
     )

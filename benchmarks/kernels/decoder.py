@@ -23,7 +23,7 @@ COLUMNS: Final = ("dtype, sessions x rows", "torch, ms", "kernels, ms", "kernels
 
 
 def larger(dtype: torch.dtype, layers: int = 8) -> Qwen3ForCausalLM:
-    """A random Qwen3."""
+    """Return a random Qwen3."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=64,
@@ -50,7 +50,7 @@ def decoders(model: Qwen3ForCausalLM, sessions: int) -> tuple[PackedDecoder, Pac
 
 @torch.inference_mode()
 def measure(is_short: bool) -> Report:
-    """Milliseconds of a forward."""
+    """Return milliseconds of a forward."""
     found, ratios = [], {}
     for dtype in DTYPES:
         model = larger(dtype)

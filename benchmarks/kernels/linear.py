@@ -32,7 +32,7 @@ def forward(stack: nn.ModuleList, given: dict[int, Tensor]) -> None:
 
 @torch.inference_mode()
 def measure(is_short: bool) -> Report:
-    """Milliseconds of all layers together."""
+    """Return milliseconds of all layers together."""
     rows, ratios = [], {}
     for dtype in DTYPES:
         plain, packed = layers(dtype), pack_linears(layers(dtype))

@@ -26,7 +26,7 @@ Second = Callable[[Sequence[int]], object]
 
 @torch.inference_mode()
 def measure(is_short: bool) -> Report:
-    """Milliseconds of a second of a session."""
+    """Return milliseconds of a second of a session."""
     model, _, _ = load_duplex(find("antiphon-mini"), torch.device("cpu"))
     rows, ratios = [], {}
     for part, second in (("ear", hearing(model.apm)), ("vocoder", saying(model.vocoder))):

@@ -10,7 +10,8 @@ CALLS_S: Final = 0.05
 
 
 def medians(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """Seconds of this thread that each call takes, the median of the rounds; the first does not count."""
+    """Return seconds of this thread that each call takes, the median of the rounds; the first does not
+    count."""
     for call in calls:
         call()
     counts = [max(1, round(CALLS_S / _seconds(call, 1))) for call in calls]

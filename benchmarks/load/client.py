@@ -39,7 +39,7 @@ class Client(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, port: int, on_event: OnEvent, path: str = PATH) -> "Client":
-        """An open WebSocket on loopback."""
+        """Return an open WebSocket on loopback."""
         loop = asyncio.get_running_loop()
         _, client = await loop.create_connection(lambda: cls(on_event), "127.0.0.1", port)
         request = (
@@ -51,7 +51,7 @@ class Client(asyncio.Protocol):
         return client
 
     def send(self, frame: bytes) -> None:
-        """Sends a frame made by `text_frame`."""
+        """Send a frame made by `text_frame`."""
         self.transport.write(frame)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -126,7 +126,7 @@ class Client(asyncio.Protocol):
 
 
 async def converse(port: int, on_event: OnEvent, patience_s: float = 30.0) -> Client:
-    """A client whose session is prepared; from then on its events go to `on_event`."""
+    """Return a client whose session is prepared; from then on its events go to `on_event`."""
     prepared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wait(client: Client, event: bytes) -> None:

@@ -27,7 +27,7 @@ class Tally:
     latencies: list[float] = field(default_factory=list)
 
     def percentile(self, share: float) -> float:
-        """A percentile of the latency of good units, in milliseconds."""
+        """Return a percentile of the latency of good units, in milliseconds."""
         times = sorted(self.latencies)
         return times[min(len(times) - 1, int(share * len(times)))] * 1000 if times else float("nan")
 
@@ -41,11 +41,11 @@ class Speaker:
         self.client: Client | None = None
 
     async def connect(self, port: int) -> None:
-        """Opens its session. Raises ConnectionError if it is refused."""
+        """Open its session. Raises ConnectionError if it is refused."""
         self.client = await converse(port, self._heard)
 
     def speak(self, now: float) -> None:
-        """Sends a unit."""
+        """Send a unit."""
         assert self.client is not None
         if self.client.closed.is_set():
             return
@@ -83,7 +83,7 @@ class Crowd:
         return len(self._speakers)
 
     async def grow(self, to: int) -> None:
-        """Opens sessions until there are so many; those that are refused are counted."""
+        """Open sessions until there are so many; those that are refused are counted."""
         gate = asyncio.Semaphore(_OPENING_AT_ONCE)
 
         async def enter() -> None:
@@ -99,7 +99,7 @@ class Crowd:
         await asyncio.gather(*(enter() for _ in range(to - len(self._speakers))))
 
     async def fill(self, to: int) -> None:
-        """Opens sessions until there are so many, however often that is refused."""
+        """Open sessions until there are so many, however often that is refused."""
         while len(self._speakers) < to:
             await self.grow(min(to, len(self._speakers) + _OPENING_AT_ONCE))
             await asyncio.sleep(0.05)
@@ -109,7 +109,7 @@ class Crowd:
         self._task = asyncio.create_task(self._speak())
 
     async def measure(self, seconds: float) -> Tally:
-        """The tally of the next seconds."""
+        """Return the tally of the next seconds."""
         self.tally = Tally()
         await asyncio.sleep(seconds)
         return self.tally

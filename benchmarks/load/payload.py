@@ -28,7 +28,7 @@ PREPARED: Final = b'"prepared"'
 
 
 def append(pcm: bytes) -> bytes:
-    """The event with which a client says a second of float32."""
+    """Return the event with which a client says a second of float32."""
     return json.dumps({"type": "audio_chunk", "audio_base64": base64.b64encode(pcm).decode()}).encode()
 
 
@@ -65,7 +65,7 @@ TRACEPARENT: Final = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 
 
 def prefill(unit: int) -> pb.PrefillRequest:
-    """The input of a unit."""
+    """Return the input of a unit."""
     request = pb.PrefillRequest(unit=unit, traceparent=TRACEPARENT)
     request.duplex.audio.encoding = common_pb2.AUDIO_ENCODING_PCM_F32LE
     request.duplex.audio.sample_rate_hz = 16_000
@@ -74,12 +74,12 @@ def prefill(unit: int) -> pb.PrefillRequest:
 
 
 def generate(unit: int) -> pb.GenerateRequest:
-    """Runs a unit."""
+    """Run a unit."""
     return pb.GenerateRequest(unit=unit, run=pb.GenerateUnit())
 
 
 def finalize(unit: int) -> pb.FinalizeRequest:
-    """Closes a unit."""
+    """Close a unit."""
     return pb.FinalizeRequest(unit=unit)
 
 
@@ -93,7 +93,7 @@ def prefilled(unit: int) -> pb.PrefillResponse:
 
 
 def generated(unit: int, speaks: bool) -> pb.GenerateResponse:
-    """What a unit says, in one message."""
+    """Return what a unit says, in one message."""
     answer = pb.GenerateResponse(unit=unit)
     if speaks:
         answer.audio.encoding = common_pb2.AUDIO_ENCODING_PCM_F32LE

@@ -43,7 +43,7 @@ class Process:
         return sum(int((task / "schedstat").read_text().split()[0]) for task in named) / 1e9
 
     def resident_bytes(self) -> int:
-        """Its memory."""
+        """Return its memory."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     @property
@@ -53,12 +53,12 @@ class Process:
         return status.rpartition(")")[2].split()[0] == "Z"
 
     def say(self, line: str) -> None:
-        """Writes a line to its standard input."""
+        """Write a line to its standard input."""
         self.input.write(line + "\n")
         self.input.flush()
 
     def ask(self) -> int:
-        """The number that it answers to a question mark."""
+        """Return the number that it answers to a question mark."""
         self.say("?")
         return int(self.output.readline())
 

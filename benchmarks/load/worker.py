@@ -144,7 +144,7 @@ class Answering:
 
 
 async def main() -> None:
-    """Serves until it is told to stop."""
+    """Serve until it is told to stop."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--slots", type=int, default=4096)
     parser.add_argument("--listen", metavar="HOST:PORT", help="instead of a Unix socket")

@@ -1,1 +1,1 @@
-"""What a unit of MiniCPM-o costs: our schedule against the reference's, on random weights."""
+"""Cost of a unit of MiniCPM-o: our schedule against the reference's, on random weights."""

@@ -18,7 +18,7 @@ ROUNDS = 2
 
 
 def main() -> int:
-    """Measures both models, alone and in a crowd. Exit code 1 if the two schedules do not say the same."""
+    """Measure both models, alone and in a crowd. Exit code 1 if the two schedules do not say the same."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--short", action="store_true", help="fewer units; writes nothing")
     short = parser.parse_args().short

@@ -35,7 +35,7 @@ class Row:
         return self.ours.said == self.theirs.said
 
     def forwards(self, part: str) -> str:
-        """How many times as many the reference's schedule runs; nothing where none is run."""
+        """Return how many times as many the reference's schedule runs; nothing where none is run."""
         ours, theirs = (cost.forwards.get(part) for cost in (self.ours, self.theirs))
         return f"{theirs / ours:.2f}" if ours and theirs else ""
 
@@ -84,7 +84,7 @@ def write(rows: list[Row]) -> None:
 
 
 def processor() -> str:
-    """What this machine computes with."""
+    """Return what this machine computes with."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

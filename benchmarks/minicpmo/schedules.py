@@ -68,7 +68,8 @@ class Reference(Counting):
         return [self._piecewise(segment) for segment in segments]
 
     def _piecewise(self, segment: Segment) -> Tensor:
-        """What closed the unit before, `<unit>`, and its audio by themselves; a token is a piece anyhow."""
+        """Return what closed the unit before, `<unit>`, and its audio by themselves; a token is a piece
+        anyhow."""
         count, audio = len(segment.rows), self.components.unit_tokens
         borders = [0, count] if count <= audio else sorted({0, count - audio - 1, count - audio, count})
         for begin, end in pairwise(borders):

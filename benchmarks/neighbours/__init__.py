@@ -1,1 +1,1 @@
-"""What eight neighbours notice of an attack: `make neighbours`."""
+"""Isolation: what eight conversations notice of a noisy neighbour or an attack: `make neighbours`."""

@@ -24,7 +24,7 @@ MOST_S: Final = 590.0
 
 
 def main() -> int:
-    """Runs what is named, or all."""
+    """Run what is named, or all."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.neighbours",
         description=__doc__.splitlines()[0] if __doc__ else None,

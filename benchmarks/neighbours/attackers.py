@@ -26,7 +26,7 @@ REFUSED_S: Final = 0.1
 
 
 async def assail(attack: Attack, address: str, tally: Counter[str]) -> None:
-    """Attacks until it is cancelled."""
+    """Attack until it is cancelled."""
     left = MOST_ASSAULTS
 
     async def again() -> None:
@@ -44,7 +44,7 @@ async def assail(attack: Attack, address: str, tally: Counter[str]) -> None:
 
 
 async def obey(attack: Attack, address: str) -> None:
-    """Does what standard input says, until that ends."""
+    """Do what standard input says, until that ends."""
     loop = asyncio.get_running_loop()
     under_way: asyncio.Task[None] | None = None
     tally: Counter[str] = Counter()
@@ -61,7 +61,7 @@ async def obey(attack: Attack, address: str) -> None:
 
 
 def main() -> None:
-    """Runs from the command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description="Attackers of one adapter.")
     parser.add_argument("name", choices=list(ATTACKS))
     parser.add_argument("address")

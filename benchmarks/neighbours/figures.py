@@ -33,14 +33,14 @@ COLUMNS: Final = (
 
 
 def is_met(outcome: Outcome) -> bool:
-    """Whether neighbours noticed as little as they may."""
+    """Return whether neighbours noticed as little as they may."""
     if outcome.attack.is_control:
         return True
     return outcome.times <= MOST_TIMES and outcome.kept >= LEAST_KEPT and not outcome.ended
 
 
 def row(outcome: Outcome) -> tuple[object, ...]:
-    """A line of the table."""
+    """Return a line of the table."""
     quiet, attacked = outcome.quiet, outcome.attacked
     return (
         outcome.attack.name,
@@ -57,7 +57,7 @@ def row(outcome: Outcome) -> tuple[object, ...]:
 
 
 def told(outcome: Outcome) -> str:
-    """What the attackers saw, the most frequent first, and what is wrong beside that."""
+    """Return what the attackers saw, the most frequent first, and what is wrong beside that."""
     parts = [f"{name} x {count}" for name, count in outcome.tally.most_common(_LISTED)]
     if not outcome.took_place:
         parts.append("NOT WHAT WAS EXPECTED")
@@ -81,7 +81,7 @@ def report(outcomes: Sequence[Outcome], command: str) -> Report:
 
 
 def renew(outcomes: Sequence[Outcome], command: str, folder: Path = RESULTS) -> None:
-    """Puts the rows of attacks that were measured again into the results of a run of all, and says so."""
+    """Put the rows of attacks that were measured again into the results of a run of all, and say so."""
     file = folder / f"{NAME}.json"
     figures = json.loads(file.read_text())
     again = json.loads(report(outcomes, command).json(is_short=False))["rows"]

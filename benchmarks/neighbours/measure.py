@@ -1,4 +1,4 @@
-"""What neighbours notice of one attack: their conversations go on, and the attack comes and goes.
+"""Measurement of one attack: conversations go on while the attack comes and goes.
 
 Worker and adapter run as a user starts them, each on a processor of its own where there are three. Quiet and
 attacked windows follow each other within the same conversations, so that whatever else happens on the machine
@@ -98,7 +98,7 @@ class Outcome:
 
 
 def conversations() -> list[list[str]]:
-    """What each neighbour says, a second at a time; they take turns in asking."""
+    """Return what each neighbour says, a second at a time; they take turns in asking."""
     said = [script(read_wav(RECORDINGS / f"{name}.wav"))[0] for name in SAID]
     return [
         seconds[shift:] + seconds[:shift]
@@ -108,7 +108,7 @@ def conversations() -> list[list[str]]:
 
 
 async def measure(attack: Attack, seconds: float, rounds: int, logs: Path | None = None) -> Outcome:
-    """Attacks a new worker and adapter `rounds` times for so long, with as long a quiet before each.
+    """Attack a new worker and adapter `rounds` times for so long, with as long a quiet before each.
 
     `logs` is a folder for what both write. Raises `SystemExit` if there is nothing to measure.
     """
@@ -154,14 +154,14 @@ class _Scene:
         return tuple(name for name, process in named.items() if process.has_ended)
 
     def cpu_s(self) -> tuple[float, float]:
-        """What adapter and worker have used so far."""
+        """Return what adapter and worker have used so far."""
         adapter, worker = (
             math.nan if process.has_ended else process.cpu_s() for process in (self.adapter, self.worker)
         )
         return adapter, worker
 
     async def stop(self) -> Counter[str]:
-        """Has the attackers hang up; returns what came of it."""
+        """Have the attackers hang up; return what came of it."""
         self.attackers.say("stop")
         async with asyncio.timeout(STOP_S):
             line = await asyncio.to_thread(self.attackers.output.readline)

@@ -50,7 +50,7 @@ class Neighbour:
         self._socket: ClientConnection | None = None
 
     async def open(self, url: str) -> None:
-        """Opens a session, again if the adapter has too much to do. Raises `ConnectError`, `TimeoutError`."""
+        """Open a session, again if the adapter has too much to do. Raises `ConnectError`, `TimeoutError`."""
         async with asyncio.timeout(OPEN_S):
             while True:
                 self._socket = await open_websocket(endpoint(url, REALTIME, "audio"), None)
@@ -63,7 +63,7 @@ class Neighbour:
                     await asyncio.sleep(UNIT_S)
 
     async def converse(self, begin: float) -> None:
-        """Speaks from the monotonic time `begin` on. Units after the end of a session are lost ones."""
+        """Speak from the monotonic time `begin` on. Units after the end of a session are lost ones."""
         assert self._socket is not None
         listening = asyncio.create_task(self._listen(self._socket))
         try:

@@ -1,1 +1,1 @@
-"""How well the default checkpoint converses: `make eval`."""
+"""Quality of the default checkpoint's conversations: `make eval`."""

@@ -67,7 +67,7 @@ def running_worker(model: str) -> Iterator[str]:
 
 
 async def measure(target: str, condition: AnyCondition, questions: int) -> Measured:
-    """All sessions of one condition."""
+    """Return all sessions of one condition."""
     match condition:
         case Condition():
             return Row(condition, await measure_spoken(target, condition, questions))
@@ -143,7 +143,7 @@ async def measure_dictation(target: str, condition: DictationCondition, utteranc
 
 
 def judge(score: Score, right: list[tuple[Exchange, Turn]]) -> None:
-    """Counts the right replies whose sound an independent recogniser understands."""
+    """Count the right replies whose sound an independent recogniser understands."""
     listener = Listener()
     for exchange, turn in tqdm(right, desc="listening", unit="reply", disable=None):
         tally = score.by_intent[exchange.intent]
@@ -155,7 +155,7 @@ def judge(score: Score, right: list[tuple[Exchange, Turn]]) -> None:
 
 
 async def main() -> int:
-    """Runs every condition and prints the tables."""
+    """Run every condition and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", default="antiphon-mini", help="name or folder of the checkpoint")
     parser.add_argument(
@@ -203,7 +203,7 @@ def print_wrong(row: Measured) -> None:
 
 
 def put(path: Path, rows: list[Measured]) -> None:
-    """Puts figures into a file, each in the place of those of its condition."""
+    """Put figures into a file, each in the place of those of its condition."""
     old = json.loads(path.read_text()) if path.exists() else []
     figures = {row["condition"]: row for row in old} | {row.name: row.figures() for row in rows}
     ordered = [figures[str(condition)] for condition in CONDITIONS if str(condition) in figures]

@@ -87,7 +87,7 @@ async def converse(
 
 
 def add(score: Score, answered: list[tuple[Asked, Turn]]) -> list[tuple[Exchange, Turn]]:
-    """Counts one conversation; returns the exactly right answers."""
+    """Count one conversation; return the exactly right answers."""
     right = []
     for asked, turn in answered:
         exchange = asked.exchange

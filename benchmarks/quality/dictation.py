@@ -65,7 +65,7 @@ class Written:
         return total
 
     def add(self, utterance: Utterance, text: str) -> None:
-        """Counts one utterance."""
+        """Count one utterance."""
         said = text.split()
         errors = self.by_intent[utterance.intent]
         errors.words += len(utterance.words)
@@ -98,7 +98,7 @@ def sessions(condition: DictationCondition, utterances: int, seed: int) -> list[
 
 
 def _say(condition: DictationCondition, rng: random.Random, intent: Intent) -> Utterance:
-    """A sentence in a little noise, with up to a second of it before and after."""
+    """Return a sentence in a little noise, with up to a second of it before and after."""
     sentence = draw(rng, Split.HELD_OUT, intent).question
     voice = flite_voice(rng, "slt") if condition is DictationCondition.FLITE_SLT else held_out_voice(rng)
     pcm = voice.say(sentence) * np.float32(10 ** rng.uniform(-0.6, 0.1))
@@ -110,7 +110,7 @@ def _say(condition: DictationCondition, rng: random.Random, intent: Intent) -> U
 
 
 async def dictate(channel: grpc.aio.Channel, utterances: list[Utterance], seed: int) -> list[str]:
-    """What is written down for each utterance, sent in chunks of a quarter second."""
+    """Return what is written down for each utterance, sent in chunks of a quarter second."""
     session = UnitByUnit(channel)
     await session.open(pb.SessionConfig(mode=pb.SESSION_MODE_TRANSCRIBE, seed=seed))
     texts = []

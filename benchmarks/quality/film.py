@@ -39,7 +39,7 @@ class Film:
         self._last = b""
 
     def roll(self, units: int) -> None:
-        """Films until there are `units` units."""
+        """Film until there are `units` units."""
         while len(self.frames) < units:
             count = self._rng.randint(1, self._most) if self._rng.random() < self._share else 0
             self.frames.append(tuple(self._shoot() for _ in range(count)))

@@ -28,10 +28,10 @@ class Measured(Protocol):
         """Its condition."""
 
     def missed(self) -> list[str]:
-        """The bars that it misses, in words."""
+        """Return the bars that it misses, in words."""
 
     def figures(self) -> dict[str, Any]:
-        """The row for a JSON file."""
+        """Return the row for a JSON file."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def right_by_intent(score: Score) -> dict[str, float]:
 
 
 def tables(rows: Sequence[Measured]) -> str:
-    """All tables that there are rows for."""
+    """Return all tables that there are rows for."""
     spoken = [row for row in rows if isinstance(row, Row)]
     chats = [row for row in rows if isinstance(row, ChatRow)]
     dictations = [row for row in rows if isinstance(row, DictationRow)]
@@ -177,7 +177,7 @@ def tables(rows: Sequence[Measured]) -> str:
 
 
 def chat_table(rows: list[ChatRow]) -> str:
-    """A Markdown table of chats."""
+    """Return a Markdown table of chats."""
     lines = ["| condition | questions | exactly right | understood |", "|---|---:|---:|---:|"]
     for row in rows:
         understood = "" if row.score.understood is None else f"{row.score.understood:.3f}"
@@ -186,7 +186,7 @@ def chat_table(rows: list[ChatRow]) -> str:
 
 
 def dictation_table(rows: list[DictationRow]) -> str:
-    """A Markdown table of transcriptions."""
+    """Return a Markdown table of transcriptions."""
     lines = [
         "| condition | utterances | words of the domain | word error rate | outside the domain |",
         "|---|---:|---:|---:|---:|",

@@ -1,4 +1,4 @@
-"""What a session's answers were worth."""
+"""Scores of a session's answers."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -85,13 +85,13 @@ def replies(script: Script, turns: list[Turn]) -> Iterable[tuple[Question, list[
 
 
 def listening_units(script: Script, first: int) -> set[int]:
-    """Units from `first` on in which a perfect model listens."""
+    """Return units from `first` on in which a perfect model listens."""
     speaking = {q.onset + i for q in script.questions for i in range(q.reply_units)}
     return {unit for unit in range(first, script.units) if unit not in speaking}
 
 
 def add(score: Score, script: Script, turns: list[Turn]) -> list[tuple[Question, Turn]]:
-    """Counts one session; returns the exactly right replies, whose sound is still to be judged."""
+    """Count one session; return the exactly right replies, whose sound is still to be judged."""
     right = []
     for question, begun in replies(script, turns):
         tally = score.by_intent[question.exchange.intent]

@@ -76,7 +76,8 @@ def _gap(rng: random.Random, condition: Condition) -> float:
 
 
 def write_script(rng: random.Random, condition: Condition, intents: list[Intent]) -> Script:
-    """A session that asks one question of each intent; in the third minute, after two minutes of others.
+    """Return a session that asks one question of each intent; in the third minute, after two minutes of
+    others.
 
     Where there is a camera, what is before it changes now and then up to the unit in which a reply begins.
     """
@@ -118,7 +119,7 @@ def write_script(rng: random.Random, condition: Condition, intents: list[Intent]
 
 
 def watched(film: Film, rng: random.Random, exchange: Exchange, onset: int) -> Exchange:
-    """Films until the reply has been given; a question about the picture is about the newest at its onset."""
+    """Film until the reply has been given; a question about the picture is about the newest at its onset."""
     if rng.random() < 0.75:
         film.roll(rng.randint(min(len(film.frames), onset), onset))
         film.change()

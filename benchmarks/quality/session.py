@@ -27,7 +27,7 @@ class Streams:
         )
 
     async def open(self, config: pb.SessionConfig) -> pb.SessionReady:
-        """Sends the first message and waits for its answer."""
+        """Send the first message and wait for its answer."""
         await self.prefill.write(pb.PrefillRequest(unit=0, config=config))
         ready: pb.SessionReady = (await self.prefill.read()).ready
         return ready
@@ -52,11 +52,11 @@ class UnitByUnit:
         self._unit = 0
 
     async def open(self, config: pb.SessionConfig) -> None:
-        """Opens the session."""
+        """Open the session."""
         await self._streams.open(config)
 
     async def play(self, request: pb.PrefillRequest) -> Turn:
-        """Runs one unit, whose number is set here; raises if it fails."""
+        """Run one unit, whose number is set here; raise if it fails."""
         self._unit += 1
         request.unit = self._unit
         await self._streams.send(request)
@@ -76,7 +76,7 @@ class UnitByUnit:
         return turn
 
     async def close(self) -> None:
-        """Ends the session."""
+        """End the session."""
         await self._streams.done()
         async for _ in answers(self._streams.finalize):
             pass
@@ -89,7 +89,7 @@ async def answers(call: Any) -> AsyncIterator[Any]:
 
 
 def channel_to(target: str) -> grpc.aio.Channel:
-    """A channel to a worker's own address."""
+    """Return a channel to a worker's own address."""
     return grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS)
 
 

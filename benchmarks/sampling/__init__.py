@@ -1,1 +1,1 @@
-"""What it costs to draw tokens and speech codes, for all sessions at once and for one after another."""
+"""Cost of drawing tokens and speech codes, for all sessions at once and for one after another."""

@@ -1,4 +1,4 @@
-"""What a decision and a speech code cost: `python -m benchmarks.sampling [--short]`.
+"""Cost of a decision and of a speech code: `python -m benchmarks.sampling [--short]`.
 
 For all sessions in one pass, against one session after another, in turn within one run. Prints tables, writes
 them to `results/` and, unless it was short, into `docs/models.md`.

@@ -24,7 +24,7 @@ class Alone:
         self._generator = torch.Generator().manual_seed(self.seed)
 
     def duplex(self, scores: Tensor, settings: DuplexSettings) -> int:
-        """A decision of a duplex unit on scores [vocabulary]."""
+        """Return a decision of a duplex unit on scores [vocabulary]."""
         if not bool(torch.isfinite(scores).all()):
             raise ValueError("These are no numbers.")
         greedy = settings.greedy
@@ -40,7 +40,7 @@ class Alone:
         return self._draw(likely(scores, settings.temperature, settings.top_k, settings.top_p))
 
     def chat(self, scores: Tensor, sampling: Sampling) -> int:
-        """A token of a chat by scores [vocabulary]."""
+        """Return a token of a chat by scores [vocabulary]."""
         if bool(scores.isnan().any()) or not bool(scores.max().isfinite()):
             raise ValueError("These are no numbers.")
         scores = scores.clone()
@@ -63,7 +63,7 @@ class Alone:
 
 
 def penalise(scores: Tensor, ids: Tensor, penalty: float | Tensor) -> None:
-    """Makes ids less likely in place."""
+    """Make ids less likely in place."""
     old = scores[ids]
     scores[ids] = torch.where(old > 0, old / penalty, old * penalty)
 

@@ -1,4 +1,4 @@
-"""How many speech codes a step should have: workload W on a clock that goes by processor time alone."""
+"""The best number of speech codes a step: workload W on a clock that goes by processor time alone."""
 
 import random
 import time

@@ -1,1 +1,1 @@
-"""What tracing costs, and what it shows."""
+"""Cost and output of tracing."""

@@ -1,4 +1,4 @@
-"""What tracing costs and what it shows: `python -m benchmarks.tracing cost|conversation|picture [--short]`.
+"""Cost and output of tracing: `python -m benchmarks.tracing cost|conversation|picture [--short]`.
 
 `cost` prints a table, writes it to `results/` and, unless it was short, into `docs/observability.md`;
 `conversation` holds one and writes its spans to `docs/conversation.json`; `picture` draws them.
@@ -14,7 +14,7 @@ from benchmarks.tracing import conversation, cost, document, timeline
 
 
 def main() -> int:
-    """Does one of the three. Exit code 1 if a goal is missed."""
+    """Do one of the three. Exit code 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", choices=("cost", "conversation", "picture"))
     parser.add_argument("--short", action="store_true", help="cost: fewer and shorter windows")

@@ -46,7 +46,7 @@ class Collector:
                 self.wfile.write(answer)
 
             def log_message(self, *_: Any) -> None:
-                """Keeps standard error for what is wrong."""
+                """Keep standard error for what is wrong."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="collector", daemon=True)
@@ -84,7 +84,7 @@ class Collector:
 
 
 def main() -> None:
-    """Collects until its standard input ends."""
+    """Collect until its standard input ends."""
     with Collector() as collector:
         print(f"ready on {collector.endpoint}", flush=True)
         for _ in sys.stdin:

@@ -26,7 +26,7 @@ _IDS: Final = ("traceId", "spanId", "parentSpanId")
 
 
 def record(recording: Path = RECORDING) -> dict[str, Any]:
-    """Holds the conversation and returns its spans."""
+    """Hold the conversation and return its spans."""
     with Collector() as collector:
         variables = sampled(collector.endpoint, 1)
         quiet = ("--log-level", "warning")

@@ -107,7 +107,7 @@ def settings(*, without_telemetry: bool) -> list[Setting]:
 
 
 async def window(pair: Pair, setting: Setting, sessions: int, seconds: float) -> Window | None:
-    """Lets `sessions` speak for so long; None if too few units were answered to call it real time."""
+    """Let `sessions` speak for so long; None if too few units were answered to call it real time."""
     crowd = Crowd(pair.adapter.port)
     await crowd.fill(sessions)
     crowd.active = sessions
@@ -195,12 +195,12 @@ async def compare_with_model(chosen: Sequence[Setting], sessions: int, windows: 
 
 
 def ratios(chosen: Sequence[Setting], name: str) -> list[float]:
-    """What a unit costs of what it costs without tracing, in each window."""
+    """Return what a unit costs of what it costs without tracing, in each window."""
     return [own.both_us / base.both_us for own, base in _pairs(chosen, name)]
 
 
 def ratio(chosen: Sequence[Setting], name: str) -> float:
-    """The median of them."""
+    """Return the median of them."""
     return statistics.median(ratios(chosen, name))
 
 
@@ -226,7 +226,7 @@ def _pairs(chosen: Sequence[Setting], name: str) -> list[tuple[Window, Window]]:
 
 
 def rows(behind: str, chosen: Sequence[Setting]) -> list[tuple[object, ...]]:
-    """The table: one line for each setting."""
+    """Return the table: one line for each setting."""
     lines: list[tuple[object, ...]] = []
     for setting in chosen:
         found = ratios(chosen, setting.name)

@@ -13,7 +13,7 @@ END: Final = "<!-- end of cost -->"
 
 
 def write() -> None:
-    """Writes the section anew."""
+    """Write the section anew."""
     text = DOCUMENT.read_text()
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)

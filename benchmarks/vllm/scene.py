@@ -1,4 +1,4 @@
-"""What both engines are asked, and what they answer: lines of JSON, of the standard library alone.
+"""Questions to both engines and their answers: lines of JSON, of the standard library alone.
 
 An engine runs as a process, `python -m benchmarks.vllm.ours|theirs FOLDER DTYPE`. It prints `ready`, then
 answers each line by one: a scene by its figures.
@@ -38,7 +38,7 @@ class Figures:
 
 
 def ids(count: int, seed: int) -> list[int]:
-    """Tokens, the same in both processes."""
+    """Return tokens, the same in both processes."""
     return [(seed * 7919 + i * 104_729) % (VOCABULARY - 512) + 256 for i in range(count)]
 
 
@@ -71,7 +71,7 @@ def stream(engine: Engine, seconds: int) -> Figures:
 
 
 def serve(engine: Engine) -> None:
-    """Answers standard input until it ends."""
+    """Answer standard input until it ends."""
     print(READY, flush=True)
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
@@ -80,6 +80,6 @@ def serve(engine: Engine) -> None:
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """The value that so large a share of them does not exceed."""
+    """Return the value that so large a share of them does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]

@@ -43,7 +43,6 @@ class Theirs:
             self.chats([ids(8, caller) for caller in range(callers)], 4)
 
     def chats(self, prompts: Sequence[list[int]], most: int) -> list[list[int]]:
-        """See `Engine`."""
         names = [self._add(prompt, most) for prompt in prompts]
         said: dict[str, list[int]] = {}
         while len(said) < len(names):
@@ -51,7 +50,6 @@ class Theirs:
         return [said[name] for name in names]
 
     def streams(self, seconds: int) -> list[float]:
-        """See `Engine`."""
         contexts: list[list[int]] = [[] for _ in range(STREAMS)]
         begin, latencies = time.monotonic() + 0.1, []
         asked: dict[str, tuple[int, float]] = {}
@@ -83,7 +81,7 @@ class Theirs:
         return str(self._count)
 
     def _step(self) -> dict[str, list[int]]:
-        """What is finished after one step."""
+        """Return what is finished after one step."""
         return {
             it.request_id.partition("-")[0]: list(it.outputs[0].token_ids)
             for it in self._engine.step()

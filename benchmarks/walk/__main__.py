@@ -46,7 +46,7 @@ SAVE_S: Final = 30.0
 
 
 def walk() -> dict[Kind, list[Leg]]:
-    """Sends the question and follows its units."""
+    """Send the question and follows its units."""
     seconds, last = script(read_wav(QUESTION))
     said = [seconds[-1]] * QUIET_BEFORE + seconds[: last + 1 + QUIET_AFTER]
     with TemporaryDirectory(prefix="antiphon-walk-") as folder:
@@ -71,7 +71,7 @@ def walk() -> dict[Kind, list[Leg]]:
 
 
 def noted(process: Process, file: Path) -> list[Call]:
-    """What was called in a process until now. Raises `TimeoutError`."""
+    """Return what was called in a process until now. Raises `TimeoutError`."""
     os.kill(process.pid, signal.SIGUSR1)
     deadline = time.monotonic() + SAVE_S
     while not file.exists():
@@ -84,7 +84,7 @@ def noted(process: Process, file: Path) -> list[Call]:
 def legs(
     units: Sequence[Unit], idle: Sequence[Span], adapter: Sequence[Call], worker: Sequence[Call]
 ) -> dict[Kind, list[Leg]]:
-    """The parts of the way for each kind of unit."""
+    """Return the parts of the way for each kind of unit."""
     found = {}
     for kind in Kind:
         chosen = [unit for unit in units if unit.kind is kind]
@@ -99,7 +99,7 @@ def legs(
 
 
 def main() -> int:
-    """Runs from the command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.walk", description="The way of a unit.")
     parser.add_argument("--document", action="store_true", help="write docs/unit.md, too")
     given = parser.parse_args()

@@ -33,7 +33,7 @@ class Unit:
 
 
 async def converse(url: str, seconds: list[str], silent_s: float) -> list[Unit]:
-    """Says `seconds` (base64 of float32 mono at 16 kHz), one a second, then nothing for so long.
+    """Say `seconds` (base64 of float32 mono at 16 kHz), one a second, then nothing for so long.
 
     Returns the units that came of it. Turns begin and end with more events than others, so units count whose
     neighbours are of their kind.

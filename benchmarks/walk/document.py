@@ -33,7 +33,7 @@ class Leg(NamedTuple):
 
 
 def section(found: Mapping[Kind, Sequence[Leg]]) -> str:
-    """The ways in Markdown."""
+    """Return the ways in Markdown."""
     lines: list[str] = []
     for kind, legs in found.items():
         lines += [f"### A {kind} unit", ""]
@@ -45,7 +45,7 @@ def section(found: Mapping[Kind, Sequence[Leg]]) -> str:
 
 
 def write(found: Mapping[Kind, Sequence[Leg]], document: Path = DOCUMENT) -> None:
-    """Puts them between the marks of the page. Raises `ValueError` if it has none."""
+    """Put them between the marks of the page. Raises `ValueError` if it has none."""
     text, count = _SECTION.subn(lambda mark: f"{mark[1]}{section(found)}{mark[2]}", document.read_text())
     if count != 1:
         raise ValueError(f"{document} has no place for the way of a unit")

@@ -57,7 +57,7 @@ class Recorder:
         self._depths[thread] = depth + 1
 
     def _goes_on(self, frame: FrameType) -> bool:
-        """Whether a coroutine is not called but goes on where it waited."""
+        """Return whether a coroutine is not called but goes on where it waited."""
         code = frame.f_code
         if not code.co_flags & CO_COROUTINE:
             return False
@@ -68,14 +68,14 @@ class Recorder:
         return frame.f_lasti > start
 
     def module(self, code: CodeType) -> str:
-        """Where a function stands, if it is one of ours."""
+        """Return where a function stands, if it is one of ours."""
         known = self._modules.get(code)
         if known is None:
             known = self._modules[code] = _module(code.co_filename)
         return known
 
     def save(self, file: Path) -> None:
-        """Writes what was noted."""
+        """Write what was noted."""
         rows = [
             (at, thread, is_root, self.module(code), code.co_qualname)
             for at, thread, is_root, code in self.calls
@@ -96,7 +96,7 @@ def _module(filename: str) -> str:
 
 
 def main() -> None:
-    """Runs from the command line."""
+    """Run from the command line."""
     file, module, *arguments = sys.argv[1:]
     recorder = Recorder()
     signal.signal(signal.SIGUSR1, lambda *_: recorder.save(Path(file)))

@@ -1,4 +1,4 @@
-"""What the calls of a process say of the way of units through it."""
+"""The way of units through a process, read from its calls."""
 
 import json
 from collections import Counter
@@ -49,7 +49,7 @@ class Way:
 
 
 def read(file: Path) -> list[Call]:
-    """What `traced` has written."""
+    """Return what `traced` has written."""
     return [Call(*row) for row in json.loads(file.read_text())]
 
 
@@ -59,7 +59,7 @@ def span(unit: Unit) -> Span:
 
 
 def caused(calls: Sequence[Call], units: Sequence[Unit], idle: Sequence[Span]) -> list[list[Call]]:
-    """What was called on behalf of each unit.
+    """Return what was called on behalf of each unit.
 
     Clocks, probes and what asks a worker how it is run all the time: turns of a thread in which nothing is
     called but what is also called while nobody talks to the process, in the spans of `idle`, are left out.
@@ -97,7 +97,7 @@ def parted(calls: Sequence[Call], answer: str) -> tuple[list[Call], list[Call]]:
 
 
 def way(units: Sequence[Sequence[Call]]) -> Way:
-    """The way that most of these units have gone."""
+    """Return the way that most of these units have gone."""
     passed = Counter(module for unit in units for module in {call.module for call in unit})
     usual = {module for module, count in passed.items() if count >= USUAL * len(units)}
     firsts: dict[str, float] = {}

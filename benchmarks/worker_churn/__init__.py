@@ -1,1 +1,1 @@
-"""How a worker's memory grows with the sessions and units it has served."""
+"""Growth of a worker's memory with the sessions and units it has served."""

@@ -52,7 +52,7 @@ def running(name: str, socket: Path) -> Iterator[int]:
 
 
 def main() -> None:
-    """Measures and prints; see the module."""
+    """Measure and print; see the module."""
     parser = argparse.ArgumentParser(description="How a worker's memory grows with the sessions it served.")
     parser.add_argument("--worker", choices=WORKERS, action="append", help="only this one")
     parser.add_argument("--sessions", type=int, default=3000)

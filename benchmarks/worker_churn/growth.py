@@ -65,7 +65,7 @@ async def churn(socket: Path, count: int) -> None:
 
 
 async def measure(pid: int, socket: Path, sessions: int, every: int) -> list[Point]:
-    """A point after every `every` sessions."""
+    """Return a point after every `every` sessions."""
     await churn(socket, WARM_UP)
     points = [Point(0, rss_kib(pid), 0.0)]
     while points[-1].count < sessions:
@@ -75,7 +75,7 @@ async def measure(pid: int, socket: Path, sessions: int, every: int) -> list[Poi
 
 
 async def measure_units(pid: int, socket: Path, units: int, every: int) -> list[Point]:
-    """A point after every `every` units of one session, which says and hears something all the time.
+    """Return a point after every `every` units of one session, which says and hears something all the time.
 
     Units follow one another as fast as they are answered; the first `every` fill context and arenas.
     """

@@ -1,1 +1,1 @@
-"""What the service asks of an engine and what it is told: plain data, no torch, no gRPC."""
+"""The engine's interface towards the service: plain data, no torch, no gRPC."""

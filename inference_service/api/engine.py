@@ -1,4 +1,4 @@
-"""What an engine offers, and the events that it tells its callers.
+"""The interface of an engine, and its events.
 
 Calls may be made from any thread and return at once. Events come back on the thread of the
 `deliver` function that the engine was started with (the serving event loop), in order for each
@@ -63,7 +63,7 @@ class UnitTimings:
 
 
 class End(Enum):
-    """How a unit ended."""
+    """The ends of a unit."""
 
     LISTEN = auto()
     CHUNK = auto()
@@ -247,7 +247,7 @@ OnTicks = Callable[[Sequence[Ticked]], None]
 
 @dataclass(frozen=True)
 class Occupancy:
-    """What the sessions hold at the moment."""
+    """Memory and slots that the sessions hold at the moment."""
 
     kv_tokens: int
     """Tokens in the contexts of all sessions."""
@@ -281,7 +281,7 @@ class EngineInfo:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a loaded model is and needs. Rates are 0 for a model without audio."""
+    """Description and needs of a loaded model. Rates are 0 for a model without audio."""
 
     name: str
     context_limit: int
@@ -344,14 +344,14 @@ class EngineSession(Protocol):
     """One session inside the engine."""
 
     def prefill(self, unit: int, content: Content) -> None:
-        """Takes the input of one unit, of the session's own mode.
+        """Take the input of one unit, of the session's own mode.
 
         At most one unit of duplex audio, which is padded if it is shorter, after its pictures. A picture that
         cannot be read fails the unit (IMAGE_INVALID), as does what does not fit the context (INPUT_TOO_LONG).
         """
 
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
-        """Decides and speaks for a prefilled unit."""
+        """Decide and speak for a prefilled unit."""
 
     def reject(self, unit: int, failure: Failure) -> None:
         """Instead of `generate`, whose settings cannot be used: the unit ends FAILED without a word.
@@ -360,23 +360,23 @@ class EngineSession(Protocol):
         """
 
     def finalize(self, unit: int, *, keep_last_token: bool = False) -> None:
-        """Closes a generated unit. A stream lets its last sampled token go, unless it is to be kept."""
+        """Close a generated unit. A stream lets its last sampled token go, unless it is to be kept."""
 
     def cancel(self, unit: int) -> None:
-        """Overtakes everything: units up to and including `unit` end CANCELLED, heard but not spoken.
+        """Overtake everything: units up to and including `unit` end CANCELLED, heard but not spoken.
 
         It holds for units that come later too.
         """
 
     def rewind(self, unit: int, heard_samples: int | None) -> None:
-        """Takes back what a duplex session said after so many samples of `unit`, None for all of them.
+        """Take back what a duplex session said after so many samples of `unit`, None for all of them.
 
         `unit` is finalised. It acts between the units with an order to generate and the first one without,
         and is answered by `Rewound`.
         """
 
     def close(self) -> None:
-        """Drops whatever is pending and releases everything; answered by `Closed`. Idempotent."""
+        """Drop whatever is pending and release everything; answered by `Closed`. Idempotent."""
 
 
 class Engine(Protocol):
@@ -391,21 +391,21 @@ class Engine(Protocol):
         """How many sessions fit at once."""
 
     def watch(self, on_ticks: OnTicks) -> None:
-        """Tells `on_ticks` too of every tick from now on."""
+        """Tell `on_ticks` too of every tick from now on."""
 
     def occupancy(self) -> Occupancy:
-        """How full it is now."""
+        """Return how full it is now."""
 
     @property
     def busy_since(self) -> float | None:
         """When, on its monotonic clock, its thread began the step that it is at; None while it waits."""
 
     def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> EngineSession:
-        """Starts a session in a slot, from 0 to `slots` - 1; `Ready` or `SessionFailed` follows.
+        """Start a session in a slot, from 0 to `slots` - 1; `Ready` or `SessionFailed` follows.
 
         The slots are the caller's: it gives one away again only after the `Closed` of the session before. If
         this raises, there is no session and nothing is in the slot.
         """
 
     def stop(self) -> None:
-        """Ends the engine's thread and waits for it; no event comes after. Idempotent."""
+        """End the engine's thread and wait for it; no event comes after. Idempotent."""

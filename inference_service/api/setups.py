@@ -1,4 +1,4 @@
-"""What a session is, what its units bring, and how its tokens are drawn."""
+"""Settings of a session, input of its units, and sampling of its tokens."""
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -34,7 +34,7 @@ class DuplexSettings:
 
 
 class WindowMode(Enum):
-    """What happens when a session's context grows beyond its window."""
+    """Behaviour of a context that grows beyond its window."""
 
     OFF = auto()
     BASIC = auto()
@@ -88,7 +88,7 @@ KEEP_ALL = 2**31 - 1
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the tokens of a chat or of a token stream are drawn.
+    """Sampling options of a chat or a token stream.
 
     `max_new_tokens` counts per unit, the token that ends it included. `length_penalty` divides the score of
     the end-of-sequence token if that is positive, and multiplies it otherwise: above 1 answers get longer.
@@ -128,7 +128,7 @@ MODELS_VOICE = VoiceReference()
 
 
 class _Kind:
-    """What is so of all sessions of one kind."""
+    """Settings that all sessions of one kind share."""
 
     is_duplex: ClassVar[bool] = False
     """Whether its units are seconds of a conversation."""
@@ -216,7 +216,7 @@ SessionSetup = DuplexSetup | ChatSetup | TokensSetup | TranscribeSetup
 
 
 class TextPurpose(Enum):
-    """What a text for a model that is listening is for; the value is the name in a request."""
+    """The purpose of a text for a model that is listening; the value is the name in a request."""
 
     INSTRUCTIONS = "instructions"
     THINKING = "thinking"
@@ -249,7 +249,7 @@ class UnitRecord:
 
 @dataclass(frozen=True)
 class UnitInput:
-    """Of one duplex unit: float32 mono audio at the input rate, and encoded pictures, oldest first."""
+    """Input of one duplex unit: float32 mono audio at the input rate, and encoded pictures, oldest first."""
 
     pcm: NDArray[np.float32] | None
     """None for a unit of pictures alone."""
@@ -295,7 +295,7 @@ class Tool:
 
 
 class ToolMode(Enum):
-    """Whether a model calls tools."""
+    """Modes of tool calls."""
 
     AUTO = auto()
     NONE = auto()
@@ -304,7 +304,7 @@ class ToolMode(Enum):
 
 @dataclass(frozen=True)
 class Tools:
-    """What a model may call in one answer."""
+    """Tools that a model may call in one answer."""
 
     offered: tuple[Tool, ...] = ()
     mode: ToolMode = ToolMode.AUTO
@@ -393,12 +393,12 @@ class UnitOverrides:
     seed: int | None = None
 
     def sampling(self, session: Sampling) -> Sampling:
-        """A session's sampling with these on top (the seed is the sampler's affair)."""
+        """Return a session's sampling with these on top (the seed is the sampler's affair)."""
         changes = {name: value for name, value in vars(self).items() if name != "seed" and value is not None}
         return replace(session, **changes)
 
     def apply(self, settings: DuplexSettings) -> DuplexSettings:
-        """The session's settings with these on top (the seed is the sampler's affair)."""
+        """Return the session's settings with these on top (the seed is the sampler's affair)."""
         changes = {
             "max_new_speak_tokens_per_chunk": self.max_new_tokens,
             "temperature": self.temperature,

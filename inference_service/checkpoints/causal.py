@@ -76,7 +76,7 @@ def read_folder(folder: Path) -> CausalFolder:
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype) -> CausalCheckpoint:
-    """A model ready to run on `device`. Raises `CheckpointError`."""
+    """Return a model ready to run on `device`. Raises `CheckpointError`."""
     raw, about = read_json(folder, "config.json"), read_folder(folder)
     model = pack_linears(_model(folder, dtype).to(device).eval())
     rows = model.get_input_embeddings().weight.shape[0]
@@ -97,7 +97,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> CausalCheckp
 
 
 def read_config(folder: Path) -> PretrainedConfig:
-    """The configuration of the decoder alone. Raises `CheckpointError`."""
+    """Return the configuration of the decoder alone. Raises `CheckpointError`."""
     try:
         config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the library raises no narrower type
@@ -152,7 +152,8 @@ def _generation(folder: Path) -> dict[str, Any]:
 def _ends(
     generation: dict[str, Any], raw: dict[str, Any], tokenizer: PreTrainedTokenizerFast
 ) -> frozenset[int]:
-    """From the first that names any: `generation_config.json`, `config.json`, the tokenizer."""
+    """Return the end tokens of the first file that names any: `generation_config.json`, `config.json`, the
+    tokenizer."""
     for named in (generation.get("eos_token_id"), raw.get("eos_token_id"), tokenizer.eos_token_id):
         if named is not None:
             return frozenset(named if isinstance(named, list) else [named])
@@ -167,7 +168,7 @@ def _context_limit(model: PreTrainedModel) -> int:
 
 
 def _sampling(generation: dict[str, Any]) -> Sampling:
-    """The model's own way of sampling, where its values are ones that a session may have."""
+    """Return the model's own way of sampling, where its values are ones that a session may have."""
     ranges = sampling_ranges(1)
     values = {
         name: value

@@ -1,4 +1,4 @@
-"""What checkpoint folders of all families hold: JSON objects and tensors, read without importing a model."""
+"""Common files of checkpoint folders: JSON objects and tensors, read without importing a model."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from inference_service.models.errors import CheckpointError
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """A JSON object of the checkpoint."""
+    """Return a JSON object of the checkpoint."""
     try:
         data = json.loads((folder / name).read_text())
     except FileNotFoundError:
@@ -25,7 +25,7 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of `model.safetensors`."""
+    """Return every tensor of `model.safetensors`."""
     path = folder / "model.safetensors"
     if not path.is_file():
         raise CheckpointError(f"{folder} has no model.safetensors. Weights are read as safetensors only.")

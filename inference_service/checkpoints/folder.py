@@ -18,7 +18,7 @@ from inference_service.models.tokenizer import Tokenizer
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Puts tensors into a module by name, in the module's own dtype; none may be missing or left over."""
+    """Put tensors into a module by name, in the module's own dtype; none may be missing or left over."""
     own = module.state_dict()
     given = {own[name].data_ptr() for name in tensors if name in own}
     # A tied tensor is stored once, under one of its names.
@@ -44,7 +44,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def load_duplex(folder: Path, device: torch.device) -> tuple[DuplexModel, Tokenizer, ModelConfig]:
-    """A model ready to run in float32 on `device`, its tokenizer and its configuration."""
+    """Return a model ready to run in float32 on `device`, its tokenizer and its configuration."""
     config = parse_config(read_json(folder, "config.json"))
     tokenizer = Tokenizer.load(folder)
     if tokenizer.size > config.language.vocab_size:

@@ -13,7 +13,8 @@ _TIMEOUT_S = 10.0
 
 
 def model_name(folder: Path) -> str:
-    """What the checkpoint in a folder is called: as on the hub if it was downloaded, else as its folder."""
+    """Return what the checkpoint in a folder is called: as on the hub if it was downloaded, else as its
+    folder."""
     folder = folder.resolve()
     if folder.parent.name == "snapshots":
         return folder.parent.parent.name.rpartition("--")[2]
@@ -21,7 +22,7 @@ def model_name(folder: Path) -> str:
 
 
 def fetch(name: str) -> Path:
-    """The folder with the checkpoint `owner/name`: from the hub, or as it was downloaded before.
+    """Return the folder with the checkpoint `owner/name`: from the hub, or as it was downloaded before.
 
     Raises `CheckpointError` if there is no such checkpoint or no hub.
     """

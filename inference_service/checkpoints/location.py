@@ -1,4 +1,4 @@
-"""Where a checkpoint is: known before anything heavy is loaded."""
+"""The location of a checkpoint: known before anything heavy is loaded."""
 
 import re
 from pathlib import Path
@@ -12,12 +12,13 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def is_hub_name(name_or_path: str) -> bool:
-    """Whether it reads as the hub's `owner/name`."""
+    """Return whether it reads as the hub's `owner/name`."""
     return _HUB_NAME.fullmatch(name_or_path) is not None
 
 
 def find(name_or_path: str) -> Path:
-    """The folder of a shipped checkpoint, of a path, or of a name on the hub; raises `CheckpointError`."""
+    """Return the folder of a shipped checkpoint, of a path, or of a name on the hub; raises
+    `CheckpointError`."""
     folder = locate(name_or_path)
     if folder is None:
         from inference_service.checkpoints import hub  # a library that who names a folder need not wait for
@@ -27,7 +28,8 @@ def find(name_or_path: str) -> Path:
 
 
 def locate(name_or_path: str) -> Path | None:
-    """The folder of a shipped checkpoint or of a path; None for the hub's `owner/name`, which has none yet.
+    """Return the folder of a shipped checkpoint or of a path; None for the hub's `owner/name`, which has none
+    yet.
 
     Raises `CheckpointError` for what is none of them.
     """

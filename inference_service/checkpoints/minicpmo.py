@@ -51,7 +51,7 @@ class MiniCPMOCheckpoint:
 
 
 def read_minicpmo(folder: Path) -> MiniCPMOConfig:
-    """The configuration alone. Raises `CheckpointError`."""
+    """Return the configuration alone. Raises `CheckpointError`."""
     missing = [name for name in _FILES if not (folder / name).is_file()]
     if missing:
         raise CheckpointError(f"{folder} lacks {listed(missing)}. Download the whole checkpoint into it.")
@@ -65,7 +65,8 @@ def read_minicpmo(folder: Path) -> MiniCPMOConfig:
 def load_minicpmo(
     folder: Path, device: torch.device, dtype: torch.dtype, *, speech: bool = True
 ) -> MiniCPMOCheckpoint:
-    """The checkpoint in `folder`, on `device`, its weights in `dtype`; without `speech` it has no voice.
+    """Return the checkpoint in `folder`, on `device`, its weights in `dtype`; without `speech` it has no
+    voice.
 
     Shows its progress on stderr if that is a terminal. Raises `CheckpointError`.
     """
@@ -95,7 +96,7 @@ def _bad_token_ids(folder: Path, vocabulary: int) -> tuple[int, ...]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights. Raises `CheckpointError` if any is not there."""
+    """Return the files that hold the weights. Raises `CheckpointError` if any is not there."""
     if not (folder / INDEX).is_file():
         if not (folder / WHOLE).is_file():
             raise CheckpointError(_no_weights(folder))

@@ -87,7 +87,8 @@ class Tagged:
 
 
 def read_config(folder: Path, vocoder: Mapping[str, Tensor]) -> Token2WavConfig:
-    """The typed form of the YAML; the sizes of HiFT are those of its weights. Raises `CheckpointError`."""
+    """Return the typed form of the YAML; the sizes of HiFT are those of its weights. Raises
+    `CheckpointError`."""
     flow = _Section(folder / FLOW_YAML, _FLOW_KINDS, _FLOW_FIXED)
     is_causal = (folder / CAUSAL_YAML).is_file()
     if is_causal:
@@ -165,7 +166,7 @@ class _Section:
             self._fields[name] = value
 
     def fix(self, fixed: dict[str, Any]) -> None:
-        """Refuses a field that is given and has another value."""
+        """Refuse a field that is given and have another value."""
         for name, value in fixed.items():
             if self._fields.get(name, value) != value:
                 raise CheckpointError(
@@ -174,14 +175,14 @@ class _Section:
                 )
 
     def size(self, name: str) -> int:
-        """A whole number of 1 or more."""
+        """Return a whole number of 1 or more."""
         value = self._fields.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise CheckpointError(f"{self._path}: {name} must be a whole number of 1 or more, not {value!r}.")
         return value
 
     def number(self, name: str) -> float:
-        """A number of 0 or more."""
+        """Return a number of 0 or more."""
         value = self._fields.get(name)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e6:
             raise CheckpointError(f"{self._path}: {name} must be a number of 0 or more, not {value!r}.")
@@ -189,7 +190,7 @@ class _Section:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The file as plain data: what names code becomes `Tagged`, `!ref <name>` the value of `name`.
+    """Return the file as plain data: what names code becomes `Tagged`, `!ref <name>` the value of `name`.
 
     Tags of other kinds are refused, as are aliases. Raises `CheckpointError`.
     """
@@ -211,7 +212,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _check_shape(raw: bytes, path: Path) -> None:
-    """Nothing in it may make its reader slow, or larger than the file."""
+    """Refuse content that would make its reader slow, or larger than the file."""
     depth = 0
     for event in yaml.parse(raw, Loader=yaml.SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -264,7 +265,7 @@ def _resolved(value: Any, root: dict[str, Any]) -> Any:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a `.pt` file, by PyTorch's reader that runs no code. Raises `CheckpointError`."""
+    """Return the tensors of a `.pt` file, by PyTorch's reader that runs no code. Raises `CheckpointError`."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:

@@ -41,7 +41,7 @@ def load(
     cache_dtype: torch.dtype | None = None,
     reference_quirks: bool = False,
 ) -> Token2Wav:
-    """The converted vocoder in `folder`, ready on `device`; for the options see `Token2Wav`.
+    """Return the converted vocoder in `folder`, ready on `device`; for the options see `Token2Wav`.
 
     Raises `CheckpointError`.
     """
@@ -86,7 +86,7 @@ def require_fitting(folder: Path) -> None:
 
 
 def read_vocoder_config(folder: Path) -> Token2WavConfig:
-    """The typed `config.json` of a converted vocoder. Raises `CheckpointError`."""
+    """Return the typed `config.json` of a converted vocoder. Raises `CheckpointError`."""
     raw = read_json(folder, CONFIG)
     kind = raw.pop("model_type", None)
     if kind != MODEL_TYPE:
@@ -112,12 +112,12 @@ def read_vocoder_config(folder: Path) -> Token2WavConfig:
 
 
 def as_json(config: Token2WavConfig) -> dict[str, Any]:
-    """What `read_vocoder_config` reads."""
+    """Return what `read_vocoder_config` reads."""
     return {"model_type": MODEL_TYPE, **dataclasses.asdict(config)}
 
 
 def check_sizes(config: Token2WavConfig, path: Path) -> None:
-    """Raises `CheckpointError` if sizes contradict one another; `path` is where they come from."""
+    """Raise `CheckpointError` if sizes contradict one another; `path` is where they come from."""
     encoder = config.encoder
     if encoder.width % (2 * encoder.heads):
         raise CheckpointError(
@@ -129,7 +129,7 @@ def check_sizes(config: Token2WavConfig, path: Path) -> None:
 
 
 def wanted_tensors(config: Token2WavConfig) -> dict[str, Tensor]:
-    """The names, shapes and dtypes of the weights, on the device "meta"."""
+    """Return the names, shapes and dtypes of the weights, on the device "meta"."""
     with torch.device("meta"):
         noise = SourceNoise(torch.zeros(1, config.vocoder.harmonics + 1), 1)
         model = Token2Wav(config, noise=torch.zeros(MELS, 0), source_noise=noise)
@@ -137,7 +137,7 @@ def wanted_tensors(config: Token2WavConfig) -> dict[str, Tensor]:
 
 
 def check_tensors(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Raises `CheckpointError` that lists tensors which are missing, left over, or of another shape."""
+    """Raise `CheckpointError` that lists tensors which are missing, left over, or of another shape."""
     missing = sorted(set(wanted) - set(tensors))
     extra = sorted(set(tensors) - set(wanted))
     wrong = [
@@ -162,7 +162,7 @@ def _part(kind: type[Part], raw: Any, path: Path) -> Part:
 
 
 def _number(kind: type, value: Any, name: str, path: Path) -> Any:
-    """Of the type that the configuration has there: a flag, a size of 1 or more, or a number."""
+    """Convert to the type that the configuration has there: a flag, a size of 1 or more, or a number."""
     if kind is bool:
         expected, fits = "true or false", isinstance(value, bool)
     elif kind is int:

@@ -46,7 +46,7 @@ class Recording:
 
 
 def convert(source: Path, target: Path, voices: Mapping[str, Recording]) -> Token2WavConfig:
-    """Writes the folder `target` from the published files in `source`, with `voices` by their ids.
+    """Write the folder `target` from the published files in `source`, with `voices` by their ids.
 
     Pickles are read without running anything in them, and YAML as data. `target` appears whole or not at all.
     Raises `CheckpointError`, or `VoiceError` for a recording.

@@ -63,7 +63,7 @@ class VoiceReader:
         self._lock = threading.Lock()
 
     def read(self, pcm: NDArray[np.float32], rate_hz: int = HEARD_HZ, salt: bytes = b"") -> VoicePrompt:
-        """The voice of a mono recording, float32 [samples] in [-1, 1].
+        """Return the voice of a mono recording, float32 [samples] in [-1, 1].
 
         Only its first `longest_s` seconds are used. The result is remembered for callers with the same
         `salt`. Raises `VoiceError`, which says what to give instead.
@@ -145,7 +145,7 @@ def _session(path: Path, inputs: int) -> "InferenceSession":
 
 
 def _run(session: "InferenceSession", name: str, *inputs: NDArray[Any]) -> NDArray[Any]:
-    """The first output, flat."""
+    """Return the first output, flat."""
     names = [it.name for it in session.get_inputs()]
     try:
         outputs = session.run(None, dict(zip(names, inputs, strict=True)))
@@ -159,14 +159,14 @@ def _are_tokens(tokens: NDArray[Any], config: Token2WavConfig) -> bool:
 
 
 def save_voice(folder: Path, name: str, prompt: VoicePrompt) -> None:
-    """Registers a voice under the id `name` in a converted vocoder's folder."""
+    """Register a voice under the id `name` in a converted vocoder's folder."""
     (folder / _FOLDER).mkdir(exist_ok=True)
     tensors = {"tokens": prompt.tokens, "mel": prompt.mel.contiguous(), "speaker": prompt.speaker}
     save_file(tensors, folder / _FOLDER / f"{name}.safetensors")
 
 
 def load_voices(folder: Path, config: Token2WavConfig) -> dict[str, VoicePrompt]:
-    """The registered voices by their ids; `DEFAULT_VOICE` is one of them unless none was converted.
+    """Load the registered voices by id; `DEFAULT_VOICE` is one of them unless none was converted.
 
     Needs no onnxruntime. Raises `CheckpointError` naming the file at fault.
     """

@@ -32,7 +32,8 @@ class VoxtralCheckpoint:
 
 
 def load(folder: Path, device: torch.device) -> VoxtralCheckpoint:
-    """The checkpoint in `folder`, float32 on a CPU and bfloat16 elsewhere. Raises `CheckpointError`."""
+    """Return the checkpoint in `folder`, float32 on a CPU and bfloat16 elsewhere. Raises
+    `CheckpointError`."""
     raw = read_json(folder, "tekken.json")
     tekken = Tekken(raw)
     features = _features(folder)
@@ -66,7 +67,8 @@ def _features(folder: Path) -> VoxtralRealtimeFeatureExtractor:
 
 
 def _network(folder: Path, dtype: torch.dtype) -> VoxtralRealtimeForConditionalGeneration:
-    """The network with every weight from the folder's safetensors files; none may be missing or left over."""
+    """Return the network with every weight from the folder's safetensors files; none may be missing or left
+    over."""
     try:
         network, report = VoxtralRealtimeForConditionalGeneration.from_pretrained(
             folder, dtype=dtype, local_files_only=True, use_safetensors=True, output_loading_info=True

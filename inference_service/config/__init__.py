@@ -1,1 +1,1 @@
-"""What a session may be configured to be, checked against the model."""
+"""Session configuration, checked against the model."""

@@ -83,7 +83,7 @@ class DuplexReader(ConfigReader):
         return settings, units
 
     def _read_format(self) -> UnitFormat | None:
-        """The format that `chunk_ms` and `sample_rate` ask for; None is the usual one."""
+        """Return the format that `chunk_ms` and `sample_rate` ask for; None is the usual one."""
         known = [self._info.unit_format, *self._info.other_formats]
         left = self._narrowed(known, "chunk_ms", lambda it: round(it.seconds * 1000))
         left = self._narrowed(left, "sample_rate", lambda it: it.sample_rate_hz)
@@ -104,7 +104,7 @@ class DuplexReader(ConfigReader):
         return found
 
     def _add_sampling(self, given: dict[str, Number]) -> None:
-        """Takes from `sampling` what `duplex` leaves open."""
+        """Take from `sampling` what `duplex` leaves open."""
         sampling = self._config.sampling
         for name, value, bad in sampling_values(sampling, "sampling", DUPLEX_SAMPLING_RANGES):
             if bad:

@@ -1,4 +1,4 @@
-"""What the configs of all modes have in common, read field by field."""
+"""The common part of the configs of all modes, read field by field."""
 
 import re
 from abc import ABC, abstractmethod
@@ -35,7 +35,8 @@ class ConfigReader(ABC):
         self.idle_timeout_s: float | None = None
 
     def read(self) -> SessionSetup:
-        """The setup of the session. Raises `VoiceNotFound`, or `ConfigInvalid` listing every bad field."""
+        """Return the setup of the session. Raises `VoiceNotFound`, or `ConfigInvalid` listing every bad
+        field."""
         setup = self._setup(self._read_seed())
         self.max_duration_s = self._read_duration("max_duration")
         idle_timeout_s = self._read_duration("idle_timeout")
@@ -54,7 +55,7 @@ class ConfigReader(ABC):
         return self._config.HasField("seed") or self._config.sampling.HasField("seed")
 
     def effective(self, setup: SessionSetup) -> pb.SessionConfig:
-        """The config as it applies, every value stated."""
+        """Return the config as it applies, every value stated."""
         result = pb.SessionConfig(mode=self._config.mode, model=self._info.name, seed=setup.seed)
         for name, seconds in (("max_duration", self.max_duration_s), ("idle_timeout", self.idle_timeout_s)):
             if seconds is not None:
@@ -64,11 +65,11 @@ class ConfigReader(ABC):
 
     @abstractmethod
     def _setup(self, seed: int) -> SessionSetup:
-        """What the mode makes of the config."""
+        """Return what the mode makes of the config."""
 
     @abstractmethod
     def _state(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
-        """Adds the mode's own values to the effective config."""
+        """Add the mode's own values to the effective config."""
 
     @property
     @abstractmethod
@@ -108,7 +109,7 @@ class ConfigReader(ABC):
             self._refuse("voice.voice_id", "must match [a-z0-9_-]{1,64}")
 
     def _read_voice(self, *, speaks: bool) -> VoiceReference:
-        """The voice of a session that `speaks`, or only hears a reference in its prompt."""
+        """Return the voice of a session that `speaks`, or only hears a reference in its prompt."""
         voice, info = self._config.voice, self._info
         speaks = speaks and self._speaks
         if speaks and info.hears_voices and not info.clones_voices:
@@ -153,9 +154,9 @@ class ConfigReader(ABC):
             self._bad.append(BadField(path, problem))
 
     def _ignore(self, path: str, message: Message) -> None:
-        """Every field that is set in `message` has no effect."""
+        """Note every field that is set in `message` as one without effect."""
         self.ignored += [f"{path}.{field.name}" for field, _ in message.ListFields()]
 
     def _ignore_if_given(self, *names: str) -> None:
-        """Fields of the config itself that have no effect."""
+        """Note the set fields of the config itself that have no effect."""
         self.ignored += [name for name in names if getattr(self._config, name)]

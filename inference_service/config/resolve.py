@@ -32,7 +32,7 @@ READERS: dict[Mode, type[ConfigReader]] = {
 
 @dataclass(frozen=True)
 class SessionPlan:
-    """What a config comes to: how the session runs, and what its caller is told about that."""
+    """The result of a config: how the session runs, and what its caller is told about that."""
 
     setup: SessionSetup
     effective: pb.SessionConfig
@@ -62,7 +62,7 @@ def _shorter(one: float | None, other: float | None) -> float | None:
 
 
 def resolve(config: pb.SessionConfig, info: ModelInfo, draw_seed: Callable[[], int]) -> SessionPlan:
-    """Completes `config` for the model that `info` describes; an unset seed comes from `draw_seed`.
+    """Complete `config` for the model that `info` describes; an unset seed comes from `draw_seed`.
 
     Raises `ModeUnsupported`, `ModelNotFound`, `VoiceNotFound`, or `ConfigInvalid` listing every bad field.
     """
@@ -87,7 +87,7 @@ def resolve(config: pb.SessionConfig, info: ModelInfo, draw_seed: Callable[[], i
 
 
 def modes(info: ModelInfo) -> list[pb.SessionMode]:
-    """What kinds of session the model can hold, as the wire names them."""
+    """Return what kinds of session the model can hold, as the wire names them."""
     return [number for number, mode in MODES.items() if mode in info.modes]
 
 

@@ -16,14 +16,14 @@ SampledSetup = ChatSetup | TokensSetup | TranscribeSetup
 
 
 def sampling_defaults(info: ModelInfo, mode: Mode) -> Sampling:
-    """What an unset field means: the model's value, but speech is written down without chance."""
+    """Return what an unset field means: the model's value, but speech is written down without chance."""
     sampling = info.sampling_defaults
     sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, info.context_limit))
     return replace(sampling, temperature=0.0) if mode is Mode.TRANSCRIBE else sampling
 
 
 class SampledReader(ConfigReader):
-    """What they have in common: sampling, and neither duplex settings nor a window."""
+    """The common part of sampled sessions: sampling, and neither duplex settings nor a window."""
 
     mode: ClassVar[Mode]
     default_idle_timeout_s: float | None = STREAM_IDLE_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""Which values decoding settings may have, and how those of the wire become those of the engine.
+"""Ranges of decoding settings, and their conversion from the wire to the engine.
 
 A value is checked once, against one table for each kind of session.
 """
@@ -39,7 +39,7 @@ class Range:
     above_low: bool = False
 
     def problem(self, value: Number) -> str | None:
-        """What is wrong with `value`; None when nothing is. NaN is outside every range."""
+        """Return what is wrong with `value`; None when nothing is. NaN is outside every range."""
         inside = self.low < value <= self.high if self.above_low else self.low <= value <= self.high
         if inside:
             return None
@@ -85,7 +85,8 @@ DUPLEX_SAMPLING_RANGES = {name: DUPLEX_RANGES[duplex] for name, duplex in SAMPLI
 
 
 def sampling_ranges(most_tokens: int) -> dict[str, Range]:
-    """Fields of `SamplingParams` that hold a number, where a unit may sample `most_tokens`."""
+    """Return the numeric fields of `SamplingParams` and their ranges, where a unit may sample
+    `most_tokens`."""
     return {
         "max_new_tokens": Range(1, most_tokens),
         "temperature": Range(0, 2),
@@ -97,14 +98,14 @@ def sampling_ranges(most_tokens: int) -> dict[str, Range]:
 
 
 def decimal(value: Number) -> Number:
-    """The number its sender wrote: a 32-bit float of the wire read as its shortest decimal."""
+    """Return the number that its sender wrote: a 32-bit float of the wire read as its shortest decimal."""
     return value if isinstance(value, int) else float(str(np.float32(value)))
 
 
 def sampling_values(
     params: common_pb2.SamplingParams, path: str, ranges: Mapping[str, Range]
 ) -> Iterator[tuple[str, Number, BadField | None]]:
-    """The numbers set in `params`: name, value as the engine takes it, and what is wrong with it."""
+    """Yield the numbers set in `params`: name, value as the engine takes it, and what is wrong with it."""
     for name, allowed in ranges.items():
         if params.HasField(name):
             value = decimal(getattr(params, name))
@@ -115,7 +116,7 @@ def sampling_values(
 
 
 def without_meaning_in_duplex(params: common_pb2.SamplingParams) -> list[str]:
-    """The fields set in `params` that a duplex session cannot honour."""
+    """Return the fields set in `params` that a duplex session cannot honour."""
     given = {
         "stop_token_ids": bool(params.stop_token_ids),
         "stop": bool(params.stop),
@@ -127,7 +128,8 @@ def without_meaning_in_duplex(params: common_pb2.SamplingParams) -> list[str]:
 def read_sampling(
     params: common_pb2.SamplingParams, path: str, info: ModelInfo, *, chats: bool
 ) -> tuple[UnitOverrides, list[BadField]]:
-    """What `params` sets for a session that `chats` or streams, and every field that it may not set so."""
+    """Return what `params` sets for a session that `chats` or streams, and every field that it may not set
+    so."""
     ranges = sampling_ranges(MAX_CHAT_TOKENS if chats else info.context_limit)
     values: dict[str, object] = {}
     bad = []
@@ -161,7 +163,7 @@ def _stop_ids_problem(ids: Iterable[int], vocabulary: int) -> str | None:
 
 
 def unknown_id_problem(ids: Iterable[int], vocabulary: int) -> str | None:
-    """What is wrong with ids of which one is not in the vocabulary; None if all are."""
+    """Return what is wrong with ids of which one is not in the vocabulary; None if all are."""
     highest = max(ids, default=-1)
     return f"must be ids below {vocabulary}, not {highest}" if highest >= vocabulary else None
 
@@ -195,7 +197,7 @@ def sampling_params(sampling: Sampling) -> common_pb2.SamplingParams:
 def unit_overrides(
     params: common_pb2.SamplingParams, path: str, setup: SessionSetup, info: ModelInfo
 ) -> UnitOverrides:
-    """What `params` changes for one unit. Raises `UnitRefused` (PARAMS_INVALID) naming a bad field."""
+    """Return what `params` changes for one unit. Raises `UnitRefused` (PARAMS_INVALID) naming a bad field."""
     if setup.is_duplex:
         return _duplex_overrides(params, path)
     overrides, bad = read_sampling(params, path, info, chats=setup.is_chat)

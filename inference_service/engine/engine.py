@@ -48,11 +48,11 @@ class Inbox:
         self._orders: SimpleQueue[Order] = SimpleQueue()
 
     def put(self, order: Order) -> None:
-        """Adds an order; never blocks."""
+        """Add an order; never blocks."""
         self._orders.put(order)
 
     def take(self, wait: bool) -> Order | None:
-        """The next order; None if there is none and `wait` is False. For one thread."""
+        """Return the next order; None if there is none and `wait` is False. For one thread."""
         return self._orders.get() if wait or not self._orders.empty() else None
 
 
@@ -113,7 +113,7 @@ class LiveEngine:
         return live
 
     def _prepare(self, session: Session[Any]) -> None:
-        """Makes ready what a session begins with, beside the engine thread."""
+        """Make ready what a session begins with, beside the engine thread."""
         refusal = None
         try:
             session.preprocessor.begin()
@@ -126,11 +126,11 @@ class LiveEngine:
         self.inbox.put(lambda: self._begin(session, refusal))
 
     def order(self, session: Session[Any], order: Order) -> None:
-        """Has an order followed on the engine's thread; its fault is the session's."""
+        """Have an order followed on the engine's thread; its fault is the session's."""
         self.inbox.put(lambda: self._tick.guard.attempt(session, order))
 
     def close(self, session: Session[Any]) -> None:
-        """Has a session forgotten on the engine's thread."""
+        """Have a session forgotten on the engine's thread."""
         self.inbox.put(lambda: self.release(session))
 
     def stop(self) -> None:
@@ -183,7 +183,7 @@ class LiveEngine:
             session.fail(refusal or _FATAL)
 
     def _wait(self, session: Session[Any]) -> None:
-        """What is prepared of a session waits for others, who are getting on."""
+        """Note progress of a session whose preparation waits for others."""
         now = time.monotonic()
         if not session.may_tell(now):
             return
@@ -193,7 +193,7 @@ class LiveEngine:
             session.tell_progress(now)
 
     def release(self, session: Session[Any]) -> None:
-        """Forgets a session: its caches are emptied before its slot is offered again."""
+        """Forget a session: its caches are emptied before its slot is offered again."""
         if self._sessions.get(session.slot) is session:
             del self._sessions[session.slot]
         else:
@@ -224,7 +224,7 @@ class LiveEngine:
             self._deliver(told)
 
     def _die(self, message: str) -> None:
-        """The device cannot be trusted any more: every session is told, and whoever still comes."""
+        """Fail every session, present and future, because the device cannot be trusted any more."""
         if not self._is_dead:
             self._is_dead = True
             try:
@@ -234,7 +234,7 @@ class LiveEngine:
 
 
 def _taken(sessions: Iterable[Session[Any]], now: float) -> list[tuple[Callable[[Any], None], Any]]:
-    """The events of these sessions, each with where it goes; they have none afterwards."""
+    """Return the events of these sessions, each with where it goes; they have none afterwards."""
     told: list[tuple[Callable[[Any], None], Any]] = []
     for session in sessions:
         if session.events:

@@ -61,7 +61,7 @@ class Guard:
         self._probe = probe
 
     def attempt(self, session: Session[Any], step: Callable[..., T], *given: Any) -> T | None:
-        """What a step of this session alone gives; None if it failed."""
+        """Return what a step of this session alone gives; None if it failed."""
         try:
             return step(*given)
         except Exception as error:
@@ -74,7 +74,8 @@ class Guard:
         step: Callable[[list[S]], object],
         is_pending: Callable[[S], bool] = lambda session: True,
     ) -> None:
-        """A step of all sessions at once; if it fails, of fewer and fewer, until who is to blame fails alone.
+        """Run a step of all sessions at once; if it fails, of halves of them, until the faulty session fails
+        alone.
 
         A step that raises must have left all sessions as they were, but for one that it `blame`s and for
         those that are no longer pending, which have made the step.
@@ -93,13 +94,13 @@ class Guard:
             self.run(half, step, is_pending)
 
     def together(self, sessions: list[S], step: Callable[[list[S]], Sequence[T]]) -> list[tuple[S, T]]:
-        """What a step that changes no session gives for each; see `run`."""
+        """Return what a step that changes no session gives for each; see `run`."""
         given: list[tuple[S, T]] = []
         self.run(sessions, lambda group: given.extend(zip(group, step(group), strict=True)))
         return given
 
     def _culprit(self, sessions: list[S], error: Exception) -> S | None:
-        """The session that is to blame, which is ended; None if it may be any of several."""
+        """Return the session that is to blame, which is ended; None if it may be any of several."""
         if isinstance(error, Blamed):
             culprit = next((session for session in sessions if session is error.session), None)
             if culprit is not None:

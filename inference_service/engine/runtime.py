@@ -15,7 +15,7 @@ from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.draw import Draw
 from inference_service.engine.batch.prefix import shared_names
 from inference_service.engine.batch.sampler import (
-    Sheet,
+    DrawTable,
     choose_beside,
     choose_by_rows,
     choose_together,
@@ -60,7 +60,7 @@ class Runtime:
         return self.language.cache.device
 
     def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> Session[Any]:
-        """A session of one of the model's kinds, in a slot that is clean. Any thread may call this."""
+        """Return a session of one of the model's kinds, in a slot that is clean. Any thread may call this."""
         kind = self.kinds.get(type(setup))
         if kind is None:
             raise TypeError(f"This model takes no {type(setup).__name__}.")
@@ -70,7 +70,7 @@ class Runtime:
 
     @torch.inference_mode()
     def share(self, system_prompts: Iterable[str]) -> None:
-        """Lets sessions of every tenant find the pages of these prompts. Call it before the first session."""
+        """Let sessions of every tenant find the pages of these prompts. Call it before the first session."""
         for prompt in system_prompts:
             for kind in self.kinds.values():
                 for rows in kind.rows_of(prompt):
@@ -81,11 +81,11 @@ class Runtime:
         return session.kind.prepare(session)
 
     def start(self, session: Session[Any]) -> SessionFailed | None:
-        """Begins the session's context; the refusal if its settings do not fit this model."""
+        """Begin the session's context; the refusal if its settings do not fit this model."""
         return session.kind.start(session)
 
     def hear(self, sessions: Sequence[Session[Any]]) -> None:
-        """Hands each session its next unit, in one batch for each kind; see `SessionKind.hear`."""
+        """Hand each session its next unit, in one batch for each kind; see `SessionKind.hear`."""
         groups: dict[SessionKind[Any], list[Session[Any]]] = {}
         for session in sessions:
             groups.setdefault(session.kind, []).append(session)
@@ -93,11 +93,11 @@ class Runtime:
             kind.hear(group)
 
     def see(self, slices: list[Any]) -> list[Tensor]:
-        """Embeddings [n, hidden] of slices of pictures."""
+        """Return embeddings [n, hidden] of slices of pictures."""
         raise RuntimeError("This model has no eye.")
 
     def speak(self, sessions: Sequence[Session[Any]]) -> None:
-        """One step of speech for those in stage SPEAK; what has been heard of raising holds here too."""
+        """Run one step of speech for the sessions in stage SPEAK; the rule about raising holds here too."""
         raise RuntimeError("This model has no voice.")
 
     def think(self, segments: list[Segment]) -> list[Tensor | None]:
@@ -118,16 +118,16 @@ class Runtime:
         """Hidden states and their sums; one copy up and one down for tokens and forward."""
         asked.sort(key=lambda row: id(self._expected[segments[row].slot].forbidden))
         draws = [self._expected[segments[row].slot] for row in asked]
-        sheet = Sheet(draws)
-        hidden, (rows, cells) = self.language.last(segments, np.array(asked), sheet.cells)
-        sheet.lie(cells)
+        table = DrawTable(draws)
+        hidden, (rows, cells) = self.language.last(segments, np.array(asked), table.cells)
+        table.lie(cells)
         scores = self.scores(hidden.index_select(0, rows))
-        chosen, (sums,) = choose_beside(scores, draws, sheet, _sums(hidden))
+        chosen, (sums,) = choose_beside(scores, draws, table, _sums(hidden))
         self._foreseen.append(Foreseen(hidden, asked, draws, chosen))
         return hidden, sums
 
     def expect(self, draws: Mapping[int, Draw]) -> None:
-        """By slot, how those whose rows are fed next will draw: `think` does it beside, as `choose` will ask.
+        """Announce by slot how the sessions fed next will draw: `think` does it beside, as `choose` will ask.
 
         Without any, it does nothing beside; what was drawn before is kept until others are expected.
         """
@@ -136,7 +136,7 @@ class Runtime:
             self._foreseen.clear()
 
     def settle(self, contexts: list[Context]) -> None:
-        """Feeds what is pending, so that it is in the slot before the window slides."""
+        """Feed what is pending, so that it is in the slot before the window slides."""
         carried = [context.carry() for context in contexts]
         try:
             segments = [
@@ -154,11 +154,11 @@ class Runtime:
                 context.advance(len(segment.rows))
 
     def rebuild(self, contexts: list[Context]) -> None:
-        """Feeds the ends of prompts that say more now, after the window slid; then comes `end_rebuild`."""
+        """Feed the ends of prompts that say more now, after the window slid; then comes `end_rebuild`."""
         self.think([context.rebuild() for context in contexts])
 
     def probe(self, slot: int) -> None:
-        """One row in a slot whose session is over: raises if not even that can be computed."""
+        """Compute one row in a slot whose session is over; raises if not even that is possible."""
         self.think([Segment(slot, 0, 0, Rows.of_ids([0]))])
 
     def scores(self, hidden: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ class Runtime:
         return logits.float()
 
     def choose(self, hidden: list[Tensor], draws: list[Draw]) -> list[int | None]:
-        """The next token for each of n last hidden states; None where the scores are no numbers."""
+        """Return the next token for each of n last hidden states; None where the scores are no numbers."""
         if self.by_rows:
             together = hidden[0][None] if len(hidden) == 1 else torch.stack(hidden)
             return choose_by_rows(self.scores(together), draws)
@@ -182,7 +182,7 @@ class Runtime:
 
     @torch.inference_mode()
     def capture(self) -> None:
-        """Makes ready what a device other than the CPU does over and over, before the first session."""
+        """Make ready what a device other than the CPU does over and over, before the first session."""
         way = self.language.way
         if way is not None:
             told = {"way": way.name, "instead": way.why}
@@ -196,7 +196,7 @@ class Runtime:
         return [self.language]
 
     def clear(self, slot: int) -> None:
-        """Nothing of a session stays in its slot."""
+        """Clear a session's slot."""
         self.language.cache.clear(slot)
 
 
@@ -219,7 +219,7 @@ class Foreseen:
 
 
 def _sums_here(states: Tensor) -> Array:
-    """As `_sums`, on the host."""
+    """Sum as `_sums` does, on the host."""
     if states.device.type == "cpu" and states.dtype is torch.float32:  # torch takes three times as long
         return np.add.reduce(states.numpy(), axis=1)  # type: ignore[no-any-return]
     (sums,) = download(_sums(states))
@@ -227,5 +227,5 @@ def _sums_here(states: Tensor) -> Array:
 
 
 def _sums(states: Tensor) -> Tensor:
-    """Of rows [n, hidden], float32 [n]: no number where one of a row is none."""
+    """Sum rows [n, hidden] to float32 [n]; the sum is NaN where a number of the row is."""
     return states.sum(dim=1, dtype=torch.float32)

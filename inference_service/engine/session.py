@@ -53,18 +53,18 @@ class Preprocessor(ABC, Generic[Prepared]):
     """Called by work that takes long, ten times a second or so; raises once nobody wants it any more."""
 
     def priority(self, content: Content | None) -> Priority | None:
-        """What it is for the media pool to prepare that; None is what the session begins with.
+        """Return what it is for the media pool to prepare that; None is what the session begins with.
 
         None for what is done sooner than another thread is woken: whoever brings it prepares it at once.
         """
         return Priority.SOUND
 
     def begin(self) -> None:
-        """Prepares what the session begins with; may take long. Raises `UnitRefused`."""
+        """Prepare what the session begins with; may take long. Raises `UnitRefused`."""
 
     @abstractmethod
     def prepare(self, content: Content) -> Prepared:
-        """What the engine is given. Raises `UnitRefused` for input that cannot be used."""
+        """Return what the engine is given. Raises `UnitRefused` for input that cannot be used."""
 
 
 @dataclass
@@ -90,7 +90,7 @@ class QueuedUnit(Generic[Prepared]):
 
 @dataclass(frozen=True)
 class RewindOrder:
-    """To take back what was said after so many samples of a unit, None for all of them."""
+    """An order to take back the words after so many samples of a unit, None for all of them."""
 
     unit: int
     heard_samples: int | None
@@ -111,37 +111,37 @@ class UnitQueue(Generic[Prepared]):
         """Those that have not been carried out, oldest first. Whoever orders them bounds their number."""
 
     def prefill(self, unit: QueuedUnit[Prepared]) -> None:
-        """A unit has come."""
+        """Append a unit."""
         self._units.append(unit)
         self.first = self._units[0]
 
     def generate(
         self, number: int, force_listen: bool, overrides: UnitOverrides, at: float | None = None
     ) -> None:
-        """The unit may be decided as soon as it is heard; the order came `at` monotonic seconds, or now."""
+        """Allow the unit to be decided once it is heard; the order came `at` monotonic seconds, or now."""
         for unit in self._units:
             if unit.number == number:
                 unit.force_listen, unit.overrides = force_listen, overrides
                 unit.ordered = time.monotonic() if at is None else at
 
     def reject(self, number: int, failure: Failure) -> None:
-        """The unit is to fail as soon as it is heard."""
+        """Fail the unit once it is heard."""
         for unit in self._units:
             if unit.number == number:
                 unit.rejection, unit.overrides = failure, UnitOverrides()
 
     def finalize(self, number: int, *, keep_last_token: bool = False) -> None:
-        """The unit may be closed as soon as it is done."""
+        """Allow the unit to be closed once it is done."""
         for unit in self._units:
             if unit.number == number:
                 unit.finalize, unit.keep_last_token = True, keep_last_token
 
     def cancel(self, number: int) -> None:
-        """Units up to and including `number` end CANCELLED, also those not yet come."""
+        """Cancel units up to and including `number`, also those that have not come yet."""
         self._cancelled_to = max(self._cancelled_to, number)
 
     def rewind(self, number: int, heard_samples: int | None) -> None:
-        """What was said after that is to be taken back, once all units that may be decided are closed."""
+        """Take back later words once all units that may be decided are closed."""
         after = max((unit.number for unit in self._units if unit.overrides is not None), default=0)
         self.rewinds.append(RewindOrder(number, heard_samples, after))
 
@@ -151,11 +151,11 @@ class UnitQueue(Generic[Prepared]):
         return bool(self.rewinds) and (self.first is None or self.first.number > self.rewinds[0].after)
 
     def is_cancelled(self, unit: QueuedUnit[Prepared]) -> bool:
-        """Whether the unit is to end without another word."""
+        """Return whether the unit is to end without another word."""
         return unit.number <= self._cancelled_to
 
     def close_first(self) -> None:
-        """The first unit is closed."""
+        """Remove the first unit, which is closed."""
         self._units.popleft()
         self.first = None
         if self._units:
@@ -202,16 +202,16 @@ class Run(Generic[Prepared]):
         return self.unit.number
 
     def begin_speech(self) -> None:
-        """Words wait to be said aloud from now on."""
+        """Begin the wait of words for speech."""
         self.speaking_since = time.monotonic()
 
     def end_speech(self, spoken_at: float) -> None:
-        """The speech head was done with them at `spoken_at`, the vocoder is now."""
+        """End the speech head's work at `spoken_at`; the vocoder's ends now."""
         self.speech_s += spoken_at - self.speaking_since
         self.vocoder_s += time.monotonic() - spoken_at
 
     def usage(self) -> UnitUsage:
-        """Its tokens so far."""
+        """Return its tokens so far."""
         return UnitUsage(
             input_text_tokens=self.text_rows,
             input_audio_tokens=self.audio_rows,
@@ -222,7 +222,7 @@ class Run(Generic[Prepared]):
         )
 
     def timings(self) -> UnitTimings:
-        """Where its time went so far; a part that did not run took none."""
+        """Return where its time went so far; a part that did not run took none."""
         now = time.monotonic()
         voice = self.speech_s + self.vocoder_s
         return UnitTimings(
@@ -235,7 +235,7 @@ class Run(Generic[Prepared]):
         )
 
     def prefilled(self, context_tokens: int) -> Prefilled:
-        """The answer to its Prefill."""
+        """Return the answer to its Prefill."""
         if self.failure is not None:
             return Prefilled(self.number, context_tokens, failure=self.failure)
         return Prefilled(
@@ -248,7 +248,7 @@ class Run(Generic[Prepared]):
         )
 
     def done(self, end: End, context_tokens: int) -> Done:
-        """The last word about its generation."""
+        """Return the last word about its generation."""
         failure = self.failure if end is End.FAILED else None
         return Done(
             self.number,
@@ -264,7 +264,7 @@ class Run(Generic[Prepared]):
 
 
 class Stage(Enum):
-    """Where a session is in the loop over its units."""
+    """The stages of a session in the loop over its units."""
 
     OPENING = auto()
     """It waits for the runtime to start it."""
@@ -323,7 +323,7 @@ class Session(ABC, Generic[Prepared]):
     """What takes long and is none of the device's business is done by it."""
 
     def holds_back(self, now: float) -> bool:
-        """Whether its events go with those that come of the next ticks: whoever is told is woken once.
+        """Return whether its events go with those that come of the next ticks: whoever is told is woken once.
 
         That a unit was heard waits so for its first words, while these are being decided.
         """
@@ -336,17 +336,18 @@ class Session(ABC, Generic[Prepared]):
         return now - self._held_since < HELD_BACK_S
 
     def take_events(self, now: float) -> list[Event]:
-        """What has happened since they were taken last; whoever is told of them sees that it gets on."""
+        """Return what has happened since they were taken last; whoever is told of them sees that it gets
+        on."""
         events, self.events, self._held_since = self.events, [], None
         self._told = now
         return events
 
     def may_tell(self, now: float) -> bool:
-        """Whether it has told nothing for a while."""
+        """Return whether it has told nothing for a while."""
         return now - self._told >= PROGRESS_S
 
     def tell_progress(self, now: float) -> None:
-        """A tick has been made while there was work for this session: that is said once in `PROGRESS_S`.
+        """Report progress once in `PROGRESS_S` while a tick was made and this session has work.
 
         Whoever waits for its turn has not been forgotten. Unit 0 is what stands before the first one.
         """
@@ -375,7 +376,8 @@ class Session(ABC, Generic[Prepared]):
         return None
 
     def slices(self) -> Sequence[Any]:
-        """Slices of pictures that must have been seen before the next unit, or portion of one, is heard."""
+        """Return the slices of pictures that must be seen before the next unit, or portion of one, is
+        heard."""
         return ()
 
     @property
@@ -418,12 +420,13 @@ class Session(ABC, Generic[Prepared]):
         return False
 
     def rewind(self) -> None:
-        """Takes it back."""
+        """Take it back."""
         raise TypeError("This kind of session cannot go back.")
 
     @abstractmethod
     def refuse_unit(self) -> bool:
-        """Whether the next unit does not fit any more or cannot be used: then it is answered, not heard."""
+        """Return whether the next unit does not fit any more or cannot be used: then it is answered, not
+        heard."""
 
     def take(self, count: int, hidden: Tensor | None) -> None:
         """`count` rows were fed, at most what waits; `hidden` [hidden] is of the last, None if no number."""
@@ -440,7 +443,7 @@ class Session(ABC, Generic[Prepared]):
 
     @abstractmethod
     def taken(self) -> None:
-        """All rows that waited are in the context."""
+        """Note that all waiting rows are in the context."""
 
     @abstractmethod
     def poisoned(self) -> None:
@@ -448,10 +451,10 @@ class Session(ABC, Generic[Prepared]):
 
     @abstractmethod
     def begin_generate(self) -> bool:
-        """Applies the heard unit's orders; False if it ends without the model."""
+        """Apply the heard unit's orders; False if it ends without the model."""
 
     def foresee(self) -> Draw | None:
-        """How the next token will be drawn once all that waits has been fed, if nothing comes between.
+        """Return how the next token will be drawn once all that waits has been fed, if nothing comes between.
 
         Moves nothing. What is drawn by it counts only if `draw` says the same then.
         """
@@ -459,18 +462,18 @@ class Session(ABC, Generic[Prepared]):
 
     @abstractmethod
     def draw(self) -> Draw | None:
-        """How the next token is to be drawn; None if there is none to draw any more."""
+        """Return how the next token is to be drawn; None if there is none to draw any more."""
 
     @abstractmethod
     def decide(self, token: int | None) -> int | None:
-        """Takes what was drawn, or None for scores that are no numbers: the token to feed, or None."""
+        """Take what was drawn, or None for scores that are no numbers: the token to feed, or None."""
 
     @abstractmethod
     def feed(self, token: int) -> None:
-        """The decided token goes into the next forward."""
+        """Put the decided token into the next forward."""
 
     def conclude(self, run: Run[Prepared], end: End) -> None:
-        """Gives the last word about the running unit; it waits to be closed."""
+        """Give the last word about the running unit; it waits to be closed."""
         done = run.done(end, self.context.tokens)
         self.usage = summed(self.usage, done.usage)
         self.events.append(done)
@@ -478,20 +481,20 @@ class Session(ABC, Generic[Prepared]):
 
     @abstractmethod
     def end_unit(self) -> None:
-        """Closes the unit in the context, before the window is seen to."""
+        """Close the unit in the context, before the window is seen to."""
 
     @abstractmethod
     def finalize(self) -> None:
-        """The unit is over, and the window drops what has become too old."""
+        """End the unit, and let the window drop what has become too old."""
 
     def fail(self, failure: SessionFailed) -> None:
-        """The session has come to its end, and takes part in nothing any more."""
+        """End the session with a failure."""
         self.to_feed = self.last_hidden = self.preparing = None
         self.stage = Stage.FAILED
         self.events.append(failure)
 
     def leave(self) -> None:
-        """Gives back what the session holds on the device beside its slot."""
+        """Give back what the session holds on the device beside its slot."""
         self.to_feed = self.last_hidden = self.preparing = None
         self.seen = []
 
@@ -504,10 +507,11 @@ class SessionKind(ABC, Generic[S]):
 
     @abstractmethod
     def open(self, session_id: str, slot: int, setup: Any, sink: Sink) -> S:
-        """A session in a slot that is clean. Any thread may call this."""
+        """Return a session in a slot that is clean. Any thread may call this."""
 
     def rows_of(self, system_prompt: str) -> Iterable[Rows]:
-        """Every beginning of a context that this system prompt alone decides; none for kinds without one."""
+        """Return every beginning of a context that this system prompt alone decides; none for kinds without
+        one."""
         return ()
 
     def prepare(self, session: S) -> Iterator[None]:
@@ -516,18 +520,18 @@ class SessionKind(ABC, Generic[S]):
 
     @abstractmethod
     def start(self, session: S) -> SessionFailed | None:
-        """Begins the session's context; the refusal if its settings do not fit this model."""
+        """Begin the session's context; the refusal if its settings do not fit this model."""
 
     @abstractmethod
     def hear(self, sessions: Sequence[S]) -> None:
-        """Hands each session the embeddings of its next unit to feed; its pictures have been seen.
+        """Hand each session the embeddings of its next unit to feed; its pictures have been seen.
 
         If it raises, no session has moved, but for those that have theirs and the one to `blame`.
         """
 
 
 def summed(one: UnitUsage, other: UnitUsage) -> UnitUsage:
-    """Tokens of both together."""
+    """Return tokens of both together."""
     return UnitUsage(
         one.input_text_tokens + other.input_text_tokens,
         one.input_audio_tokens + other.input_audio_tokens,

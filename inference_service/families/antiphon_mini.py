@@ -52,7 +52,7 @@ _SHAPES = DECODER_SHAPES + 6
 
 
 def components(model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig) -> DuplexComponents:
-    """What the runtime is made of."""
+    """Return what the runtime is made of."""
     second_tokens = SAMPLE_RATE // HOP // 2 // config.audio.pool
     special, size = tokenizer.special, config.language.vocab_size
     # A decision is text or a token of the unit loop; everything else would break the context's shape.
@@ -138,7 +138,7 @@ class MiniSenses:
         return -(-samples // SAMPLE_RATE) * self._second_tokens
 
     def sounds(self, pcm: Pcm) -> Iterator[Sound]:
-        """A clip, filled up with silence to whole seconds."""
+        """Yield a clip, filled up with silence to whole seconds."""
         pcm = np.pad(pcm, (0, -len(pcm) % SAMPLE_RATE))
         stream, size = MelStream(), SAMPLE_RATE * _SECONDS_AT_ONCE
         for at in range(0, len(pcm), size):
@@ -172,7 +172,7 @@ class MiniEar:
         return heard, after
 
     def capture(self, streams: int) -> None:
-        """Nothing: its few layers are called as they are."""
+        """Capture nothing: the few layers are called as they are."""
 
 
 class MiniMouth:
@@ -192,7 +192,7 @@ class MiniMouth:
         return list(map(Arrival, said))
 
     def capture(self) -> None:
-        """Nothing: it is on the CPU."""
+        """Capture nothing: it is on the CPU."""
 
 
 class MiniOpenings:
@@ -219,7 +219,7 @@ def _modes(config: ModelConfig, chats: bool) -> frozenset[Mode]:
 
 
 def model_info(config: ModelConfig, *, chats: bool = False, calls_tools: bool = False) -> ModelInfo:
-    """What sessions are told about a model, which `chats` if it has a chat template.
+    """Return what sessions are told about a model, which `chats` if it has a chat template.
 
     Raises `CheckpointError` for defaults that are no settings.
     """

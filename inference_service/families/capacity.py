@@ -1,4 +1,4 @@
-"""How many slots a worker has that was given no number: as many as fit, and as it may answer in time."""
+"""The default number of slots: as many as fit into memory, and as may be answered in time."""
 
 import logging
 from collections.abc import Callable
@@ -29,7 +29,8 @@ Measure = Callable[[Runtime, int], float]
 
 
 def usual_slots(build: Build, measure: Measure = unit_seconds) -> int:
-    """What a worker has that was given no number; what it measures in service then says who may come."""
+    """Return what a worker has that was given no number; what it measures in service then says who may
+    come."""
     fit = slots_that_fit(build.footprint, build.device, free_bytes(build.device))
     slots = _in_time(build, fit, measure)
     logger.info("the worker was given no number of slots", extra={"slots": slots, "slots_that_fit": fit})
@@ -37,7 +38,7 @@ def usual_slots(build: Build, measure: Measure = unit_seconds) -> int:
 
 
 def slots_that_fit(footprint: Footprint | None, device: torch.device, free: int | None) -> int:
-    """As many as there is memory for, of so many free bytes; `FEWEST` where that is not known."""
+    """Return as many slots as fit into so many free bytes; `FEWEST` where that is not known."""
     if footprint is None or free is None:
         return FEWEST
     share = _MEMORY.get(device.type, _USUAL_MEMORY)
@@ -45,7 +46,7 @@ def slots_that_fit(footprint: Footprint | None, device: torch.device, free: int 
 
 
 def _in_time(build: Build, most: int, measure: Measure) -> int:
-    """As many conversations as this machine may answer in time, at most `most`."""
+    """Return as many conversations as this machine may answer in time, at most `most`."""
     crowd = min(CROWD, most)
 
     def cost(runtime: Runtime) -> float:

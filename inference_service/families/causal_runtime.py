@@ -56,7 +56,7 @@ class CausalRuntime(Runtime):
 
 
 def model_info(loaded: CausalCheckpoint, context_limit: int) -> ModelInfo:
-    """What sessions are told about a model."""
+    """Return what sessions are told about a model."""
     modes = {Mode.TOKENS} | ({Mode.CHAT} if loaded.template else set())
     return ModelInfo(
         name=loaded.name,
@@ -79,7 +79,7 @@ def model_info(loaded: CausalCheckpoint, context_limit: int) -> ModelInfo:
 
 @torch.inference_mode()
 def require_packable(loaded: CausalCheckpoint) -> None:
-    """Tries the model out: fed piece by piece, beside another session, it must score as it does by itself.
+    """Try the model out: fed piece by piece, beside another session, it must score as it does by itself.
 
     That needs attention that goes through transformers' attention interface and depends on nothing but keys
     and values of equal size. Raises `CheckpointError`.
@@ -105,7 +105,7 @@ def require_packable(loaded: CausalCheckpoint) -> None:
 
 
 def _packed_scores(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Scores [n, vocabulary] of ids fed to slot 1 in two pieces, with other rows in slot 0 beside them."""
+    """Score [n, vocabulary] of ids fed to slot 1 in two pieces, with other rows in slot 0 beside them."""
     decoder = PackedDecoder(model.get_decoder(), 2, len(ids), embeddings=model.get_input_embeddings())
     head: nn.Module = model.get_output_embeddings()
     rows = Rows.of_ids(ids.tolist())

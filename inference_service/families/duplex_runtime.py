@@ -64,7 +64,8 @@ class DuplexRuntime(Runtime):
         return self.components.eye.see(slices)
 
     def look(self, views: Sequence[View], seen: Sequence[Tensor]) -> list[list[Rows]]:
-        """The slices of each picture with their marks; `seen` are their embeddings, each [n, hidden]."""
+        """Return the slices of each picture with their marks; `seen` are their embeddings, each [n,
+        hidden]."""
         special, embeddings = self.tokenizer.special, iter(seen)
         whole = special.image, special.image_end
         detail = self.components.detail_marks or whole
@@ -79,7 +80,8 @@ class DuplexRuntime(Runtime):
         ]
 
     def speak(self, sessions: Sequence[Session[Any]]) -> None:
-        """One step of the speech head for all who speak, and the mouth for those who have finished.
+        """Run one step of the speech head for all speaking sessions, and the vocoder for those that have
+        finished.
 
         At most `VOICES_AT_ONCE` sounds are begun in a tick; those put off longest come first. A sound that is
         not here yet is waited for in the next tick, and the device goes on meanwhile.
@@ -120,7 +122,7 @@ class DuplexRuntime(Runtime):
                     session.spoken(job.sound.take(), job.spoken_at)
 
     def _say(self, finished: list[tuple[SpeakingSession, SpeechJob]]) -> None:
-        """Makes the sound of each job; if that fails, no voice has moved."""
+        """Make the sound of each job; if that fails, no voice has moved."""
         assert self.components.speech is not None
         marks = [session.mouth.mark() for session, _ in finished if session.mouth is not None]
         spoken_at = time.monotonic()
@@ -155,6 +157,7 @@ class DuplexRuntime(Runtime):
 
 
 def slot_capacity(context_limit: int, slice_tokens: int | None) -> int:
-    """Rows of a session's slot in the language model's cache; `slice_tokens` is None for a blind model."""
+    """Return rows of a session's slot in the language model's cache; `slice_tokens` is None for a blind
+    model."""
     pictures = MAX_FRAMES * (slice_tokens + SLICE_MARKS) if slice_tokens is not None else 0
     return context_limit + UNIT_ROOM + pictures

@@ -56,7 +56,7 @@ class Build:
     """None where it is known no sooner than the runtime is made, which then looks itself."""
 
     def __call__(self, slots: int) -> Runtime:
-        """Raises `ConfigurationError` if so many do not fit into what is free."""
+        """Raise `ConfigurationError` if so many do not fit into what is free."""
         if self.footprint is not None:
             self.footprint.require(slots, self.device)
         return self.make(slots)

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 def usable_device(name: str) -> torch.device:
-    """The device of that name, a CUDA device with its number.
+    """Return the device of that name, a CUDA device with its number.
 
     Raises `ConfigurationError` if this machine or build of torch has none.
     """
@@ -33,7 +33,7 @@ def usable_device(name: str) -> torch.device:
 
 
 def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
-    """Loads the checkpoint that `options` name, starts the engine and warms it up.
+    """Load the checkpoint that `options` name, starts the engine and warms it up.
 
     Raises `CheckpointError` if the checkpoint cannot be used, `ConfigurationError` if the device or the file
     of shared prompts cannot, or if another engine of this process computes with other kernels.

@@ -71,7 +71,8 @@ def components(
     context_limit: int = CONTEXT_LIMIT,
     reference_quirks: bool = False,
 ) -> DuplexComponents:
-    """What the runtime is made of. Raises `CheckpointError` for a tokenizer that lacks what it needs."""
+    """Return what the runtime is made of. Raises `CheckpointError` for a tokenizer that lacks what it
+    needs."""
     model, tokenizer, config = loaded.model, loaded.tokenizer, loaded.config
     special = tokenizer.special
     forbidden = sorted({*loaded.bad_token_ids, special.tts_pad, special.chunk_eos})
@@ -125,7 +126,7 @@ def components(
 
 
 def limit(config: MiniCPMOConfig, context_limit: int | None) -> int:
-    """Tokens of a conversation. Raises `ConfigurationError` for more than the model can have."""
+    """Return tokens of a conversation. Raises `ConfigurationError` for more than the model can have."""
     most = int(config.language.max_position_embeddings)
     if context_limit is not None and context_limit > most:
         raise ConfigurationError(f"context_limit must be at most the model's {most}, not {context_limit}.")
@@ -224,7 +225,7 @@ class MiniCPMOSenses:
         return sum(self._ear.clip_tokens(-(-max(length, SHORTEST) // HOP)) for length in lengths)
 
     def sounds(self, pcm: Pcm) -> Iterator[Sound]:
-        """A clip in pieces of at most 30 s, none of which hears the other."""
+        """Yield a clip in pieces of at most 30 s, none of which hears the other."""
         for mel in clip_mels(pcm, self._audio.bands):
             yield Sound(torch.from_numpy(mel), mel.shape[1] * HOP / SAMPLE_RATE, begins=True)
 
@@ -250,7 +251,7 @@ class MiniCPMOEar:
 
 
 def interject_as_system(tokenizer: Tokenizer) -> Interject:
-    """A text between two units stands in a system message, as the prompt does."""
+    """Write a text between two units as a system message, as the prompt is."""
     begin, end = tokenizer.special.im_start, tokenizer.special.im_end
     return lambda text: [begin, *tokenizer.encode(f"system\n{text.text}"), end]
 

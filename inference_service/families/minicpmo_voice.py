@@ -63,7 +63,7 @@ class Needs:
 def load(
     model: Path, head: SpeechHead, capacity: int, device: torch.device, options: SpeechOptions
 ) -> tuple[SpeechComponents, Needs]:
-    """The voice of the checkpoint in `model`, on `device`, and what it needs.
+    """Return the voice of the checkpoint in `model`, on `device`, and what it needs.
 
     Raises `CheckpointError` if there is no vocoder or it has no voice, `ConfigurationError` for
     `options.voice`.
@@ -103,7 +103,7 @@ def load(
 
 
 def require_folder(folder: Path, model: Path) -> None:
-    """Raises `CheckpointError` if there is no converted vocoder, or if its files do not fit together."""
+    """Raise `CheckpointError` if there is no converted vocoder, or if its files do not fit together."""
     if not (folder / vocoder.CONFIG).is_file():
         raise CheckpointError(
             f"There is no converted vocoder in {folder}. Make it once with: antiphon convert-vocoder "
@@ -113,7 +113,8 @@ def require_folder(folder: Path, model: Path) -> None:
 
 
 def _reader(folder: Path, config: Token2WavConfig, *, required: bool) -> VoiceReader | None:
-    """Of recordings; None where onnxruntime or its files are missing, unless it is required."""
+    """Return the reader of recorded voices; None where onnxruntime or its files are missing, unless
+    required."""
     try:
         return VoiceReader(folder, config)
     except CheckpointError:
@@ -132,7 +133,7 @@ def _default(model: Path, options: SpeechOptions) -> VoiceReference:
 
 
 def recording(path: Path) -> Pcm:
-    """A mono WAV file at 16 kHz, at most 30 s of it. Raises `ConfigurationError`."""
+    """Return a mono WAV file at 16 kHz, at most 30 s of it. Raises `ConfigurationError`."""
     try:
         raw = path.read_bytes()
         header = read_header(raw) if is_wav(raw) else None
@@ -222,7 +223,8 @@ class VoiceShelf:
 
 
 def needs(config: Token2WavConfig, options: SpeechOptions, default_frames: int, *, can_clone: bool) -> Needs:
-    """Of a vocoder whose own voice takes `default_frames`; with `can_clone` sessions may bring theirs."""
+    """Return the needs of a vocoder whose own voice takes `default_frames`; with `can_clone` sessions may
+    bring theirs."""
     dtype: torch.dtype = getattr(torch, options.vocoder_dtype or "float32")
     steps = options.vocoder_steps or DEFAULT_STEPS
     voice = partial(voice_bytes, config, steps=steps, dtype=dtype, cache_dtype=dtype)
@@ -235,7 +237,8 @@ def needs(config: Token2WavConfig, options: SpeechOptions, default_frames: int, 
 
 
 def planned(model: Path, options: SpeechOptions) -> Needs:
-    """Of the vocoder of the checkpoint in `model`, without loading it; as published if there is none yet."""
+    """Return the needs of the vocoder of the checkpoint in `model`, without loading it; as published if
+    there is none yet."""
     folder = options.vocoder or model / FOLDER
     can_clone = find_spec("onnxruntime") is not None
     if (folder / vocoder.CONFIG).is_file():

@@ -81,7 +81,7 @@ def family_of(folder: Path) -> Family:
 
 
 def _require_meaning(settings: Settings, family: Family) -> None:
-    """Raises `ConfigurationError` for an option that only other families take."""
+    """Raise `ConfigurationError` for an option that only other families take."""
     for option in settings.given:
         if option not in family.takes:
             takers = " and for ".join(it.name for it in families() if option in it.takes)

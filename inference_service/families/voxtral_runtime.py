@@ -38,7 +38,7 @@ class VoxtralRuntime(Runtime):
 
 
 def _reach(config: Any) -> int:
-    """The sliding window of a stack; without one an utterance would grow without end."""
+    """Return the sliding window of a stack; without one an utterance would grow without end."""
     if not config.sliding_window:
         raise CheckpointError(f"config.json states no sliding_window for its {config.model_type}.")
     return int(config.sliding_window)

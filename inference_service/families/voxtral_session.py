@@ -68,7 +68,7 @@ class VoxtralPreprocessor(Preprocessor[Heard]):
         return Heard(self._mel(), begins, chunk.ends)
 
     def _mel(self) -> Tensor:
-        """The frames [n * mels_per_token, bands] that are complete."""
+        """Return the frames [n * mels_per_token, bands] that are complete."""
         hop, width = self._features.hop_length, self._features.n_fft
         tokens = ((len(self._pcm) - width) // hop + 1) // self._pacing.mels_per_token
         if tokens < 1:
@@ -125,12 +125,12 @@ class VoxtralTranscription(TranscriptionSession):
         return super().open_unit()
 
     def next_frames(self) -> Tensor:
-        """The frames to encode, [n, bands]."""
+        """Return the frames to encode, [n, bands]."""
         assert self.mel is not None
         return self.mel[: self.heard_at_once]
 
     def hear(self, audio: Tensor) -> None:
-        """Takes audio embeddings [n, hidden] of `next_frames`; with too few of them, more is heard first."""
+        """Take audio embeddings [n, hidden] of `next_frames`; with too few of them, more is heard first."""
         assert self.mel is not None
         names = [digest(frames.numpy()) for frames in self.next_frames().chunk(max(1, len(audio)))]
         heard = [Rows.of(row, name) for row, name in zip(audio.split(1), names, strict=True)]
@@ -225,7 +225,7 @@ class VoxtralKind(SessionKind[VoxtralTranscription]):
         return None
 
     def hear(self, sessions: Sequence[VoxtralTranscription]) -> None:
-        """Encodes the next frames of each session, all in one forward of the encoder."""
+        """Encode the next frames of each session, all in one forward of the encoder."""
         mels = upload(self._runtime.device, *(session.next_frames().numpy() for session in sessions))
         rows, pasts = self._model.embed(mels, [session.past for session in sessions])
         segments = [session.ear.segment(Rows.of(new)) for session, new in zip(sessions, rows, strict=True)]

@@ -37,7 +37,7 @@ _SPOKEN = 0.4
 
 @torch.inference_mode()
 def warm_up(runtime: Runtime) -> None:
-    """Runs each kind of session that the model is there for on slot 0, and clears it again."""
+    """Run each kind of session that the model is there for on slot 0, and clears it again."""
     if Mode.AUDIO in runtime.info.modes:
         _converse(runtime, 1)
     if Mode.TOKENS in runtime.info.modes:
@@ -48,7 +48,7 @@ def warm_up(runtime: Runtime) -> None:
 
 @torch.inference_mode()
 def unit_seconds(runtime: Runtime, sessions: int, clock: Callable[[], float] = time.monotonic) -> float:
-    """What a second costs each of so many conversations at once, where four units of ten are spoken.
+    """Return what a second costs each of so many conversations at once, where four units of ten are spoken.
 
     The best of some tries; 0 if none can be held.
     """
@@ -56,7 +56,7 @@ def unit_seconds(runtime: Runtime, sessions: int, clock: Callable[[], float] = t
 
 
 def _converse(runtime: Runtime, count: int, clock: Callable[[], float] = time.monotonic) -> float:
-    """Hears and speaks `UNITS` units in the first `count` slots; what the best one cost each of them."""
+    """Hear and speak `UNITS` units in the first `count` slots; what the best one cost each of them."""
     setup = DuplexSetup("", DuplexSettings(force_listen_count=0), Window(), seed=0, sees=runtime.info.sees)
     sessions = [runtime.open("warm-up", slot, setup, lambda event: None) for slot in range(count)]
     for session in sessions:
@@ -83,7 +83,7 @@ def _converse(runtime: Runtime, count: int, clock: Callable[[], float] = time.mo
 
 
 def _run(tick: Tick, *sessions: Session[Any]) -> None:
-    """Ticks to the end of their work. A session that fails here would in service too."""
+    """Run ticks to the end of their work. A session that fails here would fail in service too."""
     while tick.has_work(sessions):
         tick.run(sessions)
     if any(session.stage is Stage.FAILED for session in sessions):
@@ -91,14 +91,14 @@ def _run(tick: Tick, *sessions: Session[Any]) -> None:
 
 
 def _picture() -> bytes:
-    """A grey PNG."""
+    """Return a grey PNG."""
     data = BytesIO()
     Image.new("RGB", (64, 64), (128, 128, 128)).save(data, "PNG")
     return data.getvalue()
 
 
 def _write_down(runtime: Runtime) -> None:
-    """An utterance of one silent second."""
+    """Transcribe an utterance of one silent second."""
     session = runtime.open(
         "warm-up", 0, TranscribeSetup(Sampling(temperature=0.0), seed=0), lambda event: None
     )
@@ -111,7 +111,7 @@ def _write_down(runtime: Runtime) -> None:
 
 
 def _continue(runtime: Runtime) -> None:
-    """A chunk of two tokens and what follows them."""
+    """Continue a chunk of two tokens."""
     sampling = Sampling(max_new_tokens=min(2, runtime.info.context_limit))
     session = runtime.open("warm-up", 0, TokensSetup(sampling, seed=0), lambda event: None)
     runtime.start(session)
@@ -122,7 +122,7 @@ def _continue(runtime: Runtime) -> None:
 
 
 def _speak(runtime: DuplexRuntime, sessions: Sequence[DuplexSession]) -> None:
-    """One full second of speech of each, whatever the model would have said."""
+    """Speak one full second in each session, whatever the model would have said."""
     if runtime.speaker is None or runtime.components.speech is None:
         return
     keys = runtime.language.cache.keys

@@ -23,7 +23,7 @@ LONGEST_HEAD = 1024
 
 @dataclass
 class Places:
-    """Where the packed rows of some sessions are in the pages of a cache."""
+    """Places of some sessions' packed rows in the pages of a cache."""
 
     keys: Tensor
     """[layers, kv heads, rows, head size], as are `values`."""
@@ -35,14 +35,15 @@ class Places:
     """Pages, int32 [n]."""
 
     def ends(self, rows: Tensor) -> "Places":
-        """Of these rows alone, int64 [n], each the last one of its session; all others are in the cache."""
+        """Return the places of these rows alone, int64 [n], each the last one of its session; all others
+        are in the cache."""
         lasts = self.spans[:, 0] + self.spans[:, 1] - 1
         spans = self.spans[torch.isin(lasts, rows)]
         spans[:, 0], spans[:, 1] = rows, 1
         return Places(self.keys, self.values, spans, self.table)
 
     def part(self, begin: int, end: int) -> "Places":
-        """Of these rows alone; those before them are in the cache by then."""
+        """Return the places of these rows alone; those before them are in the cache by then."""
         firsts, lasts = self.spans[:, 0], self.spans[:, 0] + self.spans[:, 1]
         kept = (firsts < end) & (lasts > begin)
         firsts, lasts, spans = firsts[kept], lasts[kept], self.spans[kept]
@@ -92,11 +93,11 @@ class _Arguments(NamedTuple):
 
 
 class Layers:
-    """What a backbone of common layers computes."""
+    """The computation of a backbone of common layers."""
 
     @staticmethod
     def fit(backbone: Any) -> bool:
-        """Whether there are kernels, and nothing in its layers that they do not know."""
+        """Return whether there are kernels, and nothing in its layers that they do not know."""
         config, layers = backbone.config, list(getattr(backbone, "layers", ()))
         parameter = next(backbone.parameters())
         return (
@@ -151,7 +152,7 @@ class Layers:
     def _run(
         self, rows: Tensor, positions: Tensor, places: Places, size: int, asked: Tensor | None
     ) -> Tensor:
-        """As `run`, of rows that are filled up to so many."""
+        """Run as `run` does, on rows that are filled up to so many."""
         count = len(rows)
         rows = F.pad(rows, (0, 0, 0, size - count)) if size > count else rows.contiguous().clone()
         angles = self._rotary(rows[None], positions[None])  # the kernels read them until this returns
@@ -178,7 +179,7 @@ class Layers:
 
 @dataclass
 class _Room:
-    """What is computed in a layer, and computed over in the next one."""
+    """Buffers that a layer computes and the next one overwrites."""
 
     queries: Tensor
     """[n, heads * head size], as is `seen`."""
@@ -188,7 +189,7 @@ class _Room:
 
 
 class _Norm:
-    """Of the root of mean squares, times weights."""
+    """Root mean square normalisation, times weights."""
 
     def __init__(self, norm: Any, width: int) -> None:
         """Raise `ValueError` unless there is a weight for each number of a row."""
@@ -244,7 +245,7 @@ class _Layer:
             self._epsilon = float(attention.q_norm.variance_epsilon)
 
     def room(self, rows: Tensor) -> _Room:
-        """For what it and its like compute of so many rows; those that only fill up see nothing."""
+        """Return buffers for so many rows; rows that only fill up see nothing."""
         queries = rows.new_empty(len(rows), self.heads * self.head)
         return _Room(queries, torch.zeros_like(queries), rows.new_empty(len(rows), self.width))
 
@@ -284,12 +285,12 @@ def _is_half(rows: Tensor) -> int:
 
 
 def _called(linear: nn.Module) -> Any:
-    """Without the microsecond that hooks of a module take."""
+    """Return the call of a linear layer without the microsecond of a module's hooks."""
     return linear.forward if isinstance(linear, PackedLinear) else linear
 
 
 def _joined(parent: nn.Module, name: str, *parts: str) -> Any:
-    """One projection of what several are; by themselves where they could not be joined."""
+    """Join several projections into one; return them as they are where they cannot be joined."""
     if hasattr(parent, name):
         return _called(getattr(parent, name))
     layers = [getattr(parent, part) for part in parts]

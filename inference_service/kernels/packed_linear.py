@@ -47,7 +47,7 @@ class PackedLinear(nn.Module):
     """
 
     def __init__(self, linear: nn.Linear, *, shared: bool = False) -> None:
-        """Takes over `linear`; a weight that is `shared` with another module or a file stays as it is."""
+        """Take over `linear`; a weight that is `shared` with another module or a file stays as it is."""
         super().__init__()
         self.in_features = linear.in_features
         self.out_features = linear.out_features
@@ -93,7 +93,7 @@ class PackedLinear(nn.Module):
 
 
 class Part(nn.Module):
-    """What a layer joined with others computed; `parent` has the joined one by that name.
+    """One part of a joined layer; `parent` has the joined one by that name.
 
     All of that is computed for it: whoever needs several parts should ask for it by itself.
     """
@@ -117,7 +117,7 @@ class Part(nn.Module):
 
 
 def is_common(layer: nn.Module) -> bool:
-    """Whether it is a decoder's layer of the usual make: norm, attention, norm, gated network.
+    """Return whether it is a decoder's layer of the usual make: norm, attention, norm, gated network.
 
     Its attention has rotary positions, and perhaps norms of queries and keys, biases and a window.
     """
@@ -144,7 +144,7 @@ def pack_linears(model: Model) -> Model:
 
 
 def _join(parent: nn.Module, name: str, parts: tuple[str, ...], owners: Counter[int]) -> None:
-    """Makes linear layers of the same rows one, where none of them is anybody else's."""
+    """Make linear layers of the same rows one, where none of them is anybody else's."""
     linears = [getattr(parent, part) for part in parts]
     if (
         not all(
@@ -168,7 +168,7 @@ def _join(parent: nn.Module, name: str, parts: tuple[str, ...], owners: Counter[
 
 
 def _hide(name: str, parent: nn.Module, state: dict[str, Tensor], prefix: str, metadata: object) -> None:
-    """Its parts tell the state of a joined layer."""
+    """Hide the state of a joined layer, which its parts tell."""
     for tensor in ("weight", "bias"):
         state.pop(f"{prefix}{name}.{tensor}", None)
 
@@ -181,7 +181,8 @@ def _gains(weight: Tensor, shared: bool) -> bool:
 
 @cache
 def runs(dtype: torch.dtype) -> bool:
-    """Whether oneDNN, on this machine and in this build of torch, computes with packed weights of `dtype`."""
+    """Return whether oneDNN, on this machine and in this build of torch, computes with packed weights of
+    `dtype`."""
     if dtype not in (torch.float32, torch.bfloat16):
         return False
     x = torch.arange(32, dtype=dtype)[None]
@@ -203,7 +204,8 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def pieces_of(rows: int) -> tuple[tuple[int, int, int], ...]:
-    """How oneDNN best has rows cut up: where pieces begin and end, and the size that each is filled up to."""
+    """Return how oneDNN best has rows cut up: where pieces begin and end, and the size that each is filled up
+    to."""
     pieces: list[tuple[int, int, int]] = []
     begin = 0
     while begin < rows or not pieces:

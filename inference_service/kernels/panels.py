@@ -55,5 +55,5 @@ class Panels:
         return y
 
     def weight(self) -> Tensor:
-        """The weights in the usual order."""
+        """Return the weights in the usual order."""
         return self._panels.transpose(1, 2).reshape(-1, self._in)[: self._out].clone()

@@ -30,7 +30,7 @@ warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
 
 
 def decode_frame(data: bytes, *, field: str, side: int) -> Pixels:
-    """The picture in `data`, squeezed into a square: RGB, uint8, [side, side, 3].
+    """Return the picture in `data`, squeezed into a square: RGB, uint8, [side, side, 3].
 
     JPEG, PNG or WebP by content; of an animation the first picture. `field` is the path of `data` in its
     request. Raises `UnitRefused` (IMAGE_INVALID).
@@ -39,7 +39,7 @@ def decode_frame(data: bytes, *, field: str, side: int) -> Pixels:
 
 
 def decode_picture(data: bytes, *, field: str) -> Pixels:
-    """The picture in `data` as it is: RGB, uint8, [height, width, 3]; the rest as in `decode_frame`.
+    """Decode the picture in `data` as it is: RGB, uint8, [height, width, 3]; the rest as in `decode_frame`.
 
     One whose sides differ by more than `MAX_RATIO` is refused as well.
     """
@@ -91,7 +91,7 @@ def _flat(image: Image.Image) -> Image.Image:
 
 
 def _on_white(image: Image.Image) -> Image.Image:
-    """What is transparent shows white paper, not whatever colour was stored there."""
+    """Return what is transparent shows white paper, not whatever colour was stored there."""
     image = image.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 

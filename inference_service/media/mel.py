@@ -50,7 +50,7 @@ def mel_power(pcm: Array, context: Array) -> Array:
 
 
 def _mel_power(heard: Array) -> Array:
-    """Of sound behind `CONTEXT` samples, contiguous."""
+    """Compute mel power of sound behind `CONTEXT` samples, contiguous."""
     hop, size = HOP * heard.itemsize, heard.itemsize
     frames = np.ndarray(((len(heard) - CONTEXT) // HOP, WINDOW), np.float32, heard, 0, (hop, size))
     padded = np.zeros((len(frames), FFT), np.float32)
@@ -67,7 +67,8 @@ def log_mel(power: Array) -> Array:
 
 @cache
 def _tables() -> tuple[Array, Array, Array, NDArray[np.int32]]:
-    """What the kernel is given: window, twiddle factors, filters, and where each of these begins and ends."""
+    """Return what the kernel is given: window, twiddle factors, filters, and where each of these begins and
+    ends."""
     turns = np.exp(-2j * np.pi * np.arange(FFT // 2) / FFT)
     filters = np.ascontiguousarray(_filters().T)
     spans = [(np.flatnonzero(row)[0], np.flatnonzero(row)[-1] + 1) for row in filters]

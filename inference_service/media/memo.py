@@ -45,11 +45,11 @@ class Memo(Generic[T]):
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Results kept."""
+        """Return the number of kept results."""
         return len(self._known)
 
     def get(self, key: bytes, make: Callable[[], T]) -> T:
-        """The result of `make`, or of an earlier one with this key; what it raises is not kept."""
+        """Return the result of `make`, or of an earlier one with this key; what it raises is not kept."""
         with self._lock:
             known = self._known.get(key)
             if known is not None:

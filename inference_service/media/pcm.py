@@ -21,7 +21,8 @@ _LAYOUTS: dict[int, tuple[str, float]] = {
 def decode_pcm(
     chunk: common_pb2.AudioChunk, *, field: str, sample_rate_hz: int, max_samples: int | None = None
 ) -> NDArray[np.float32]:
-    """The samples of `chunk` as float32 in [-1, 1], shape [samples]: one or more, at most `max_samples`.
+    """Return the samples of `chunk` as float32 in [-1, 1], shape [samples]: one or more, at most
+    `max_samples`.
 
     They may not be writable.
 

@@ -24,7 +24,7 @@ each thread)."""
 
 
 class Priority(IntEnum):
-    """What a job is, the most pressing first: none ever waits for all of those that are less so."""
+    """Priorities of jobs, the most pressing first: none ever waits for all of those that are less so."""
 
     SOUND = 0
     """Small, and soon due."""
@@ -63,7 +63,7 @@ class MediaPool:
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        """At least five `threads`, one for each priority; by default one for each core, at most 8."""
+        """Start at least five `threads`, one for each priority; by default one for each core, at most 8."""
         count = max(len(Priority), threads or min(_MOST_THREADS, os.cpu_count() or 1))
         others = (Priority.REST if i % 2 else Priority.PICTURES for i in range(count - 3))
         takes = [Priority.SOUND, Priority.STEPS, Priority.VIDEOS, *others]
@@ -82,11 +82,12 @@ class MediaPool:
             thread.start()
 
     def lane(self, on_wait: Job) -> "Lane":
-        """For a new session; `on_wait` is called now and then while its work waits for that of others."""
+        """Return the lane of a new session; `on_wait` is called now and then while its work waits for that
+        of others."""
         return Lane(self, on_wait)
 
     def stop(self) -> None:
-        """Nothing more is begun; waits up to `STOP_S` for what was."""
+        """Begin nothing more; wait up to `STOP_S` for running jobs."""
         with self.lock:
             self._is_stopped = True
             for came in self._came:
@@ -96,7 +97,7 @@ class MediaPool:
             thread.join(max(0.0, end - time.monotonic()))
 
     def put(self, priority: Priority, lane: "Lane") -> None:
-        """The lane's next job may be done. Called with `lock` held."""
+        """Queue the lane's next job. Called with `lock` held."""
         self._waiting[priority].append(lane)
         for least, takes in _TAKES.items():
             if priority in takes:
@@ -178,7 +179,7 @@ class Lane:
         return bool(self._jobs)
 
     def submit(self, priority: Priority | None, job: Job) -> None:
-        """Has a job done by the pool; one that takes no time has none: see `follow`."""
+        """Have a job done by the pool; one that takes no time has none: see `follow`."""
         if priority is None:
             self.follow(job)
             return
@@ -189,7 +190,7 @@ class Lane:
                 self._pool.put(priority, self)
 
     def follow(self, job: Job) -> None:
-        """Does a job that takes no time as soon as all before it are done, which may be at once."""
+        """Do a job that takes no time as soon as all before it are done, which may be at once."""
         with self._pool.lock:
             if self._is_busy:
                 self._jobs.append((None, job))
@@ -197,17 +198,17 @@ class Lane:
         job()
 
     def check(self) -> None:
-        """Called by a job that takes long, ten times a second or so. Raises `Abandoned` after `close`."""
+        """Raise `Abandoned` after `close`. A long job calls it ten times a second or so."""
         self._pool.check(self)
 
     def close(self) -> None:
-        """What has not been begun never is; what takes long may end before its time."""
+        """Drop jobs that have not begun; long ones may end before their time."""
         with self._pool.lock:
             self.is_closed = True
             self._jobs.clear()
 
     def work(self) -> None:
-        """Does the next job and what follows it; called by the pool."""
+        """Do the next job and what follows it; called by the pool."""
         with self._pool.lock:
             job = self._jobs.popleft()[1] if self._jobs else None
         if job is not None:

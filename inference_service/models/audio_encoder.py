@@ -75,7 +75,7 @@ class AudioEncoder(nn.Module):
         return cast(list[ConvBlock], list(self.blocks))
 
     def initial_state(self) -> AudioState:
-        """The state of a stream that has heard nothing."""
+        """Return the state of a stream that has heard nothing."""
         convs = [self.conv1, self.conv2, *(block.mix for block in self._stack)]
         return [torch.zeros(conv.past, conv.in_channels, device=conv.weight.device) for conv in convs]
 
@@ -91,7 +91,8 @@ class AudioEncoder(nn.Module):
         return self.norm(x), new
 
     def embed(self, states: Tensor) -> Tensor:
-        """Every `pool` states [batch, time, hidden] become one embedding, [batch, time // pool, output]."""
+        """Pool every `pool` states [batch, time, hidden] into one embedding, [batch, time // pool,
+        output]."""
         batch, time, hidden = states.shape
         pool = self.config.pool
         pooled = states[:, : time // pool * pool].reshape(batch, time // pool, hidden * pool)
@@ -99,7 +100,7 @@ class AudioEncoder(nn.Module):
         return embedded
 
     def encode(self, mels: list[Tensor], states: list[AudioState]) -> tuple[list[Tensor], list[AudioState]]:
-        """One chunk of each stream, [frames, 80] with frames a multiple of 2 * pool and equal for all.
+        """Encode one chunk of each stream, [frames, 80] with frames a multiple of 2 * pool and equal for all.
 
         Returns embeddings [frames / (2 * pool), output] and new states, in the order given.
         """

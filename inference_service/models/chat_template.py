@@ -44,7 +44,8 @@ Part = str | Media
 
 
 class Message(NamedTuple):
-    """What one side said. `calls` are of the assistant; `call_id` is of a tool, whose text is the result."""
+    """A message of one side. `calls` are of the assistant; `call_id` is of a tool, whose text is the
+    result."""
 
     role: str
     parts: Sequence[Part]
@@ -93,7 +94,7 @@ class ChatTemplate:
 
     @classmethod
     def load(cls, folder: Path) -> "ChatTemplate | None":
-        """The template of a checkpoint, from either of the usual files; None if it has none."""
+        """Return the template of a checkpoint, from either of the usual files; None if it has none."""
         try:
             tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
         except Exception as error:  # the library raises no narrower type
@@ -101,7 +102,7 @@ class ChatTemplate:
         return cls(tokenizer) if tokenizer.chat_template else None
 
     def tokenizer_json(self) -> str:
-        """What the tokenizer's `tokenizer.json` holds."""
+        """Return what the tokenizer's `tokenizer.json` holds."""
         return str(self._fast.to_str())
 
     def _marks(self) -> dict[int, str]:
@@ -123,27 +124,27 @@ class ChatTemplate:
         return {token: text for token, text in found if token is not None}
 
     def opens_thought(self, prompt: Sequence[list[int] | Media]) -> bool:
-        """Whether a prompt ends in what begins a thought."""
+        """Return whether a prompt ends in what begins a thought."""
         last = prompt[-1] if prompt else []
         if not isinstance(last, list):
             return False
         return str(self._fast.decode(last[-_LAST:], skip_special_tokens=False)).rstrip().endswith(THINK)
 
     def least_tokens(self, text: str) -> int:
-        """How many ids `text` has at least: known without encoding it."""
+        """Return how many ids `text` has at least: known without encoding it."""
         return -(-len(text) // self._longest)
 
     def token(self, text: str) -> int | None:
-        """The id of a token by its text; None if there is none."""
+        """Return the id of a token by its text; None if there is none."""
         token: int | None = self._fast.token_to_id(text)
         return token
 
     def is_text(self, token: int) -> bool:
-        """Whether a token shows in the text, unlike a special one."""
+        """Return whether a token shows in the text, unlike a special one."""
         return token not in self._special
 
     def encode(self, text: str) -> list[int]:
-        """Ids of text that is known to be harmless."""
+        """Return ids of text that is known to be harmless."""
         return self._encode(text)
 
     def decode(self, ids: list[int]) -> str:
@@ -159,7 +160,7 @@ class ChatTemplate:
         joint: str = PART_JOINT,
         tools: Sequence[Tool] = (),
     ) -> list[list[int] | Media]:
-        """The prompt up to where the answer begins: ids, and the places of media.
+        """Return the prompt up to where the answer begins: ids, and the places of media.
 
         The parts of a message are joined by `joint`. Raises `TemplateRefused` for messages that the template
         does not take or does not place as they came.
@@ -187,7 +188,8 @@ class ChatTemplate:
     def _message(
         self, message: Message, joint: str, names: dict[str, str], slots: "_Slots", free: "_Slots"
     ) -> dict[str, Any]:
-        """A message as templates take it; `names` are those of the tools called, by the ids of the calls."""
+        """Return a message as templates take it; `names` are those of the tools called, by the ids of the
+        calls."""
         told: dict[str, Any] = {
             "role": message.role,
             "content": joint.join(self._filled(part, slots) for part in message.parts),
@@ -210,7 +212,7 @@ class ChatTemplate:
         return {"type": "function", "function": self._harmless(about, free)}
 
     def _harmless(self, value: Any, free: "_Slots") -> Any:
-        """A JSON value whose texts are no more than text when it is written in a prompt."""
+        """Return a JSON value whose texts are no more than text when it is written in a prompt."""
         match value:
             case dict():
                 return {self._harmless(key, free): self._harmless(it, free) for key, it in value.items()}
@@ -231,7 +233,7 @@ class ChatTemplate:
             raise TemplateRefused(str(error) or type(error).__name__) from None
 
     def _heeds(self, flag: str) -> bool:
-        """Whether the template renders differently with a flag."""
+        """Return whether the template renders differently with a flag."""
         without, with_flag = (
             self._rendered(_PLAIN_TALK[:1], add_generation_prompt=True, **{flag: value})
             for value in (False, True)
@@ -239,7 +241,7 @@ class ChatTemplate:
         return without != with_flag
 
     def _filled(self, part: Part, slots: "_Slots") -> str:
-        """What stands for a part in the rendered text; what is no harmless text goes to `slots`."""
+        """Return what stands for a part in the rendered text; what is no harmless text goes to `slots`."""
         if not isinstance(part, str):
             return slots.take(part)
         return part if self._is_harmless(part) else slots.take(self._as_text(part))
@@ -255,7 +257,7 @@ class ChatTemplate:
 
 
 class _Slots:
-    """What stands in a prompt and is no text of it; `mark` tells those of one kind from another's."""
+    """Parts of a prompt that are no text; `mark` tells those of one kind from another's."""
 
     def __init__(self, mark: str = "") -> None:
         self._mark = mark
@@ -265,10 +267,10 @@ class _Slots:
         return len(self._content)
 
     def take(self, content: list[int] | Media) -> str:
-        """What stands for it in the rendered text."""
+        """Return what stands for it in the rendered text."""
         self._content.append(content)
         return f"{_OPEN}{self._mark}{len(self) - 1}{_CLOSE}"
 
     def at(self, number: str) -> list[int] | Media:
-        """What has this number."""
+        """Return what has this number."""
         return self._content[int(number)]

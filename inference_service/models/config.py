@@ -96,7 +96,7 @@ class ModelConfig:
 
 
 def language_config(raw: dict[str, Any]) -> Qwen3Config:
-    """The Qwen3 part of a `config.json`; the rotary base must be stated, never assumed."""
+    """Return the Qwen3 part of a `config.json`; the rotary base must be stated, never assumed."""
     theta = raw.get("rope_theta") or (raw.get("rope_parameters") or {}).get("rope_theta")
     if theta is None:
         raise CheckpointError("config.json states no rope_theta; positions cannot be computed without it.")
@@ -135,7 +135,7 @@ def _speech_config(raw: dict[str, Any]) -> SpeechConfig:
 
 
 def parse_config(raw: dict[str, Any]) -> ModelConfig:
-    """The typed form of a parsed `config.json`; raises `CheckpointError` naming what is missing."""
+    """Return the typed form of a parsed `config.json`; raises `CheckpointError` naming what is missing."""
     try:
         duplex = raw["duplex"]
         return ModelConfig(

@@ -30,5 +30,6 @@ class DuplexModel(nn.Module):
             self.resampler = Resampler(config.vision, hidden)
 
     def see(self, pictures: list[Tensor]) -> list[Tensor]:
-        """Embeddings [queries, hidden] of each picture, uint8 [side, side, 3]; one slice per picture."""
+        """Return embeddings [queries, hidden] of each picture, uint8 [side, side, 3]; one slice per
+        picture."""
         return list(self.resampler(self.vpm(torch.stack(pictures)))) if pictures else []

@@ -15,6 +15,6 @@ class VoiceError(Exception):
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
+    """Return the first of them, and how many more there are."""
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""How many words the voice says in one unit."""
+"""The pace of speech: the words that the voice says in one unit."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -10,17 +10,18 @@ WIDE = 3
 
 
 def is_wide(character: str) -> bool:
-    """Whether it is of a script whose words are not set apart by spaces: each counts as a word of its own."""
+    """Return whether it is of a script whose words are not set apart by spaces: each counts as a word of its
+    own."""
     return unicodedata.east_asian_width(character) in "WF"
 
 
 def length(text: str) -> int:
-    """Of what is said, in letters."""
+    """Return the length of a text in letters."""
     return sum(WIDE if is_wide(character) else 1 for character in text)
 
 
 def fits(words: Sequence[str], word: str) -> bool:
-    """Whether the unit that says `words` can say one more.
+    """Return whether the unit that says `words` can say one more.
 
     A unit takes words while they are at most four and, joined by spaces, at most 16 characters.
     """
@@ -28,7 +29,7 @@ def fits(words: Sequence[str], word: str) -> bool:
 
 
 def chunks(reply: str) -> list[list[str]]:
-    """The words of each speaking unit: as many as the voice says in about a second."""
+    """Return the words of each speaking unit: as many as the voice says in about a second."""
     result: list[list[str]] = []
     for word in reply.split():
         if result and fits(result[-1], word):

@@ -14,7 +14,7 @@ class PlainTokenizer:
         self._longest = max(map(len, self._fast.get_vocab()))
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`: nothing is put round it, and nothing in it becomes a special token."""
+        """Return the ids of `text`: nothing is put round it, and nothing in it becomes a special token."""
         return list(self._fast.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: list[int]) -> str:
@@ -22,5 +22,5 @@ class PlainTokenizer:
         return str(self._fast.decode(ids, skip_special_tokens=True))
 
     def least_tokens(self, text: str) -> int:
-        """How many ids `text` has at least: known without encoding it."""
+        """Return how many ids `text` has at least: known without encoding it."""
         return -(-len(text) // self._longest)

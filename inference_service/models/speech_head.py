@@ -47,11 +47,11 @@ class SpeechHead(nn.Module):
         return torch.cat([self.emb_text(tokens) + meaning, begin])
 
     def embed_codes(self, codes: Tensor) -> Tensor:
-        """Embeddings of speech codes."""
+        """Return embeddings of speech codes."""
         embedded: Tensor = self.emb_code[0](codes)
         return embedded
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores over `codes` + 1, the last of which ends the turn's speech."""
+        """Score over `codes` + 1, the last of which ends the turn's speech."""
         scores: Tensor = self.head_code[0](hidden)
         return scores

@@ -33,15 +33,16 @@ class Tekken:
         self._bytes = [b""] * controls + words
 
     def control(self, name: str) -> int:
-        """The id of a control token, such as `<s>`."""
+        """Return the id of a control token, such as `<s>`."""
         if name not in self._controls:
             raise CheckpointError(f"tekken.json has no control token {name}.")
         return self._controls[name]
 
     def spelling(self, token: int) -> bytes:
-        """The bytes that a token adds to the text, perhaps no whole characters; a control token adds none."""
+        """Return the bytes that a token adds to the text, perhaps no whole characters; a control token adds
+        none."""
         return self._bytes[token] if token < self.size else b""
 
     def decode(self, tokens: list[int]) -> str:
-        """The text of tokens; bytes that are no character are shown as U+FFFD."""
+        """Return the text of tokens; bytes that are no character are shown as U+FFFD."""
         return b"".join(map(self.spelling, tokens)).decode(errors="replace")

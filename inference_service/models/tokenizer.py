@@ -77,7 +77,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
-        """Reads `folder/tokenizer.json`, and the chat template beside it if there is one."""
+        """Read `folder/tokenizer.json`, and the chat template beside it if there is one."""
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise CheckpointError(f"{folder} has no tokenizer.json. Is this an Antiphon checkpoint?")
@@ -98,11 +98,11 @@ class Tokenizer:
         return PlainTokenizer(self._fast)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text; nothing in it becomes a special token."""
+        """Return the ids of plain text; nothing in it becomes a special token."""
         return list(self._fast.encode(text, add_special_tokens=False).ids)
 
     def encode_template(self, template: str) -> list[int]:
-        """Ids of trusted text of the checkpoint, in which special tokens mean themselves."""
+        """Return ids of trusted text of the checkpoint, in which special tokens mean themselves."""
         self._fast.encode_special_tokens = False
         try:
             return list(self._fast.encode(template, add_special_tokens=False).ids)
@@ -110,11 +110,11 @@ class Tokenizer:
             self._fast.encode_special_tokens = True
 
     def is_text(self, token: int) -> bool:
-        """Whether a token is something to read aloud, not a special one."""
+        """Return whether a token is something to read aloud, not a special one."""
         return token < self.size and token not in self._special_ids
 
     def most_characters(self, token: int) -> int:
-        """No text has more characters of a token than this, whatever stands before and behind it."""
+        """Return the most characters of a token in any text, whatever stands before and behind it."""
         most = self._most_characters.get(token)
         if most is None:  # what joins tokens may add one to what it is by itself
             most = self._most_characters[token] = len(self.decode([token])) + 1

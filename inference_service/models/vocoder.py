@@ -35,7 +35,7 @@ def band_hertz(bands: int) -> Tensor:
 
 
 def filter_bytes(config: VocoderConfig) -> int:
-    """What the filters of all codes take."""
+    """Return what the filters of all codes take."""
     return config.codes * config.frames_per_code * 2 * (_FFT // 2 + 1) * torch.complex64.itemsize
 
 
@@ -60,7 +60,7 @@ class VocoderState:
         self.phase = self.carry = 0.0
 
     def mark(self) -> Callable[[], None]:
-        """A way back to how it is now, unless it is reset."""
+        """Return a way back to how it is now, unless it is reset."""
         before, noise = dict(vars(self)), self.noise.get_state()
 
         def go_back() -> None:
@@ -72,7 +72,7 @@ class VocoderState:
 
 @dataclass(frozen=True)
 class _Sounds:
-    """What each acoustic frame of the codebook sounds like, [codes * frames_per_code] of all."""
+    """Sounds of the codebook's acoustic frames, [codes * frames_per_code] of all."""
 
     step: Tensor
     """Pitch periods per sample, float64."""
@@ -100,12 +100,12 @@ class Vocoder(nn.Module):
         self.codebook = nn.Parameter(torch.zeros(config.codes, config.frames_per_code, config.bands + 2))
 
     def initial_state(self, seed: int) -> VocoderState:
-        """The state of a stream that has said nothing; its noise depends on `seed` alone."""
+        """Return the state of a stream that has said nothing; its noise depends on `seed` alone."""
         generator = torch.Generator().manual_seed(seed)
         return VocoderState(0.0, 0.0, torch.zeros(2, self.hop), torch.zeros(_FFT - self.hop), generator)
 
     def decode(self, codes: list[list[int]], states: list[VocoderState]) -> list[Tensor]:
-        """One chunk of each stream, any lengths; `states` move on in place. Float32 audio."""
+        """Decode one chunk of each stream, any lengths; `states` move on in place. Float32 audio."""
         audio: list[Tensor] = [torch.zeros(0)] * len(codes)
         for length in sorted({len(chunk) for chunk in codes if chunk}):
             alike = [i for i, chunk in enumerate(codes) if len(chunk) == length]
@@ -145,7 +145,8 @@ class Vocoder(nn.Module):
         return self._overlap(torch.fft.irfft(pulses + noise, _FFT), states)
 
     def _pulses(self, frames: Tensor, states: list[VocoderState]) -> Tensor:
-        """A pulse for each pitch period where voiced, [batch, samples]; the cycles of `states` go on."""
+        """Return a pulse for each pitch period where voiced, [batch, samples]; the cycles of `states` go
+        on."""
         step, size = self._sounds.step[frames, None], self._sounds.size[frames, None]
         begin = torch.tensor([state.phase for state in states], dtype=torch.float64)
         cycle = torch.cat([begin[:, None], begin[:, None] + (step[..., 0] * self.hop).cumsum(1)], 1)
@@ -170,7 +171,7 @@ class Vocoder(nn.Module):
         return pulses[:, :-1].float()
 
     def _overlap(self, grains: Tensor, states: list[VocoderState]) -> Tensor:
-        """Adds filtered grains [batch, frames, fft] at every hop, onto what earlier chunks began."""
+        """Add filtered grains [batch, frames, fft] at every hop, onto what earlier chunks began."""
         batch, frames, size = grains.shape
         hops = -(-size // self.hop)
         added = torch.zeros(batch, frames + hops - 1, self.hop)

@@ -26,7 +26,7 @@ ConvState = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Pacing:
-    """How sound becomes tokens: each stands for `samples_per_token` samples, `mels_per_token` mel frames."""
+    """The pace of tokens: each stands for `samples_per_token` samples, `mels_per_token` mel frames."""
 
     sample_rate_hz: int
     samples_per_token: int
@@ -48,7 +48,8 @@ class Pacing:
 
 
 def parse_pacing(audio: Mapping[str, Any], config: Any) -> Pacing:
-    """The pacing of a `tekken.json`'s `audio`; raises `CheckpointError` where `config` contradicts it."""
+    """Return the pacing of a `tekken.json`'s `audio`; raises `CheckpointError` where `config` contradicts
+    it."""
     try:
         rate, hop = int(audio["sampling_rate"]), int(audio["audio_encoding_config"]["hop_length"])
         samples = int(rate / audio["frame_rate"])
@@ -97,14 +98,14 @@ class VoxtralModel(nn.Module):
         return int(self.network.config.downsample_factor)
 
     def condition(self) -> Tensor:
-        """What tells the decoder its delay, [1, hidden]."""
+        """Return what tells the decoder its delay, [1, hidden]."""
         weight = self.network.lm_head.weight
         delay = torch.full((1,), self.pacing.delay_tokens, device=weight.device, dtype=weight.dtype)
         condition: Tensor = self.network.model.time_embedding(delay)[None]
         return condition
 
     def initial_state(self) -> ConvState:
-        """The state of a stream that has heard nothing."""
+        """Return the state of a stream that has heard nothing."""
         embedder = self.network.model.audio_tower.embedder
         weight = embedder.conv1.weight
         return tuple(weight.new_zeros(conv.in_channels, conv.left_pad) for conv in _convolutions(embedder))
@@ -153,5 +154,5 @@ class _Past:
         return x
 
     def states(self) -> list[ConvState]:
-        """The state of each stream."""
+        """Return the state of each stream."""
         return list(zip(*(past.unbind() for past in self._past.values()), strict=True))

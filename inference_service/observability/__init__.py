@@ -1,1 +1,1 @@
-"""What others see: figures, spans, the status page, and whether the engine gets on."""
+"""Metrics, spans, the status page, and the watchdog of the engine."""

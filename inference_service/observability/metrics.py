@@ -30,7 +30,8 @@ _REASONS = frozenset(reason.value for reason in Reason)
 
 
 class WorkerMetrics:
-    """What a worker counts. It is told on the serving event loop; a collection may run on any thread."""
+    """Metrics of a worker. They are recorded on the serving event loop; a collection may run on any
+    thread."""
 
     def __init__(self, meter: Meter, worker_id: str) -> None:
         self.units: Counter[End] = Counter()
@@ -72,11 +73,11 @@ class WorkerMetrics:
         observed_gauge(meter, semconv.BUILD_INFO, lambda: [((version("antiphon"),), 1)])
 
     def register(self, is_heard: Callable[[], bool]) -> None:
-        """The worker is in a shared queue; `is_heard` says whether that answered last."""
+        """Export metrics of the shared queue; `is_heard` says whether that answered last."""
         observed_gauge(self._meter, semconv.DISPATCHER_UP, lambda: [((), int(is_heard()))])
 
     def serve(self, engine: Engine, slots: SlotTable, device: str) -> None:
-        """The model is ready: how full it is can be measured from now on."""
+        """Export metrics of the ready model."""
         meter, worker = self._meter, self._worker
 
         def memory() -> Samples:
@@ -102,7 +103,7 @@ class WorkerMetrics:
         )
 
     def ticked(self, ticks: Sequence[Ticked]) -> None:
-        """The engine has made ticks; `on_named` hears of those that name their members."""
+        """Record ticks of the engine; `on_named` gets those that name their members."""
         self.recent_ticks.extend(ticks)
         for tick in ticks:
             spent = tick.ended - tick.started
@@ -115,11 +116,11 @@ class WorkerMetrics:
                 self.on_named(tick)
 
     def finalized(self, seconds: float) -> None:
-        """A unit was closed, which took so long."""
+        """Record a closed unit and how long that took."""
         self._finalize(seconds)
 
     def done(self, done: Done, unit_seconds: float) -> None:
-        """A unit has been generated; it holds `unit_seconds` of audio, 0 for none."""
+        """Record a generated unit; it holds `unit_seconds` of audio, 0 for none."""
         self.units[done.end] += 1
         timings = done.timings
         if unit_seconds:
@@ -141,14 +142,14 @@ class WorkerMetrics:
             self._errors[reason if reason in _REASONS else semconv.OTHER, side_of(reason)] += 1
 
     def ended(self, error: SessionError | None) -> None:
-        """A session is over, or was refused."""
+        """Record the end or the refusal of a session."""
         if error is not None and error.side is not None:
             self._errors[error.reason or semconv.OTHER, error.side] += 1
 
     def cleaned(self, seconds: float) -> None:
-        """A slot is free again, so long after the end of its session."""
+        """Record a freed slot, so long after the end of its session."""
         self._cleanup(seconds)
 
     def called(self, method: str, code: grpc.StatusCode, seconds: float) -> None:
-        """A call is over."""
+        """Record the end of a call."""
         self._calls.record(seconds, method, code.name)

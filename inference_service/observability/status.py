@@ -49,7 +49,7 @@ class WorkerView:
 
 
 def render(view: WorkerView) -> str:
-    """The page."""
+    """Return the page."""
     state = page.toned(view.state, {"ready": "good"}.get(view.state, "warn"))
     facts = (
         escape(f"{view.model} on {view.device}") if view.model else "",
@@ -71,7 +71,7 @@ def render(view: WorkerView) -> str:
 
 
 def _held(occupancy: Occupancy | None) -> Iterator[tuple[str, str, str]]:
-    """How full it is."""
+    """Yield rows of the worker's occupancy."""
     if occupancy is None:
         return
     share = occupancy.kv_tokens / max(1, occupancy.kv_capacity_tokens)
@@ -85,7 +85,7 @@ def _held(occupancy: Occupancy | None) -> Iterator[tuple[str, str, str]]:
 
 
 def _units(view: WorkerView) -> list[tuple[str, str, str]]:
-    """How fast it is."""
+    """Return how fast it is."""
     units, ticks = sum(view.units.values()), view.ticks
     late = view.misses / units if units else 0.0
     tiles = [

@@ -78,7 +78,7 @@ class Tracing:
         return SessionTrace(self, session_id, slot, lease_epoch, peer, identity) if self.is_on else None
 
     def ticked(self, tick: Ticked, units: Iterable[SpanContext]) -> None:
-        """The engine has made a tick that names who was in it; `units` are those of them that are sampled."""
+        """Record a tick that names its members; `units` are those of them that are sampled."""
         links = [Link(unit) for unit in units]
         if not links:
             return
@@ -147,12 +147,12 @@ class SessionTrace:
             place[semconv.ATTR_PEER_IDENTITY] = identity
 
     def attach(self, traceparent: str, tracestate: str) -> None:
-        """A stream has come with this trace context, each empty if there is none; the first one counts."""
+        """Attach a stream with its trace context, each empty if there is none; the first one counts."""
         if self._parent is None:
             self._parent = parse_traceparent(traceparent[:MAX_CONTEXT], tracestate[:MAX_CONTEXT])
 
     def configure(self, setup: SessionSetup, model: str) -> None:
-        """It is known what the session is."""
+        """Record the settings of the session."""
         mode, operation = kind_of(setup)
         self._attributes[Stream.GENERATE] |= {
             semconv.ATTR_MODE: mode,
@@ -162,7 +162,7 @@ class SessionTrace:
         }
 
     def begin(self, number: int, traceparent: str) -> SpanContext | None:
-        """A unit has come, with this trace context or an empty one. Returns the one it is traced under."""
+        """Begin a unit with this trace context or an empty one; return the one it is traced under."""
         parent = parse_traceparent(traceparent[:MAX_CONTEXT]) or self._parent
         if parent is None:
             if self._is_sampled is not False:
@@ -173,7 +173,7 @@ class SessionTrace:
         return parent
 
     def in_tick(self, number: int, tick: int) -> SpanContext | None:
-        """What the span of a tick links to, for a unit that was in it; None if that is not sampled."""
+        """Return what the span of a tick links to, for a unit that was in it; None if that is not sampled."""
         unit = self._units.get(number)
         if unit is None or unit.context is None:
             return None
@@ -181,7 +181,7 @@ class SessionTrace:
         return _span_context(unit.context)
 
     def answered(self, unit: Unit, step: Stream, answer: LastAnswer) -> None:
-        """A step is over."""
+        """Record a finished step."""
         sampled = self._units.get(unit.number)
         if sampled is None or (began := unit.began(step)) is None:
             return
@@ -195,7 +195,7 @@ class SessionTrace:
             self._units.pop(unit.number, None)
 
     def cut(self, units: Iterable[Unit], error: SessionError | None, now: float) -> None:
-        """The session is over; so are the steps of `units` that were under way."""
+        """End the session and the running steps of `units`."""
         for unit in units:
             sampled, under_way = self._units.get(unit.number), unit.under_way()
             if sampled is None or under_way is None:
@@ -216,7 +216,7 @@ class SessionTrace:
         attributes: Attributes,
         error: tuple[str, Side | None] | None,
     ) -> None:
-        """One span. Of a session that nobody has decided on the first one asks the sampler."""
+        """Make one span. The first one of an undecided session asks the sampler."""
         telemetry = self._tracing.telemetry
         is_undecided = unit.context is None and self._is_sampled is None
         tracer = telemetry.tracer if is_undecided else telemetry.always
@@ -265,7 +265,7 @@ def kind_of(setup: SessionSetup) -> tuple[str, str]:
 
 
 def _attributes_of(answer: LastAnswer) -> Attributes:
-    """What a span says of its step."""
+    """Return what a span says of its step."""
     match answer:
         case Prefilled(usage=usage):
             heard = usage.input_text_tokens + usage.input_audio_tokens + usage.input_vision_tokens

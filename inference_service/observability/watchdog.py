@@ -1,4 +1,4 @@
-"""Tells an engine that hangs from one that works."""
+"""A watchdog that tells an engine that hangs from one that works."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ _PERIOD_S = 0.5
 
 
 class Works(Protocol):
-    """What is watched: an engine."""
+    """The watched engine."""
 
     @property
     def busy_since(self) -> float | None:
@@ -32,7 +32,7 @@ class Watchdog:
         self._checked = clock()
 
     def check(self) -> bool:
-        """Whether the engine hangs."""
+        """Return whether the engine hangs."""
         now, step = self._clock(), self._engine.busy_since
         passed, self._checked = now - self._checked, now
         if step is None or step != self._step:
@@ -42,7 +42,7 @@ class Watchdog:
         return self._watched_s >= self._limit_s
 
     async def watch(self, on_hang: Callable[[], None]) -> None:
-        """Calls `on_hang` when it hangs, once."""
+        """Call `on_hang` when it hangs, once."""
         while not self.check():  # noqa: ASYNC110 (a step that never ends sets no event)
             await asyncio.sleep(self._period_s)
         on_hang()

@@ -1,4 +1,4 @@
-"""What the sessions of a ready worker share."""
+"""Services that the sessions of a ready worker share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from inference_service.session.usage import UsageTable
 
 @dataclass(frozen=True)
 class Backend:
-    """What all sessions of a ready worker share."""
+    """Services that all sessions of a ready worker share."""
 
     worker_id: str
     engine: Engine

@@ -12,17 +12,17 @@ M_contra = TypeVar("M_contra", contravariant=True)
 
 
 class Line(Protocol[M_contra]):
-    """What leads to the caller."""
+    """The connection to the caller."""
 
     @property
     def is_busy(self) -> bool:
         """Whether something that was written has yet to leave; the outbox is flushed when it has."""
 
     def write(self, message: M_contra) -> None:
-        """Sends a message behind those before."""
+        """Send a message behind those before."""
 
     def finish(self) -> None:
-        """All has been written."""
+        """Handle that everything has been written."""
 
 
 class Outbox(Generic[M]):
@@ -47,7 +47,7 @@ class Outbox(Generic[M]):
         self._is_ended = False
 
     def __len__(self) -> int:
-        """Messages waiting."""
+        """Return messages waiting."""
         return len(self._waiting)
 
     @property
@@ -61,7 +61,7 @@ class Outbox(Generic[M]):
         return self._since if self._line is not None and self._line.is_busy else None
 
     def put(self, message: M) -> None:
-        """Adds a message, which leaves with the next flush; after `end` it is dropped."""
+        """Add a message, which leaves with the next flush; after `end` it is dropped."""
         if self._is_ended:
             return
         if not (self._waiting and self._absorb(self._waiting[-1], message)):
@@ -69,21 +69,21 @@ class Outbox(Generic[M]):
         self.is_pending = True
 
     def end(self) -> None:
-        """Nothing more comes; what waits is still sent."""
+        """End the outbox; what waits is still sent."""
         self._is_ended = self.is_pending = True
 
     def open(self, line: Line[M]) -> None:
-        """The call can be written to."""
+        """Open the outbox towards a call."""
         self._line = line
         self.flush()
 
     def close(self) -> None:
-        """It cannot be written to any more."""
+        """Close the outbox: the call cannot be written to any more."""
         self._line = None
         self._waiting.clear()
 
     def flush(self) -> None:
-        """Writes what waits, until the caller does not keep up."""
+        """Write what waits, until the caller does not keep up."""
         self.is_pending = False
         line = self._line
         if line is None:

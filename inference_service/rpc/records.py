@@ -45,7 +45,7 @@ def check_record(record: pb.UnitRecord, setup: SessionSetup, info: ModelInfo) ->
 
 
 def unit_record(record: pb.UnitRecord) -> UnitRecord:
-    """A checked record as the engine takes it."""
+    """Return a checked record as the engine takes it."""
     return UnitRecord(
         _ENDS[record.end],
         tuple(record.sampled_ids),

@@ -1,4 +1,4 @@
-"""What goes to a caller: the engine's own types become messages of `antiphon.v1`, once."""
+"""Replies to a caller: the engine's own types become messages of `antiphon.v1`, once."""
 
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
@@ -53,7 +53,7 @@ _FINISHES = {
 def session_ready(
     ready: Ready, plan: SessionPlan, info: ModelInfo, worker_id: str, window: int
 ) -> pb.PrefillResponse:
-    """The answer to unit 0: what the session gets."""
+    """Return the answer to unit 0: what the session gets."""
     setup = plan.setup
     units = info.format_of(setup) if isinstance(setup, DuplexSetup) else info.unit_format
     result = pb.SessionReady(
@@ -78,7 +78,7 @@ def _purposes(info: ModelInfo) -> list[pb.TextPurpose]:
 
 
 def messages(answer: Answer, info: ModelInfo) -> Iterable[Message]:
-    """One message, or several of an answer that is large."""
+    """Return one message, or several of a large answer."""
     match answer:
         case Prefilled():
             return (prefilled(answer),)
@@ -95,7 +95,7 @@ def messages(answer: Answer, info: ModelInfo) -> Iterable[Message]:
 
 
 def prefilled(answer: Prefilled) -> pb.PrefillResponse:
-    """The answer to a unit's Prefill."""
+    """Return the answer to a unit's Prefill."""
     if answer.failure:
         return pb.PrefillResponse(unit=answer.unit, error=item_error(answer.failure))
     response = pb.PrefillResponse(unit=answer.unit)
@@ -125,7 +125,7 @@ def _fill_prefilled(result: pb.Prefilled, answer: Prefilled) -> None:
 
 
 def pieces(answer: Piece, output_sample_rate_hz: int) -> Iterator[pb.GenerateResponse]:
-    """A part of what a unit says, in as many messages as it takes."""
+    """Yield a part of a unit's output in as many messages as it takes."""
     text, audio = answer.text, answer.audio
     samples = 0 if audio is None else len(audio)
     if max(4 * samples, 4 * len(text)) <= LARGEST_ANSWER:
@@ -165,7 +165,7 @@ def piece(answer: Piece, output_sample_rate_hz: int) -> pb.GenerateResponse:
 
 
 def done(answer: Done) -> pb.GenerateResponse:
-    """The last word about a unit's generation."""
+    """Return the last word about a unit's generation."""
     response = pb.GenerateResponse(unit=answer.unit)
     result = response.done
     result.end, result.finish_reason = ENDS[answer.end], _FINISHES[answer.finish]
@@ -190,7 +190,7 @@ def _record(record: UnitRecord) -> pb.UnitRecord:
 
 
 def finalized(answer: Finalized) -> pb.FinalizeResponse:
-    """The answer to a unit's Finalize."""
+    """Return the answer to a unit's Finalize."""
     response = pb.FinalizeResponse()
     _fill_finalized(response, answer)
     return response
@@ -204,7 +204,7 @@ def _fill_finalized(response: pb.FinalizeResponse, answer: Finalized) -> None:
 
 
 def rewound(answer: Rewound) -> pb.GenerateResponse:
-    """The answer to a rewind."""
+    """Return the answer to a rewind."""
     result = pb.UnitsRewound(
         context_tokens=answer.context_tokens,
         rewound_units=answer.units,
@@ -214,12 +214,12 @@ def rewound(answer: Rewound) -> pb.GenerateResponse:
 
 
 def go_away(time_left_s: float, reason: str) -> pb.GenerateResponse:
-    """The announcement that the session will be ended."""
+    """Return the announcement that the session will be ended."""
     return pb.GenerateResponse(go_away=pb.GoAway(time_left=duration(time_left_s), reason=reason))
 
 
 def model_info(info: ModelInfo) -> pb.GetInfoResponse:
-    """What GetInfo says about the model."""
+    """Return what GetInfo says about the model."""
     return pb.GetInfoResponse(
         model=info.name,
         modes=modes(info),
@@ -243,7 +243,8 @@ def model_info(info: ModelInfo) -> pb.GetInfoResponse:
 
 
 def _sampling_defaults(info: ModelInfo) -> common_pb2.SamplingParams:
-    """Of chats and token streams; of duplex sessions where the model holds no others."""
+    """Return the defaults of chats and token streams, or of duplex sessions where the model holds no
+    others."""
     for mode in (Mode.CHAT, Mode.TOKENS, Mode.TRANSCRIBE):
         if mode in info.modes:
             return sampling_params(sampling_defaults(info, mode))
@@ -285,7 +286,8 @@ def absorb(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
 
 
 def _follows(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
-    """Whether both may stand in one message: first what is thought, then what is said, then one call."""
+    """Return whether both may stand in one message: first what is thought, then what is said, then one
+    call."""
     calls = waiting.HasField("tool_call")
     if more.HasField("thinking") and (calls or waiting.HasField("text") or waiting.HasField("audio")):
         return False
@@ -316,7 +318,7 @@ def _count(usage: common_pb2.Usage, tokens: UnitUsage) -> None:
 
 
 def _time(timings: common_pb2.Timings, seconds: UnitTimings) -> None:
-    """Where the time went; a phase that did not run stays unset."""
+    """Write timings; a phase that did not run stays unset."""
     timings.SetInParent()
     for spent, name in (
         (seconds.queue, "queue"),

@@ -1,4 +1,4 @@
-"""What comes from a caller: bytes become messages, and messages the engine's own types, once.
+"""Requests of a caller: bytes become messages, and messages the engine's own types, once.
 
 Small messages are decoded at once, large ones beside the event loop.
 """
@@ -71,7 +71,8 @@ class Decoder(Generic[T]):
     async def read(
         self, stream: Stream, data: bytes, make: Callable[[Message], T]
     ) -> tuple[Message, Callable[[], T]]:
-        """The message in `data`, and what gives `make` of it or raises what that raised: it has been called.
+        """Return the message in `data`, and what gives `make` of it or raises what that raised: it has been
+        called.
 
         Raises `PayloadInvalid` for bytes that are no such message, or one of too many parts.
         """
@@ -89,7 +90,7 @@ def _read_large(stream: Stream, data: bytes, make: Callable[[Message], T]) -> tu
 
 
 def decoded(parse: Callable[[Any], Message], data: bytes | bytearray | memoryview) -> Message:
-    """The message in `data`. Raises `PayloadInvalid` for bytes that are no such message."""
+    """Return the message in `data`. Raises `PayloadInvalid` for bytes that are no such message."""
     try:
         return parse(data)
     except DecodeError:
@@ -100,7 +101,7 @@ def decoded(parse: Callable[[Any], Message], data: bytes | bytearray | memoryvie
 
 
 def _require_few_parts(kind: Any, data: bytes) -> None:
-    """Raises `PayloadInvalid` unless there are few parts in `data`.
+    """Raise `PayloadInvalid` unless there are few parts in `data`.
 
     A parser holds the interpreter until it is done: 32 MiB of empty messages take it most of a second, and a
     GiB. Looked at are tags and lengths only, of at most `MOST_PARTS` fields.
@@ -140,7 +141,7 @@ _LONGEST_VARINT = 10
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at an index, and the index behind it."""
+    """Return the number at an index, and the index behind it."""
     value = 0
     for i, byte in enumerate(data[at : at + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << 7 * i
@@ -153,7 +154,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def content(request: pb.PrefillRequest, setup: SessionSetup, info: ModelInfo) -> Content:
-    """The input of a unit of such a session.
+    """Return the input of a unit of such a session.
 
     Raises `UnitRefused` for content that cannot be used, `PayloadInvalid` for the input of another mode.
     """
@@ -171,7 +172,7 @@ def content(request: pb.PrefillRequest, setup: SessionSetup, info: ModelInfo) ->
 
 
 def generate(request: pb.GenerateUnit, setup: SessionSetup, info: ModelInfo) -> Generate:
-    """How a unit of such a session is to be run; with a refusal for settings that it cannot have."""
+    """Return how a unit of such a session is to be run; with a refusal for settings that it cannot have."""
     if not request.force_listen and not request.HasField("sampling"):
         return _USUAL
     try:
@@ -190,7 +191,7 @@ _USUAL = Generate()
 
 
 def rewind(request: pb.GenerateRequest, setup: SessionSetup) -> Rewind:
-    """How far such a session is to go back; with a refusal if it cannot."""
+    """Return how far such a session is to go back; with a refusal if it cannot."""
     if not setup.is_duplex:
         problem = "rewind: only AUDIO and VIDEO sessions speak while they listen."
         return Rewind(request.unit, refusal=Failure(Reason.CONTENT_UNSUPPORTED, problem, "rewind"))
@@ -199,7 +200,7 @@ def rewind(request: pb.GenerateRequest, setup: SessionSetup) -> Rewind:
 
 
 def unit_input(duplex: pb.DuplexInput, info: ModelInfo, setup: DuplexSetup) -> UnitInput:
-    """The content of a duplex unit; its pictures are still encoded.
+    """Return the content of a duplex unit; its pictures are still encoded.
 
     Raises `UnitRefused`.
     """
@@ -249,7 +250,7 @@ def _check_frames(duplex: pb.DuplexInput, sees: bool) -> None:
 
 
 def token_input(stream: pb.StreamInput, info: ModelInfo, _: SessionSetup) -> StreamInput:
-    """A chunk of ids or text. Raises `UnitRefused`."""
+    """Return a chunk of ids or text. Raises `UnitRefused`."""
     given, text = stream.token_ids.ids, stream.text
     if stream.WhichOneof("chunk") == "audio":
         raise UnitRefused(
@@ -269,7 +270,7 @@ def token_input(stream: pb.StreamInput, info: ModelInfo, _: SessionSetup) -> Str
 
 
 def speech_input(stream: pb.StreamInput, info: ModelInfo, _: SessionSetup) -> StreamInput:
-    """A chunk of audio. Raises `UnitRefused`."""
+    """Return a chunk of audio. Raises `UnitRefused`."""
     kind = stream.WhichOneof("chunk")
     if kind in ("token_ids", "text"):
         raise UnitRefused(

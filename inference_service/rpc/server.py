@@ -193,7 +193,7 @@ class WorkerServer:
 
 
 def _is_served(path: str) -> bool:
-    """Whether a process listens on the socket `path`; gRPC would silently take it away from it."""
+    """Return whether a process listens on the socket `path`; gRPC would silently take it away from it."""
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             return False

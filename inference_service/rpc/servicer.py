@@ -37,7 +37,7 @@ _VERSION = version("antiphon")
 
 
 class State(Enum):
-    """Whether the worker takes sessions."""
+    """The states of a worker."""
 
     LOADING = pb.WORKER_STATE_LOADING
     READY = pb.WORKER_STATE_READY
@@ -74,37 +74,37 @@ class InferenceServicer:
     # --------------------------------------------------------- from the worker
 
     def start(self, backend: Backend) -> None:
-        """The model is ready: sessions are taken from now on."""
+        """Take sessions from now on."""
         self._backend = backend
         self._model = replies.model_info(backend.info)
         self.state = State.READY
 
     def drain(self) -> None:
-        """No new session is taken from now on; those that have begun go on."""
+        """Drain: take no new session; running ones go on."""
         self.state = State.DRAINING
 
     def go_away(self, time_left_s: float) -> None:
-        """Tells every session that it will be ended."""
+        """Tell every session that it will be ended."""
         for session in list(self._sessions.values()):
             session.go_away(time_left_s, "draining")
 
     def fail_all(self, error: SessionError) -> None:
-        """Ends every session with `error`; `empty` follows when the engine has cleaned up."""
+        """End every session with `error`; `empty` follows when the engine has cleaned up."""
         for session in list(self._sessions.values()):
             session.fail(error)
 
     def abandon_all(self, error: SessionError) -> None:
-        """Ends every session with `error` at once, since the engine is gone, and takes no more."""
+        """End every session with `error` at once, since the engine is gone, and take no more."""
         self.drain()
         for session in list(self._sessions.values()):
             session.abandon(error)
 
     def takes_sessions(self) -> bool:
-        """Whether somebody with a lease may come."""
+        """Return whether somebody with a lease may come."""
         return self.state is State.READY and self._backend is not None and self._backend.admission.has_time()
 
     def revoke(self, slot: int, epoch: int) -> bool:
-        """Takes a lease back, and ends its session. Returns whether its slot is free already."""
+        """Take a lease back, and end its session. Returns whether its slot is free already."""
         if self._backend is None or not 0 <= slot < self._backend.slots.leased:
             return True
         if self._backend.slots.revoke(slot, epoch) is SlotState.FREE:
@@ -115,7 +115,7 @@ class InferenceServicer:
         return False
 
     def ticked(self, tick: Ticked) -> None:
-        """The engine has made a tick whose members it names."""
+        """Record a tick whose members it names."""
         linked = (
             session.in_tick(unit, tick.number)
             for name, unit in tick.members
@@ -124,7 +124,7 @@ class InferenceServicer:
         self._tracing.ticked(tick, [context for context in linked if context is not None])
 
     def slot_views(self) -> list[SlotView]:
-        """Every slot, and who is in it."""
+        """Return every slot, and who is in it."""
         if self._backend is None:
             return []
         now, slots = self._backend.clock(), self._backend.slots

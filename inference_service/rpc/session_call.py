@@ -20,31 +20,31 @@ class Obeyed(Protocol):
     """The session of a call."""
 
     def may_read(self, stream: Stream) -> bool:
-        """Whether a request of `stream` may be obeyed now."""
+        """Return whether a request of `stream` may be obeyed now."""
 
     def may_obey(self, stream: Stream, request: Message) -> bool:
-        """Whether this one may be, which was read."""
+        """Return whether this one may be, which was read."""
 
     async def decode(self, stream: Stream, data: bytes) -> tuple[Message, Made]:
-        """A large request, decoded beside the event loop. Raises `PayloadInvalid`."""
+        """Return a large request, decoded beside the event loop. Raises `PayloadInvalid`."""
 
     def obey(self, stream: Stream, request: Message, made: Made | None) -> None:
-        """A request has come."""
+        """Handle a request."""
 
     def half_close(self, stream: Stream) -> None:
-        """There is no further one on `stream`."""
+        """Handle the half-close of `stream`."""
 
     def fail(self, error: SessionError) -> None:
-        """The session cannot go on."""
+        """Fail the session."""
 
     def give_up(self, stream: Stream) -> None:
-        """The caller has."""
+        """Give up the session because its caller has."""
 
     def answered(self) -> None:
-        """What waited has left."""
+        """Handle that waiting answers have left."""
 
     def end_call(self, stream: Stream, call: Call) -> None:
-        """All has been written."""
+        """Handle that everything has been written."""
 
 
 class SessionCall(Handler):
@@ -76,7 +76,6 @@ class SessionCall(Handler):
     # ---------------------------------------------------------------------------------------- requests
 
     def message_received(self, data: bytes) -> None:
-        """See `Handler`."""
         if len(data) > requests.LARGE:
             self._call.hold()
             self._decoding = asyncio.create_task(self._decode(data))
@@ -109,17 +108,14 @@ class SessionCall(Handler):
             self._call.hold()
 
     def half_closed(self) -> None:
-        """See `Handler`."""
         self._session.half_close(self._stream)
 
     def given_up(self) -> None:
-        """See `Handler`."""
         self._stop()
         self._outbox.close()
         self._session.give_up(self._stream)
 
     def drained(self) -> None:
-        """See `Handler`."""
         self._outbox.flush()
         self._session.answered()
 
@@ -138,14 +134,11 @@ class SessionCall(Handler):
 
     @property
     def is_busy(self) -> bool:
-        """See `Line`."""
         return self._call.is_busy
 
     def write(self, message: Message) -> None:
-        """See `Line`."""
         self._call.write(message.SerializeToString())
 
     def finish(self) -> None:
-        """See `Line`."""
         self._stop()
         self._session.end_call(self._stream, self._call)

@@ -1,4 +1,4 @@
-"""What a session lives on: its three calls, its engine session, its slot and its clock, kept together."""
+"""The resources of a session: its three calls, its engine session, its slot and its clock, kept together."""
 
 import asyncio
 import logging
@@ -101,7 +101,7 @@ class SessionCalls:
     # ------------------------------------------------------------- from outside
 
     def attach(self, stream: Stream, traceparent: str, tracestate: str) -> None:
-        """A call of this session has come. Raises `StreamExists`, which leaves the session as it is."""
+        """Attach a call of this session. Raises `StreamExists`, which leaves the session as it is."""
         self.session.attach(stream, self._backend.clock())
         if self._trace is not None:
             self._trace.attach(traceparent, tracestate)
@@ -110,23 +110,23 @@ class SessionCalls:
         self._arm(self._backend.clock())
 
     def go_away(self, time_left_s: float, reason: str) -> None:
-        """Announces the end of the session."""
+        """Announce the end of the session."""
         self._rule(lambda _: self.session.go_away(GoAway(time_left_s, reason)))
 
     def fail(self, error: SessionError) -> None:
-        """Ends the session with `error` once the engine has cleaned up."""
+        """End the session with `error` once the engine has cleaned up."""
         self._rule(self.session.fail, error)
 
     def abandon(self, error: SessionError) -> None:
-        """Ends the session with `error` at once: the engine is gone."""
+        """End the session with `error` at once: the engine is gone."""
         self._rule(self.session.abandon, error)
 
     def in_tick(self, unit: int, tick: int) -> SpanContext | None:
-        """What the span of a tick links to for a unit that was in it; None if that is not sampled."""
+        """Return what the span of a tick links to for a unit that was in it; None if that is not sampled."""
         return self._trace.in_tick(unit, tick) if self._trace is not None else None
 
     def serve(self, stream: Stream, call: Call) -> None:
-        """Begins one call, which was attached."""
+        """Begin one call, which was attached."""
         served = self._calls[stream] = SessionCall(stream, call, self, self._outboxes[stream])
         call.take(served, (METADATA_WORKER_ID, self._backend.worker_id))
         self._outboxes[stream].open(served)
@@ -137,21 +137,21 @@ class SessionCalls:
     # ------------------------------------------------------------------ the calls
 
     def may_read(self, stream: Stream) -> bool:
-        """Whether a request of `stream` may be obeyed now; input waits while answers do."""
+        """Return whether a request of `stream` may be obeyed now; input waits while answers do."""
         if self.session.is_over or not self.session.is_attached:
             return False
         return stream is not Stream.PREFILL or not any(box.is_full for box in self._outboxes.values())
 
     def may_obey(self, stream: Stream, request: Message) -> bool:
-        """Whether this one may be: which settings a unit may have depends on the mode."""
+        """Return whether this one may be: which settings a unit may have depends on the mode."""
         return stream is not Stream.GENERATE or self._is_configured or _is_cancel(request)
 
     async def decode(self, stream: Stream, data: bytes) -> tuple[Message, Made]:
-        """A large request, decoded beside the event loop. Raises `PayloadInvalid`."""
+        """Return a large request, decoded beside the event loop. Raises `PayloadInvalid`."""
         return await self._backend.decoder.read(stream, data, self._made)
 
     def obey(self, stream: Stream, request: Any, made: Made | None) -> None:
-        """A request has come."""
+        """Handle a request."""
         if self.session.is_over:
             return
         token, now = session_log.set(self._fields), self._backend.clock()
@@ -170,22 +170,22 @@ class SessionCalls:
         self._settle(now)
 
     def half_close(self, stream: Stream) -> None:
-        """There is no further request on `stream`."""
+        """Handle the half-close of `stream`."""
         self._rule(self.session.half_close, stream)
 
     def give_up(self, stream: Stream) -> None:
-        """The caller has; or gRPC has, for a message that was too large."""
+        """Give up because the caller has; or gRPC has, for a message that was too large."""
         self._calls.pop(stream, None)
         too_large = f"sent more than {MAX_MESSAGE_BYTES} bytes at once"
         self.fail(Cancelled(f"The caller gave up its {stream.value} stream, or {too_large}."))
 
     def answered(self) -> None:
-        """What waited has left."""
+        """Handle that waiting answers have left."""
         if (prefill := self._calls.get(Stream.PREFILL)) is not None:
             prefill.go_on()
 
     def end_call(self, stream: Stream, call: Call) -> None:
-        """All has been written."""
+        """Handle that everything has been written."""
         self._calls.pop(stream, None)
         if self._outcome is None:
             call.end(grpc.StatusCode.OK)
@@ -193,7 +193,8 @@ class SessionCalls:
             call.fail(self._outcome)
 
     def _made(self, request: Message) -> Any:
-        """The plan, the content or its failure that a request comes to; changes nothing. None for others."""
+        """Return the plan, the content or its failure that a request comes to; changes nothing. None for
+        others."""
         if not isinstance(request, pb.PrefillRequest):
             return None
         backend = self._backend
@@ -267,11 +268,11 @@ class SessionCalls:
     # ------------------------------------------------- what the session acts upon
 
     def open(self, setup: SessionSetup) -> EngineSession:
-        """Starts the engine's part; see `sessions.World`."""
+        """Start the engine's part; see `sessions.World`."""
         return self._backend.engine.open(self.session_id, self.slot, setup, self._on_events)
 
     def ready(self, answer: Ready) -> None:
-        """Answers the config: the session takes units now."""
+        """Answer the config: the session takes units now."""
         assert self._plan is not None, "an engine is ready only after the config"
         backend = self._backend
         if self._usage is not None:
@@ -281,7 +282,7 @@ class SessionCalls:
         self._outboxes[Stream.PREFILL].put(message)
 
     def send(self, stream: Stream, answer: Answer, unit: Unit | None = None) -> None:
-        """Puts an answer into the outbox of its stream; `unit` comes with the last answer of each step."""
+        """Put an answer into the outbox of its stream; `unit` comes with the last answer of each step."""
         if unit is not None:
             self._tell(stream, cast(LastAnswer, answer), unit)
         if self._usage is not None:
@@ -335,7 +336,7 @@ class SessionCalls:
                 self._backend.metrics.finalized(unit.answered_at[Stream.FINALIZE] - began)
 
     def cleaning(self, error: SessionError | None, units: Sequence[Unit]) -> None:
-        """The slot is no longer this session's and not yet anybody else's."""
+        """Note that the slot is being cleaned: no longer this session's and not yet anybody else's."""
         self._over_at = self._backend.clock()
         if self._trace is not None:
             self._trace.cut(units, error, self._over_at)
@@ -343,7 +344,7 @@ class SessionCalls:
         self._backend.slots.clean(self.slot)
 
     def clean(self) -> None:
-        """The slot is free."""
+        """Note that the slot is free."""
         if self._usage is not None:
             self._backend.usages.end(self._usage)
         self._backend.slots.free(self.slot)
@@ -351,7 +352,7 @@ class SessionCalls:
         self._on_closed(self)
 
     def end(self, error: SessionError | None) -> None:
-        """All three calls end alike, after what waits to be sent."""
+        """End all three calls alike, after what waits to be sent."""
         is_ours = error is not None and error.side is Side.SERVER
         totals = {
             "code": (error.reason or error.code.name) if error else "OK",
@@ -366,7 +367,7 @@ class SessionCalls:
     # ------------------------------------------------------------ rules and clock
 
     def _on_events(self, events: Sequence[Event]) -> None:
-        """The engine's word; for the log, in a context of its own."""
+        """Handle events of the engine in a logging context of their own."""
         session_log.set(self._fields)
         now = self._backend.clock()
         for event in events:
@@ -377,7 +378,7 @@ class SessionCalls:
         self._settle(now)
 
     def _rule(self, step: Callable[..., None], *given: Any) -> None:
-        """Takes a step, which is given the time as well."""
+        """Take a step, which is given the time as well."""
         token, now = session_log.set(self._fields), self._backend.clock()
         try:
             step(*given, now)
@@ -388,7 +389,8 @@ class SessionCalls:
         self._settle(now)
 
     def _broken(self, error: Exception, now: float) -> None:
-        """A broken rule ends this session with its error, a fault of ours with INTERNAL; nobody else's."""
+        """End this session for a broken rule with its error, for a fault of ours with INTERNAL; no other
+        session."""
         if not isinstance(error, SessionError):
             logger.error("session failed", exc_info=error)
             error = SessionFault("The session failed inside the worker.")
@@ -396,7 +398,7 @@ class SessionCalls:
         self.session.fail(error.with_traceback(None), now)
 
     def _settle(self, now: float) -> None:
-        """What a step has to say is written, and the session will be looked at again in time."""
+        """Write the output of a step and set the next timer."""
         for outbox in self._outboxes.values():
             if outbox.is_pending:
                 outbox.flush()
@@ -405,7 +407,7 @@ class SessionCalls:
         self._arm(now)
 
     def _arm(self, now: float) -> None:
-        """Keeps one timer, due no later than the session's next deadline."""
+        """Keep one timer, due no later than the session's next deadline."""
         if self._due <= now + self.session.patience:
             return
         deadline = self.session.deadline()
@@ -453,7 +455,7 @@ def _is_cancel(request: Message) -> bool:
 
 
 def deliver_on(loop: asyncio.AbstractEventLoop) -> Deliver:
-    """The `deliver` of an engine whose callers live on `loop`."""
+    """Return the `deliver` of an engine whose callers live on `loop`."""
 
     def hand_out(told: list[tuple[Callable[[Any], None], Any]]) -> None:
         for to, what in told:

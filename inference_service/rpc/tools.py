@@ -30,7 +30,7 @@ _MODES = {
 
 
 def read_tools(turn: pb.TurnInput, info: ModelInfo) -> Tools:
-    """What the model may call. Raises `UnitRefused`, which names the field."""
+    """Return what the model may call. Raises `UnitRefused`, which names the field."""
     if not turn.tools:
         if turn.tool_choice.name or turn.tool_choice.mode == pb.TOOL_MODE_REQUIRED:
             raise bad("turn.tool_choice", "needs tools to choose from")
@@ -52,7 +52,7 @@ def read_tools(turn: pb.TurnInput, info: ModelInfo) -> Tools:
 
 
 def _tool(tool: pb.Tool, path: str, names: set[str]) -> Tool:
-    """One of the tools; `names` are those before, its own is added."""
+    """Read one of the tools; `names` are those before, its own is added."""
     _check_name(tool.name, f"{path}.name")
     if tool.name in names:
         raise bad(f"{path}.name", f"must differ from those before; {tool.name!r} does not")
@@ -75,7 +75,7 @@ def _schema(text: str, path: str) -> dict[str, Any]:
 
 
 def read_calls(message: pb.ChatMessage, path: str, info: ModelInfo) -> tuple[ToolCall, ...]:
-    """The calls of an entry of the history. Raises `UnitRefused`."""
+    """Read the calls of an entry of the history. Raises `UnitRefused`."""
     field = f"{path}.tool_calls"
     if not info.calls_tools:
         raise unsupported(field, "this model calls no tools")
@@ -95,7 +95,7 @@ def _call(call: pb.ToolCall, path: str) -> ToolCall:
 
 
 def check_result(message: pb.ChatMessage, path: str, called: Set[str]) -> None:
-    """Whether an entry is the result of one of the calls before it. Raises `UnitRefused`."""
+    """Check that an entry is the result of one of the calls before it. Raises `UnitRefused`."""
     field = f"{path}.tool_call_id"
     if message.role != pb.ROLE_TOOL:
         raise bad(field, "must be that of ROLE_TOOL")
@@ -112,7 +112,7 @@ def _check_name(name: str, path: str) -> None:
 
 
 def _object(text: str, path: str, most: int) -> dict[str, Any]:
-    """A JSON object of so many bytes at most, that is not deep."""
+    """Return a JSON object of so many bytes at most, that is not deep."""
     if len(text.encode()) > most:
         raise bad(path, f"must have at most {most} bytes, not {len(text.encode())}")
     try:
@@ -145,10 +145,10 @@ def _no_constant(word: str) -> NoReturn:
 
 
 def bad(field: str, problem: str) -> UnitRefused:
-    """A value that cannot be used."""
+    """Return a value that cannot be used."""
     return UnitRefused(Reason.PARAMS_INVALID, f"{field} {problem}.", field)
 
 
 def unsupported(field: str, problem: str) -> UnitRefused:
-    """Something that the model cannot take."""
+    """Return the refusal of something that the model cannot take."""
     return UnitRefused(Reason.CONTENT_UNSUPPORTED, f"{field}: {problem}.", field)

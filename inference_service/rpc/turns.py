@@ -21,7 +21,7 @@ _ROLES = {
 
 
 def turn_input(turn: pb.TurnInput, info: ModelInfo, _: ChatSetup) -> TurnInput:
-    """A whole conversation; its pictures are still encoded.
+    """Return a whole conversation; its pictures are still encoded.
 
     How much of it fits is the engine's to say, which knows its tokens. Speech asked of a model without a
     voice is no error: such a model says that it has no output rate. Raises `UnitRefused` for what the model

@@ -1,4 +1,4 @@
-"""Whether one more session would be answered in time, told by what ticks and units have taken lately."""
+"""Admission control: whether one more session would be answered in time, judged by recent ticks and units."""
 
 import time
 from collections import deque
@@ -47,7 +47,7 @@ class Admission:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, is_on: bool = True) -> None:
-        """If it is not on, everybody may come, and the shares are only told."""
+        """Admit everybody and only measure unless it is on."""
         self._clock = clock
         self._is_on = is_on
         self._ticks: deque[Ticked] = deque(maxlen=_MOST_TICKS)
@@ -63,15 +63,15 @@ class Admission:
         """Since when there were so many sessions."""
 
     def enter(self) -> None:
-        """A session has a slot now."""
+        """Count a session with a slot."""
         self._change(1)
 
     def leave(self) -> None:
-        """A session's slot is clean again."""
+        """Count a session whose slot is clean again."""
         self._change(-1)
 
     def has_time(self) -> bool:
-        """Whether one more session may come."""
+        """Return whether one more session may come."""
         now, after = self.shares()
         if not self._is_on or not self._sessions or len(self._used) < LEAST_UNITS or after <= FREE_SHARE:
             return True
@@ -96,7 +96,7 @@ class Admission:
         return present, present + each
 
     def _variable_share(self) -> float:
-        """Of the ticks' time, what goes by rows and speakers.
+        """Return the share of the ticks' time that grows with rows and speakers.
 
         It is told from ticks of one sort that had more or fewer of them: a step of speech for one session
         costs most of what it costs for any. Where all were alike it is 0.
@@ -125,7 +125,7 @@ class Admission:
         self._look()
 
     def _look(self) -> None:
-        """Sums up the ticks that have come, and forgets what is longer ago than the window."""
+        """Sum up the ticks that have come, and forget what is longer ago than the window."""
         while self._ticks:
             tick = self._ticks.popleft()
             if not self._seconds or self._seconds[-1].at != int(tick.ended):

@@ -1,4 +1,5 @@
-"""Who may have a slot: leases, signed by a dispatcher with the key that it shares with the workers."""
+"""Leases of slots, signed by a dispatcher with the key that it shares with the workers. The epoch is a
+fencing token."""
 
 import hashlib
 import secrets
@@ -57,7 +58,7 @@ def _session_tenant() -> Tenant:
 
 @dataclass(frozen=True)
 class LeaseRules:
-    """Who needs a lease. With a `key` it must be signed with that.
+    """The rules of leases. With a `key` they must be signed with that.
 
     Where leases are not `binding` nobody needs one, and what it says is only a wish. Of binding ones,
     `unleased` slots are for those who come without.
@@ -76,7 +77,8 @@ class LeaseReader:
         self._worker_id = worker_id
 
     def read(self, metadata: Metadata) -> Lease | None:
-        """The lease; None if there is none and none is needed. Raises `LeaseMissing` or `LeaseInvalid`.
+        """Return the lease; None if there is none and none is needed. Raises `LeaseMissing` or
+        `LeaseInvalid`.
 
         Without a key the claims count as they stand: such a worker is dialled from its own machine alone.
         """

@@ -31,7 +31,7 @@ from inference_service.session.units import Generate, Rewind, Stream, Timer, Uni
 
 
 class Phase(Enum):
-    """Where a session is in its life."""
+    """The phases of a session."""
 
     ATTACHING = auto()
     """Some of the three streams are missing."""
@@ -84,25 +84,26 @@ Answer = UnitAnswer | GoAway
 
 
 class World(Protocol):
-    """What a session acts upon, beside its engine session."""
+    """The effects of a session outside its engine session."""
 
     def open(self, setup: SessionSetup) -> EngineSession:
-        """Starts the engine's part of the session."""
+        """Start the engine's part of the session."""
 
     def ready(self, answer: Ready) -> None:
-        """Says that the session takes units now. Once."""
+        """Say that the session takes units now. Once."""
 
     def send(self, stream: Stream, answer: Answer, unit: Unit | None = None) -> None:
-        """Answers on one stream; `unit` is given with the last answer of each of its steps."""
+        """Answer on one stream; `unit` is given with the last answer of each of its steps."""
 
     def cleaning(self, error: SessionError | None, units: Sequence[Unit]) -> None:
-        """The session is over, with `units` in the middle of a step; its caches are not yet clean. Once."""
+        """Handle the end of the session with `units` in the middle of a step; its caches are not yet
+        clean. Once."""
 
     def clean(self) -> None:
-        """Nothing of the session is left in the engine. Once, after `cleaning`."""
+        """Handle that nothing of the session is left in the engine. Once, after `cleaning`."""
 
     def end(self, error: SessionError | None) -> None:
-        """All three streams end: OK without an error. Once."""
+        """End all three streams: with OK without an error. Once."""
 
 
 class SessionMachine:
@@ -139,7 +140,7 @@ class SessionMachine:
     # ------------------------------------------------------------------ streams
 
     def attach(self, stream: Stream, now: float) -> None:
-        """A stream of the session has come. Raises `StreamExists`, which must not fail the session."""
+        """Attach a stream of the session. Raises `StreamExists`, which must not fail the session."""
         if stream in self._attached or self._phase is not Phase.ATTACHING:
             raise StreamExists(
                 f"Session {self.session_id} has its {stream.value} stream already.", stream=stream.value
@@ -149,7 +150,7 @@ class SessionMachine:
             self._enter(Phase.CONFIGURING, since=now)
 
     def half_close(self, stream: Stream, now: float) -> None:
-        """The caller sends nothing more on `stream`; on Prefill that drains the session."""
+        """Handle the half-close of `stream`; on Prefill that drains the session."""
         if self.is_over:
             return
         if stream is Stream.PREFILL:
@@ -158,19 +159,19 @@ class SessionMachine:
         self._advance(now)
 
     def fail(self, error: SessionError, now: float) -> None:
-        """Ends the session with `error`; the first end of a session is the one that counts."""
+        """End the session with `error`; the first end of a session is the one that counts."""
         if not self.is_over:
             self._close(error, now)
 
     def abandon(self, error: SessionError, now: float) -> None:
-        """As `fail`, without waiting for an engine that will never answer."""
+        """Fail without waiting for an engine that will never answer."""
         self.fail(error, now)
         self._end()
 
     # ----------------------------------------------------------------- requests
 
     def expect_config(self, unit: int) -> None:
-        """A config has come as `unit`; whoever reads it then calls `open`."""
+        """Expect a config, which came as `unit`; its reader then calls `open`."""
         if self._configured:
             raise ConfigRepeated("The session is configured already; its config cannot change.")
         if unit != 0:
@@ -178,7 +179,7 @@ class SessionMachine:
         self._configured = True
 
     def require_config(self) -> None:
-        """Raises `ConfigRequired` as long as no config has come."""
+        """Raise `ConfigRequired` as long as no config has come."""
         if not self._configured:
             raise ConfigRequired("The first message on Prefill must be unit 0 with the config.")
 
@@ -263,7 +264,7 @@ class SessionMachine:
             )
 
     def cancel(self, number: int) -> None:
-        """Acts at once on every unit up to and including `number`, also on those that come later."""
+        """Act at once on every unit up to and including `number`, also on those that come later."""
         if number < 1:
             raise PayloadInvalid(BadField("unit", "must be 1 or more in a cancel"))
         if self._engine is None:
@@ -272,7 +273,7 @@ class SessionMachine:
             self._engine.cancel(number)
 
     def rewind(self, order: Rewind, now: float) -> None:
-        """Takes back what was said and not heard."""
+        """Take back what was said and not heard."""
         if order.unit < 1:
             raise PayloadInvalid(BadField("unit", "must be 1 or more in a rewind"))
         if not self.is_over:
@@ -281,14 +282,14 @@ class SessionMachine:
             self._advance(now)
 
     def go_away(self, notice: GoAway) -> None:
-        """Announces the end; units already accepted are still served."""
+        """Announce the end; units already accepted are still served."""
         if not self.is_over:
             self._world.send(Stream.GENERATE, notice)
 
     # ------------------------------------------------------------------- engine
 
     def event(self, event: Event, now: float) -> None:
-        """What the engine has to say. After the session's end only `Closed` counts."""
+        """Handle an event of the engine. After the session's end only `Closed` counts."""
         match event:
             case Closed():
                 self.fail(SessionFault("The engine closed the session."), now)
@@ -312,7 +313,7 @@ class SessionMachine:
                     self._advance(now)
 
     def _advance(self, now: float) -> None:
-        """Lets the units go on as far as they can, and ends the session after the last one."""
+        """Let the units go on as far as they can, and end the session after the last one."""
         if self._phase not in _RUNNING or self._engine is None:
             return
         self._units.advance(self._engine, now)
@@ -326,11 +327,11 @@ class SessionMachine:
     # ---------------------------------------------------------------- the clock
 
     def deadline(self) -> float | None:
-        """When `expire` is due next, if nothing happens before."""
+        """Return when `expire` is due next, if nothing happens before."""
         return min((timer.when for timer in self._timers()), default=None)
 
     def expire(self, now: float) -> None:
-        """Ends what has waited too long."""
+        """End what has waited too long."""
         due = min((timer for timer in self._timers() if timer.when <= now), key=_when, default=None)
         if due is None:
             return
@@ -370,7 +371,7 @@ class SessionMachine:
     # ------------------------------------------------------------------ the end
 
     def _enter(self, phase: Phase, since: float | None = None) -> None:
-        """All that follows from the phase is set here; what it waits for counts from `since` if it is new."""
+        """Enter a phase and set its timers, which count from `since` if it is new."""
         self._phase = phase
         self.patience = self._patience if phase in _RUNNING else 0.0
         """Whatever begins now has so many seconds; 0 where that may be anything."""

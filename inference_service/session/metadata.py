@@ -1,4 +1,4 @@
-"""What the metadata of a call says."""
+"""Metadata of a call."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 
 def session_id(metadata: Metadata) -> str:
-    """The session a call belongs to. Raises `MetadataInvalid` unless there is exactly one proper id."""
+    """Return the session id of a call. Raises `MetadataInvalid` unless there is exactly one proper id."""
     values = [value for key, value in metadata if key == METADATA_SESSION_ID]
     if len(values) != 1:
         problem = f"must be given exactly once, not {len(values)} times"
@@ -25,5 +25,5 @@ def session_id(metadata: Metadata) -> str:
 
 
 def first(metadata: Metadata, key: str) -> str:
-    """The first text value of `key`; empty when there is none."""
+    """Return the first text value of `key`; empty when there is none."""
     return next((value for name, value in metadata if name == key and isinstance(value, str)), "")

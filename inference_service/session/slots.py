@@ -8,7 +8,7 @@ from inference_service.session.leases import Lease, LeaseRules
 
 
 class SlotState(Enum):
-    """Where a slot is between two sessions."""
+    """The states of a slot between two sessions."""
 
     FREE = auto()
     HELD = auto()
@@ -20,7 +20,7 @@ class SlotState(Enum):
 
 
 class SlotTable:
-    """Who may come in: with a lease into the slot that it names, without one into any that is free.
+    """The slots: a session with a lease gets the slot that it names, one without any that is free.
 
     With binding leases the last `unleased` slots are for those without one, and the others for those with
     one. A lease that is not binding gets another slot if its own is not free, however old it is.
@@ -47,11 +47,11 @@ class SlotTable:
         return self.leased - len(self.held())
 
     def number_of(self, state: SlotState) -> int:
-        """Slots in that state."""
+        """Return slots in that state."""
         return self._states.count(state)
 
     def state(self, slot: int) -> SlotState:
-        """Where `slot` is."""
+        """Return where `slot` is."""
         return self._states[slot]
 
     @property
@@ -60,7 +60,8 @@ class SlotTable:
         return self.count - self._rules.unleased if self._rules.binding else self.count
 
     def held(self) -> list[tuple[int, int]]:
-        """Slots for leases that are not free, each with the epoch with which its session came, or 0."""
+        """Return slots for leases that are not free, each with the epoch with which its session came, or
+        0."""
         return [
             (slot, self._epochs[slot])
             for slot in range(self.leased)
@@ -68,12 +69,13 @@ class SlotTable:
         ]
 
     def revoke(self, slot: int, epoch: int) -> SlotState:
-        """A lease counts no longer, whether it was used or not. Returns where its slot is."""
+        """Revoke a lease, used or not; return the state of its slot."""
         self._lowest_epochs[slot] = max(self._lowest_epochs[slot], epoch + 1)
         return self._states[slot]
 
     def acquire(self, lease: Lease | None = None) -> int:
-        """A free slot, now HELD. Raises `NoFreeSlot`, and with a lease `LeaseInvalid` or `StaleLease`."""
+        """Acquire a free slot, now HELD. Raises `NoFreeSlot`, and with a lease `LeaseInvalid` or
+        `StaleLease`."""
         if lease is None:
             slot = self._any_free()
         elif self._rules.binding:
@@ -113,15 +115,15 @@ class SlotTable:
         return slot
 
     def attach(self, slot: int) -> None:
-        """The session in a HELD slot has all its streams."""
+        """Note that the session in a HELD slot has all its streams."""
         self._move(slot, SlotState.ATTACHED, SlotState.HELD)
 
     def clean(self, slot: int) -> None:
-        """The session in the slot is over and its caches are being cleaned."""
+        """Note that the session in the slot is over and its caches are being cleaned."""
         self._move(slot, SlotState.CLEANING, SlotState.HELD, SlotState.ATTACHED)
 
     def free(self, slot: int) -> None:
-        """A CLEANING slot is clean."""
+        """Free a CLEANING slot."""
         self._move(slot, SlotState.FREE, SlotState.CLEANING)
         self.freed(slot, self._epochs[slot])
 

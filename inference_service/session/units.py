@@ -37,7 +37,7 @@ _BEFORE = {Stream.PREFILL: None, Stream.GENERATE: Stream.PREFILL, Stream.FINALIZ
 
 
 class Step(Enum):
-    """What the engine gets next of a unit."""
+    """The steps of a unit for the engine."""
 
     PREFILL = auto()
     GENERATE = auto()
@@ -77,7 +77,8 @@ class Unit:
         return self.asked_at.get(Stream.PREFILL)
 
     def began(self, step: Stream) -> float | None:
-        """When the worker could begin with a step: it was asked for, and the step before was answered."""
+        """Return when the worker could begin with a step: it was asked for, and the step before was
+        answered."""
         asked, before = self.asked_at.get(step), _BEFORE[step]
         if before is None or asked is None:
             return asked
@@ -85,7 +86,7 @@ class Unit:
         return None if ready is None else max(asked, ready)
 
     def under_way(self) -> tuple[Stream, float] | None:
-        """The step that has begun and is not answered, and when it began."""
+        """Return the step that has begun and is not answered, and when it began."""
         for step in Stream:
             if step not in self.answered_at:
                 began = self.began(step)
@@ -93,7 +94,7 @@ class Unit:
         return None
 
     def missing(self) -> Stream | None:
-        """The request that this unit still waits for."""
+        """Return the request that this unit still waits for."""
         if self.accepted_at is None:
             return Stream.PREFILL
         if self.run is None:
@@ -101,7 +102,7 @@ class Unit:
         return None if self.finalize else Stream.FINALIZE
 
     def hand_on(self, engine: EngineSession) -> bool:
-        """Gives the engine the next step if it was asked for; False when there is none to give."""
+        """Give the engine the next step if it was asked for; False when there is none to give."""
         if self.step is Step.PREFILL and self.accepted_at is not None:
             if self.content is not None:
                 engine.prefill(self.number, self.content)
@@ -180,7 +181,7 @@ class Units:
     # ----------------------------------------------------------------- requests
 
     def admit(self, stream: Stream, number: int, now: float) -> Unit | None:
-        """The unit that a request on `stream` is about; None if the context is too full to hear it.
+        """Return the unit that a request on `stream` is about; None if the context is too full to hear it.
 
         Raises `UnitOutOfOrder` for a gap, a repeat or a unit beyond the last, and `UnitWindow`.
         """
@@ -209,7 +210,7 @@ class Units:
         return unit
 
     def bound(self, window: int) -> None:
-        """At most `window` units may be open from now on. Raises `UnitWindow` if more are."""
+        """Bound the open units to `window`. Raises `UnitWindow` if more are open."""
         self._window = window
         self._check_window(self.newest)
 
@@ -227,7 +228,7 @@ class Units:
             )
 
     def half_close(self, stream: Stream) -> None:
-        """Nothing more comes on `stream`. Raises `UnitOutOfOrder` if a unit can then never be completed."""
+        """Half-close `stream`. Raises `UnitOutOfOrder` if a unit can then never be completed."""
         self._half_closed.add(stream)
         if stream is Stream.PREFILL:
             self._last = self._asked[Stream.PREFILL]
@@ -242,7 +243,7 @@ class Units:
         self.check_askable()
 
     def check_askable(self) -> None:
-        """Every accepted unit must still be able to get its Generate and its Finalize."""
+        """Check that every accepted unit can still get its Generate and its Finalize."""
         if not self._half_closed:
             return
         for stream in (Stream.GENERATE, Stream.FINALIZE):
@@ -255,11 +256,11 @@ class Units:
                 )
 
     def refuse(self, unit: Unit, why: Failure) -> None:
-        """The unit's input cannot be used."""
+        """Refuse the unit's input."""
         unit.refusal, self._refused = why, True
 
     def rewind(self, order: Rewind, now: float) -> None:
-        """Rolls back, behind the units whose Generate has come; what cannot be is answered at once."""
+        """Roll back, behind the units whose Generate has come; what cannot be is answered at once."""
         refusal = order.refusal
         if refusal is None and order.unit > self._answered[Stream.FINALIZE]:
             refusal = _no_rewind(f"unit: unit {order.unit} is not finalised")
@@ -275,7 +276,7 @@ class Units:
     # -------------------------------------------------------------- to the engine
 
     def advance(self, engine: EngineSession, now: float) -> None:
-        """Does all that has become possible: hands steps to the engine, answers refused units."""
+        """Do all that has become possible: hands steps to the engine, answers refused units."""
         if self._rewinds:
             self._hand_rewinds_on(engine)
         while (unit := self._units.get(self._handing_on)) is not None:
@@ -295,7 +296,7 @@ class Units:
             engine.rewind(order.unit, order.heard_samples)
 
     def _answer_refused(self, unit: Unit, refusal: Failure, now: float) -> None:
-        """The three answers of a unit that the engine never sees, each in its turn on its stream."""
+        """Answer a unit that the engine never sees on all three streams, each in its turn."""
         number = unit.number
         if unit.accepted_at is not None and self._is_next(Stream.PREFILL, unit):
             self.answer(Prefilled(number, failure=refusal), now)
@@ -312,16 +313,16 @@ class Units:
     # ------------------------------------------------------------ from the engine
 
     def start(self, context_tokens: int, now: float) -> None:
-        """The prompt is in the context: from now on units make progress."""
+        """Start: the prompt is in the context, and units make progress."""
         self._context_tokens = context_tokens
         self._progress_at = now
 
     def progress(self, now: float) -> None:
-        """The engine is getting on."""
+        """Note progress of the engine."""
         self._progress_at = now
 
     def answer(self, answer: UnitAnswer, now: float) -> None:
-        """Passes on one answer and books it; each is a sign of progress."""
+        """Pass on one answer and book it; each is a sign of progress."""
         self.progress(now)
         match answer:
             case Piece():
@@ -383,7 +384,7 @@ class Units:
         return list(self._units.values())
 
     def deadlines(self, patience: float) -> Iterator[Timer]:
-        """When units will have waited for `patience` seconds, and what for.
+        """Yield when units will have waited for `patience` seconds, and what for.
 
         A unit waits for its own requests from its Prefill on, and for the engine from the last sign of
         progress on: a long answer may take its time as long as it goes on. So does a rewind.

@@ -44,7 +44,7 @@ _STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator":
 
 @dataclass(frozen=True)
 class Mask:
-    """What may come next: of each id a bit, the lowest first, int32 [vocabulary / 32]."""
+    """A bit mask of the ids that may come next, the lowest first, int32 [vocabulary / 32]."""
 
     words: NDArray[np.int32]
     is_over: bool = False
@@ -54,7 +54,7 @@ class Mask:
 
 
 class Constraint:
-    """What one answer may go on with. Used by one thread at a time."""
+    """The constraint of one answer. Used by one thread at a time."""
 
     def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
         self._matcher = matcher
@@ -62,7 +62,7 @@ class Constraint:
         self.first = self._mask()
 
     def after(self, token: int) -> Mask:
-        """What may come behind this token, which the mask before it allowed."""
+        """Return what may come behind this token, which the mask before it allowed."""
         self._matcher.consume_token(token)
         return self._mask()
 
@@ -106,7 +106,7 @@ class CallGrammar:
         return Constraint(matcher, self._vocabulary)
 
     def _refusal(self, tools: Sequence[tuple[int, Tool]]) -> UnitRefused | None:
-        """Which of the tools it is that cannot be compiled; None if it is all of them together."""
+        """Return which of the tools it is that cannot be compiled; None if it is all of them together."""
         for i, tool in tools:
             matcher = self._matcher([tool], Thinking.NO, is_parallel=False)
             if matcher.is_error():
@@ -118,7 +118,7 @@ class CallGrammar:
         return LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
 
     def _rules(self, tools: Sequence[Tool], thinking: Thinking, *, is_parallel: bool) -> Iterator[str]:
-        """A grammar in the library's own language."""
+        """Yield a grammar in the library's own language."""
         syntax = self._syntax
         more = f" ({_quoted(syntax.separator)} call)*" if is_parallel else ""
         yield f"start: {self._thought(thinking)}call{more}"
@@ -137,7 +137,7 @@ class CallGrammar:
         return _quoted(text) if token is None else f"<[{token}]>"
 
     def _thought(self, thinking: Thinking) -> str:
-        """What may stand before the calls."""
+        """Return what may stand before the calls."""
         if thinking is Thinking.NO:
             return ""
         begin, end = self._token(THINK), self._token(END_THINK)
@@ -148,7 +148,8 @@ class CallGrammar:
 
 
 def _checked(schema: dict[str, Any], path: str, left: int) -> int:
-    """How many values may come behind those of this schema, whatever is data in it or the name of a property.
+    """Return how many values may come behind those of this schema, whatever is data in it or the name of a
+    property.
 
     Raises `UnitRefused` for one that costs too much.
     """

@@ -29,7 +29,7 @@ class Span:
 
 
 class Thinking(Enum):
-    """Whether a model thinks before it answers."""
+    """Modes of thinking."""
 
     NO = auto()
     """What looks like it is text."""
@@ -72,7 +72,8 @@ class AnswerReader:
         thinking: Thinking = Thinking.NO,
         new_id: Callable[[], str] = lambda: "",
     ) -> None:
-        """Without `syntax` there are no calls. `offered` are names; `new_id` makes the ids of calls."""
+        """Read an answer; without `syntax` there are no calls. `offered` are names; `new_id` makes the ids
+        of calls."""
         self.problem = ""
         """What is wrong with a call."""
         self.calls = 0
@@ -113,7 +114,7 @@ class AnswerReader:
         return _State.START if self._syntax and self._syntax.is_bare else _State.TEXT
 
     def push(self, text: str) -> list[Span]:
-        """What is certain now."""
+        """Return what is certain now."""
         self._waiting += text
         spans: list[Span] = []
         while self._waiting and not self.problem:
@@ -124,7 +125,7 @@ class AnswerReader:
         return spans
 
     def end(self, *, is_cut: bool) -> list[Span]:
-        """What has waited: no more comes. `is_cut`: the model had more to write."""
+        """Return what has waited: no more comes. `is_cut`: the model had more to write."""
         rest, self._waiting = "" if self.problem else self._waiting, ""
         match self._state:
             case _State.HEAD | _State.ARGUMENTS | _State.TAIL | _State.WHOLE if not self._is_bare:
@@ -168,7 +169,8 @@ class AnswerReader:
     # ---------------------------------------------------------------------------------------------- text
 
     def _start(self) -> Iterator[Span]:
-        """A bare call, or anything else; after one, what separates it from the next is left out."""
+        """Start with a bare call, or anything else; after one, what separates it from the next is left
+        out."""
         assert self._syntax is not None
         yield from self._skip(";")
         written = self._waiting.lstrip()
@@ -198,7 +200,7 @@ class AnswerReader:
             yield self._drop(count)
 
     def _free(self, marker: str) -> int:
-        """How many characters cannot belong to a marker, or to the white space before it."""
+        """Return how many characters cannot belong to a marker, or to the white space before it."""
         held = _held(self._waiting, marker)
         return len(self._waiting[: len(self._waiting) - held].rstrip())
 
@@ -265,7 +267,7 @@ class AnswerReader:
             yield self._completed(0, CallDelta(self._index, self._new_id(), name, written, complete=True))
 
     def _scan(self) -> str:
-        """What of the object at hand is there now."""
+        """Return what of the object at hand is there now."""
         count = self._object.feed(self._waiting)
         if self._object.is_broken:
             self.problem = "it is no JSON"
@@ -313,7 +315,7 @@ class ObjectScan:
         self._is_string = self._is_escaped = False
 
     def feed(self, text: str) -> int:
-        """How many characters belong to it."""
+        """Return how many characters belong to it."""
         for i, character in enumerate(text):
             if self._is_string:
                 if self._is_escaped:
@@ -339,7 +341,7 @@ class ObjectScan:
 
 @dataclass(frozen=True)
 class _Head:
-    """How a call begins, up to the brace of its arguments."""
+    """The beginning of a call, up to the brace of its arguments."""
 
     whole: re.Pattern[str]
     part: re.Pattern[str]
@@ -359,7 +361,7 @@ def _head(arguments: str) -> _Head:
 
 
 def _spaced(atoms: list[str]) -> list[str]:
-    """With room for white space between what is punctuation."""
+    """Allow white space around punctuation."""
     spaced, is_string = [r"\s*"], False
     for atom in atoms:
         spaced.append(atom)
@@ -370,7 +372,7 @@ def _spaced(atoms: list[str]) -> list[str]:
 
 
 def _held(text: str, marker: str) -> int:
-    """How many characters at the end, white space before them aside, may begin a marker."""
+    """Return how many characters at the end, white space before them aside, may begin a marker."""
     for count in range(min(len(marker) - 1, len(text)), 0, -1):
         if marker.startswith(text[-count:]):
             return count
@@ -382,7 +384,7 @@ def _said(text: str) -> Span:
 
 
 def _parsed(text: str) -> Any:
-    """What JSON says; None if it is none."""
+    """Return what JSON says; None if it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""How families of models write calls, told from what a chat template makes of one."""
+"""Syntax of calls in families of models, read from what a chat template makes of one."""
 
 import json
 import re
@@ -36,7 +36,7 @@ TALK: list[dict[str, Any]] = [
 
 @dataclass(frozen=True)
 class CallSyntax:
-    """What stands round a call, which is a JSON object of a name and arguments."""
+    """The text round a call, which is a JSON object of a name and arguments."""
 
     arguments: str
     """The key of the arguments; that of the name is `name`."""
@@ -70,7 +70,8 @@ def as_json(text: str) -> str:
 
 
 def told_from(render: Callable[[list[dict[str, Any]], list[dict[str, Any]]], str]) -> CallSyntax | None:
-    """The family whose calls a template writes; None for one that knows no tools or writes them otherwise.
+    """Return the family whose calls a template writes; None for one that knows no tools or writes them
+    otherwise.
 
     `render` gives the text of messages with these tools, and may raise `ValueError`.
     """

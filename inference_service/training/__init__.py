@@ -1,1 +1,1 @@
-"""How the default checkpoint `antiphon-mini` is made: data, training and evaluation."""
+"""Training of the default checkpoint `antiphon-mini`: data, training and evaluation."""

@@ -1,4 +1,4 @@
-"""When each word of a spoken sentence has been said, found by forced alignment with the trained ear.
+"""Ends of the words of a spoken sentence, found by forced alignment with the trained ear.
 
 The ear of the first stage spelled what it heard, but its character head is not kept. A new one is trained
 on the ear as it stands, and the best path through the characters of each sentence gives the word ends.
@@ -29,7 +29,7 @@ _TRAIL = 30
 
 
 def best_path(log_probs: NDArray[np.float32], targets: list[int]) -> NDArray[np.int64]:
-    """The last step of each target on the most likely path through CTC scores [steps, classes].
+    """Return the last step of each target on the most likely path through CTC scores [steps, classes].
 
     Raises ValueError if the targets do not fit into the steps.
     """
@@ -59,7 +59,7 @@ def best_path(log_probs: NDArray[np.float32], targets: list[int]) -> NDArray[np.
 
 
 def word_ends(sentence: str, character_ends: NDArray[np.int64]) -> list[int]:
-    """The step in which the last character of each word ends."""
+    """Return the step in which the last character of each word ends."""
     ends, at = [], -1
     for word in sentence.split():
         at += len(word)
@@ -69,7 +69,7 @@ def word_ends(sentence: str, character_ends: NDArray[np.int64]) -> list[int]:
 
 
 def spelling_head(ear: Path, corpus: list[Utterance], seconds: float) -> SpellingEar:
-    """A character head on the ear's weights, which stand still."""
+    """Return a character head on the ear's weights, which stand still."""
     torch.manual_seed(0)
     model = SpellingEar()
     model.encoder.load_state_dict(torch.load(ear, weights_only=True))
@@ -94,7 +94,8 @@ def spelling_head(ear: Path, corpus: list[Utterance], seconds: float) -> Spellin
 
 @torch.no_grad()
 def align(model: SpellingEar, corpus: list[Utterance]) -> list[list[int]]:
-    """The frame in which each word of each utterance ends, counted from the utterance's first frame."""
+    """Return the frame in which each word of each utterance ends, counted from the utterance's first
+    frame."""
     order = sorted(range(len(corpus)), key=lambda i: len(corpus[i].power))
     result: list[list[int]] = [[]] * len(corpus)
     for begin in tqdm(range(0, len(order), _BATCH), desc="alignment", unit_scale=_BATCH, disable=None):
@@ -116,7 +117,7 @@ def align(model: SpellingEar, corpus: list[Utterance]) -> list[list[int]]:
 
 
 def build(corpus_paths: list[Path], ear: Path, out: Path, seconds: float) -> None:
-    """Writes the word ends of all utterances of the corpora, one after another, to `out` (.npz)."""
+    """Write the word ends of all utterances of the corpora, one after another, to `out` (.npz)."""
     torch.set_num_threads(1)
     corpus = [utterance for path in corpus_paths for utterance in load(path)]
     ends = align(spelling_head(ear, corpus, seconds), corpus)
@@ -124,6 +125,6 @@ def build(corpus_paths: list[Path], ear: Path, out: Path, seconds: float) -> Non
 
 
 def load_ends(path: Path) -> list[list[int]]:
-    """The word ends written by `build`, in frames from the start of each utterance."""
+    """Load the word ends written by `build`, in frames from the start of each utterance."""
     data = np.load(path)
     return [part.tolist() for part in np.split(data["end"], np.cumsum(data["count"])[:-1])]

@@ -70,7 +70,7 @@ class Message:
 
 @dataclass
 class _Memory:
-    """What a conversation has shown so far."""
+    """The pictures that a conversation has shown so far."""
 
     seen: Scene = NOTHING
     messages: list[Message] = field(default_factory=list)
@@ -93,7 +93,8 @@ def with_digits(text: str, rng: random.Random) -> str:
 
 
 def styled(text: str, rng: random.Random) -> str:
-    """A sentence as somebody might type it: capitals, punctuation, digits, apostrophes, none of them."""
+    """Return a sentence as somebody might type it: capitals, punctuation, digits, apostrophes, none of
+    them."""
     words = text.split()
     if not words or rng.random() < 0.3:
         return text
@@ -160,7 +161,8 @@ class Talker:
         self._cumulative = list(accumulate(weight for _, weight in _HEARING_WEIGHTS))
 
     def talk(self) -> list[Message]:
-        """One conversation of one to five questions, each with its answer, or a longer one in text alone."""
+        """Return one conversation of one to five questions, each with its answer, or a longer one in text
+        alone."""
         rng = self._a.rng
         memory = _Memory()
         if rng.random() < 0.45:
@@ -178,7 +180,7 @@ class Talker:
         return memory.messages
 
     def _ask(self, memory: _Memory, sighted: bool, heard: bool) -> str:
-        """Adds a question; returns the answer to it."""
+        """Add a question; return the answer to it."""
         rng = self._a.rng
         parts: list[Part] = []
         if sighted and rng.random() < 0.6:
@@ -212,7 +214,7 @@ class Talker:
         return self._album.picture(self._a.noise_rng, memory.seen)
 
     def _clip(self, utterance: Utterance) -> Clip:
-        """A recording of one utterance, padded with nothing to whole seconds."""
+        """Return a recording of one utterance, padded with nothing to whole seconds."""
         rng = self._a.rng
         speech = self._a.speech(utterance.power)
         before = rng.choice([0, rng.randint(0, 30), rng.randint(0, 200)])
@@ -226,7 +228,7 @@ class Talker:
 
 
 def rendered(messages: list[dict[str, str]], add_generation_prompt: bool = False) -> str:
-    """The chat template's text of messages."""
+    """Return the chat template's text of messages."""
     texts, _ = render_jinja_template(
         [messages], chat_template=TEMPLATE.read_text(), add_generation_prompt=add_generation_prompt
     )
@@ -238,7 +240,7 @@ _SPECIAL = re.compile("(" + "|".join(re.escape(token) for token in SPECIAL) + "|
 
 
 def written(writer: Writer, messages: list[Message]) -> Row:
-    """The sequence of a conversation, whose answers are lessons where they say so.
+    """Return the sequence of a conversation, whose answers are lessons where they say so.
 
     The text of messages is encoded together with the template's text around it.
     """

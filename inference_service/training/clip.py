@@ -26,7 +26,7 @@ _PATIENCE_S: Final = 60.0
 
 
 def speak() -> tuple[str, NDArray[np.float32]]:
-    """What the shipped model answers to a question, and how it says it: float32 mono at 16 kHz."""
+    """Return what the shipped model answers to a question, and how it says it: float32 mono at 16 kHz."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     def put(told: Sequence[Event]) -> None:
@@ -61,7 +61,7 @@ def _die(message: str) -> None:
 
 
 def main() -> None:
-    """Writes the clip to the file that the command line names: 16 kHz, mono, 16 bit."""
+    """Write the clip to the file that the command line names: 16 kHz, mono, 16 bit."""
     text, speech = speak()
     with wave.open(str(Path(sys.argv[1])), "wb") as file:
         file.setnchannels(1)

@@ -25,7 +25,8 @@ _WORST_SHARE = 0.6
 
 
 def scaled(frames: Tensor) -> Tensor:
-    """Frames [..., bands + 2] in the codebook's metric: quiet bands matter little, pitch and voicing more."""
+    """Return frames [..., bands + 2] in the codebook's metric: quiet bands matter little, pitch and voicing
+    more."""
     bands = VOCODER.bands
     return torch.cat(
         [
@@ -38,7 +39,7 @@ def scaled(frames: Tensor) -> Tensor:
 
 
 def patches(frames: np.ndarray) -> Tensor:
-    """Patches [frames / 4, 4 * features] in the metric of the codebook."""
+    """Return patches [frames / 4, 4 * features] in the metric of the codebook."""
     return scaled(torch.from_numpy(frames)).reshape(len(frames) // VOCODER.frames_per_code, -1)
 
 
@@ -63,14 +64,14 @@ def k_means(points: Tensor, count: int, seed: int) -> Tensor:
 
 
 def standing(corpus: list[SpokenReply]) -> Tensor:
-    """Which patches of a corpus belong to replies without numbers, [patches]."""
+    """Return which patches of a corpus belong to replies without numbers, [patches]."""
     known = set(standing_replies())
     counts = [sum(map(len, reply.frames)) // VOCODER.frames_per_code for reply in corpus]
     return torch.tensor([reply.text in known for reply in corpus]).repeat_interleave(torch.tensor(counts))
 
 
 def move_idle(points: Tensor, wanted: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """Moves the centres that matter least to where the `wanted` points are badly met.
+    """Move the centres that matter least to where the `wanted` points are badly met.
 
     Returns the new centres and the indices of the moved ones.
     """
@@ -86,7 +87,7 @@ def move_idle(points: Tensor, wanted: Tensor, centres: Tensor) -> tuple[Tensor, 
 
 
 def encode(corpus: list[SpokenReply], centres: Tensor) -> list[list[list[int]]]:
-    """Codes of each unit of each reply."""
+    """Return codes of each unit of each reply."""
     flat = torch.cat([patches(unit) for reply in corpus for unit in reply.frames])
     codes = iter(nearest(flat, centres).tolist())
     size = VOCODER.frames_per_code
@@ -103,7 +104,7 @@ def codebook(corpus: list[SpokenReply], codes: list[list[list[int]]]) -> Tensor:
 
 
 def make(corpus_path: Path, out: Path) -> None:
-    """Writes the vocoder's codebook and the codes of the corpus to `out`."""
+    """Write the vocoder's codebook and the codes of the corpus to `out`."""
     torch.set_num_threads(1)
     corpus = load(corpus_path)
     points = torch.cat([patches(unit) for reply in corpus for unit in reply.frames])

@@ -78,7 +78,7 @@ def spelling_loss(model: SpellingEar, mel: Tensor, lengths: Tensor, targets: lis
 def train(
     corpus_path: Path, out: Path, seconds: float, resume: bool = False, batch: int = 96, peak: float = 2e-3
 ) -> None:
-    """Trains for `seconds` of wall time and writes the encoder's weights to `out`."""
+    """Train for `seconds` of wall time and write the encoder's weights to `out`."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     corpus = load(corpus_path)

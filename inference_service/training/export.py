@@ -28,7 +28,7 @@ from inference_service.training.corpus.recipe import (
 
 
 def config() -> dict[str, Any]:
-    """The checkpoint's `config.json`."""
+    """Return the checkpoint's `config.json`."""
     backbone = SPEECH.backbone
     return {
         "architectures": ["DuplexModel"],
@@ -78,7 +78,7 @@ def config() -> dict[str, Any]:
 
 
 def export(joint: Path, speech: Path, codec: Path, tokenizer: Path, out: Path) -> None:
-    """Writes config, tokenizer and weights (bfloat16, the codebook float32) into `out`."""
+    """Write config, tokenizer and weights (bfloat16, the codebook float32) into `out`."""
     tensors = {k: v for k, v in torch.load(joint, weights_only=True).items() if k != "llm.lm_head.weight"}
     tensors |= {f"tts.{k}": v for k, v in torch.load(speech, weights_only=True).items()}
     tensors["vocoder.codebook"] = torch.load(codec, weights_only=True)["codebook"]

@@ -31,12 +31,12 @@ class NamingEye(nn.Module):
         return scores
 
     def eye(self) -> dict[str, Tensor]:
-        """The tensors that later stages use."""
+        """Return the tensors that later stages use."""
         return {k: v for k, v in self.state_dict().items() if not k.startswith("name.")}
 
 
 def train(album_path: Path, out: Path, seconds: float, batch: int = 64, peak: float = 2e-3) -> None:
-    """Trains for `seconds` of wall time and writes the encoder's weights to `out`."""
+    """Train for `seconds` of wall time and write the encoder's weights to `out`."""
     torch.set_num_threads(1)
     torch.manual_seed(5)
     rng = np.random.default_rng(5)

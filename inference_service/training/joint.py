@@ -72,7 +72,7 @@ class JointModel(nn.Module):
         return self.llm.model(inputs_embeds=embeds, use_cache=False).last_hidden_state, labels
 
     def _heard(self, sounds: list[np.ndarray], ear_learns: bool) -> list[Tensor]:
-        """Embeddings of each sound; sounds of similar length are run together."""
+        """Return the embeddings of each sound; sounds of similar length are run together."""
         order = sorted(range(len(sounds)), key=lambda i: len(sounds[i]))
         embedded: dict[int, Tensor] = {}
         while order:
@@ -112,7 +112,7 @@ def loss_of(
 
 @dataclass(frozen=True)
 class Lesson:
-    """What the batches of a round are made of."""
+    """The composition of a round's batches."""
 
     units: tuple[int, ...] = (8, 12, 18, 26, 36)
     """Lengths of spoken sessions, one of them for each batch."""
@@ -139,7 +139,7 @@ TURNS_LESSON = Lesson(about_pictures=0.4, unfilmed=0.45, written=4, spoken=0.35,
 
 
 def written(rng: random.Random, writer: Writer, camera: Camera, lesson: Lesson) -> Row:
-    """A sequence of written questions; some are about the pictures shown, or missing."""
+    """Return a sequence of written questions; some are about the pictures shown, or missing."""
     exchanges = []
     about_pictures = lesson.about_pictures * (1.0 if camera.films else 0.1)
     for i in range(lesson.questions):
@@ -168,7 +168,8 @@ class Teacher:
         self.writer = Writer(tokenizer, self._a.rng)
 
     def batch(self, size: int) -> list[Row]:
-        """The rows of one step; there are `size` spoken sessions of 18 units or as much of other lengths."""
+        """Return the rows of one step; there are `size` spoken sessions of 18 units or as much of other
+        lengths."""
         rng, lesson, writer = self._a.rng, self._lesson, self.writer
         units = rng.choice(lesson.units)
         sessions = max(round(4 * lesson.spoken), round(size * 18 * lesson.spoken) // units)
@@ -190,7 +191,7 @@ def train(
     questions: Path | None = None, pictures: Path | None = None, word_ends: Path | None = None,
     lesson: Lesson = HEARING_LESSON, eye_learns: bool = True,
 ) -> None:  # fmt: skip
-    """Trains for `seconds` of wall time: first with the ear held still, then everything together.
+    """Train for `seconds` of wall time: first with the ear held still, then everything together.
 
     With `pictures`, sessions have cameras; `questions` is a further corpus, of sentences about pictures;
     `word_ends` are those of both corpora, for dictations.

@@ -41,7 +41,7 @@ class Budget:
     speech: float = 2_200
 
     def scaled(self, factor: float) -> "Budget":
-        """The same shares of another total."""
+        """Return the same shares of another total."""
         return Budget(**{stage: seconds * factor for stage, seconds in asdict(self).items()})
 
 
@@ -55,11 +55,11 @@ class Recipe:
         self.processes = processes
 
     def file(self, name: str) -> Path:
-        """A file of the work folder."""
+        """Return a file of the work folder."""
         return self.work / name
 
     def stage(self, name: str, make: Callable[[Path, bool], None]) -> None:
-        """Runs `make(part, resume)` unless the stage's file exists; the file appears only when complete."""
+        """Run `make(part, resume)` unless the stage's file exists; the file appears only when complete."""
         out = self.file(name)
         if out.exists():
             print(f"{name}: there already", flush=True)
@@ -71,7 +71,7 @@ class Recipe:
         print(f"{name}: {time.monotonic() - begin:.0f} s", flush=True)
 
     def run(self, out: Path) -> None:
-        """Every stage, and the checkpoint in `out` at the end."""
+        """Run every stage, and write the checkpoint to `out` at the end."""
         tokenizer = self.file("tokenizer")
         spoken, replies, voice = self.file("corpus.npz"), self.file("replies.npz"), self.file("codec.pt")
         self.stage("tokenizer", lambda part, _: vocabulary.build(part))
@@ -97,14 +97,14 @@ class Recipe:
         joint.train(*files, part, self.budget.joint, resume)
 
     def _refine(self, part: Path, resume: bool) -> None:
-        """A second, gentler round in which the ear learns from the start."""
+        """Train a second, gentler round in which the ear learns from the start."""
         if not resume:
             shutil.copy(self.file("joint.pt"), part)
         files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
         joint.train(*files, part, self.budget.refine, True, frozen_share=0.0, peak=1e-3, seed=3)
 
     def _sharpen(self, part: Path, resume: bool) -> None:
-        """A last round without label smoothing: wrong tokens must stay unlikely under the penalties."""
+        """Train a last round without label smoothing: wrong tokens must stay unlikely under the penalties."""
         if not resume:
             shutil.copy(self.file("refined.pt"), part)
         files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
@@ -116,7 +116,7 @@ class Recipe:
         corpus.build(part, QUESTIONS, self.processes, corpus.VISION_SEED, Intent.VISION)
 
     def _look(self, part: Path, resume: bool) -> None:
-        """The language model learns to look: short sequences, mostly about pictures; the ear stands still."""
+        """Teach the language model to look: short sequences, mostly about pictures; the ear stands still."""
         if not resume:
             heard = torch.load(self.file("sharpened.pt"), weights_only=True)
             torch.save(heard | torch.load(self.file("eye.pt"), weights_only=True), part)
@@ -127,7 +127,7 @@ class Recipe:
         )  # fmt: skip
 
     def _see(self, part: Path, resume: bool) -> None:
-        """Sessions of all intents, some with a camera; the ear still stands still."""
+        """Train sessions of all intents, some with a camera; the ear still stands still."""
         if not resume:
             shutil.copy(self.file("looking.pt"), part)
         files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
@@ -142,7 +142,7 @@ class Recipe:
         alignment.build(spoken, self.file("ear.pt"), part, self.budget.word_ends)
 
     def _take_turns(self, part: Path, resume: bool) -> None:
-        """Chats and transcriptions beside sessions of all kinds; ear and eye stand still."""
+        """Train chats and transcriptions beside sessions of all kinds; ear and eye stand still."""
         if not resume:
             shutil.copy(self.file("seeing.pt"), part)
         files = self.file("corpus.npz"), self.file("tokenizer"), self.file("ear.pt")
@@ -158,7 +158,7 @@ class Recipe:
 
 
 def main() -> int:
-    """Runs the recipe from the command line."""
+    """Run the recipe from the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

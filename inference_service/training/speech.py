@@ -55,7 +55,7 @@ class Turn:
 def turns(
     corpus: list[SpokenReply], codes: list[list[list[int]]], writer: Writer, model: JointModel
 ) -> list[Turn]:
-    """Runs the language model over each reply to find the hidden states of what it says."""
+    """Run the language model over each reply to find the hidden states of what it says."""
     turn_end = writer.encode("<|turn_eos|>")
     result = []
     for reply, units in zip(corpus, codes, strict=True):
@@ -87,7 +87,8 @@ def _states(model: JointModel, row: Row, tokens: list[list[int]]) -> list[Tensor
 def write(
     head: SpeechHead, turn: Turn, turn_end: int, generator: torch.Generator
 ) -> tuple[Tensor, list[int]]:
-    """Embeddings [length, hidden] and labels of one turn; now and then it is cut short by an interruption."""
+    """Return embeddings [length, hidden] and labels of one turn; now and then it is cut short by an
+    interruption."""
     units = len(turn.tokens)
     states = turn.chatted if float(torch.rand(1, generator=generator)) < _CHATTED_SHARE else turn.hidden
     cut = units
@@ -132,7 +133,7 @@ def _blurred(hidden: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def loss_of(head: SpeechHead, batch: list[tuple[Tensor, list[int]]]) -> Tensor:
-    """Cross entropy over the codes of a padded batch."""
+    """Return the cross entropy over the codes of a padded batch."""
     length = -(-max(len(labels) for _, labels in batch) // 32) * 32
     embeds = torch.stack([F.pad(rows, (0, 0, 0, length - len(rows))) for rows, _ in batch])
     labels = torch.tensor([[*labels, *[_IGNORED] * (length - len(labels))] for _, labels in batch])
@@ -146,7 +147,7 @@ def train(
     corpus_path: Path, codec: Path, tokenizer_path: Path, joint: Path | None, out: Path, seconds: float,
     resume: bool, peak: float = 1.5e-3,
 ) -> None:  # fmt: skip
-    """Trains for `seconds` of wall time; without `joint` the meaning of words is still noise."""
+    """Train for `seconds` of wall time; without `joint` the meaning of words is still noise."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)

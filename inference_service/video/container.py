@@ -1,4 +1,4 @@
-"""What the first bytes of a video file say, and whether its container is whole."""
+"""The container of a video file, judged by its first bytes, and whether it is whole."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ def format_of(data: bytes) -> str | None:
 
 
 def is_cut_short(data: bytes) -> bool:
-    """Whether the outermost parts of the container say that there should be more bytes.
+    """Return whether the outermost parts of the container say that there should be more bytes.
 
     A file that was recorded live names no size, and cannot be told from a whole one.
     """

@@ -88,7 +88,7 @@ def _decode(data: bytes, order: Order) -> None:
 
 
 def _pictures_of(container: InputContainer) -> VideoStream:
-    """The track of moving pictures."""
+    """Return the track of moving pictures."""
     found = [it for it in container.streams.video if not int(it.disposition) & _ATTACHED_PICTURE]
     if not found:
         raise Refused("has no moving pictures")
@@ -96,7 +96,7 @@ def _pictures_of(container: InputContainer) -> VideoStream:
 
 
 def _measured(container: InputContainer, most_s: float) -> tuple[int, float]:
-    """Frames, and how many a second; nothing is decoded for that."""
+    """Return frames, and how many a second; nothing is decoded for that."""
     if len(container.streams) > MAX_TRACKS:
         raise Refused(f"must have at most {MAX_TRACKS} tracks, not {len(container.streams)}")
     stream = _pictures_of(container)
@@ -123,7 +123,7 @@ def _measured(container: InputContainer, most_s: float) -> tuple[int, float]:
 
 
 def _codec(stream: Stream) -> str:
-    """The name of a track's codec, whichever decoder there is for it."""
+    """Return the name of a track's codec, whichever decoder there is for it."""
     context: CodecContext | None = stream.codec_context  # None without a decoder, whatever its type says
     return str(context.codec.canonical_name) if isinstance(context, CodecContext) else _UNKNOWN
 
@@ -135,7 +135,7 @@ def _check_size(size: Size) -> None:
 
 
 def _sound(opened: Callable[[], InputContainer], most: int) -> NDArray[np.float32]:
-    """The first track of sound, mono, at most so many samples; none if there is none."""
+    """Return the first track of sound, mono, at most so many samples; none if there is none."""
     with opened() as container:
         if not container.streams.audio:
             return np.zeros(0, np.float32)
@@ -153,7 +153,7 @@ def _sound(opened: Callable[[], InputContainer], most: int) -> NDArray[np.float3
 
 
 def _mono(frames: Iterator[AudioFrame]) -> Iterator[NDArray[np.float32]]:
-    """The mean of all channels, at 16 kHz."""
+    """Yield the mean of all channels, at 16 kHz."""
     resampler = AudioResampler(format="fltp", rate=SAMPLE_RATE)
     for frame in _with_end(frames):
         for piece in resampler.resample(frame):
@@ -174,7 +174,7 @@ def _send_pictures(
     sound: NDArray[np.float32],
     order: Order,
 ) -> None:
-    """The header, the sound, and every picture as soon as all frames of it are there."""
+    """Send the header, the sound, and every picture as soon as all frames of it are there."""
     decoded = _frames(container, {i for moment in seen for i in (moment.frame, *moment.stack)})
     index, frame = next(decoded, (0, None))
     if frame is None:
@@ -200,7 +200,7 @@ def _send_pictures(
 
 
 def _frames(container: InputContainer, wanted: set[int]) -> Iterator[tuple[int, VideoFrame]]:
-    """The frames at these indices, in order."""
+    """Yield the frames at these indices, in order."""
     stream = _pictures_of(container)
     context = stream.codec_context
     context.thread_count, context.thread_type = 1, "NONE"
@@ -222,7 +222,7 @@ def _upright(frame: VideoFrame, size: Size | None = None) -> Pixels:
 
 
 def _joined(frames: list[VideoFrame], layout: Layout) -> Pixels:
-    """The frames in a grid, with black lines between them."""
+    """Return the frames in a grid, with black lines between them."""
     (width, height), count = layout.cell(len(frames)), len(frames)
     columns, _ = grid(count, (width, height))
     total = layout.stack(count)

@@ -1,4 +1,4 @@
-"""What the worker and its decoding process say to each other."""
+"""Messages between the worker and its decoding process."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ MAX_RATE = 240
 
 @dataclass(frozen=True)
 class Order:
-    """What is wanted of a video."""
+    """The order for a video."""
 
     most_s: float
     """Its longest duration."""
@@ -23,7 +23,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Header:
-    """What a video is."""
+    """The properties of a video."""
 
     frames: int
     rate: float

@@ -1,4 +1,4 @@
-"""Which frames of a video a model sees, and where its sound is cut.
+"""The plan of a video: the frames that a model sees, and the cuts of its sound.
 
 The rules are those of `get_video_frame_audio_segments` in minicpmo 0.1.2 (Apache-2.0), the reference of
 MiniCPM-o: one frame a second; of more than 64 s, 64 of the frames that lie 0.1 s apart; the sound cut at the
@@ -103,7 +103,7 @@ def _ratio(size: Size) -> float:
 
 @dataclass(frozen=True)
 class Layout:
-    """How large pictures of a video are handed on: at most `most_pixels` each."""
+    """The layout of a video's pictures: at most `most_pixels` each."""
 
     size: Size
     """That of a frame."""

@@ -80,7 +80,7 @@ class VideoReader:
 
     @property
     def sizes(self) -> list[Size]:
-        """Of all pictures, in order."""
+        """Sizes of all pictures, in order."""
         return self._layout.pictures(self.moments)
 
     @property

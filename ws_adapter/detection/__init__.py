@@ -1,1 +1,1 @@
-"""Hears whether somebody speaks, for all sessions of an adapter."""
+"""Voice activity detection (VAD) for all sessions of an adapter."""

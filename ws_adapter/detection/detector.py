@@ -1,4 +1,4 @@
-"""Listens for speech beside the event loop: one thread for all sessions, many of them at a time."""
+"""The VAD thread: scores the sound of many sessions at a time, beside the event loop."""
 
 import asyncio
 import contextlib
@@ -71,7 +71,7 @@ class Listener:
 
     @property
     def held_bytes(self) -> int:
-        """Of sound that waits."""
+        """Bytes of sound that waits to be scored."""
         return self._count * 4
 
     def give(self, samples: Samples) -> None:
@@ -87,13 +87,13 @@ class Listener:
             self._wake(self)
 
     def turn(self) -> Samples:
-        """The oldest of what waits, float32 [windows, `WINDOW`]."""
+        """Return the oldest of what waits, float32 [windows, `WINDOW`]."""
         count = min(self.waiting, MOST_OF_ONE)
         self._passed_before, self._passed = self._passed, 0
         return self._take(count * WINDOW).reshape(count, WINDOW)
 
     def found(self, found: Found) -> None:
-        """What was found in that turn."""
+        """Take the findings of one turn."""
         if self._is_closed:
             return
         try:
@@ -106,13 +106,13 @@ class Listener:
             self._failed()
 
     def close(self) -> None:
-        """Nothing is told any more, also of what is being scored."""
+        """Report nothing more, including sound that is being scored."""
         self._is_closed = True
         self._given.clear()
         self._count = 0
 
     def _take(self, count: int) -> Samples:
-        """The oldest samples, so many."""
+        """Return the oldest samples, so many."""
         self._count -= count
         pieces = []
         while count:
@@ -142,7 +142,7 @@ class Detector:
         self._is_closed = False
 
     def listen(self, tell: Callable[[Sequence[float]], None], failed: Callable[[], None]) -> Listener:
-        """Begins to listen to a session: `tell` gets the scores of what it gives, in order.
+        """Begin to listen to a session: `tell` gets the scores of what it gives, in order.
 
         `failed` is called while the exception is handled that went between; nobody else notices. Both are
         called on the event loop.
@@ -150,7 +150,7 @@ class Detector:
         return Listener(self._scorer.begin(), self._wake, tell, failed)
 
     def close(self) -> None:
-        """Scores nothing more, and waits for nothing."""
+        """Score nothing more, and wait for nothing."""
         self._is_closed = True
         self._queue.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -165,7 +165,7 @@ class Detector:
             asyncio.get_running_loop().call_later(GATHER_S, self._begin)
 
     def _begin(self) -> None:
-        """Has the thread score what is next."""
+        """Have the thread score what is next."""
         turns = self._turns()
         if turns:
             scoring = asyncio.get_running_loop().run_in_executor(self._thread, self._score, turns)
@@ -199,7 +199,8 @@ class Detector:
             asyncio.get_running_loop().call_later(GATHER_S, self._begin)
 
     def _score(self, turns: list[_Turn]) -> list[Found]:
-        """On the thread. If all at once cannot be, then each alone: a fault stays with who has it."""
+        """Score on the thread, all sessions at once; after a failure each alone, so that a fault stays
+        with its session."""
         try:
             return list(self._scorer.score([one.memory for one, _ in turns], [sound for _, sound in turns]))
         except Exception:
@@ -213,6 +214,6 @@ class Detector:
 
 
 def _name_thread() -> None:
-    """Lets the system know it by its name, so that its processor time can be told from the event loop's."""
+    """Let the system know it by its name, so that its processor time can be told from the event loop's."""
     with contextlib.suppress(OSError):
         Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(_THREAD)

@@ -1,4 +1,4 @@
-"""Hears speech by loudness alone: over what is usual for a session. Needs nothing beyond numpy."""
+"""VAD by loudness alone, compared with what is usual for a session. Needs nothing beyond numpy."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -29,11 +29,9 @@ class Energy:
             self.usual = LOUD / ABOVE_USUAL
 
     def begin(self) -> Memory:
-        """See `Scorer.begin`."""
         return self.Memory()
 
     def score(self, memories: Sequence[Memory], windows: Sequence[Samples]) -> list[Samples]:
-        """See `Scorer.score`."""
         return [_score(memory, given) for memory, given in zip(memories, windows, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""What scores sound: how probable it is that somebody speaks in it."""
+"""Scorers of sound: the probability of speech in each window."""
 
 import logging
 from collections.abc import Sequence
@@ -29,17 +29,17 @@ class Scorer(Protocol[M]):
         """One word."""
 
     def begin(self) -> M:
-        """The memory of a session of which nothing was heard."""
+        """Return the memory of a session of which nothing was heard."""
 
     def score(self, memories: Sequence[M], windows: Sequence[Samples]) -> list[Samples]:
-        """Scores from 0 to 1 for the next sound of sessions, of each float32 [windows, `speech.WINDOW`].
+        """Score from 0 to 1 for the next sound of sessions, of each float32 [windows, `speech.WINDOW`].
 
         It is at 16 kHz, and one window at least. A session is named once at most.
         """
 
 
 def best_scorer() -> "Scorer[silero.Memory] | Scorer[Energy.Memory]":
-    """The best that is installed."""
+    """Return the best that is installed."""
     file = silero.find()
     if file is None:
         return Energy()

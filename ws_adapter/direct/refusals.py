@@ -1,4 +1,4 @@
-"""Why a call of DispatchService gets no slot, as a gRPC status."""
+"""Refusals of DispatchService, as gRPC statuses."""
 
 import math
 from typing import Any, Final
@@ -68,12 +68,12 @@ class Refused(Exception):
 
     @classmethod
     def by_queue(cls, error: DispatchError) -> "Refused":
-        """What the dispatcher raised."""
+        """Return what the dispatcher raised."""
         return cls(_OF_THE_QUEUE.get(type(error), AcquireReason.NO_WORKER), str(error))
 
     @classmethod
     def by_access(cls, denied: Denied) -> "Refused":
-        """What a WebSocket would have been answered in HTTP."""
+        """Return what a WebSocket would have been answered in HTTP."""
         message = msgspec.json.decode(denied.response.body or b"{}")["detail"]
         if denied.reason is Rejection.QUOTA:
             wait_s = float(denied.response.headers["Retry-After"])
@@ -84,7 +84,7 @@ class Refused(Exception):
         return cls(AcquireReason.KEY_REFUSED, message)
 
     def end_call(self, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
-        """Makes this the status of a call whose handler returns right after."""
+        """Make this the status of a call whose handler returns right after."""
         code = _CODES[self.reason]
         status = status_pb2.Status(code=code.value[0], message=self.message)
         for detail in self._details():

@@ -81,7 +81,7 @@ class DirectServer:
             raise OSError(errno.EADDRINUSE, f"{address}: {os.strerror(errno.EADDRINUSE)}") from None
 
     async def close(self) -> None:
-        """Ends all calls; leases that are in use stay so."""
+        """End all calls; leases that are in use stay so."""
         self.servicer.drain()
         await self._server.stop(STOP_GRACE_S)
         await self.servicer.close()

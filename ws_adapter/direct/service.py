@@ -1,4 +1,4 @@
-"""DispatchService: who may stand in the queue, and what callers are told."""
+"""DispatchService: admission of direct callers to the queue, and their answers."""
 
 import asyncio
 import secrets
@@ -63,12 +63,12 @@ class DispatchServicer(DispatchServiceServicer):
                 loan.refuse(Refused(AcquireReason.KEY_REFUSED, verdict.message))
 
     def drain(self) -> None:
-        """Ends all waits."""
+        """End all waits."""
         for loan in list(self._callers):
             loan.refuse(_draining())
 
     async def close(self) -> None:
-        """Lets go of what is held; the sessions go on at their workers."""
+        """Let go of what is held; the sessions go on at their workers."""
         for task in self._loans:
             task.cancel()
         await asyncio.gather(*self._loans, return_exceptions=True)
@@ -77,7 +77,7 @@ class DispatchServicer(DispatchServiceServicer):
     async def Acquire(  # type: ignore[override]
         self, request: pb.AcquireRequest, context: Context
     ) -> None:
-        """Waits for a slot; see the proto."""
+        """Wait for a slot; see the proto."""
         try:
             entry = await self._enter(context)
             loan = self._borrow(request, entry)
@@ -89,7 +89,7 @@ class DispatchServicer(DispatchServiceServicer):
             raise asyncio.CancelledError from None
 
     async def _enter(self, context: Context) -> Pass:
-        """Lets somebody in, who is counted from now on. Raises `Refused`."""
+        """Let somebody in, who is counted from now on. Raises `Refused`."""
         if self._services.load.is_draining:
             raise _draining()
         headers = Headers()
@@ -105,8 +105,8 @@ class DispatchServicer(DispatchServiceServicer):
             raise Refused.by_access(denied) from None
 
     def _borrow(self, request: pb.AcquireRequest, entry: Pass) -> Loan:
-        """A loan to somebody who is counted until nothing is held any more: his call ends long before his
-        session. Raises `Refused` for a request that makes no sense."""
+        """Return a loan to somebody who is counted until nothing is held any more: his call ends long before
+        his session. Raises `Refused` for a request that makes no sense."""
         services = self._services
         try:
             demand = _demand(request, entry, services.options)

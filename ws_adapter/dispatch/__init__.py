@@ -1,1 +1,1 @@
-"""Who gets a slot next: a queue of tickets in front of the workers' slots."""
+"""Dispatch: a queue of tickets in front of the workers' slots."""

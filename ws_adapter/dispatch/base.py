@@ -1,4 +1,4 @@
-"""What every dispatcher offers, whatever stands behind it."""
+"""The interface of every dispatcher."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -31,7 +31,7 @@ class Need(NamedTuple):
     models: frozenset[str] | None = None
 
     def allows(self, model: str) -> bool:
-        """Whether the caller may use this model."""
+        """Return whether the caller may use this model."""
         return self.models is None or model in self.models
 
 
@@ -101,7 +101,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """What all pools have at the moment: slots of workers that are ready, and how many of them are free."""
+    """Slots of all pools at the moment: those of ready workers, and how many of them are free."""
 
     workers: int
     slots: int
@@ -160,7 +160,7 @@ class Ticket(Protocol):
         """`ticket_` and 12 hexadecimal digits."""
 
     def updates(self) -> AsyncIterator[QueuePlace | Lease]:
-        """Places while the caller waits, at once and then regularly; ends after the lease.
+        """Yield places while the caller waits, at once and then regularly, and last the lease.
 
         The position never grows. Raises `WaitExpired`, `WaitCancelled` or `DispatcherUnavailable`.
         """
@@ -188,7 +188,7 @@ class Dispatcher(Protocol):
         share: Share | None = None,
         priority: Priority = Priority.NORMAL,
     ) -> AbstractAsyncContextManager[Ticket]:
-        """Enters a queue; leaving the block leaves the queue or gives the slot back, on every path.
+        """Enter a queue; leaving the block leaves the queue or give the slot back, on every path.
 
         `max_wait` in seconds, 0 for ever. `need` is what its worker must serve beside the kind. `label` names
         the session to those who look at the queue. `again` is the pool in which the caller lost its worker:
@@ -201,29 +201,29 @@ class Dispatcher(Protocol):
         """
 
     async def cancel(self, ticket_id: str) -> bool:
-        """Ends the wait of a ticket by `WaitCancelled`; False if no such ticket waits."""
+        """End the wait of a ticket by `WaitCancelled`; False if no such ticket waits."""
 
     async def find(self, ticket_id: str) -> Waiting | None:
-        """A ticket that waits, None if there is none."""
+        """Return a ticket that waits, None if there is none."""
 
     async def view(self) -> QueueView:
-        """Who waits and who has a slot; of those that wait at other adapters the first."""
+        """Return who waits and who has a slot; of those that wait at other adapters the first."""
 
     async def status(self) -> PoolStatus:
-        """Counts of workers, slots and waiting tickets."""
+        """Return the counts of workers, slots and waiting tickets."""
 
     def is_contended(self, pool: str) -> bool:
-        """Whether somebody waits for a slot of this pool."""
+        """Return whether somebody waits for a slot of this pool."""
 
     def has_spare(self, kind: Kind, need: Need) -> bool:
-        """Whether a slot that serves this is free and nobody waits for it, as far as is known."""
+        """Return whether a slot that serves this is free and nobody waits for it, as far as is known."""
 
     def has_room(self, pool: str, beside: str) -> bool:
-        """Whether a worker of this pool other than that at `beside` has a slot that nobody has or waits for,
-        as far as is known."""
+        """Return whether a worker of this pool other than that at `beside` has a slot that nobody has or
+        waits for, as far as is known."""
 
     def start(self) -> None:
-        """Begins to give slots; called once, on the running event loop."""
+        """Begin to give slots; called once, on the running event loop."""
 
     async def close(self) -> None:
-        """Gives back what is held, and leaves no task, timer or connection behind."""
+        """Give back what is held, and leave no task, timer or connection behind."""

@@ -1,4 +1,4 @@
-"""How long a ticket will have to wait."""
+"""Estimated waits of tickets."""
 
 import heapq
 from collections import Counter
@@ -23,7 +23,7 @@ LEAST_REMAINING_S: Final = 5.0
 
 
 class Lengths:
-    """How long sessions last, by kind, in seconds: learnt from those that are over.
+    """Lengths of sessions by kind, in seconds, learnt from those that are over.
 
     Until three of a kind are, it is a guess from these and from the running ones, each of which is taken to
     last as long again as it has so far.
@@ -36,23 +36,24 @@ class Lengths:
         self._samples = Counter({kind: samples for kind, (_, samples) in known.items()})
 
     def add(self, kind: Kind, seconds: float) -> None:
-        """A session took `seconds`: the mean is an exponential one."""
+        """Add a session of `seconds` to the exponential mean of its kind."""
         mean = self._means.get(kind, seconds)
         self._means[kind] = ALPHA * seconds + (1 - ALPHA) * mean
         self._samples[kind] += 1
 
     def are_known(self, kind: Kind) -> bool:
-        """Whether the figures of a kind are no guess."""
+        """Return whether the figures of a kind are no guess."""
         return self._samples[kind] >= SAMPLES_NEEDED
 
     def expected(self, kind: Kind, running: Sequence[float]) -> float:
-        """How long a session will take; `running` is how long each one of its kind has taken so far."""
+        """Return how long a session will take; `running` is how long each one of its kind has taken so
+        far."""
         if kind in self._means:
             return self._means[kind]
         return _bounded(kind, 2 * fmean(running)) if running else BASE_S[kind]
 
     def remaining(self, kind: Kind, elapsed_s: float, limit_s: float) -> float:
-        """How long a running session will still take; `limit_s` is the session limit, 0 for none."""
+        """Return how long a running session will still take; `limit_s` is the session limit, 0 for none."""
         left = max(self._means.get(kind, 0.0) - elapsed_s, LEAST_REMAINING_S)
         if not self.are_known(kind):
             left = max(left, _bounded(kind, elapsed_s))
@@ -71,14 +72,14 @@ class Session(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """How long somebody will wait, and whether that rests on a kind of which too little is known."""
+    """An estimated wait, and whether it rests on a kind with too few samples."""
 
     seconds: float
     is_guess: bool
 
 
 class Outlook(NamedTuple):
-    """What a pool's waits follow from. `limits_s`: the longest sessions of each kind, 0 or none for any."""
+    """The inputs of a pool's estimates. `limits_s`: the longest sessions of each kind, 0 or none for any."""
 
     free_slots: int
     running: Sequence[Session]
@@ -86,7 +87,7 @@ class Outlook(NamedTuple):
     limits_s: Mapping[Kind, float]
 
     def waits(self, waiting: Iterable[Kind]) -> list[Wait]:
-        """Of those that wait, in their order; empty where there is no slot at all."""
+        """Estimate the waits of those that wait, in their order; empty where there is no slot at all."""
         slots = [0.0] * self.free_slots + [self.remaining(session) for session in self.running]
         if not slots:
             return []
@@ -100,14 +101,14 @@ class Outlook(NamedTuple):
         return waits
 
     def remaining(self, session: Session) -> float:
-        """How many seconds a session will keep its slot."""
+        """Return how many seconds a session will keep its slot."""
         if session.kind is None:
             return max(session.elapsed_s, LEAST_REMAINING_S)
         limit_s = self.limits_s.get(session.kind, 0.0)
         return self.lengths.remaining(session.kind, session.elapsed_s, limit_s)
 
     def is_known(self, session: Session) -> bool:
-        """Whether that is no guess."""
+        """Return whether that is no guess."""
         return session.kind is not None and self.lengths.are_known(session.kind)
 
     def _expected(self, kinds: Sequence[Kind]) -> list[float]:
@@ -120,7 +121,7 @@ class Outlook(NamedTuple):
 
 
 def estimate_waits(slots: Sequence[float], waiting: Sequence[float]) -> list[float]:
-    """Seconds until each of `waiting` gets a slot, in queue order.
+    """Estimate the seconds until each of `waiting` gets a slot, in queue order.
 
     `slots` are the remaining seconds of every slot, 0 for a free one, at least one; `waiting` are the
     expected lengths of the sessions that wait. Each takes the slot that is free first.

@@ -36,14 +36,14 @@ class WorkerStats(Struct, frozen=True):
 
 
 class Mean(Struct, frozen=True):
-    """How long sessions of a kind took, in milliseconds, and of how many that is."""
+    """The mean length of sessions of a kind in milliseconds, and their number."""
 
     mean: float
     samples: int
 
 
 class Stats(Struct, frozen=True):
-    """What `stats` answers."""
+    """The answer of the function `stats`."""
 
     length: int = 0
     waiting: dict[str, int] = {}
@@ -70,7 +70,7 @@ class Call(NamedTuple):
 
 
 async def call_all(client: "Redis", calls: Sequence[Call]) -> None:
-    """Calls them in their order, in one exchange. Loads the library where Redis does not have it.
+    """Call them in their order, in one exchange. Loads the library where Redis does not have it.
 
     Raises what the package does if any fails; then others may have been carried out, and none is answered.
     """

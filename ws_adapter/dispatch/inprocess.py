@@ -30,7 +30,7 @@ from ws_adapter.dispatch.leases import Signer, attach_failed
 from ws_adapter.dispatch.line import Line
 from ws_adapter.dispatch.pools import Offer, Served, choose
 from ws_adapter.dispatch.rules import QueueRules
-from ws_adapter.dispatch.ticket import QueuedTicket, Wish, slot_limit
+from ws_adapter.dispatch.ticket import QueuedTicket, SlotRequest, slot_limit
 from ws_adapter.process.clock import Clock, Timer
 from ws_adapter.process.errors import (
     AttachFailed,
@@ -96,9 +96,8 @@ class InProcessDispatcher:
         share: Share | None = None,
         priority: Priority = Priority.NORMAL,
     ) -> AsyncIterator[_Ticket]:
-        """See `Dispatcher.acquire`."""
-        wish = Wish(kind, need, label, again, max_wait, terms, share, priority)
-        ticket = _Ticket(wish, self.clock, self.rules.update_s, lambda: self._place(ticket))
+        request = SlotRequest(kind, need, label, again, max_wait, terms, share, priority)
+        ticket = _Ticket(request, self.clock, self.rules.update_s, lambda: self._place(ticket))
         self._enter(ticket)
         expiry = self._at(max_wait, lambda: self._expire(ticket)) if max_wait else None
         was_used = False
@@ -115,7 +114,6 @@ class InProcessDispatcher:
             self._leave(ticket, was_used)
 
     async def cancel(self, ticket_id: str) -> bool:
-        """See `Dispatcher.cancel`."""
         for ticket in self._waiting():
             if ticket.id == ticket_id:
                 self._dismiss(ticket, WaitCancelled("the place was given up"))
@@ -123,12 +121,10 @@ class InProcessDispatcher:
         return False
 
     async def find(self, ticket_id: str) -> Waiting | None:
-        """See `Dispatcher.find`."""
         waiting = (self._seen(ticket) for ticket in self._waiting() if ticket.id == ticket_id)
         return next(waiting, None)
 
     async def view(self) -> QueueView:
-        """See `Dispatcher.view`."""
         now, unix = self.clock.now(), self.clock.unix()
         waiting = tuple(self._seen(ticket) for ticket in self._waiting())
         running = []
@@ -139,7 +135,7 @@ class InProcessDispatcher:
                 Running(
                     worker_id=worker_id,
                     slot=slot,
-                    kind=holder.wish.kind,
+                    kind=holder.request.kind,
                     started_at=unix - (now - holder.granted_at),
                     elapsed_s=session.elapsed_s,
                     remaining_s=outlook.remaining(session),
@@ -149,22 +145,18 @@ class InProcessDispatcher:
         return QueueView(self.rules.capacity, waiting, tuple(running))
 
     async def status(self) -> PoolStatus:
-        """See `Dispatcher.status`."""
         ready = self._registry.ready()
         slots = sum(info.slots for _, info in ready)
         free = sum(len(self._free_slots(target, info)) for target, info in ready)
         return PoolStatus(len(ready), slots, free, sum(len(line.waiting) for line in self._lines.values()))
 
     def is_contended(self, pool: str) -> bool:
-        """See `Dispatcher.is_contended`."""
         return pool in self._lines and bool(self._lines[pool].waiting)
 
     def has_spare(self, kind: Kind, need: Need) -> bool:
-        """See `Dispatcher.has_spare`."""
-        return any(offer.free_slots for offer in self._offers(Wish(kind, need)))
+        return any(offer.free_slots for offer in self._offers(SlotRequest(kind, need)))
 
     def has_room(self, pool: str, beside: str) -> bool:
-        """See `Dispatcher.has_room`."""
         workers = self._workers(pool)
         is_free = any(self._free_slots(target, info) for target, info in workers if target != beside)
         return is_free and not self.is_contended(pool)
@@ -173,7 +165,6 @@ class InProcessDispatcher:
         """See `Dispatcher.start`: it has begun already."""
 
     async def close(self) -> None:
-        """See `Dispatcher.close`."""
         if self._deserted is not None:
             self._deserted.cancel()
 
@@ -187,14 +178,14 @@ class InProcessDispatcher:
             self._remove(ticket)
             raise limit
         self._pump(line)
-        is_new = ticket.wish.again != ticket.line.name
+        is_new = ticket.request.again != ticket.line.name
         if len(line.waiting) > self.rules.capacity and is_new and ticket.lease is None:
             self._remove(ticket)
             raise QueueFull(f"{self.rules.capacity} sessions wait already")
 
     def _stand(self, ticket: _Ticket) -> Line[_Ticket]:
-        """Puts a ticket where it can be served; nobody else's wait grows by it."""
-        name = choose(self._offers(ticket.wish)) or _NOBODYS
+        """Put a ticket where it can be served; nobody else's wait grows by it."""
+        name = choose(self._offers(ticket.request)) or _NOBODYS
         line = self._lines.setdefault(name, Line(name, self.clock))
         line.add(ticket)
         ticket.line = line
@@ -205,26 +196,27 @@ class InProcessDispatcher:
         return line
 
     def _exceeded(self, ticket: _Ticket) -> SlotLimit | None:
-        """The error of a ticket with which its holder has too many slots of the pool; None if there are not.
+        """Return the error of a ticket with which its holder has too many slots of the pool; None if there
+        are not.
 
         Tickets that no worker can serve are counted once there is one.
         """
-        share, line = ticket.wish.share, ticket.line
+        share, line = ticket.request.share, ticket.line
         if share is None or line.name == _NOBODYS:
             return None
         most = share.most or max(1, sum(info.slots for _, info in self._workers(line.name)) - 1)
         holders = (other for other in self._held.values() if other.line is line)
-        shares = (other.wish.share for other in chain(line.waiting, holders))
+        shares = (other.request.share for other in chain(line.waiting, holders))
         has = sum(1 for other in shares if other is not None and other.holder == share.holder)
         return slot_limit(most) if has > most else None
 
-    def _offers(self, wish: Wish) -> list[Offer]:
+    def _offers(self, request: SlotRequest) -> list[Offer]:
         offers = []
-        for pool in self._served.able(self._pools(), wish.kind, wish.need):
+        for pool in self._served.able(self._pools(), request.kind, request.need):
             line = self._lines.setdefault(pool, Line(pool, self.clock))
             outlook = self._outlook(line)
-            waiting = [ticket.wish.kind for ticket in line.waiting]
-            waits = outlook.waits([*waiting, wish.kind])
+            waiting = [ticket.request.kind for ticket in line.waiting]
+            waits = outlook.waits([*waiting, request.kind])
             free = max(0, outlook.free_slots - len(waiting))
             offers.append(Offer(pool, free, waits[-1].seconds if waits else 0.0))
         return offers
@@ -243,7 +235,7 @@ class InProcessDispatcher:
         del self._held[lease.worker_id, lease.slot]
         self._returned[lease.worker_id, lease.slot] = self._registry.questions(lease.target)
         if was_used:
-            ticket.line.lengths.add(ticket.wish.kind, self.clock.now() - ticket.granted_at)
+            ticket.line.lengths.add(ticket.request.kind, self.clock.now() - ticket.granted_at)
         self._pump(ticket.line)
 
     def _remove(self, ticket: _Ticket) -> None:
@@ -262,7 +254,7 @@ class InProcessDispatcher:
         ticket.fail(error)
 
     def _pump(self, line: Line[_Ticket]) -> None:
-        """Gives free slots to the oldest tickets, each time one of the worker with the most free ones."""
+        """Give free slots to the oldest tickets, each time one of the worker with the most free ones."""
         while line.waiting:
             offers = [
                 (len(free), target, info.worker_id, free[self._epoch % len(free)])
@@ -274,7 +266,7 @@ class InProcessDispatcher:
             _, target, worker_id, slot = max(offers, key=lambda offer: offer[0])
             self._epoch += 1
             ticket = line.next()
-            token = self._sign(target, worker_id, slot, self._epoch, ticket.wish.terms)
+            token = self._sign(target, worker_id, slot, self._epoch, ticket.request.terms)
             _stop(ticket)
             self._held[worker_id, slot] = ticket
             ticket.grant(Lease(target, token, worker_id, slot, self._epoch, line.name))
@@ -343,14 +335,14 @@ class InProcessDispatcher:
         waited_s = self.clock.now() - ticket.entered_at
         return Waiting(
             place=self._place(ticket),
-            kind=ticket.wish.kind,
-            label=ticket.wish.label,
+            kind=ticket.request.kind,
+            label=ticket.request.label,
             enqueued_at=self.clock.unix() - waited_s,
             waited_s=waited_s,
         )
 
     def _session(self, holder: _Ticket) -> Session:
-        return Session(holder.wish.kind, self.clock.now() - holder.granted_at)
+        return Session(holder.request.kind, self.clock.now() - holder.granted_at)
 
     def _outlook(self, line: Line[_Ticket]) -> Outlook:
         workers = self._workers(line.name)

@@ -58,7 +58,7 @@ class Signer:
 
 
 def attach_failed(registry: Registry, lease: Lease, failed: AttachFailed) -> bool:
-    """A worker did not take a session. Returns whether it has seen a higher epoch."""
+    """Handle a worker that did not take a session; return whether it has seen a higher epoch."""
     reason = failed.reason
     if reason in _SUSPICIOUS:
         registry.suspect(lease.target)

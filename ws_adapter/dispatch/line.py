@@ -1,4 +1,4 @@
-"""The tickets of one pool in memory, in order, and what they are told."""
+"""The queue order of one pool in memory: its tickets and their reported positions."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -34,40 +34,40 @@ class Line(Generic[T]):
         """Add a ticket at the end, or ahead of it by `HEAD_START`; one that lost a worker of this pool goes
         to the head, behind earlier ones that did."""
         self._arrivals += 1
-        ahead = _HEAD if ticket.wish.again == self.name else HEAD_START * ticket.wish.priority
+        ahead = _HEAD if ticket.request.again == self.name else HEAD_START * ticket.request.priority
         ticket.order = self._arrivals - ahead
         behind = sum(1 for _ in takewhile(lambda other: other.order > ticket.order, reversed(self.waiting)))
         self.waiting.insert(len(self.waiting) - behind, ticket)
         self.stir()
 
     def next(self) -> T:
-        """Takes the first out."""
+        """Take the first out."""
         return self.waiting.popleft()
 
     def remove(self, ticket: T) -> None:
-        """Takes one out, if it is there."""
+        """Take one out, if it is there."""
         if ticket in self.waiting:
             self.waiting.remove(ticket)
             self.stir()
 
     def stir(self) -> None:
-        """Whoever is told a place is told a new one."""
+        """Invalidate cached queue positions."""
         self._places.clear()
 
     def outlook(self, free_slots: int, running: Sequence[Session], limits_s: Mapping[Kind, float]) -> Outlook:
-        """What waits follow from."""
+        """Return what waits follow from."""
         return Outlook(free_slots, running, self.lengths, limits_s)
 
     def place(self, ticket: T, outlook: Callable[[], Outlook]) -> QueuePlace:
-        """Where a waiting ticket stands. Estimates are made for the whole line, once a second."""
+        """Return where a waiting ticket stands. Estimates are made for the whole line, once a second."""
         if ticket.id not in self._places or self._clock.now() - self._placed_at >= _ESTIMATE_AGE_S:
             self._estimate(outlook())
         return self._places[ticket.id]
 
     def _estimate(self, outlook: Outlook) -> None:
-        waits = outlook.waits(ticket.wish.kind for ticket in self.waiting)
+        waits = outlook.waits(ticket.request.kind for ticket in self.waiting)
         # Without a slot nothing is known but how long a caller would wait at most.
-        waits = waits or [Wait(ticket.wish.max_wait_s, True) for ticket in self.waiting]
+        waits = waits or [Wait(ticket.request.max_wait_s, True) for ticket in self.waiting]
         self._places = {
             ticket.id: QueuePlace(
                 ticket.id, ticket.move_to(position), len(waits), wait.seconds, wait.is_guess

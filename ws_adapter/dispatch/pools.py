@@ -1,4 +1,4 @@
-"""Which pool a ticket stands in."""
+"""The choice of a ticket's pool."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from ws_adapter.worker.registry import WorkerInfo
 
 
 class Offer(NamedTuple):
-    """What a pool has for one more ticket, at the end of its queue."""
+    """A pool's offer for one more ticket at the end of its queue."""
 
     pool: str
     free_slots: int
@@ -18,19 +18,20 @@ class Offer(NamedTuple):
 
 
 def choose(offers: Iterable[Offer]) -> str | None:
-    """The pool with the most free slots, without any the one with the shortest wait; None without offers."""
+    """Return the pool with the most free slots, without any the one with the shortest wait; None without
+    offers."""
     best = min(offers, key=lambda offer: (-offer.free_slots, offer.wait_s, offer.pool), default=None)
     return best.pool if best is not None else None
 
 
 class Served:
-    """What pools have served."""
+    """The models and abilities that pools have served."""
 
     def __init__(self) -> None:
         self._seen: dict[str, WorkerInfo] = {}
 
     def able(self, pools: Mapping[str, Collection[WorkerInfo]], kind: Kind, need: Need) -> list[str]:
-        """Of pools with their ready workers, those that can serve such a session.
+        """Return the pools whose ready workers can serve such a session.
 
         What no pool ever could, any may have: its worker answers with the error of the protocol. For what one
         could, it is waited until it can again.
@@ -43,6 +44,6 @@ class Served:
 
 
 def serves(info: WorkerInfo, kind: Kind, need: Need) -> bool:
-    """Whether a worker can serve such a session."""
+    """Return whether a worker can serve such a session."""
     is_model = need.model in ("", info.model) and need.allows(info.model)
     return is_model and (need.mode or MODE_OF[kind]) in info.modes

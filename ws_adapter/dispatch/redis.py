@@ -1,4 +1,4 @@
-"""The dispatcher of several adapters: their queues are in one Redis, and whoever calls it moves them on.
+"""The dispatcher of several adapters: their queues are in one Redis, and every call moves them on.
 
 One task speaks to Redis: at least once a second it says that the tickets of this adapter are alive, and at
 once whatever callers do. A running session needs nothing of this.
@@ -35,7 +35,7 @@ from ws_adapter.dispatch.leases import Signer, attach_failed
 from ws_adapter.dispatch.pools import Offer, Served, choose
 from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.dispatch.shared_pool import SharedPool, SharedTicket, kind_of, session_of
-from ws_adapter.dispatch.ticket import Wish, slot_limit
+from ws_adapter.dispatch.ticket import SlotRequest, slot_limit
 from ws_adapter.dispatch.wake_ups import WakeUps
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.errors import (
@@ -105,12 +105,10 @@ class RedisDispatcher:
         registry.changed = self.workers_changed
 
     def start(self) -> None:
-        """See `Dispatcher.start`."""
         self._task = asyncio.create_task(self._run())
         self._wake_ups.start()
 
     async def close(self) -> None:
-        """See `Dispatcher.close`."""
         await self._wake_ups.stop()
         if self._task is not None:
             await end(self._task)
@@ -132,11 +130,10 @@ class RedisDispatcher:
         share: Share | None = None,
         priority: Priority = Priority.NORMAL,
     ) -> AsyncIterator[SharedTicket]:
-        """See `Dispatcher.acquire`."""
         if self._is_deserted():
             raise DispatcherUnavailable("no worker is ready")
-        wish = Wish(kind, need, label, again, max_wait, terms, share, priority)
-        ticket = SharedTicket(wish, self.clock, self.rules.update_s, lambda: self._place(ticket))
+        request = SlotRequest(kind, need, label, again, max_wait, terms, share, priority)
+        ticket = SharedTicket(request, self.clock, self.rules.update_s, lambda: self._place(ticket))
         self._outside.append(ticket)
         self._wake.set()
         now = self.clock.now()
@@ -156,7 +153,6 @@ class RedisDispatcher:
             self._leave(ticket)
 
     async def cancel(self, ticket_id: str) -> bool:
-        """See `Dispatcher.cancel`."""
         for ticket in self._own():
             if ticket.id == ticket_id and not ticket.is_settled:
                 self._dismiss(ticket, WaitCancelled("the place was given up"))
@@ -166,7 +162,6 @@ class RedisDispatcher:
         return any(answers)
 
     async def find(self, ticket_id: str) -> Waiting | None:
-        """See `Dispatcher.find`."""
         for ticket in self._own():
             if ticket.id == ticket_id and not ticket.is_settled:
                 return self._own_waiting(ticket)
@@ -180,7 +175,6 @@ class RedisDispatcher:
         return found[0] if found else None
 
     async def view(self) -> QueueView:
-        """See `Dispatcher.view`."""
         own = {ticket.id: ticket for ticket in self._own() if not ticket.is_settled}
         waiting: list[Waiting] = []
 
@@ -197,7 +191,6 @@ class RedisDispatcher:
         return QueueView(self.rules.capacity, tuple(waiting), running)
 
     async def status(self) -> PoolStatus:
-        """See `Dispatcher.status`."""
         pools = self._pools.values()
         workers = [worker for pool in pools for worker in pool.stats.workers if worker.accepting]
         return PoolStatus(
@@ -209,21 +202,21 @@ class RedisDispatcher:
         )
 
     def is_contended(self, pool: str) -> bool:
-        """See `Dispatcher.is_contended`."""
         return pool in self._pools and self._pools[pool].stats.length > 0
 
     def has_spare(self, kind: Kind, need: Need) -> bool:
         """See `Dispatcher.has_spare`: it is what Redis said a second ago."""
-        return self._away_at is None and any(offer.free_slots for offer in self._offers(Wish(kind, need)))
+        return self._away_at is None and any(
+            offer.free_slots for offer in self._offers(SlotRequest(kind, need))
+        )
 
     def has_room(self, pool: str, beside: str) -> bool:
-        """See `Dispatcher.has_room`."""
         workers = self._pools[pool].stats.workers if pool in self._pools else ()
         is_free = any(worker.accepting and worker.free for worker in workers if worker.target != beside)
         return is_free and not self.is_contended(pool)
 
     def workers_changed(self) -> None:
-        """One is ready, or is no longer."""
+        """Note that a worker became ready or stopped being ready."""
         self._wake.set()
 
     # ---------------------------------------------------------------------------------- to and from Redis
@@ -250,7 +243,7 @@ class RedisDispatcher:
                     await self._wake.wait()
 
     async def _exchange(self, *, is_beat: bool) -> None:
-        """Says what there is to say, and hears what there is to hear."""
+        """Say what there is to say, and hear what there is to hear."""
         if is_beat:
             await call_all(self._client, [Call("pools", DIRECTORY, (), self._know_pools)])
             await call_all(self._client, [self._stats_of(pool) for pool in self._pools.values()])
@@ -268,7 +261,7 @@ class RedisDispatcher:
             raise
 
     def _name_workers(self, targets: Iterable[str]) -> None:
-        """There are these; of an emptied database they are gone for a moment."""
+        """Tell the registry which workers exist; after an emptied database they are gone for a moment."""
         now = self.clock.now()
         named = set(self._named_at)
         self._named_at |= dict.fromkeys(targets, now)
@@ -290,7 +283,7 @@ class RedisDispatcher:
     async def _ask(
         self, function: str, arguments: Sequence[object], take: Callable[[SharedPool, Any], None]
     ) -> None:
-        """Of every pool, for those who only look on: without Redis they see what is known here."""
+        """Ask a function of every pool; without Redis observers see what this adapter knows."""
         if self._away_at is not None:
             return
         pools = self._pools.values()
@@ -342,11 +335,11 @@ class RedisDispatcher:
                 ticket.rank = int(word)
 
     def _enter(self) -> list[Call]:
-        """Puts those outside into pools that can serve them."""
+        """Put those outside into pools that can serve them."""
         calls = []
         unserved: set[tuple[Kind, Need]] = set()
         for ticket in self._outside:
-            wanted = ticket.wish.kind, ticket.wish.need
+            wanted = ticket.request.kind, ticket.request.need
             pool = self._pool_for(ticket) if wanted not in unserved else None
             if pool is None:
                 unserved.add(wanted)
@@ -361,36 +354,36 @@ class RedisDispatcher:
     def _pool_for(self, ticket: SharedTicket) -> SharedPool | None:
         if ticket.pool is not None and ticket.pool.name in self._pools:
             return ticket.pool  # where its place is
-        name = choose(self._offers(ticket.wish))
+        name = choose(self._offers(ticket.request))
         return self._pools[name] if name is not None else None
 
-    def _offers(self, wish: Wish) -> Iterable[Offer]:
+    def _offers(self, request: SlotRequest) -> Iterable[Offer]:
         infos = dict(self._registry.ready())
         ready = {
             name: [infos[target] for target in pool.targets if target in infos]
             for name, pool in self._pools.items()
         }
-        for name in self._served.able(ready, wish.kind, wish.need):
+        for name in self._served.able(ready, request.kind, request.need):
             pool = self._pools[name]
-            yield Offer(name, pool.free_slots, pool.wait_of_next(wish.kind))
+            yield Offer(name, pool.free_slots, pool.wait_of_next(request.kind))
 
     def _enqueue(self, pool: SharedPool, ticket: SharedTicket) -> Call:
-        wish = ticket.wish
-        prior = ticket.seq or ("head" if wish.again == pool.name else 0)
+        request = ticket.request
+        prior = ticket.seq or ("head" if request.again == pool.name else 0)
         waited_ms = round((self.clock.now() - ticket.entered_at) * 1000)
         arguments = (
-            *(ticket.id, self.adapter_id, TICKET_TTL_MS, wish.kind, self.rules.capacity, prior),
-            *(wish.label, waited_ms),
+            *(ticket.id, self.adapter_id, TICKET_TTL_MS, request.kind, self.rules.capacity, prior),
+            *(request.label, waited_ms),
         )
         ticket.asked = pool
         entered = partial(self._entered, pool, ticket)
         share: tuple[str, int] = ("", 0)
-        if wish.share is not None:
-            share = (self._sign.name(wish.share.holder), wish.share.most)
-        if wish.priority is not Priority.NORMAL:
-            ahead = HEAD_START * wish.priority
+        if request.share is not None:
+            share = (self._sign.name(request.share.holder), request.share.most)
+        if request.priority is not Priority.NORMAL:
+            ahead = HEAD_START * request.priority
             return Call("enqueue_as", pool.key, (*arguments, *share, ahead), entered)
-        if wish.share is None:
+        if request.share is None:
             return Call("enqueue", pool.key, arguments, entered)
         return Call("enqueue_for", pool.key, (*arguments, *share), entered)
 
@@ -414,10 +407,10 @@ class RedisDispatcher:
         self, pool: SharedPool, ticket: SharedTicket, worker: str, slot: int, epoch: int, target: str
     ) -> None:
         pool.tickets.pop(ticket.id, None)
-        pool.began(ticket.wish.kind)
+        pool.began(ticket.request.kind)
         ticket.pool = pool
         self._name_workers({target})
-        token = self._sign(target, worker, slot, epoch, ticket.wish.terms)
+        token = self._sign(target, worker, slot, epoch, ticket.request.terms)
         ticket.grant(Lease(target, token, worker, slot, epoch, pool.name))
 
     # ------------------------------------------------------------------------------------ who waits
@@ -429,7 +422,7 @@ class RedisDispatcher:
         ]
 
     def _leave(self, ticket: SharedTicket) -> None:
-        """Gives back whatever the ticket has, or may have without knowing it."""
+        """Give back whatever the ticket has, or may have without knowing it."""
         if ticket in self._outside:
             self._outside.remove(ticket)
         pool = ticket.pool or ticket.asked
@@ -466,7 +459,7 @@ class RedisDispatcher:
         return since is not None and self.clock.now() - since >= self.rules.no_worker_grace_s
 
     def _look_after(self) -> None:
-        """Of those whom no worker can serve, tells the ones who have waited for one long enough."""
+        """Refuse tickets that no worker can serve and that have waited long enough."""
         now, grace_s = self.clock.now(), self.rules.no_worker_grace_s
         has_worker = any(pool.stats.workers for pool in self._pools.values())
         self._deserted_at = None if has_worker else (now if self._deserted_at is None else self._deserted_at)
@@ -477,7 +470,7 @@ class RedisDispatcher:
             for ticket in list(pool.tickets.values()):
                 if now - pool.deserted_at >= grace_s:
                     self._dismiss(ticket, DispatcherUnavailable("no worker that could serve it is ready"))
-                elif any(self._offers(ticket.wish)):
+                elif any(self._offers(ticket.request)):
                     self._move(pool, ticket)
         for ticket in list(self._outside):
             since = ticket.unserved_at
@@ -485,7 +478,7 @@ class RedisDispatcher:
                 self._dismiss(ticket, DispatcherUnavailable("no worker that could serve it is ready"))
 
     def _move(self, pool: SharedPool, ticket: SharedTicket) -> None:
-        """To another pool, where it stands behind those who are there."""
+        """Move a ticket to the end of another pool's queue."""
         self._part("leave", pool, ticket.id)
         del pool.tickets[ticket.id]
         ticket.pool, ticket.asked, ticket.seq = None, None, 0
@@ -498,12 +491,14 @@ class RedisDispatcher:
             return ticket.pool.place(ticket)
         position = self._outside.index(ticket) + 1 if ticket in self._outside else 1
         place = ticket.move_to(position)
-        return QueuePlace(ticket.id, place, max(place, len(self._outside)), ticket.wish.max_wait_s, True)
+        return QueuePlace(ticket.id, place, max(place, len(self._outside)), ticket.request.max_wait_s, True)
 
     def _own_waiting(self, ticket: SharedTicket) -> Waiting:
         waited_s = self.clock.now() - ticket.entered_at
-        wish = ticket.wish
-        return Waiting(self._place(ticket), wish.kind, wish.label, self.clock.unix() - waited_s, waited_s)
+        request = ticket.request
+        return Waiting(
+            self._place(ticket), request.kind, request.label, self.clock.unix() - waited_s, waited_s
+        )
 
     def _others_waiting(self, pool: SharedPool, seen: Seen, rank: int) -> Waiting:
         kind = kind_of(seen.kind) or Kind.AUDIO_DUPLEX

@@ -1,4 +1,4 @@
-"""How long callers wait, and how many may."""
+"""Limits of waiting: how long, and how many callers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

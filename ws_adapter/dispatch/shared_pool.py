@@ -11,7 +11,7 @@ from antiphon.redis import prefix
 from ws_adapter.dispatch.base import QueuePlace
 from ws_adapter.dispatch.estimate import Lengths, Outlook, Session, Wait
 from ws_adapter.dispatch.functions import LeaseStats, Stats
-from ws_adapter.dispatch.ticket import QueuedTicket, Wish
+from ws_adapter.dispatch.ticket import QueuedTicket, SlotRequest
 from ws_adapter.process.clock import Clock
 from ws_adapter.protocol.core.kind import Kind
 
@@ -37,8 +37,10 @@ class SharedTicket(QueuedTicket):
     unserved_at: float | None = None
     """Since when no worker can serve it."""
 
-    def __init__(self, wish: Wish, clock: Clock, update_s: float, place: Callable[[], QueuePlace]) -> None:
-        super().__init__(wish, clock, update_s, place)
+    def __init__(
+        self, request: SlotRequest, clock: Clock, update_s: float, place: Callable[[], QueuePlace]
+    ) -> None:
+        super().__init__(request, clock, update_s, place)
         self._arrived = asyncio.Event()
 
     @property
@@ -51,7 +53,7 @@ class SharedTicket(QueuedTicket):
         self._arrived.set()
 
     async def arrived(self) -> None:
-        """Waits for that. Raises what ended its wait before."""
+        """Wait for that. Raises what ended its wait before."""
         await self._arrived.wait()
         if self.error is not None:
             raise self.error
@@ -86,7 +88,7 @@ class SharedPool:
         return max(0, self.outlook.free_slots - self.stats.length - self.newcomers)
 
     def learn(self, stats: Stats) -> None:
-        """What Redis says of all of it."""
+        """Take the statistics that Redis has of the pool."""
         self.stats, self.newcomers = stats, 0
         means = {
             kind: (m.mean / _MS, m.samples) for name, m in stats.means.items() if (kind := kind_of(name))
@@ -98,7 +100,7 @@ class SharedPool:
         self._waits = None
 
     def began(self, kind: Kind) -> None:
-        """A session has got a slot since then."""
+        """Count a session that got a slot since the last statistics."""
         free, running = self.outlook.free_slots, self.outlook.running
         self.outlook = self.outlook._replace(
             free_slots=max(0, free - 1), running=[*running, Session(kind, 0.0)]
@@ -106,17 +108,17 @@ class SharedPool:
         self._waits = None
 
     def wait_of_next(self, kind: Kind) -> float:
-        """Seconds that one more would wait at the end of the queue."""
+        """Return seconds that one more would wait at the end of the queue."""
         return self.wait_at(self.stats.length + self.newcomers + 1, kind).seconds
 
     def place(self, ticket: SharedTicket) -> QueuePlace:
-        """Where one of its tickets stands."""
-        wait = self.wait_at(max(ticket.rank, 1), ticket.wish.kind, ticket.wish.max_wait_s)
+        """Return where one of its tickets stands."""
+        wait = self.wait_at(max(ticket.rank, 1), ticket.request.kind, ticket.request.max_wait_s)
         position = ticket.move_to(max(ticket.rank, 1))
         return QueuePlace(ticket.id, position, max(self.stats.length, position), wait.seconds, wait.is_guess)
 
     def wait_at(self, rank: int, kind: Kind, longest_s: float = 0.0) -> Wait:
-        """How long somebody at this position will wait, `longest_s` as long as there is no slot.
+        """Return how long somebody at this position will wait, `longest_s` as long as there is no slot.
 
         Far behind the wait grows with the position.
         """
@@ -129,8 +131,9 @@ class SharedPool:
         return Wait(wait.seconds * rank / near, wait.is_guess)
 
     def _kinds(self, least: int, kind: Kind) -> list[Kind]:
-        """Of those that wait, at least so many: those of other adapters are known by their number alone."""
-        own = {ticket.rank: ticket.wish.kind for ticket in self.tickets.values() if ticket.rank}
+        """Return the kinds of at least so many waiting tickets; other adapters' tickets are known by
+        number alone."""
+        own = {ticket.rank: ticket.request.kind for ticket in self.tickets.values() if ticket.rank}
         counts = Counter({k: count for name, count in self.stats.waiting.items() if (k := kind_of(name))})
         counts.subtract(own.values())
         others = counts.elements()
@@ -139,12 +142,12 @@ class SharedPool:
 
 
 def session_of(lease: LeaseStats) -> Session:
-    """What holds a slot."""
+    """Return what holds a slot."""
     return Session(kind_of(lease.kind), lease.age / _MS)
 
 
 def kind_of(name: str) -> Kind | None:
-    """The kind that another adapter wrote down, None if it is not known here."""
+    """Return the kind that another adapter wrote down, None if it is not known here."""
     with suppress(ValueError):
         return Kind(name)
     return None

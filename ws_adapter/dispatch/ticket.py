@@ -12,8 +12,8 @@ from ws_adapter.protocol.core.kind import Kind
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a caller wants; see `Dispatcher.acquire`."""
+class SlotRequest:
+    """The slot that a caller wants; see `Dispatcher.acquire`."""
 
     kind: Kind
     need: Need = ANYTHING
@@ -26,17 +26,19 @@ class Wish:
 
 
 def slot_limit(most: int) -> SlotLimit:
-    """The error of a caller that wants more than `most` slots of a pool."""
+    """Return the error of a caller that wants more than `most` slots of a pool."""
     return SlotLimit(f"one key or address may hold or wait for at most {most} slots of a pool; end one first")
 
 
 class QueuedTicket:
     """See `Ticket`. Settled by a lease or by an error, whichever comes first."""
 
-    def __init__(self, wish: Wish, clock: Clock, update_s: float, place: Callable[[], QueuePlace]) -> None:
+    def __init__(
+        self, request: SlotRequest, clock: Clock, update_s: float, place: Callable[[], QueuePlace]
+    ) -> None:
         """`place` tells where it stands, `update_s` is how often its caller is told."""
         self.id = f"ticket_{secrets.token_hex(6)}"
-        self.wish = wish
+        self.request = request
         self.entered_at = clock.now()
         self.position: int | None = None
         """The last that was told."""
@@ -57,22 +59,21 @@ class QueuedTicket:
         return self.lease is not None or self.error is not None
 
     def move_to(self, position: int) -> int:
-        """The position to tell: whoever passes it does not set it back."""
+        """Return the position to report; a ticket that was overtaken keeps its old one."""
         self.position = min(position, self.position or position)
         return self.position
 
     def grant(self, lease: Lease) -> None:
-        """The wait is over."""
+        """End the wait with a lease."""
         self.lease, self.granted_at = lease, self._clock.now()
         self._news.set()
 
     def fail(self, error: DispatchError) -> None:
-        """The wait has no end."""
+        """End the wait with an error."""
         self.error = self.error or error
         self._news.set()
 
     async def updates(self) -> AsyncIterator[QueuePlace | Lease]:
-        """See `Ticket.updates`."""
         due = self._clock.now()
         while not self.is_settled:
             yield self._place()

@@ -1,4 +1,4 @@
-"""What Redis says at once to an adapter whose tickets have news; the answers to its beats are the truth."""
+"""Notifications of Redis for tickets with news; the answers to heartbeats are the truth."""
 
 import asyncio
 import logging
@@ -37,11 +37,11 @@ class WakeUps:
         self._channels = {f"{prefix(pool)}a:{self._adapter_id}" for pool in pools}
 
     def start(self) -> None:
-        """Begins to listen."""
+        """Begin to listen."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Ends listening."""
+        """End listening."""
         if self._task is not None:
             await end(self._task)
 

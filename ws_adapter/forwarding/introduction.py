@@ -28,7 +28,8 @@ class Introductions:
     """Signs introductions, and reads those of other adapters."""
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
-        """The first of `keys` signs, and all of them verify; without one nobody else's are read."""
+        """Sign with the first of `keys` and verify with all of them; without one a key is made that nobody
+        else has."""
         self.use(keys or (secrets.token_bytes(32),))
 
     def use(self, keys: Sequence[bytes]) -> None:

@@ -1,1 +1,1 @@
-"""What others see: figures, spans, logs of sessions, and the state for status pages."""
+"""Metrics, spans, logs of sessions, and the state for status pages."""

@@ -24,7 +24,7 @@ class Held:
 
 @dataclass(slots=True)
 class SlotTotals:
-    """What this adapter has had one slot do since it began: sessions, units, and milliseconds for those."""
+    """Work of one slot for this adapter since it began: sessions, units, and milliseconds for those."""
 
     requests: int = 0
     units: int = 0
@@ -49,7 +49,7 @@ class Leases:
         """By worker and slot, the one granted last at the end."""
 
     def granted(self, lease: Lease, kind: Kind, now: float, session_id: str = "") -> Held:
-        """A session got a slot."""
+        """Return a session got a slot."""
         held = Held(lease, kind, now, session_id=session_id)
         self._held[held] = None
         place = lease.worker_id, lease.slot
@@ -65,7 +65,7 @@ class Leases:
         return self.totals.get((held.lease.worker_id, held.lease.slot)) or SlotTotals()
 
     def returned(self, held: Held) -> None:
-        """It is somebody else's."""
+        """Note that the slot belongs to somebody else now."""
         del self._held[held]
 
     def held(self) -> list[Held]:
@@ -73,5 +73,5 @@ class Leases:
         return list(self._held)
 
     def states(self) -> Counter[SlotState]:
-        """How many are in each state."""
+        """Return how many are in each state."""
         return Counter(held.state for held in self.held())

@@ -71,7 +71,7 @@ class Recent:
     _seen: deque[tuple[float, int, int]] = field(default_factory=deque)
 
     def look(self, now: float, units: int, misses: int) -> tuple[int, int]:
-        """Takes the totals of now; returns how many of each came within `RECENT_S`."""
+        """Take the totals of now; return how many of each came within `RECENT_S`."""
         self._seen.append((now, units, misses))
         while len(self._seen) > 1 and self._seen[1][0] <= now - RECENT_S:
             self._seen.popleft()
@@ -138,21 +138,21 @@ class Metrics:
         observed_gauge(meter, semconv.BUILD_INFO, lambda: [((version("antiphon"),), 1)])
 
     def ended(self, kind: Kind, reason: str, seconds: float) -> None:
-        """A session is over."""
+        """Record the end of a session."""
         self.active[kind] -= 1
         self.sessions[kind, known_reason(reason)] += 1
         self.session_length.record(seconds, kind.value)
 
     def counted_alone(self) -> None:
-        """Somebody was let in whom other adapters were not asked about."""
+        """Count a newcomer that was admitted without asking other adapters."""
         self.limited_alone += 1
 
     def failed(self, code: str, *, is_servers: bool) -> None:
-        """A client was told of an error."""
+        """Count an error that a client was told of."""
         self.errors[code if code in _CODES else semconv.OTHER, _side(is_servers)] += 1
 
     def waited(self, seconds: float, outcome: QueueOutcome) -> None:
-        """Somebody waits for a slot no more."""
+        """Record the end of a wait for a slot."""
         self._queue_wait.record(seconds, semconv.DEFAULT_POOL, outcome.value)
 
     def _tenant_sessions(self) -> Samples:
@@ -186,7 +186,7 @@ def _side(is_servers: bool) -> Side:
 
 
 def _count(meter: Meter, metric: Metric, counter: Counter[Any]) -> None:
-    """A series for each key: the value of a label, or a tuple of them."""
+    """Export a counter with one series for each key, which is the value of a label or a tuple of them."""
     observed_counter(meter, metric, lambda: _samples(counter))
 
 
@@ -197,5 +197,5 @@ def _samples(counter: Counter[Any]) -> Samples:
 
 
 def observe(meter: Meter, metric: Metric, read: Callable[[], float]) -> None:
-    """A gauge that is one number."""
+    """Export a gauge of one number."""
     observed_gauge(meter, metric, lambda: [((), read())])

@@ -1,4 +1,4 @@
-"""What `antiphon serve` says of the processes that it keeps up, this adapter among them."""
+"""The report of `antiphon serve` about the processes that it supervises, this adapter among them."""
 
 import logging
 from pathlib import Path

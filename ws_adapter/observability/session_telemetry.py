@@ -1,4 +1,4 @@
-"""What is seen of a session and of its slots: spans, a share of the figures, lines in the log.
+"""Telemetry of a session and of its slots: spans, a share of the metrics, lines in the log.
 
 Sessions tell what happens, and ask nothing: what they do is the same where nobody is told.
 
@@ -86,7 +86,7 @@ _BACKGROUND: Final = "background"
 
 
 class SessionTelemetry:
-    """Of one session, from its opening to its end."""
+    """Telemetry of one session, from its opening to its end."""
 
     def __init__(
         self,
@@ -115,11 +115,11 @@ class SessionTelemetry:
         logger.info("session opened", extra={"mode": kind.value, "dialect": dialect})
 
     def slot(self) -> "SlotTelemetry":
-        """For the next slot of the session."""
+        """Return the telemetry of the session's next slot."""
         return SlotTelemetry(self)
 
     def told(self, fault: Fault) -> None:
-        """The client is told of an error."""
+        """Record an error that the client is told of."""
         self.metrics.failed(fault.code, is_servers=fault.is_servers)
         self._failure = fault.code if fault.is_servers else ""
         if not fault.is_servers:
@@ -131,26 +131,26 @@ class SessionTelemetry:
             logger.log(level, "the client is told of an error", extra={"code": fault.code})
 
     def held(self, held: Held) -> None:
-        """The session got this slot."""
+        """Record the slot that the session got."""
         self._held = held
         self.units.slot = self.metrics.leases.totals_of(held)
 
     def paused(self, is_paused: bool) -> None:
-        """The client takes a break, or it is over."""
+        """Record that the client pauses or resumes."""
         if self._held is not None:
             self._held.is_paused = is_paused
 
     def noted(self, text: str) -> None:
-        """There is something to say of the client, in words of ours."""
+        """Log a note about the client, in words of ours."""
         if self._takes_line():
             logger.info("the client has a diagnostic", extra={"diagnostic": text})
 
     def congested(self) -> None:
-        """So much output waits that no units are run."""
+        """Record that back-pressure stops the session's units."""
         self.metrics.slow_consumers[SlowAction.PAUSED] += 1
 
     def stalled(self) -> None:
-        """The client does not read, and is closed."""
+        """Record that a slow consumer is closed."""
         self.metrics.slow_consumers[SlowAction.CLOSED] += 1
 
     def failed_over(self, outcome: FailoverOutcome, reason: Reason, seconds: float, units: int) -> None:
@@ -173,7 +173,7 @@ class SessionTelemetry:
         )
 
     def client_context(self, traceparent: str | None, tracestate: str | None) -> None:
-        """The client says in an event what it is doing: the span that is open, or the next, links to it."""
+        """Link the open span, or the next one, to the trace context that the client sent."""
         context = parse_traceparent(traceparent, tracestate)
         if context is None:
             self.metrics.invalid_trace_contexts += 1
@@ -181,7 +181,7 @@ class SessionTelemetry:
             self.trace.relate(context)
 
     def ended(self, reason: str, close: int | None) -> None:
-        """The session is over: the last thing to be told."""
+        """Record the end of the session, after everything else."""
         reason = known_reason(reason)
         now = self.clock.now()
         seconds = now - self._began_at
@@ -229,7 +229,7 @@ class BackgroundTelemetry:
 
 
 class SlotTelemetry:
-    """Of one slot at a time, from entering the queue until it is somebody else's: a block round all of it."""
+    """Telemetry of one slot, as a context manager from entering the queue until the slot is given back."""
 
     def __init__(self, session: SessionTelemetry | BackgroundTelemetry) -> None:
         self._session = session
@@ -247,14 +247,14 @@ class SlotTelemetry:
         self._lost: Reason | None = None
 
     def __enter__(self) -> None:
-        """The session enters the queue, also for another slot in place of one that was lost."""
+        """Record that the session enters the queue, also in place of a slot that was lost."""
         self._begin()
         self._trace.queued()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        """The slot is clean again, or there was none."""
+        """Record that the slot is clean again, or that there was none."""
         if self._held is None:
             outcome = _WAITS.get(kind, QueueOutcome.GAVE_UP)
             self._metrics.waited(self._clock.now() - self._queued_at, outcome)
@@ -277,13 +277,13 @@ class SlotTelemetry:
     # ------------------------------------------------------------------------------- until it begins
 
     def moved(self, place: Place) -> None:
-        """The session has another place in the queue, or still the same."""
+        """Record the session's place in the queue."""
         if self._estimate_s is None:
             self._estimate_s = place.estimated_wait_s
         self._trace.moved(place.position, place.queue_length)
 
     def granted(self, lease: Lease, model: str) -> None:
-        """There is a slot, of a worker that runs `model`."""
+        """Record a granted slot of a worker that runs `model`."""
         session, now = self._session, self._clock.now()
         waited_s = now - self._queued_at
         self._metrics.waited(waited_s, QueueOutcome.GRANTED)
@@ -308,16 +308,16 @@ class SlotTelemetry:
         )
 
     def headers(self) -> Metadata:
-        """What the calls of the session tell the worker of its trace."""
+        """Return what the calls of the session tell the worker of its trace."""
         return self._trace.headers()
 
     def attached(self) -> None:
-        """The worker has the session."""
+        """Record that the worker has the session."""
         if self._held is not None:
             self._held.state = SlotState.ATTACHED
 
     def began(self) -> None:
-        """It takes units."""
+        """Record that the session takes units."""
         self._has_kept = False
         self._trace.began()
 
@@ -330,11 +330,11 @@ class SlotTelemetry:
         self._has_kept = keeps_units
 
     def given_up(self) -> None:
-        """The session leaves; the worker cleans the slot."""
+        """Record that the session leaves and the worker cleans the slot."""
         self._close(None)
 
     def _close(self, reason: Reason | None, *, keeps_units: bool = False) -> None:
-        """Ends whatever is open, once: later units are those of the next slot."""
+        """End whatever is open, once: later units are those of the next slot."""
         self._trace.over(reason or "", is_ours=is_ours(reason))
         has_units = self._has_kept
         if self._held is not None and self._held.state is SlotState.ATTACHED:

@@ -1,4 +1,4 @@
-"""What is known of workers, slots and the queue, for those who only look on."""
+"""The state of workers, slots and the queue, for pages that only show it."""
 
 import asyncio
 import logging
@@ -77,7 +77,7 @@ class Snapshot:
         return self.status.workers > 0 and not self.load.is_draining
 
     async def refresh(self) -> None:
-        """Asks the dispatcher and the other adapters."""
+        """Ask the dispatcher and the other adapters."""
         self.peers = await self._peers.all()
         self.status = await self._dispatcher.status()
         self.view = await self._dispatcher.view()
@@ -87,7 +87,7 @@ class Snapshot:
         self.recent_units, self.recent_misses = self._recent.look(self.clock.now(), units, misses)
 
     async def keep_fresh(self) -> None:
-        """Refreshes until cancelled."""
+        """Refresh until cancelled."""
         while True:
             try:
                 await self.refresh()

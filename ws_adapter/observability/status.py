@@ -82,7 +82,7 @@ class Status(Struct, frozen=True):
 
 
 def read_status(snapshot: Snapshot) -> Status:
-    """The state of `snapshot` as it was last refreshed."""
+    """Return the state of `snapshot` at its last refresh."""
     leases = snapshot.metrics.leases
     now, held, states = snapshot.clock.now(), leases.held(), leases.states()
     states[SlotState.FREE] = snapshot.status.free_slots

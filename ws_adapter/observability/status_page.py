@@ -12,7 +12,7 @@ DRAIN: Final = "/drain"
 
 
 def render(status: Status) -> str:
-    """The page."""
+    """Return the page."""
     if status.is_draining:
         state = page.toned("draining", "warn")
     elif status.is_ready:
@@ -38,7 +38,7 @@ def render(status: Status) -> str:
 
 
 def render_drain(status: Status) -> str:
-    """The page that asks before it drains."""
+    """Return the page that asks before it drains."""
     question = (
         f"<p>New sessions are turned away, {len(status.queue)} that wait too. {status.sessions} that run may "
         "finish within the time that <code>--drain-timeout-s</code> gives them; then this adapter ends.</p>"

@@ -55,7 +55,7 @@ def _ago(seconds: float) -> int:
 
 
 def _fail(span: Span, error: str, *, is_ours: bool) -> None:
-    """What went wrong; the status says so only if it is our fault."""
+    """Record a failure on a span; its status is an error only if the fault is ours."""
     span.set_attribute(semconv.ATTR_ERROR_TYPE, error)
     if is_ours:
         span.set_status(StatusCode.ERROR)
@@ -102,12 +102,13 @@ class Upgrade:
         return format_span_id(self.context.span_id)
 
     def answered(self, status: int) -> None:
-        """The HTTP status of the answer."""
+        """Record the HTTP status of the answer."""
         if self._span.is_recording():
             self._span.set_attribute(semconv.ATTR_HTTP_STATUS, status)
 
     def end(self, error: str = "", *, is_ours: bool = False) -> None:
-        """It is a session, or refused with `error`, or the client has gone; the first call counts."""
+        """End the span: a session began, `error` refused it, or the client has gone. The first call
+        counts."""
         if not self._span.is_recording():
             return
         if error:
@@ -115,7 +116,8 @@ class Upgrade:
         self._span.end()
 
     def session(self, attributes: Attributes) -> "SessionTrace":
-        """The trace of the session that it becomes, on whose spans `attributes` stand; ends the span."""
+        """Return the trace of the session that it becomes, on whose spans `attributes` stand; ends the
+        span."""
         if self._span.is_recording():
             self._span.set_attributes(attributes)
         self.end()
@@ -151,7 +153,8 @@ class SessionTrace:
     # ------------------------------------------------------------------------------- the spans themselves
 
     def opening(self, name: str, parent: SpanContext | None) -> Span:
-        """A span of a slot's beginning; INVALID_SPAN, which does nothing, where the session is not traced."""
+        """Return a span of a slot's beginning; INVALID_SPAN, which does nothing, where the session is not
+        traced."""
         if self.is_sampled:
             self._opening = self._start(name, parent, 0.0, self._attributes)
             return self._opening
@@ -173,31 +176,32 @@ class SessionTrace:
     # -------------------------------------------------------------------------------- what the client does
 
     def relate(self, context: SpanContext) -> None:
-        """The client says what it is doing, in an event that opens the session or brings it input."""
+        """Link the session to the trace context that an event of the client carries."""
         if self._opening.is_recording():
             self._opening.add_link(context)
         else:
             self._related = context
 
     def refused(self, code: str) -> None:
-        """An event of the client was refused: the span that is open tells it, or the next one."""
+        """Record a refused event of the client on the open span or the next one."""
         if self._latest.is_recording():
             self._latest.add_event(semconv.EVENT_REFUSED, {semconv.ATTR_ERROR_TYPE: code})
         elif self.is_sampled:
             self._refused.append((time.time_ns(), code))
 
     def aside(self) -> "SessionTrace":
-        """The spans of what the session does beside its conversation: none of the others links to them."""
+        """Return the spans of what the session does beside its conversation: none of the others links to
+        them."""
         return SessionTrace(self._telemetry, self.upgrade, self._attributes)
 
     def slot(self) -> "SlotTrace":
-        """For the next slot of the session."""
+        """Return the telemetry of the session's next slot."""
         return SlotTrace(self)
 
     # ------------------------------------------------------------------------------------------ the units
 
     def unit(self, now: float, since_s: float, number: int) -> Span:
-        """Begins the span of a unit that was accepted `since_s` ago, where the session is traced."""
+        """Begin the span of a unit that was accepted `since_s` ago, where the session is traced."""
         if self._group is not None and now - self._group_since >= GROUP_S:
             self._group = None
         own = {**self._session_id, semconv.ATTR_UNIT: number}
@@ -207,7 +211,7 @@ class SessionTrace:
         return span
 
     def close(self, span: Span, error: str | None, *, is_ours: bool) -> None:
-        """Ends the span of a unit."""
+        """End the span of a unit."""
         if span is INVALID_SPAN:
             return
         if error:
@@ -215,7 +219,7 @@ class SessionTrace:
         span.end()
 
     def turn(self, since_s: float, units: list[SpanContext], attributes: Attributes) -> None:
-        """The span of a turn that is over, and with it the group, where the session is traced."""
+        """Write the span of a turn that is over, and its group where the session is traced."""
         span = self._start(semconv.SPAN_TURN, self._group, since_s, {**self._session_id, **attributes})
         for unit in units:
             span.add_link(unit)
@@ -234,7 +238,8 @@ class SessionTrace:
     # -------------------------------------------------------------------------------------------- the end
 
     def end(self, error: str, attributes: Attributes) -> None:
-        """The span of the session's end; with `error`, a fault of ours, also if nothing else was traced."""
+        """Write the span of the session's end; with `error`, a fault of ours, also if nothing else was
+        traced."""
         if not self.is_sampled and not error:
             return
         span = self._start(semconv.SPAN_END, self.upgrade.context, 0.0, {**self._attributes, **attributes})
@@ -255,33 +260,33 @@ class SlotTrace:
         self._positions = 0
 
     def queued(self) -> None:
-        """The session waits."""
+        """Begin the span of the wait for a slot."""
         self._span = self._trace.opening(semconv.SPAN_QUEUE, self._parent)
         if self._span is not INVALID_SPAN and self._parent is None:
             self._parent = self._span.get_span_context()
 
     def moved(self, position: int, length: int) -> None:
-        """Its place is another one."""
+        """Add the new place in the queue as an event."""
         if self._positions < MOST_POSITIONS and self._span.is_recording():
             self._positions += 1
             place = {semconv.ATTR_QUEUE_POSITION: position, semconv.ATTR_QUEUE_LENGTH: length}
             self._span.add_event(semconv.EVENT_POSITION, place)
 
     def left(self, outcome: str, error: str = "", *, is_ours: bool = False) -> None:
-        """It waits no more."""
+        """End the span of the wait."""
         if self._span.is_recording():
             self._span.set_attribute(semconv.ATTR_OUTCOME, outcome)
         self._end(error, is_ours)
 
     def granted(self, attributes: Attributes) -> None:
-        """It has a slot, and its session at the worker begins."""
+        """Begin the span of the session's start at the worker."""
         self._span = self._trace.opening(semconv.SPAN_START, self._parent)
         if self._span is not INVALID_SPAN:
             self._span.set_attributes(attributes)
             self._context = self._span.get_span_context()
 
     def headers(self) -> Metadata:
-        """What tells the worker of this session's trace, in the metadata of its calls."""
+        """Return what tells the worker of this session's trace, in the metadata of its calls."""
         context = self._context
         headers = [(semconv.METADATA_TRACEPARENT, format_traceparent(context))]
         if state := context.trace_state.to_header():
@@ -289,13 +294,13 @@ class SlotTrace:
         return tuple(headers)
 
     def began(self) -> None:
-        """The session takes input: everything later links to this."""
+        """End the span of the start, to which everything later links."""
         if self._span is not INVALID_SPAN:
             self._trace.anchor = self._context
         self._end()
 
     def over(self, error: str = "", *, is_ours: bool = False) -> None:
-        """The slot is given up, or lost; whatever is open ends."""
+        """End all open spans because the slot is given up or lost."""
         self._end(error, is_ours)
 
     def _end(self, error: str = "", is_ours: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What is seen of units, and of the turns that they make: what the model says in one go.
+"""Telemetry of units, and of the turns that they make: deadline misses, time to first text and audio.
 
 Whoever has units run tells of each when it is run and when it is over, and passes on unread what `ran` has
 for the worker.
@@ -29,7 +29,7 @@ _BYTES_PER_S: Final = 4 * 16_000
 
 
 def is_ours(reason: Reason | None) -> bool:
-    """Whether what a worker ended for is our fault."""
+    """Return whether what a worker ended for is our fault."""
     code = VERDICTS[reason].code if reason is not None else None
     return code is not None and code.is_servers
 
@@ -51,7 +51,7 @@ class _Unit(Struct, eq=False):
 
 
 class _Turn(Struct, eq=False):
-    """What the model says in one go, so far. Times in seconds."""
+    """A turn of the model so far. Times in seconds."""
 
     began_at: float
     units: list[SpanContext] = field(default_factory=list)
@@ -62,7 +62,7 @@ class _Turn(Struct, eq=False):
 
 
 class UnitTelemetry:
-    """Of one session: its units at the worker, the turn that is open, and totals of those that are over."""
+    """Telemetry of a session's units at the worker, its open turn, and totals of those that are over."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class UnitTelemetry:
     # -------------------------------------------------------------------------------------- the units
 
     def ran(self, run: Run) -> str:
-        """A unit is given to the worker, together with this `traceparent`."""
+        """Record a unit that is given to the worker; return its `traceparent`."""
         now, trace = self._clock.now(), self._trace
         accepted_at, audio_s, ends = now, 0.0, None
         if isinstance(run, RunUnit):
@@ -114,7 +114,7 @@ class UnitTelemetry:
         return trace.untraced % (random.getrandbits(64) or 1)
 
     def said(self, piece: Piece, *, was_told: bool) -> None:
-        """The worker said a part of a unit, which was passed on or is kept until the unit is over."""
+        """Record a part of a unit that was passed on, or is kept until the unit is over."""
         unit = self._running.get(piece.unit)
         if unit is None:
             return
@@ -128,11 +128,11 @@ class UnitTelemetry:
                 self._first_audio(unit, self._clock.now())
 
     def ends(self, done: UnitDone) -> None:
-        """A unit is over at the worker; `ended` follows, when that was passed on."""
+        """Record that a unit is over at the worker; `ended` follows when its end was passed on."""
         self._ending = self._running.pop(done.unit, None)
 
     def ended(self, done: UnitDone, waiting_s: float) -> None:
-        """The end of a unit was passed on; so many seconds of audio wait for the client now."""
+        """Record that the end of a unit was passed on while so many seconds of audio wait for the client."""
         if waiting_s:
             self._has_waited = True
             self._outbox(waiting_s)
@@ -162,13 +162,13 @@ class UnitTelemetry:
             self._end_span(unit.span, done)
 
     def answered(self, answer: Answer) -> None:
-        """An answer to a unit is on its way to the client; it knows how many were dropped so far."""
+        """Record an answer on its way to the client; it knows how many units were dropped so far."""
         if answer.dropped_total != self.dropped:
             self._metrics.dropped[self._kind, DropReason.STALE] += answer.dropped_total - self.dropped
             self.dropped = answer.dropped_total
 
     def abandoned(self, reason: Reason | None) -> None:
-        """The slot is given up or, for `reason`, lost: no unit at the worker will be answered."""
+        """Record that no unit at the worker will be answered: the slot is given up or, for `reason`, lost."""
         units, self._running = self._running, {}
         if units:
             self._metrics.dropped[self._kind, DropReason.SESSION_END] += len(units)
@@ -189,7 +189,7 @@ class UnitTelemetry:
     # -------------------------------------------------------------------------------------- the turns
 
     def end(self, now: float) -> None:
-        """The session is over; so is a turn that had not come to its end."""
+        """End the telemetry of the session, with a turn that is still open."""
         if not self._has_waited:
             self._outbox(0.0)
         if self._turn is not None:
@@ -210,7 +210,7 @@ class UnitTelemetry:
             unit.span.add_event(semconv.EVENT_FIRST_AUDIO)
 
     def _count(self, unit: _Unit, done: UnitDone, now: float) -> None:
-        """Adds a unit to the totals and to its turn, which may be over with it."""
+        """Add a unit to the totals and to its turn, which may be over with it."""
         given, made = done.tokens.input_tokens, done.tokens.output_tokens
         self.units += 1
         self.input_tokens += given

@@ -1,1 +1,1 @@
-"""What adapters that share one Redis know of each other: who they are, and whom they have let in."""
+"""Adapters that share one Redis: who they are, and which clients they have admitted."""

@@ -1,4 +1,4 @@
-"""How an adapter asks whether a newcomer is one too many, whoever let the others in."""
+"""Rate limits over all adapters: whether a newcomer is one too many, wherever the others connected."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -63,16 +63,16 @@ class Peers(Protocol):
         """That of this one; empty where it is alone."""
 
     def start(self) -> None:
-        """Tells them of this one from now on."""
+        """Tell them of this one from now on."""
 
     async def close(self) -> None:
-        """Tells them that it goes. Harmless when repeated."""
+        """Tell them that it goes. Harmless when repeated."""
 
     async def admit(self, demands: Sequence[Demand]) -> Admitted | Refused:
-        """Counts a newcomer everywhere, by all of the demands or by none; but attempts count in any case."""
+        """Count a newcomer everywhere, by all of the demands or by none; but attempts count in any case."""
 
     async def all(self) -> list[Peer]:
-        """The adapters that live, this one among them; empty where it is alone."""
+        """Return the adapters that live, this one among them; empty where it is alone."""
 
 
 class Alone:
@@ -81,15 +81,13 @@ class Alone:
     adapter_id: Final = ""
 
     def start(self) -> None:
-        """There is nobody to be told."""
+        """Do nothing: there is no other adapter."""
 
     async def close(self) -> None:
-        """There is nobody to be told."""
+        """Do nothing: there is no other adapter."""
 
     async def admit(self, demands: Sequence[Demand]) -> Admitted | Refused:
-        """See `Peers.admit`."""
         return UNCOUNTED
 
     async def all(self) -> list[Peer]:
-        """See `Peers.all`."""
         return []

@@ -108,7 +108,6 @@ class RedisPeers:
         self._peers: list[Peer] = []
 
     async def admit(self, demands: Sequence[Demand]) -> Admitted | Refused:
-        """See `Peers.admit`."""
         if not demands:
             return UNCOUNTED
         newcomer = _Newcomer(demands)
@@ -134,7 +133,6 @@ class RedisPeers:
         return self._peers
 
     def start(self) -> None:
-        """See `Peers.start`."""
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
@@ -168,7 +166,7 @@ class RedisPeers:
     # ---------------------------------------------------------------------------------- newcomers
 
     async def _ask(self, newcomer: _Newcomer) -> bool:
-        """Waits for what Redis says of a newcomer; False if that is nothing."""
+        """Wait for what Redis says of a newcomer; False if that is nothing."""
         if not self._answers or len(self._asking) >= MOST_WAITING:
             return False
         self._asking.append(newcomer)
@@ -193,7 +191,7 @@ class RedisPeers:
         newcomer.answered.set()
 
     def _withdraw(self, newcomer: _Newcomer) -> None:
-        """Nobody is there any more to be told."""
+        """Withdraw a newcomer that is gone."""
         if newcomer.answered.is_set() and not newcomer.is_abandoned and newcomer.refused is None:
             self._leave(newcomer.clients)
         newcomer.is_abandoned = True
@@ -217,7 +215,7 @@ class RedisPeers:
     # ---------------------------------------------------------------------------------- the calls
 
     async def _meet(self) -> None:
-        """One call: the beat, what has changed and whoever knocks."""
+        """Send one heartbeat with what has changed and every waiting newcomer."""
         asked: list[_Newcomer] = []
         while self._asking and len(asked) < MOST_ASKED:
             newcomer = self._asking.popleft()

@@ -1,1 +1,1 @@
-"""What the process has of its machine: its clock, memory, open files and load, and how it fails to start."""
+"""The process and its machine: clock, memory, open files, load, and failures to start."""

@@ -22,7 +22,7 @@ _KEPT: Final = 256 * 2**20
 
 
 def keep_freed_memory() -> bool:
-    """Lets this process keep what it frees for what it needs next; False where there is no glibc.
+    """Let this process keep what it frees for what it needs next; False where there is no glibc.
 
     To be called before threads are started: all of them share one heap, so that what one frees another uses.
     """

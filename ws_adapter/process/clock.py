@@ -10,20 +10,20 @@ class Timer(Protocol):
     """A callback that is due later."""
 
     def cancel(self) -> None:
-        """The callback will not be called."""
+        """Cancel the callback."""
 
 
 class Clock(Protocol):
     """Seconds that pass."""
 
     def now(self) -> float:
-        """Seconds since some fixed moment; never goes back."""
+        """Return the seconds since a fixed moment; never goes back."""
 
     def unix(self) -> float:
         """Unix time in seconds, for people; may jump."""
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Calls `callback` once `now()` has reached `when`, never before this call has returned."""
+        """Call `callback` once `now()` has reached `when`, never before this call has returned."""
 
 
 class LoopClock:
@@ -36,7 +36,7 @@ class LoopClock:
 
 
 async def sleep(clock: Clock, seconds: float) -> None:
-    """Waits until `seconds` have passed on `clock`."""
+    """Wait until `seconds` have passed on `clock`."""
     over = asyncio.Event()
     timer = clock.call_at(clock.now() + seconds, over.set)
     try:

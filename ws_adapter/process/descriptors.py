@@ -1,4 +1,4 @@
-"""Open files of this process: each socket is one, and when they run out nobody gets in any more."""
+"""Open files of this process: each socket is one, and without a free one no client can connect."""
 
 import resource
 from typing import Final
@@ -10,7 +10,7 @@ OTHERS: Final = 256
 
 
 def reserve(waiting: int) -> None:
-    """Takes as many as the system grants. Raises `ConfigurationError` if `waiting` clients are too many."""
+    """Take as many as the system grants. Raises `ConfigurationError` if `waiting` clients are too many."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = waiting + OTHERS
     if most != resource.RLIM_INFINITY and most < needed:

@@ -1,4 +1,4 @@
-"""How busy this process is: whether it takes new sessions, and whether it takes input at all."""
+"""Load shedding: whether this process takes new sessions, and whether it takes input at all."""
 
 import math
 import time
@@ -67,7 +67,7 @@ class Load:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Begins to sample, if there is anything to watch."""
+        """Begin to sample, if there is anything to watch."""
         if self._limits.max_cpu or self._limits.max_loop_lag_s:
             self._sample(self._clock.now())
 
@@ -78,7 +78,7 @@ class Load:
             self.start()
 
     def stop(self) -> None:
-        """Leaves no timer behind."""
+        """Leave no timer behind."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -102,7 +102,7 @@ class Load:
         return self.inflight_bytes >= 2 * self.half_bytes
 
     def admit(self) -> bool:
-        """Whether a new session may come in; if so, it is counted as one that will need its share."""
+        """Return whether a new session may come in; if so, it is counted as one that will need its share."""
         if self.is_full:
             return False
         now, limits = self._clock.now(), self._limits

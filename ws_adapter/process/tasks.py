@@ -7,7 +7,7 @@ _AGAIN_S: Final = 0.2
 
 
 async def end(task: "asyncio.Task[Any]") -> None:
-    """Cancels a task until it is over: what it waits in may take the word for a timeout of its own."""
+    """Cancel a task until it is over: what it waits in may take the word for a timeout of its own."""
     while not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=_AGAIN_S)

@@ -1,1 +1,1 @@
-"""What is said with clients, without I/O: frames, signals and times go in, actions come out."""
+"""The public protocols without I/O: frames, signals and times go in, actions come out."""

@@ -47,7 +47,7 @@ _SIGHTS: Final = (
 
 
 class Client(msgspec.Struct, omit_defaults=True, frozen=True):
-    """Who is at the other end of a session: its address, the name of its key, what its program says it is."""
+    """A session's client: its address, the name of its key, what its program says it is."""
 
     address: str
     key: str | None = None
@@ -102,7 +102,7 @@ class Folder:
         self._codings: dict[Direction, Coding] = {"up": coding, "down": coding}
 
     def create(self) -> None:
-        """Makes the folder, which must not exist, and a summary without an end."""
+        """Make the folder, which must not exist, and a summary without an end."""
         os.mkdir(self.path, 0o700)
         try:
             self._write_meta()
@@ -115,7 +115,7 @@ class Folder:
     def add(
         self, seq: int, ts: float, direction: Direction, frame: bytes, is_text: bool, is_refused: bool = False
     ) -> None:
-        """Writes a frame that passed at `ts`, Unix time in seconds; of one that was refused no media."""
+        """Write a frame that passed at `ts`, Unix time in seconds; of one that was refused no media."""
         line: dict[str, Any] = {"seq": seq, "ts": ts, "dir": direction}
         try:
             if not is_text:
@@ -135,7 +135,7 @@ class Folder:
         self._stream_end += len(encoded)
 
     def _follow(self, event: Any) -> None:
-        """A session of OpenAI's says in what format it is from now on; Live has one for both directions."""
+        """Follow an event that changes the audio formats; Live has one for both directions."""
         match event:
             case {"type": "session.started", "session": {"audio": {"format": format}}}:
                 self._choose("up", format)
@@ -149,7 +149,7 @@ class Folder:
                     self._choose("down", down.get("format"))
 
     def _choose(self, direction: Direction, format: Any) -> None:
-        """A track keeps the rate with which it has begun; what comes at another one goes into files."""
+        """Choose the rate of a track: it keeps the first one, and audio at another one goes into files."""
         match format:
             case {"type": str(encoding)} if encoding in get_args(Encoding):
                 rate_hz = int(format.get("rate") or G711_RATE_HZ)
@@ -158,20 +158,20 @@ class Folder:
                     self._tracks[direction].rate_hz = rate_hz
 
     def has_track(self, direction: Direction, coding: Coding) -> bool:
-        """Whether samples that are coded so belong onto the track of their direction."""
+        """Return whether samples that are coded so belong onto the track of their direction."""
         return coding.chosen is None or coding.chosen.rate_hz == self._tracks[direction].rate_hz
 
     def finish(
         self, ended_at: float, worker: str | None, close_reason: str, duration_s: float, dropped_frames: int
     ) -> None:
-        """Completes the summary; `ended_at` is Unix time in seconds."""
+        """Complete the summary; `ended_at` is Unix time in seconds."""
         self.meta.ended_at = iso(ended_at)
         self.meta.worker, self.meta.close_reason = worker, close_reason
         self.meta.duration_s, self.meta.dropped_frames = duration_s, dropped_frames
         self._write_meta()
 
     def add_clip(self, direction: Direction, ts: float, data: bytes) -> dict[str, Any]:
-        """Writes a clip of float32 samples on its track; returns the reference to it."""
+        """Write a clip of float32 samples on its track; return the reference to it."""
         track = self._tracks[direction]
         samples = len(data) // SAMPLE_BYTES
         # The client sends what it has heard, the server what will be heard.
@@ -197,12 +197,12 @@ class Folder:
         return False
 
     def discard(self) -> None:
-        """Removes all of it. Nothing is to be written any more."""
+        """Remove all of it. Nothing is to be written any more."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.is_discarded, self.size = True, 0
 
     def add_file(self, name: str, data: bytes) -> None:
-        """Writes a file of its own; `name` has one folder in it at most."""
+        """Write a file of its own; `name` has one folder in it at most."""
         self._files += 1
         if not (self.path / name).parent.is_dir():
             os.mkdir((self.path / name).parent, 0o700)
@@ -210,7 +210,7 @@ class Folder:
         self._write(name, data, 0, 0)
 
     def _write(self, name: str, data: bytes, place: int, end: int, start: bytes = b"") -> None:
-        """Writes `data` at `place` of a file that now ends at `end`, then `start` at its beginning."""
+        """Write `data` at `place` of a file that now ends at `end`, then `start` at its beginning."""
         path = self.path / name
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -251,7 +251,7 @@ class _FrameMedia:
         self._has_clip = False
 
     def save(self, media: Media, text: str, coding: Coding) -> Any:
-        """The reference to what `text` holds, or the text itself if it is short and no base64."""
+        """Return the reference to what `text` holds, or the text itself if it is short and no base64."""
         data = _decode(text)
         if data is None:
             return text if len(text) <= _INLINE else self._add_file(text.encode(), "txt")
@@ -308,7 +308,8 @@ def _decode(text: str) -> bytes | None:
 
 
 def _samples(data: bytes, coding: Coding) -> bytes | None:
-    """The bytes of the float32 samples in `data`, None if it holds no audio that anybody could hear."""
+    """Return the bytes of the float32 samples in `data`, None if it holds no audio that anybody could
+    hear."""
     if coding.chosen is not None:
         whole = len(data) - len(data) % coding.chosen.width
         return coding.chosen.decode(data[:whole]).astype("<f4", copy=False).tobytes() or None

@@ -17,7 +17,7 @@ HEAD_BYTES: Final = 1_000
 
 
 class Media(Enum):
-    """What a base64 value holds."""
+    """The content of a base64 value."""
 
     SPEECH = auto()
     """A piece of the conversation."""
@@ -30,7 +30,7 @@ class Media(Enum):
 
 @dataclass(frozen=True)
 class Coding:
-    """What an event says about the samples in it."""
+    """The coding of the samples in an event."""
 
     is_pcm16: bool = False
     rate_hz: int = RATE_HZ
@@ -70,7 +70,7 @@ class Unreadable(Exception):
 
 
 def read(frame: bytes) -> Any:
-    """The event in a frame of either direction; raises `Unreadable`."""
+    """Return the event in a frame of either direction; raises `Unreadable`."""
     try:
         check(frame)
         return msgspec.json.decode(frame)
@@ -79,7 +79,7 @@ def read(frame: bytes) -> Any:
 
 
 def head(frame: bytes) -> str:
-    """The beginning of a frame that is no event, as text that fits into JSON."""
+    """Return the beginning of a frame that is no event, as text that fits into JSON."""
     return frame[:HEAD_BYTES].decode(errors="backslashreplace")
 
 

@@ -56,7 +56,7 @@ _LONGEST_LABEL: Final = 128
 
 @dataclass
 class Counts:
-    """What became of the recordings of this run."""
+    """The counts of this run's recordings."""
 
     complete: int = 0
     incomplete: int = 0
@@ -86,15 +86,15 @@ class Recording:
         self._dropped = 0
 
     def up(self, frame: bytes, is_text: bool = True, *, is_refused: bool = False) -> None:
-        """A frame has come from the client; of one that was refused no media are kept."""
+        """Record a frame from the client; a refused one without its media."""
         self._add("up", frame, is_text, is_refused)
 
     def down(self, frame: bytes) -> None:
-        """A text frame goes to the client."""
+        """Record a text frame to the client."""
         self._add("down", frame, True)
 
     def end(self, close_reason: str, worker: str | None) -> None:
-        """The session is over; to be called once. `worker` is the last one that it had."""
+        """End the recording; called once. `worker` is the last one that the session had."""
         now = self._now()
         duration_s = round(now - self._created, 3)
         finish = partial(self._folder.finish, now, worker, close_reason, duration_s, self._dropped)
@@ -154,7 +154,7 @@ class Recorder:
         self._is_failing = False
 
     def start(self) -> None:
-        """Makes the folder if there is none.
+        """Make the folder if there is none.
 
         Raises `ConfigurationError` if nothing can be written there, unless only because the disk is full.
         """
@@ -170,7 +170,7 @@ class Recorder:
         self._thread.start()
 
     async def close(self) -> None:
-        """Takes nothing more and returns when everything is written, or after `flush_s`."""
+        """Take nothing more and return when everything is written, or after `flush_s`."""
         self._is_closed = True
         self._news.set()
         await asyncio.to_thread(self._thread.join, self._flush_s)
@@ -179,7 +179,7 @@ class Recorder:
             logger.warning("recordings in %s: the end is missing, the disk is too slow", self._root)
 
     def begin(self, session_id: str, mode: str, client: Client) -> Recording:
-        """Starts the recording of a session; `session_id` is what the client calls it."""
+        """Start the recording of a session; `session_id` is what the client calls it."""
         label = _NOT_IN_A_NAME.sub("", session_id)[:_LONGEST_LABEL] or "session"
         recording_id = f"{label}-{secrets.token_hex(4)}"
         created = self.clock.unix()
@@ -203,7 +203,7 @@ class Recorder:
         return [*((kept.name, kept.caller, kept.size) for kept in self._shelf.kept()), *running]
 
     def is_running(self, name: str) -> bool:
-        """Whether the session of a recording goes on. In the thread only."""
+        """Return whether the session of a recording goes on. In the thread only."""
         return any(folder.path.name == name for folder in self._running)
 
     def remove(self, name: str) -> bool:
@@ -216,7 +216,7 @@ class Recorder:
         return self._given - self._done
 
     def hand_over(self, job: _Job) -> bool:
-        """Has a job done later; returns False if there is no room for it."""
+        """Have a job done later; return False if there is no room for it."""
         if self._is_closed:
             return False
         backlog = self.backlog
@@ -284,14 +284,14 @@ class Recorder:
             self._discard_largest_of(heaviest)
 
     def _discard_largest_of(self, caller: str) -> None:
-        """Removes a running recording of the caller who has most, since nothing of theirs is finished."""
+        """Remove a running recording of the caller who has most, since nothing of theirs is finished."""
         largest = max((f for f in self._running if f.caller == caller), key=lambda folder: folder.size)
         largest.meta.stopped = _ALL_USED
         self._growing -= largest.size
         largest.discard()
 
     def _stop(self, folder: Folder, error: Exception) -> None:
-        """Nothing but the end is written to this recording any more."""
+        """Stop a recording: nothing but its end is written any more."""
         if folder.meta.stopped is None:
             folder.meta.stopped = _text(error)
             self._failed(error)

@@ -1,4 +1,4 @@
-"""Which finished recordings stay: bounded by age and by size on disk."""
+"""Retention of finished recordings: bounded by age and by size on disk."""
 
 import os
 import re
@@ -54,7 +54,7 @@ class Shelf:
         self.size = 0
 
     def scan(self) -> None:
-        """Takes in what earlier runs left, also what a crash interrupted."""
+        """Take in what earlier runs left, also what a crash interrupted."""
         try:
             found = list(_recordings(self._root))
         except OSError as error:
@@ -64,7 +64,7 @@ class Shelf:
             self.put(kept)
 
     def put(self, kept: Kept) -> None:
-        """Adds the recording that ended last."""
+        """Add the recording that ended last."""
         self._kept[kept.name] = kept
         self._of.setdefault(kept.caller, deque()).append(kept)
         self._sizes[kept.caller] += kept.size
@@ -84,7 +84,7 @@ class Shelf:
         return True
 
     def tidy(self, now: float, growing: int, running: Iterable[Folder]) -> str | None:
-        """Removes what is too old, and what is too much beside `running`, the unfinished recordings of
+        """Remove what is too old, and what is too much beside `running`, the unfinished recordings of
         `growing` bytes in all: always the oldest of the caller who has most.
 
         `now` is Unix time. When the caller who has most has nothing finished and it is still too much,
@@ -109,7 +109,7 @@ class Shelf:
         self._remove(self._of[caller].popleft())
 
     def _remove(self, kept: Kept) -> None:
-        """What is no longer among those of its caller."""
+        """Remove a recording from the shelf of its caller."""
         caller = kept.caller
         del self._kept[kept.name]
         self.size -= kept.size
@@ -133,7 +133,7 @@ def _recordings(root: Path) -> Iterator[Kept]:
 
 
 def _kept(folder: Path) -> Kept:
-    """Raises OSError if `folder` is no recording, or is being removed."""
+    """Raise OSError if `folder` is no recording, or is being removed."""
     (folder / META).lstat()
     states = [path.lstat() for path in (folder, *folder.rglob("*"))]
     used = sum(state.st_blocks for state in states) * _BLOCK_BYTES

@@ -18,7 +18,7 @@ pause of a few milliseconds in a word would be heard."""
 
 
 def header(samples: int, rate_hz: int) -> bytes:
-    """What stands before `samples` float32 samples of one channel."""
+    """Return what stands before `samples` float32 samples of one channel."""
     size = samples * SAMPLE_BYTES
     return _HEADER.pack(
         *(b"RIFF", HEADER_BYTES - 8 + size, b"WAVE"),
@@ -29,7 +29,7 @@ def header(samples: int, rate_hz: int) -> bytes:
 
 
 class Track:
-    """Where the clips of one direction lie on the time line of the session. `length` is in samples."""
+    """The clips of one direction on the session's time line. `length` is in samples."""
 
     def __init__(self, file: str, rate_hz: int) -> None:
         self.file = file
@@ -42,7 +42,8 @@ class Track:
         return HEADER_BYTES + self.length * SAMPLE_BYTES if self.length else 0
 
     def place(self, at_s: float) -> int:
-        """The sample at which a clip begins that was heard `at_s` seconds after the start of the track.
+        """Return the sample at which a clip begins that was heard `at_s` seconds after the start of the
+        track.
 
         Clips never overlap: one that comes early follows the one before it.
         """

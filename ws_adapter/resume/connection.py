@@ -43,17 +43,17 @@ class Owner(Protocol):
     """The session behind the connection."""
 
     def detached(self) -> None:
-        """The connection is lost, and the client may come back."""
+        """Handle the lost connection of a client that may come back."""
 
     def resumed(self) -> None:
-        """The client has come back."""
+        """Handle the client's return."""
 
     def others_wait(self) -> bool:
-        """Whether somebody waits for a slot such as the session holds."""
+        """Return whether somebody waits for a slot such as the session holds."""
 
 
 class Registry(Protocol):
-    """Where a connection is found by its token."""
+    """The registry that finds a connection by its token."""
 
     @property
     def buffers(self) -> ReplayBuffers:
@@ -63,17 +63,17 @@ class Registry(Protocol):
         """Make the token of a session, which replaces the last one."""
 
     def detached(self, connection: "ResumableConnection") -> None:
-        """A session lost its connection; one too many ends the one that lost it first."""
+        """Add a detached session; one too many ends the one that was detached first."""
 
     def attached(self, connection: "ResumableConnection") -> None:
-        """It has another one."""
+        """Note that the session has a connection again."""
 
     def forget(self, connection: "ResumableConnection") -> None:
-        """It is over, and no token opens it any more. Harmless when repeated."""
+        """Forget a session that is over, so that no token opens it. Harmless when repeated."""
 
 
 class ResumableConnection:
-    """What a session has for a socket: the same methods as `PublicConnection`.
+    """A session's socket, with the methods of `PublicConnection`.
 
     It can be resumed from its first `offer` on. While it is detached, `receive` and `send_text` wait for the
     next connection, or raise `Disconnected` once none may come any more.
@@ -135,7 +135,7 @@ class ResumableConnection:
         return self._selection.kind
 
     def is_for(self, connection: PublicConnection) -> bool:
-        """Whether a connection has the key of the session, and speaks its protocol."""
+        """Return whether a connection has the key of the session, and speaks its protocol."""
         holder = holder_of(connection.key.hash if connection.key is not None else None)
         selection = connection.selection
         return (
@@ -176,30 +176,24 @@ class ResumableConnection:
     # ------------------------------------------------------------------------- as a session uses it
 
     def when_flooding(self, callback: Callable[[Verdict], None]) -> None:
-        """See `PublicConnection.when_flooding`."""
         self._on_flood = callback
         self._connection.when_flooding(callback)
 
     def when_text(self, callback: Callable[[bytes], bool]) -> None:
-        """See `PublicConnection.when_text`."""
         self._on_text = callback
         self._connection.when_text(callback)
 
     def hold(self, is_held: bool) -> None:
-        """See `PublicConnection.hold`."""
         self._is_held = is_held
         self._connection.hold(is_held)
 
     def begin_answer(self, begun: Respond) -> None:
-        """See `PublicConnection.begin_answer`."""
         self._connection.begin_answer(begun)
 
     def buffered(self) -> int:
-        """See `PublicConnection.buffered`."""
         return self._connection.buffered()
 
     async def receive(self) -> Message:
-        """See `PublicConnection.receive`."""
         while True:
             connection = self._connection
             try:
@@ -212,7 +206,6 @@ class ResumableConnection:
                 return message
 
     async def send_text(self, *parts: bytes) -> None:
-        """See `PublicConnection.send_text`."""
         if self.is_detached or self._is_over:
             await self.until_attached()
         self._buffer.add(parts)
@@ -223,7 +216,6 @@ class ResumableConnection:
                 raise
 
     def write_text(self, *parts: bytes) -> bool:
-        """See `PublicConnection.write_text`."""
         if self.is_detached or not self._connection.write_text(*parts):
             return False
         self._buffer.add(parts)
@@ -255,7 +247,7 @@ class ResumableConnection:
     # --------------------------------------------------------------------------------- losing it
 
     def _lost(self, connection: PublicConnection) -> None:
-        """The transport of a connection is gone."""
+        """Handle the lost transport of a connection."""
         if connection is not self._connection or self._is_over:
             return
         was_cut = connection.was_cut_in_closing and self.ends_with_an_answer
@@ -282,7 +274,7 @@ class ResumableConnection:
             self._timer = self._clock.call_at(min(now + LOOK_S, self._ends_at), self._look)
 
     def end(self) -> None:
-        """No connection comes any more. Harmless when repeated."""
+        """End the session: no connection comes any more. Harmless when repeated."""
         if self._is_over:
             return
         self._is_over = True
@@ -312,7 +304,7 @@ class ResumableConnection:
     # ----------------------------------------------------------------------------------- resuming
 
     def may_resume(self) -> bool:
-        """Whether it was not resumed too often of late; if so, this time is counted."""
+        """Return whether it was not resumed too often of late; if so, this time is counted."""
         return self._resumes.take()
 
     def resume(self, connection: PublicConnection, last_event: int | None, nonce: bytes) -> bool:

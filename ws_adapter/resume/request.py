@@ -1,4 +1,4 @@
-"""What a client asks for that wants its session back: two parameters of its URL."""
+"""The request to resume a session: two parameters of its URL."""
 
 from typing import Final, NamedTuple
 from urllib.parse import parse_qs

@@ -52,7 +52,7 @@ class ResumableSessions:
         return (connection, claim.nonce) if connection is not None and is_good else None
 
     def detached(self, connection: ResumableConnection) -> None:
-        """A session lost its connection."""
+        """Add a detached session."""
         self._detached[connection] = None
         self._metrics.detached[connection.kind] += 1
         logger.info("the session lost its connection and waits for another one")
@@ -60,20 +60,20 @@ class ResumableSessions:
             next(iter(self._detached)).end()
 
     def attached(self, connection: ResumableConnection) -> None:
-        """It has another one."""
+        """Note that the session has a connection again."""
         self._is_detached_no_more(connection)
         self._metrics.resumes[ResumeOutcome.RESUMED] += 1
         logger.info("the session was resumed")
 
     def forget(self, connection: ResumableConnection) -> None:
-        """It is over, and no token opens it any more. Harmless when repeated."""
+        """Forget a session that is over, so that no token opens it. Harmless when repeated."""
         if self._is_detached_no_more(connection):
             self._metrics.resumes[ResumeOutcome.EXPIRED] += 1
         if self._sessions.get(connection.session_id) is connection:
             del self._sessions[connection.session_id]
 
     def refused(self) -> None:
-        """A token opened nothing."""
+        """Count a token that opened nothing."""
         self._metrics.resumes[ResumeOutcome.REFUSED] += 1
 
     def _is_detached_no_more(self, connection: ResumableConnection) -> bool:

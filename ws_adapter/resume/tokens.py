@@ -30,7 +30,7 @@ _NOBODY: Final = bytes(16)
 
 
 class Claim(NamedTuple):
-    """What a token says that was signed here."""
+    """The content of a token that was signed here."""
 
     session_id: str
     holder: bytes
@@ -44,8 +44,8 @@ class ResumeTokens:
     """Makes and reads them."""
 
     def __init__(self, keys: Sequence[bytes] = (), adapter_id: str = "") -> None:
-        """The first of `keys` signs, and all of them verify; without one a key is made that nobody else
-        has. Tokens that are made here lead to the adapter with this id."""
+        """Sign with the first of `keys` and verify with all of them; without one a key is made that nobody
+        else has."""
         self._adapter_id = adapter_id
         self.use(keys or (secrets.token_bytes(32),))
 
@@ -71,12 +71,12 @@ class ResumeTokens:
         return Claim(told[_HEAD.size :].decode(), holder, nonce, mark)
 
     def is_of(self, claim: Claim, adapter_id: str) -> bool:
-        """Whether the adapter with this id made a token."""
+        """Return whether the adapter with this id made a token."""
         marks = [_mark(key, claim.nonce, adapter_id) for key in self._keys]
         return any([hmac.compare_digest(mark, claim.mark) for mark in marks])
 
     def is_own(self, claim: Claim) -> bool:
-        """Whether it was made here."""
+        """Return whether it was made here."""
         return self.is_of(claim, self._adapter_id)
 
 

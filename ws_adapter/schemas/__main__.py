@@ -12,13 +12,13 @@ from ws_adapter.usage import line
 
 
 def read_examples(folder: Path) -> dict[str, list[Json]]:
-    """The events of `folder/examples/DIALECT.jsonl`, one in each line, by dialect."""
+    """Return the events of `folder/examples/DIALECT.jsonl`, one in each line, by dialect."""
     files = {dialect.name: folder / "examples" / f"{dialect.name}.jsonl" for dialect in DIALECTS}
     return {name: [json.loads(line) for line in file.open()] for name, file in files.items()}
 
 
 def write(folder: Path) -> None:
-    """Writes all published files into `folder`; equal definitions make equal bytes."""
+    """Write all published files into `folder`; equal definitions make equal bytes."""
     documents = {dialect.file: bundle(dialect) for dialect in DIALECTS}
     documents["asyncapi.json"] = asyncapi.document(version("antiphon"), read_examples(folder))
     documents["usage.schema.json"] = line.schema()

@@ -157,7 +157,7 @@ otherwise.
 
 
 def document(version: str, examples: Mapping[str, Sequence[Json]]) -> Json:
-    """The whole document; `examples` are events by the name of their dialect."""
+    """Return the whole document; `examples` are events by the name of their dialect."""
     return {
         "asyncapi": "3.0.0",
         "info": {

@@ -1,4 +1,4 @@
-"""What is published: the dialects and their events."""
+"""The published dialects and their events."""
 
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, get_args

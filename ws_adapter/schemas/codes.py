@@ -1,4 +1,4 @@
-"""What error codes and close codes mean, for people."""
+"""Meaning of error codes and close codes, for people."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -152,7 +152,7 @@ CLOSES: Final[Mapping[int, str]] = {
 
 
 def error_table() -> str:
-    """The error codes as a table in Markdown."""
+    """Return the error codes as a table in Markdown."""
     rows = [
         f"| `{code}` | {'server' if code.is_servers else 'client'} | {said} |"
         for code, said in ERRORS.items()
@@ -161,24 +161,24 @@ def error_table() -> str:
 
 
 def utterance_error_table() -> str:
-    """The error codes of transcription as a table in Markdown."""
+    """Return the error codes of transcription as a table in Markdown."""
     rows = [f"| `{code}` | {said} |" for code, said in UTTERANCE_ERRORS.items()]
     return "\n".join(["| code | meaning |", "|---|---|", *rows])
 
 
 def live_error_table() -> str:
-    """The error codes of Live as a table in Markdown."""
+    """Return the error codes of Live as a table in Markdown."""
     rows = [f"| `{code}` | {said} |" for code, said in LIVE_ERRORS.items()]
     return "\n".join(["| code | meaning |", "|---|---|", *rows])
 
 
 def ga_error_table() -> str:
-    """The error codes of Realtime GA as a table in Markdown."""
+    """Return the error codes of Realtime GA as a table in Markdown."""
     rows = [f"| `{code}` | {said} |" for code, said in GA_ERRORS.items()]
     return "\n".join(["| code | meaning |", "|---|---|", *rows])
 
 
 def close_table() -> str:
-    """The close codes as a table in Markdown."""
+    """Return the close codes as a table in Markdown."""
     rows = [f"| {int(code)} | {said} |" for code, said in CLOSES.items()]
     return "\n".join(["| close code | meaning |", "|---|---|", *rows])

@@ -49,7 +49,8 @@ def _strictness(dialect: Dialect) -> str:
 
 
 def events(document: Json) -> dict[str, Json]:
-    """The events of a bundle by their names in it, those of the client first, without the objects in them."""
+    """Return the events of a bundle by their names in it, those of the client first, without the objects in
+    them."""
     definitions = document["$defs"]
     choices = [*definitions["ClientEvent"]["oneOf"], *definitions["ServerEvent"]["oneOf"]]
     names = [choice["$ref"].rpartition("/")[2] for choice in choices]
@@ -57,7 +58,8 @@ def events(document: Json) -> dict[str, Json]:
 
 
 def type_and_kind(definition: Json) -> tuple[str | None, str | None]:
-    """What the `type` and `kind` of an event have to be to mean this definition; None: they do not matter."""
+    """Return what the `type` and `kind` of an event have to be to mean this definition; None: they do not
+    matter."""
     fields = definition.get("properties", {})
     return fields.get("type", {}).get("const"), fields.get("kind", {}).get("const")
 

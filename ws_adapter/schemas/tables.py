@@ -23,7 +23,7 @@ ignored, but for Live and Realtime GA, where they are refused.
 
 
 def page() -> str:
-    """The page in Markdown."""
+    """Return the page in Markdown."""
     codes = [
         f"## Error codes\n\n{error_table()}\n",
         f"## Error codes of transcription\n\n{utterance_error_table()}\n",
@@ -67,7 +67,7 @@ def _meaning(definition: Json) -> str:
 
 
 def _path(given: Json) -> str:
-    """The field that a choice demands; see `definitions`."""
+    """Return the field that a choice demands; see `definitions`."""
     (name,) = given["required"]
     inner = given["properties"][name]
     return f"{name}.{_path(inner)}" if "required" in inner else str(name)

@@ -25,7 +25,8 @@ _PLAIN: Final = {
 
 
 def declarations() -> str:
-    """The module: one namespace for each dialect, with `ClientEvent`, `ServerEvent` and what is in them."""
+    """Return the module: one namespace for each dialect, with `ClientEvent`, `ServerEvent` and what is in
+    them."""
     return "\n".join([_HEAD, *map(_namespace, DIALECTS)])
 
 

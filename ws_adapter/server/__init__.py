@@ -1,1 +1,1 @@
-"""Who comes in and what they find: the sockets, the handshake, the pages."""
+"""The public server: sockets, handshake, pages."""

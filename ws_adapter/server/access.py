@@ -1,4 +1,4 @@
-"""Who may come in: what is decided in HTTP, before a WebSocket opens."""
+"""Access control in HTTP, before a WebSocket opens."""
 
 import base64
 import logging
@@ -167,12 +167,12 @@ class Access:
         self._key_bounds = Bounds(options.opens_per_min_per_key, options.connections_per_key)
 
     def reload(self) -> None:
-        """Reads the file of keys again. Raises `ConfigurationError`, and then all stays as it was."""
+        """Read the file of keys again. Raises `ConfigurationError`, and then all stays as it was."""
         if self._keys is not None:
             self._keys.reload()
 
     def use_keys(self, text: str) -> None:
-        """Takes the keys that adapters share. Raises `ConfigurationError`, and then all stays as it was."""
+        """Take the keys that adapters share. Raises `ConfigurationError`, and then all stays as it was."""
         if self._keys is not None:
             self._keys.use(text, SHARED)
 
@@ -231,7 +231,7 @@ class Access:
         *,
         resumes: bool = False,
     ) -> Pass:
-        """Lets a WebSocket in, or a gRPC call, for which nothing is `found`. Raises `Denied`.
+        """Let a WebSocket in, or a gRPC call, for which nothing is `found`. Raises `Denied`.
 
         What was counted on the way is given back if a later check fails, except the attempt itself. Other
         adapters are asked last, and about those with a bad key too. A connection that `resumes` a session
@@ -280,7 +280,7 @@ class Access:
             )
 
     def _check_quota(self, key: Key) -> None:
-        """Raises `Denied` for a key whose quota was found spent just now."""
+        """Raise `Denied` for a key whose quota was found spent just now."""
         retry_s = self._accounts.retry_s(key.tenant) if self._accounts is not None else None
         if retry_s is not None:
             raise Denied(
@@ -296,7 +296,7 @@ class Access:
         )
 
     async def _ask_peers(self, counts: Sequence[tuple[RateLimits, str, Bounds]]) -> Callable[[], None]:
-        """Counts a connection among those of all adapters; returns what to call once when it has ended.
+        """Count a connection among those of all adapters; return what to call once when it has ended.
 
         Raises `TooMany`.
         """
@@ -310,18 +310,18 @@ class Access:
         return answer.leave
 
     def count_page(self, caller: Caller) -> None:
-        """Counts a request that opens no WebSocket. Raises `Denied`."""
+        """Count a request that opens no WebSocket. Raises `Denied`."""
         bucket = self.allowance(caller).pages
         if bucket is not None and not bucket.take():
             message = "too many requests from this address; try again later"
             raise Denied(Rejection.RATE, responses.too_many(message, math.ceil(bucket.wait_s)))
 
     def allowance(self, caller: Caller) -> Allowance:
-        """What the address of a caller may still do."""
+        """Return what the address of a caller may still do."""
         return self._allowances.of(caller.name, is_limited=not caller.is_local)
 
     def check_origin(self, request: Request, caller: Caller) -> None:
-        """Raises `Denied` for a web page that may not use the adapter.
+        """Raise `Denied` for a web page that may not use the adapter.
 
         Where no origin is named, pages of any may, but not by way of a browser on this machine: what listens
         on loopback is for this machine.
@@ -341,8 +341,7 @@ class Access:
         return not caller.is_local or _is_local(_host(origin))
 
     def _check_host(self, request: Request) -> None:
-        """A page whose name was made to mean this machine is of the same origin, and names none: but the name
-        is in Host. Nobody makes an address, or a name without a dot, mean something else."""
+        """Refuse DNS rebinding: a page whose name was made to mean this machine has that name in Host."""
         named = {_host(origin) for origin in self._origins}
         for host in request.headers.get_all("Host"):
             name = _host(f"//{host.lower()}")
@@ -351,7 +350,7 @@ class Access:
                 raise Denied(Rejection.ORIGIN, responses.forbidden(message))
 
     def identify(self, request: Request, *, admin: bool = False, by_password: bool = False) -> Key | None:
-        """The key of a request; None if none is needed. Raises `Denied` without a valid one.
+        """Return the key of a request; None if none is needed. Raises `Denied` without a valid one.
 
         With `admin` only an admin's key will do. With `by_password` the key may also be the password of HTTP
         Basic, whatever the user is called: a browser then asks for it.
@@ -383,8 +382,8 @@ class Access:
         return key
 
     def opened_by(self, request: Request, *, resumes: bool = False) -> Set[Mode]:
-        """What the client secret of a request opens, nothing without one; one that is not good, whatever is
-        asked for. One of a request that `resumes` a session may have expired."""
+        """Return what the client secret of a request opens, nothing without one; one that is not good,
+        whatever is asked for. One of a request that `resumes` a session may have expired."""
         secret = self._secret(request)
         if not secret.startswith(PREFIX):
             return frozenset()
@@ -419,7 +418,8 @@ class Access:
         return Admission(key, rights, grant.session, is_secret=True)
 
     def _secret(self, request: Request) -> str:
-        """What was sent as a key: in a header, as a subprotocol, in the query; the first that is there."""
+        """Return what was sent as a key: in a header, as a subprotocol, in the query; the first that is
+        there."""
         for value in request.headers.get_all("Authorization"):
             if value.lower().startswith(_BEARER):
                 return value[len(_BEARER) :].strip()
@@ -449,7 +449,7 @@ def _holder(key: Key | None, caller: Caller) -> str:
 
 
 def _check_origins(request: Request, rights: Rights, *, is_needed: bool) -> None:
-    """Raises `Denied` for a page of another origin than the key or the client secret is for.
+    """Raise `Denied` for a page of another origin than the key or the client secret is for.
 
     With `is_needed` a request without an origin is denied too: it does not come from a browser.
     """
@@ -462,7 +462,7 @@ def _check_origins(request: Request, rights: Rights, *, is_needed: bool) -> None
 
 
 def _check_rights(found: Selection, rights: Rights) -> None:
-    """Raises `Denied` for a mode or a model that the key or the client secret is not for."""
+    """Raise `Denied` for a mode or a model that the key or the client secret is not for."""
     if not rights.allows_mode(found.mode):
         message = f"the key or client secret is for {shown(rights.modes or ())}, not for {found.mode}"
         raise Denied(Rejection.FORBIDDEN, responses.not_allowed("mode_not_allowed", message))
@@ -472,7 +472,7 @@ def _check_rights(found: Selection, rights: Rights) -> None:
 
 
 def _password(request: Request) -> str | None:
-    """What was sent as the password of HTTP Basic: None without it, empty if it cannot be read."""
+    """Return what was sent as the password of HTTP Basic: None without it, empty if it cannot be read."""
     for value in request.headers.get_all("Authorization"):
         if value.lower().startswith(_BASIC):
             try:
@@ -484,7 +484,7 @@ def _password(request: Request) -> str | None:
 
 
 def _host(origin: str) -> str:
-    """The name in `scheme://name:port` or `//name:port`; empty if there is none."""
+    """Return the name in `scheme://name:port` or `//name:port`; empty if there is none."""
     try:
         return urlsplit(origin).hostname or ""
     except ValueError:
@@ -492,7 +492,7 @@ def _host(origin: str) -> str:
 
 
 def _is_own(origin: str, request: Request) -> bool:
-    """Whether a page comes from where it connects to: the web page that is served here.
+    """Return whether a page comes from where it connects to: the web page that is served here.
 
     Of a name that somebody could make mean this server that is no proof: only of an address, of this
     machine, or of a name without a dot.
@@ -504,7 +504,7 @@ def _is_own(origin: str, request: Request) -> bool:
 
 
 def _is_local(host: str) -> bool:
-    """Whether a name or an address means this machine, whoever is asked."""
+    """Return whether a name or an address means this machine, whoever is asked."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     return _is_address(host) and ip_address(host).is_loopback

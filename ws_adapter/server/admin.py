@@ -41,18 +41,18 @@ class Administration:
         self._server = HttpServer(self._respond, OPEN_TIMEOUT_S)
 
     async def start(self, host: str, port: int, *, reuse: bool = False) -> int:
-        """Listens, with `reuse` beside others; returns the port. Raises `CannotListen`."""
+        """Listen, with `reuse` beside others; return the port. Raises `CannotListen`."""
         try:
             return await self._server.start(host, port, reuse=reuse)
         except OSError as error:
             raise CannotListen("--admin-port", host, port, error) from error
 
     def leave(self) -> None:
-        """Leaves the port to others."""
+        """Leave the port to others."""
         self._server.leave()
 
     async def close(self) -> None:
-        """Stops listening."""
+        """Stop listening."""
         await self._server.close()
 
     async def _respond(self, request: HttpRequest, peer: str) -> Response:
@@ -95,7 +95,7 @@ class Administration:
         return responses.text(HTTPStatus.OK, page.encode(), HTML, Content_Security_Policy=PAGE_POLICY)
 
     def _start_drain(self, request: HttpRequest) -> Response:
-        """A page of anybody else may not press the button, also not one of another port of this machine."""
+        """Start a drain; a page of another origin may not, also not one of another port of this machine."""
         hosts = request.headers.get_all("Host")
         if any([origin.partition("://")[2]] != hosts for origin in request.headers.get_all("Origin")):
             raise Denied(

@@ -29,7 +29,7 @@ from ws_adapter.web.routes import LARGEST_BODY, Dialect
 
 
 class ExpiresAfter(Struct, frozen=True, forbid_unknown_fields=True):
-    """How long a secret opens sessions."""
+    """The lifetime of a secret."""
 
     anchor: Literal["created_at"] | None = None
     seconds: Annotated[int, Meta(ge=SHORTEST_S, le=LONGEST_S)] | None = None
@@ -46,7 +46,7 @@ class Bind(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a secret is to be; what is absent or null is as usual."""
+    """The settings of a new secret; absent and null values are the defaults."""
 
     expires_after: ExpiresAfter | None = None
     session: SessionFields | None = None
@@ -99,7 +99,8 @@ def answer(
     catalogue: Catalogue | None,
     unix: float,
 ) -> Response:
-    """The secret that a request with this key asks for at this Unix time, or what is wrong with the request.
+    """Return the secret that a request with this key asks for at this Unix time, or what is wrong with the
+    request.
 
     A secret is for nothing that its key is not for, and expires no later.
     """
@@ -190,7 +191,7 @@ def _session(
 
 
 def _conversation(given: SessionFields, catalogue: Catalogue) -> SessionFields:
-    """With a model, for a URL that names none."""
+    """Return the conversation with a model, for a URL that names none."""
     model = given.model or min(catalogue.models, default="")
     if model not in catalogue.models:
         served = " or ".join(sorted(catalogue.models)) or "no model by name"
@@ -216,7 +217,7 @@ def _unread(request: HttpRequest) -> Response:
 
 
 def _refused(status: HTTPStatus, code: str | None, message: str, param: str | None) -> Response:
-    """As OpenAI's SDKs read it, and as every other path answers."""
+    """Return a refusal as OpenAI's SDKs read it."""
     kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     error = {"type": kind, "code": code, "message": message, "param": param}
     return responses.answer(status, {"error": error, "detail": message})

@@ -42,7 +42,7 @@ class DefaultVoice:
 
 
 def read_default_voice(folder: Path | None) -> DefaultVoice:
-    """Reads `default.wav` as a client's reference would be read; without a folder, what the package has.
+    """Read `default.wav` as a client's reference would be read; without a folder, what the package has.
 
     Raises `ConfigurationError`.
     """

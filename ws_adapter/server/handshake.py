@@ -1,4 +1,4 @@
-"""Who comes in by a WebSocket, and who is turned away: decided, counted, traced."""
+"""The WebSocket handshake: clients are accepted or refused, counted and traced."""
 
 import logging
 from contextlib import suppress
@@ -73,7 +73,7 @@ class Handshake:
         caller: Caller,
         found: Selection | Misdirected,
     ) -> None:
-        """Lets a WebSocket in, or a request that a session answers. Raises `Denied`."""
+        """Let a WebSocket in, or a request that a session answers. Raises `Denied`."""
         try:
             is_websocket = isinstance(connection, PublicConnection)
             asked = resume_request(request.path) if is_websocket else None
@@ -106,7 +106,8 @@ class Handshake:
         connection.when_lost(connection.upgrade.end)
 
     def _upgrade(self, request: Request, found: Selection | Misdirected, key: Key | None) -> Upgrade:
-        """The trace of a request. What it brings of a trace is only continued for those who are trusted."""
+        """Return the trace of a request. What it brings of a trace is only continued for those who are
+        trusted."""
         context = None
         if traceparents := request.headers.get_all(semconv.METADATA_TRACEPARENT):
             state = ",".join(request.headers.get_all(semconv.METADATA_TRACESTATE))
@@ -126,12 +127,12 @@ class Handshake:
         return Upgrade(self._telemetry, attributes, linked=context)
 
     def rejected(self, reason: Rejection) -> None:
-        """Somebody was not let in."""
+        """Count a rejected client."""
         self._metrics.rejected[reason] += 1
         logger.warning("a client was not let in", extra={"reason": reason})
 
     async def refuse(self, connection: PublicConnection, refusal: Misdirected) -> None:
-        """Tells a client that is connected why it is not served, and closes."""
+        """Tell a client that is connected why it is not served, and close."""
         upgrade, code, close = connection.upgrade, refusal.verdict.code, refusal.verdict.close
         assert upgrade is not None
         assert code is not None
@@ -163,7 +164,7 @@ _REJECTIONS: Final = {
 
 
 def _is_beta(request: Request) -> bool:
-    """Whether a client means the protocol as it was before it became generally available."""
+    """Return whether a client means the protocol as it was before it became generally available."""
     betas = ",".join(request.headers.get_all("OpenAI-Beta"))
     return any(beta.strip().lower() == _BETA for beta in betas.split(","))
 

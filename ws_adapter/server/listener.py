@@ -120,7 +120,7 @@ class PublicServer:
         forwarder: Forwarder | None = None,
         acceptor: PeerAcceptor | None = None,
     ) -> None:
-        """With a certificate it listens for TLS as well; with a recorder it records every session.
+        """Listen with TLS as well where there is a certificate; with a recorder record every session.
 
         Where there are other adapters, `forwarder` has the connections of their sessions, and those that they
         forward come by `acceptor`.
@@ -156,7 +156,7 @@ class PublicServer:
         return self._services.options
 
     async def start(self) -> list[str]:
-        """Listens; returns the addresses for clients: `http://host:port`, and with TLS `https://host:port`.
+        """Listen; return the addresses for clients: `http://host:port`, and with TLS `https://host:port`.
 
         Raises `CannotListen`.
         """
@@ -234,7 +234,7 @@ class PublicServer:
         return server
 
     async def drain(self) -> None:
-        """Turns newcomers and waiting clients away; lets sessions go on for `drain_timeout_s`, then ends
+        """Turn newcomers and waiting clients away; let sessions go on for `drain_timeout_s`, then end
         them.
 
         Returns when the last one is gone. A shared port is left to the others first, so that who comes now
@@ -254,7 +254,7 @@ class PublicServer:
         await self._empty.wait()
 
     async def _leave_port(self) -> None:
-        """Lets those in who have come, and nobody else; who waits for a slot may get one as long as that
+        """Let those in who have come, and nobody else; who waits for a slot may get one as long as that
         takes."""
         await _let_come_in()
         for server in self._servers:
@@ -266,11 +266,11 @@ class PublicServer:
             await asyncio.sleep(_LOOK_S)
 
     def _is_anybody_coming(self) -> bool:
-        """Whether somebody is in the handshake, or has no slot yet."""
+        """Return whether somebody is in the handshake, or has no slot yet."""
         return bool(self._coming) or any(session.is_waiting for session in self._sessions)
 
     async def close(self) -> None:
-        """Ends whatever is left at once and stops listening."""
+        """End whatever is left at once and stop listening."""
         self._stop_admitting()
         for session in list(self._sessions):
             session.shut_down()
@@ -329,7 +329,7 @@ class PublicServer:
         return await self._respond(connection, connection.http_request)
 
     async def _respond(self, connection: PublicConnection, request: HttpRequest) -> Response | None:
-        """An HTTP answer, or None to upgrade to a WebSocket."""
+        """Return an HTTP answer, or None to upgrade to a WebSocket."""
         caller = self._access.caller(request, connection.peer)
         found = self._select(request)
         try:
@@ -545,7 +545,7 @@ class PublicServer:
         session_id: str,
         clock: Clock,
     ) -> SessionTelemetry:
-        """What is seen of a session; whatever its tasks log from now on carries its id."""
+        """Return what is seen of a session; whatever its tasks log from now on carries its id."""
         upgrade = connection.upgrade
         assert upgrade is not None
         fields = SessionFields(session_id, trace_id=upgrade.trace_id, span_id=upgrade.span_id)
@@ -581,13 +581,14 @@ class PublicServer:
 
 
 async def _let_come_in() -> None:
-    """Has the event loop accept who waits for that, and begin with their handshakes."""
+    """Have the event loop accept who waits for that, and begin with their handshakes."""
     for _ in range(_PASSES):
         await asyncio.sleep(0)
 
 
 def _finish_response(connection: ServerConnection, request: Request, response: Response) -> Response | None:
-    """What the library refuses by itself in the form of all other answers; the trace where there is one."""
+    """Return what the library refuses by itself in the form of all other answers; the trace where there is
+    one."""
     assert isinstance(connection, PublicConnection)
     assert connection.http_request is not None
     status = HTTPStatus(response.status_code)
@@ -601,12 +602,12 @@ def _finish_response(connection: ServerConnection, request: Request, response: R
 
 
 def _is_of_a_client(record: logging.LogRecord) -> bool:
-    """Whether `websockets` logs a handshake that did not come or was wrong, as it does before 17."""
+    """Return whether `websockets` logs a handshake that did not come or was wrong, as it does before 17."""
     return record.exc_info is not None and isinstance(record.exc_info[1], InvalidHandshake)
 
 
 def _log(request: HttpRequest, status: HTTPStatus) -> None:
-    """A line for each request that was not served as it was meant."""
+    """Log a request that was not served as it was meant."""
     if status is _UPGRADED or status < HTTPStatus.BAD_REQUEST or status is HTTPStatus.SERVICE_UNAVAILABLE:
         return
     # Warnings that say the same collapse, so what a client writes does not belong into what they say.

@@ -42,12 +42,12 @@ def renamed(response: Response) -> Response:
 
 
 def unavailable(verdict: Verdict) -> Response:
-    """The server takes nobody new."""
+    """Return the answer of a server that takes nobody new."""
     return error(HTTPStatus.SERVICE_UNAVAILABLE, str(verdict.code), verdict.message, Retry_After=str(RETRY_S))
 
 
 def too_large(most: int) -> Response:
-    """The body is longer than one may be."""
+    """Return the answer to a body that is too long."""
     message = f"the body is longer than {most} bytes: send less at once"
     return error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", message)
 
@@ -60,5 +60,5 @@ NO_SPEECH: Final = (
 
 
 def no_speech() -> Response:
-    """What every request for speech is answered."""
+    """Return what every request for speech is answered."""
     return error(HTTPStatus.BAD_REQUEST, "unsupported_model", NO_SPEECH, "model")

@@ -66,7 +66,7 @@ class Pages:
         self._since = services.clock.unix()
 
     async def answer(self, request: HttpRequest, caller: Caller) -> Response:
-        """The answer, with a body also to HEAD. Raises `Denied`."""
+        """Return the answer, with a body also to HEAD. Raises `Denied`."""
         found = find_page(request.path)
         if found is None:
             is_path = request.path.startswith("/") or request.method in READING

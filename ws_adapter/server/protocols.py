@@ -40,7 +40,7 @@ new_token: Final[Callable[[], str]] = chain.from_iterable(map(_draw, repeat(_DRA
 
 
 def new_session_id(dialect: Dialect) -> str:
-    """What a session is called, in the form that the dialect has for it."""
+    """Return what a session is called, in the form that the dialect has for it."""
     if dialect is Dialect.TRANSCRIPTION:
         return f"sess-{secrets.token_hex(16)}"
     return f"sess_{new_token()}"
@@ -89,7 +89,7 @@ class MachineMaker:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What a machine is made of."""
+    """The parts of a machine."""
 
     selection: Selection
     session_id: str

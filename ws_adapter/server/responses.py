@@ -30,12 +30,12 @@ Json = dict[str, Any]
 
 
 def answer(status: HTTPStatus, body: Any, **headers: str) -> Response:
-    """A JSON response; underscores in names of headers stand for hyphens."""
+    """Return a JSON response; underscores in names of headers stand for hyphens."""
     return text(status, msgspec.json.encode(body), JSON, **headers)
 
 
 def text(status: HTTPStatus, data: bytes, content_type: str, **headers: str) -> Response:
-    """A response of any type; underscores in names of headers stand for hyphens."""
+    """Return a response of any type; underscores in names of headers stand for hyphens."""
     fields = {
         "Content-Type": content_type,
         "Content-Length": str(len(data)),
@@ -48,12 +48,12 @@ def text(status: HTTPStatus, data: bytes, content_type: str, **headers: str) -> 
 
 
 def problem(status: HTTPStatus, code: str, message: str, **headers: str) -> Response:
-    """An error as every route answers it."""
+    """Return an error as every route answers it."""
     return answer(status, {"error": {"code": code, "message": message}, "detail": message}, **headers)
 
 
 def health() -> Response:
-    """The process is alive."""
+    """Answer the liveness probe."""
     now = datetime.datetime.now(datetime.UTC).isoformat()
     return answer(HTTPStatus.OK, {"status": "healthy", "timestamp": now})
 
@@ -61,7 +61,7 @@ def health() -> Response:
 def service_status(
     status: PoolStatus, queue: QueueView, slots: Slots, conditions: Mapping[Condition, int]
 ) -> Response:
-    """The figures of a reference server, each of whose workers is a slot here.
+    """Return the figures of a reference server, each of whose workers is a slot here.
 
     `conditions` counts workers: one that is not ready cannot say how many slots it has, and counts as one.
     """
@@ -87,13 +87,13 @@ def service_status(
 
 
 def workers(rows: Iterable[Json]) -> Response:
-    """A row for each slot, as a reference server has one for each worker."""
+    """Return a row for each slot, as a reference server has one for each worker."""
     told = list(rows)
     return answer(HTTPStatus.OK, {"total": len(told), "workers": told})
 
 
 def models(catalogue: Catalogue | None, since: float) -> Response:
-    """The models that are served, and what each can do, beside the fields that clients of OpenAI know.
+    """Return the models that are served, and what each can do, beside the fields that clients of OpenAI know.
 
     `since` is the Unix time at which this adapter began to serve. A model of several pools has the modes of
     all of them, and otherwise what it can do in each.
@@ -127,14 +127,14 @@ def _abilities(catalogue: Catalogue | None, model: str) -> Json:
 
 
 def modes_of(catalogue: Catalogue, model: str) -> list[Mode]:
-    """The modes in which a model is served."""
+    """Return the modes in which a model is served."""
     return sorted(
         {mode for pool in catalogue.pools if pool.model == model for mode in pool.capabilities.modes}
     )
 
 
 def default_voice(voice: DefaultVoice) -> Response:
-    """The reference voice for clients that want one."""
+    """Return the reference voice for clients that want one."""
     return text(HTTPStatus.OK, voice.description, JSON)
 
 
@@ -155,14 +155,14 @@ def queue(view: QueueView, *, names_tickets: bool) -> Response:
 
 
 def ticket(waiting: Waiting | None) -> Response:
-    """One place in the queue."""
+    """Return one place in the queue."""
     if waiting is None:
         return answer(HTTPStatus.OK, {"found": False, "message": NOT_WAITING})
     return answer(HTTPStatus.OK, {"found": True, "ticket": _item(waiting)})
 
 
 def cancelled(ticket_id: str, was_waiting: bool) -> Response:
-    """A place in the queue was given up, or there was none."""
+    """Return whether a place in the queue was given up."""
     if not was_waiting:
         return answer(HTTPStatus.NOT_FOUND, {"success": False, "message": NOT_WAITING})
     return answer(HTTPStatus.OK, {"success": True, "ticket_id": ticket_id})
@@ -200,7 +200,7 @@ def _iso(unix: float) -> str:
 
 
 def readiness(status: PoolStatus, draining: bool) -> Response:
-    """Whether a session could start here; `degraded` while the shared queue cannot be reached."""
+    """Return whether a session could start here; `degraded` while the shared queue cannot be reached."""
     ready = status.workers > 0 and not draining
     body = {
         "ready": ready,
@@ -214,14 +214,14 @@ def readiness(status: PoolStatus, draining: bool) -> Response:
 
 
 def versions() -> Response:
-    """What runs here."""
+    """Return what runs here."""
     return answer(HTTPStatus.OK, {"version": version("antiphon"), "protocol": PROTOCOL})
 
 
 def about(
     status: PoolStatus, catalogue: Catalogue | None, options: AdapterOptions, tls_port: int | None
 ) -> Response:
-    """What the web page has to know before it connects; names of models only if no key is needed."""
+    """Return what the web page has to know before it connects; names of models only if no key is needed."""
     is_open = options.keys is None
     body = {
         "version": version("antiphon"),
@@ -240,7 +240,7 @@ def _named(catalogue: Catalogue) -> list[Json]:
 
 
 def page_file(file: PageFile, conditions: Sequence[str]) -> Response:
-    """A file of the web page; `conditions` are the values of `If-None-Match`."""
+    """Return a file of the web page; `conditions` are the values of `If-None-Match`."""
     if file.is_known(conditions):
         return text(HTTPStatus.NOT_MODIFIED, b"", file.content_type, **_OF_PAGE, ETag=file.etag)
     return text(HTTPStatus.OK, file.content, file.content_type, **_OF_PAGE, ETag=file.etag)
@@ -256,32 +256,32 @@ _OF_PAGE: Final = {
 
 
 def not_found() -> Response:
-    """No such route."""
+    """Return 404."""
     return problem(HTTPStatus.NOT_FOUND, "not_found", "there is nothing at this path")
 
 
 def upgrade_required() -> Response:
-    """A plain request where a WebSocket is spoken."""
+    """Return a plain request where a WebSocket is spoken."""
     message = "this path speaks WebSocket: connect with a WebSocket client"
     return problem(HTTPStatus.UPGRADE_REQUIRED, "upgrade_required", message, Upgrade="websocket")
 
 
 def method_not_allowed(*allowed: str) -> Response:
-    """A method that the path does not have."""
+    """Return a method that the path does not have."""
     methods = ", ".join(allowed)
     message = f"this path takes {methods}"
     return problem(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", message, Allow=methods)
 
 
 def body_refused(status: HTTPStatus, *allowed: str) -> Response:
-    """A body, to a path that has the method."""
+    """Return a body, to a path that has the method."""
     code = "unsupported_encoding" if status is HTTPStatus.NOT_IMPLEMENTED else "body_not_allowed"
     message = "this path takes no body: send the request without one"
     return problem(status, code, message, Allow=", ".join(allowed))
 
 
 def unreadable(status: HTTPStatus) -> Response:
-    """What is no request of HTTP/1.1, or one with more in its head than is read."""
+    """Return what is no request of HTTP/1.1, or one with more in its head than is read."""
     return problem(status, *_UNREADABLE[status])
 
 
@@ -297,7 +297,7 @@ _UNREADABLE: Final = {
 
 
 def unauthorized(message: str, *, asks: bool = False) -> Response:
-    """A key is missing or wrong. With `asks` a browser asks for it, as the password of HTTP Basic."""
+    """Return 401. With `asks` a browser asks for the key, as the password of HTTP Basic."""
     response = problem(HTTPStatus.UNAUTHORIZED, "unauthorized", message, WWW_Authenticate="Bearer")
     if asks:
         # A line of its own: browsers do not look behind the comma of another challenge.
@@ -306,17 +306,17 @@ def unauthorized(message: str, *, asks: bool = False) -> Response:
 
 
 def forbidden(message: str) -> Response:
-    """Whoever asks is known, and may not."""
+    """Return 403 for a known caller without the right."""
     return problem(HTTPStatus.FORBIDDEN, "forbidden", message)
 
 
 def not_allowed(code: str, message: str) -> Response:
-    """A key or client secret is good, and not for this."""
+    """Return 403 for a key or client secret without this right."""
     return problem(HTTPStatus.FORBIDDEN, code, message)
 
 
 def too_many(message: str, retry_s: int) -> Response:
-    """Somebody connects too often, or too many times at once."""
+    """Return 429 for a caller that connects too often, or too many times at once."""
     return problem(HTTPStatus.TOO_MANY_REQUESTS, "rate_limited", message, Retry_After=str(retry_s))
 
 
@@ -326,12 +326,12 @@ def quota_spent(message: str, retry_s: int) -> Response:
 
 
 def unavailable(message: str) -> Response:
-    """What a request needs is not there for the moment."""
+    """Return what a request needs is not there for the moment."""
     return problem(HTTPStatus.SERVICE_UNAVAILABLE, "service_unavailable", message, Retry_After="2")
 
 
 def refused(status: HTTPStatus) -> Response:
-    """A request that is no proper opening handshake, or that we could not answer."""
+    """Return a request that is no proper opening handshake, or that we could not answer."""
     if status is HTTPStatus.UPGRADE_REQUIRED:
         return upgrade_required()
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -341,5 +341,5 @@ def refused(status: HTTPStatus) -> Response:
 
 
 def without_body(response: Response) -> Response:
-    """What HEAD gets for what GET would get."""
+    """Return what HEAD gets for what GET would get."""
     return Response(response.status_code, response.reason_phrase, response.headers)

@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 class Activity(StrEnum):
-    """What a slot does."""
+    """The activities of a slot."""
 
     IDLE = "idle"
     CHAT = "busy_chat"
@@ -68,7 +68,7 @@ _NOTHING_KNOWN: Final[Json] = {
 
 
 class Slots:
-    """What this adapter knows of the slots of all workers."""
+    """This adapter's view of the slots of all workers."""
 
     def __init__(self, running: Sequence[Running], held: Sequence[Held]) -> None:
         """`running` are the sessions of all adapters, `held` the slots of this one."""
@@ -93,7 +93,7 @@ class Slots:
         *,
         names: bool,
     ) -> Iterator[Json]:
-        """Rows of `/workers`; addresses and sessions only with `names`."""
+        """Yield the rows of `/workers`; addresses and sessions only with `names`."""
         for worker in workers:
             heard = _iso(unix - worker.silent_s)
             host, _, port = worker.target.rpartition(":") if names else ("", "", "")

@@ -81,7 +81,7 @@ class Background:
         return self._machine.held_bytes
 
     def do(self, action: Transcribe | CancelTranscription) -> None:
-        """Carries out what a conversation wants."""
+        """Carry out what a conversation wants."""
         now = self._clock.now()
         if isinstance(action, Transcribe):
             self._perform(self._machine.ask(action, now))
@@ -89,21 +89,21 @@ class Background:
             self._perform(self._machine.cancel(action.item_id, now))
 
     def close(self) -> None:
-        """Gives up all that waits and whatever is held."""
+        """Give up all that waits and whatever is held."""
         self._is_closed = True
         self._steps.clear()
         self._leave_slot()
         self._arm()
 
     async def over(self) -> None:
-        """Waits until every slot is clean again."""
+        """Wait until every slot is clean again."""
         coming = [self._coming] if self._coming is not None else []
         await asyncio.gather(*coming, *(slot.over() for slot in self._slots), return_exceptions=True)
 
     # --------------------------------------------------------------------------------- doing
 
     def _perform(self, steps: list[Step]) -> None:
-        """Carries steps out; what they cause comes after those that are due already."""
+        """Carry steps out; what they cause comes after those that are due already."""
         if self._is_closed:
             return
         self._steps.extend(steps)
@@ -135,7 +135,7 @@ class Background:
                 streams.cancel(step.unit)
 
     def _arm(self) -> None:
-        """Sets the timer to the next deadline; a slot that is held is looked after in between."""
+        """Set the timer to the next deadline; a slot that is held is looked after in between."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -177,7 +177,7 @@ class Background:
             self._coming = asyncio.create_task(self._come(need, self._coming))
 
     async def _come(self, need: Need, before: asyncio.Task[None] | None) -> None:
-        """Looks for a slot until there is one to spare."""
+        """Look for a slot until there is one to spare."""
         if before is not None:
             await asyncio.wait({before})
         async with self._services.spare_slots.turn(need):
@@ -205,7 +205,6 @@ class Background:
             self.refused(None)
 
     def attached(self, worker: str) -> None:
-        """See `Holder`."""
         self._was_answered.set()
         if self._slot is not None:
             self._perform(self._machine.granted())
@@ -218,13 +217,11 @@ class Background:
         self._machine.displaced()
 
     def refused(self, verdict: Verdict | None) -> None:
-        """See `Holder`."""
         self._slot = None
         self._was_answered.set()
         self._perform(self._machine.refused(self._clock.now()))
 
     def said(self, signal: Signal) -> None:
-        """See `Holder`."""
         units, slot = self._telemetry.units, self._slot
         self._source.identity.meter.heard(signal, in_background=True)
         if isinstance(signal, UnitDone):
@@ -236,7 +233,6 @@ class Background:
             units.ended(signal, 0.0)
 
     def failed(self) -> None:
-        """See `Holder`."""
         error = sys.exception()
         logger.error("a transcription failed", extra={"exception": where(error) if error else None})
         self._leave_slot()

@@ -43,7 +43,7 @@ class SessionCatalogue:
         return Catalogue(tuple(Pool("", model, Capabilities()) for model in sorted(self._rights.models)))
 
     def allows(self, setup: WorkerSetup) -> bool:
-        """Whether its key allows what a worker is about to be asked for."""
+        """Return whether its key allows what a worker is about to be asked for."""
         return self._rights.allows_mode(mode_of(setup)) and self._rights.allows_model(setup.model)
 
 
@@ -71,7 +71,7 @@ def _within(pool: Pool, rights: Rights) -> Pool:
 
 
 def mode_of(setup: WorkerSetup) -> Mode:
-    """The mode that a worker is asked for."""
+    """Return the mode that a worker is asked for."""
     match setup:
         case ChatSetup():
             return Mode.CHAT

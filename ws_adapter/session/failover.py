@@ -123,7 +123,7 @@ class Failover:
         return self.journal.replayed()
 
     def _is_suspicious(self, now: float) -> bool:
-        """Whether the session may be what its workers are lost by."""
+        """Return whether the session may be what its workers are lost by."""
         crashes = self._crashes
         while crashes and now - crashes[0] > CRASH_WINDOW_S:
             crashes.popleft()

@@ -17,7 +17,7 @@ class Newcomer(Protocol):
         """Whether it has asked for a slot, or is over."""
 
     def end(self, verdict: Verdict) -> None:
-        """The session may not go on."""
+        """End the session with a verdict."""
 
 
 class Newcomers:
@@ -31,7 +31,7 @@ class Newcomers:
         return len(self._callers)
 
     def enter(self, session: Newcomer, caller: str) -> None:
-        """A session is open."""
+        """Count an open session."""
         self._callers[session] = caller
         if len(self._callers) <= self._most:
             return
@@ -44,5 +44,5 @@ class Newcomers:
         oldest.end(errors.NOT_STARTED)
 
     def leave(self, session: Newcomer) -> None:
-        """A session is over."""
+        """Record the end of a session."""
         self._callers.pop(session, None)

@@ -1,4 +1,4 @@
-"""What waits to be sent to one client: bounded, and aware of a client that does not read."""
+"""The outbox of one client: a bounded queue of events, with back-pressure on units."""
 
 import asyncio
 from collections import deque
@@ -96,7 +96,7 @@ class Outbox:
         return self._audio_s if self._items else 0.0
 
     def put(self, send: Send) -> None:
-        """Adds an event, or sends it where nothing is before it."""
+        """Add an event, or send it where nothing is before it."""
         is_first = not (self._items or self._is_sending or self._is_over or self._buffered())
         if is_first and self._send_at_once(*self._encode(send)):
             self._sent += 1
@@ -108,7 +108,7 @@ class Outbox:
         self._weigh()
 
     def withdraw(self, response_id: str) -> list[Send]:
-        """Takes back what the model says in a response and is not being sent yet."""
+        """Take back what the model says in a response and is not being sent yet."""
 
         def is_stale(send: Send) -> bool:
             answer = send.answer
@@ -124,17 +124,17 @@ class Outbox:
         return taken
 
     def clear(self) -> None:
-        """Forgets everything that is not being sent yet."""
+        """Forget everything that is not being sent yet."""
         for send in self._items:
             self._count(send, -1)
         self._items.clear()
 
     async def flushed(self) -> None:
-        """Waits until everything is handed to the transport."""
+        """Wait until everything is handed to the transport."""
         await self._flushed.wait()
 
     async def run(self) -> None:
-        """Sends until cancelled. Raises what `send` raises; then nothing is left to wait for."""
+        """Send until cancelled. Raises what `send` raises; then nothing is left to wait for."""
         try:
             while True:
                 self._is_sending = True
@@ -152,7 +152,7 @@ class Outbox:
             self.end()
 
     def end(self) -> None:
-        """Nothing is sent any more, and nothing that waits is counted."""
+        """Stop sending and release what waits."""
         self.stop()
         if not self._is_over:
             self._is_over = True
@@ -160,7 +160,7 @@ class Outbox:
         self._flushed.set()
 
     def stop(self) -> None:
-        """Leaves no timer behind."""
+        """Leave no timer behind."""
         if self._check is not None:
             self._check.cancel()
             self._check = None

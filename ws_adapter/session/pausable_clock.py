@@ -20,7 +20,6 @@ class PausableClock:
         return self._paused_at is not None
 
     def now(self) -> float:
-        """See `Clock.now`."""
         now = self._paused_at if self._paused_at is not None else self._clock.now()
         return now - self._behind_s
 

@@ -1,4 +1,5 @@
-"""Threads that read what is too long for the event loop: minutes of sound, requests full of media."""
+"""Threads for input that would cause head-of-line blocking on the event loop: minutes of sound, requests
+full of media."""
 
 import asyncio
 import heapq
@@ -27,7 +28,7 @@ class Readers:
         self._numbers = count()
 
     async def do(self, work: Callable[[], T], *, has_slot: bool) -> T:
-        """What `work` returns or raises. Work that has begun goes on when its caller is cancelled."""
+        """Return what `work` returns or raises. Work that has begun goes on when its caller is cancelled."""
         loop = asyncio.get_running_loop()
         if self._free:
             self._free -= 1
@@ -45,7 +46,7 @@ class Readers:
         return await asyncio.shield(running)
 
     def _hand_on(self) -> None:
-        """A thread has become free."""
+        """Start the next job on a free thread."""
         while self._waiting:
             _, _, turn = heapq.heappop(self._waiting)
             if not turn.done():
@@ -54,5 +55,5 @@ class Readers:
         self._free += 1
 
     def close(self) -> None:
-        """Takes nothing more, and waits for nothing."""
+        """Take nothing more, and wait for nothing."""
         self._threads.shutdown(wait=False, cancel_futures=True)

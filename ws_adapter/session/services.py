@@ -1,4 +1,4 @@
-"""What all sessions of a server have in common."""
+"""Services that all sessions of a server share."""
 
 from dataclasses import dataclass, field
 

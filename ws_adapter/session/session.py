@@ -147,7 +147,6 @@ class Session:
 
     @property
     def is_waiting(self) -> bool:
-        """See `Machine.is_waiting`."""
         return self._machine.is_waiting
 
     @property
@@ -161,7 +160,7 @@ class Session:
         return self._end
 
     async def run(self) -> None:
-        """Returns when the socket is closed and every slot is clean again."""
+        """Return when the socket is closed and every slot is clean again."""
         if self._recording is not None:
             logger.info("the session is recorded", extra={"recording": self._recording.recording_id})
         writer = asyncio.create_task(self._write())
@@ -195,12 +194,12 @@ class Session:
                 self._recording.end(self._end, self._worker)
 
     def shut_down(self) -> None:
-        """The server ends."""
+        """Handle the graceful shutdown of the server."""
         self._perform(self._machine.shut_down())
         self._give_up_client()
 
     def end(self, verdict: Verdict) -> None:
-        """The session may not go on."""
+        """End the session with a verdict."""
         self._perform(self._machine.ended(verdict))
         self._give_up_client()
 
@@ -212,7 +211,7 @@ class Session:
     # --------------------------------------------------------------------------------- doing
 
     def _perform(self, actions: list[Action]) -> None:
-        """Carries actions out. What they cause comes after those that are to be done already."""
+        """Carry actions out. What they cause comes after those that are to be done already."""
         due = self._actions
         due.extend(actions)
         if self._is_performing:
@@ -275,7 +274,7 @@ class Session:
                 self._closing = asyncio.create_task(self._close(action, self._patience_s))
 
     def _run(self, run: Run, slot: Slot) -> None:
-        """Gives a unit to the worker; what is large is made into bytes beside the loop."""
+        """Give a unit to the worker; what is large is made into bytes beside the loop."""
         traceparent = self._telemetry.units.ran(run)
         if self._sending is None and not is_large(run):
             slot.run(run, traceparent)
@@ -285,7 +284,7 @@ class Session:
     async def _send_large(
         self, before: asyncio.Task[None] | None, run: Run, slot: Slot, traceparent: str
     ) -> None:
-        """In the order of the units."""
+        """Send a large unit in the order of the units."""
         try:
             if before is not None:
                 await before
@@ -319,7 +318,7 @@ class Session:
             self._perform(item.tell(news, self._clock.now()))
 
     def _hold(self) -> None:
-        """Counts the input that waits, or is at the worker, among what all sessions hold."""
+        """Count the input that waits, or is at the worker, among what all sessions hold."""
         held = self._machine.held_bytes
         if self._listener is not None:
             held += self._listener.held_bytes
@@ -343,7 +342,7 @@ class Session:
         self._outbox.put(send)
 
     def _arm(self, deadline: float | None) -> None:
-        """Sets the timer to the dialect's next deadline.
+        """Set the timer to the dialect's next deadline.
 
         Most deadlines only move on: then it stays, and when it runs too early it is set again.
         """
@@ -362,12 +361,12 @@ class Session:
             self.failed()
 
     def others_wait(self) -> bool:
-        """Whether somebody waits for a slot such as this session holds."""
+        """Return whether somebody waits for a slot such as this session holds."""
         pool = self._slot.pool if self._slot is not None and not self._slot.is_moving else None
         return pool is not None and self._services.dispatcher.is_contended(pool)
 
     def failed(self) -> None:
-        """A defect of ours, being handled, ends this session and nobody else's."""
+        """End this session alone because of a defect that is being handled."""
         error = sys.exception()
         logger.error("the session failed", extra={"exception": where(error) if error else None})
         self._perform(self._machine.ended(VERDICTS[Reason.WORKER_LOST]))
@@ -375,7 +374,7 @@ class Session:
     # -------------------------------------------------------------------------------- the socket
 
     def detached(self) -> None:
-        """The connection is lost, and the client may come back: its time stands still, and no unit is run."""
+        """Pause the session while its client may come back: its clock stands still, and no unit is run."""
         self._clock.pause()
         self._arm(None)
         self._outbox.hold_up(True)
@@ -383,7 +382,7 @@ class Session:
             self._congest()
 
     def resumed(self) -> None:
-        """The client has come back."""
+        """Handle the client's return."""
         self._clock.go_on()
         self._outbox.hold_up(False)
         if not self._machine.is_over:
@@ -406,7 +405,7 @@ class Session:
                 await self._reading
 
     async def _may_read(self) -> None:
-        """Waits until the session takes another message: a client that is faster is slowed down, since the
+        """Wait until the session takes another message: a client that is faster is slowed down, since the
         socket is not read meanwhile."""
         while (at := self._next_read_at()) is not None:
             self._socket.hold(True)
@@ -430,7 +429,7 @@ class Session:
         return at if at > self._clock.now() else None
 
     def _take_text(self, text: bytes) -> bool:
-        """Obeys a message that has just come; False while another one is read, or has to wait."""
+        """Obey a message that has just come; False while another one is read, or have to wait."""
         if self._reading is not None or self._is_holding or self._next_read_at() is not None:
             return False
         if self._resumable is not None:
@@ -481,7 +480,7 @@ class Session:
         return self._load.is_full or self.is_waiting or self._machine.held_bytes > MUCH_BYTES
 
     def _is_late(self, message: Message) -> bool:
-        """Whether what comes of it would come too late."""
+        """Return whether what comes of it would come too late."""
         # What has waited because we did not read it is not the client's to lose.
         waited_here = self._clock.now() - self._held_until < message.age_s
         is_stale = message.age_s > self._services.options.max_lag_s and not message.is_newest
@@ -508,7 +507,7 @@ class Session:
             self._socket.abort()
 
     async def _close(self, action: CloseSocket, patience_s: float) -> None:
-        """Sends what is left, then closes; a client that takes too long is cut off.
+        """Send what is left, then close; a client that takes too long is cut off.
 
         A client that lost its connection before that gets all of it if it comes back in time.
         """
@@ -572,32 +571,26 @@ class Session:
             slot.give_up()
 
     def queued(self, place: Place) -> None:
-        """See `Holder`."""
         self._perform(self._machine.queued(place))
 
     def attached(self, worker: str) -> None:
-        """See `Holder`."""
         self._worker = worker
         self._catalogue.pool = self._slot.pool if self._slot is not None else None
         self._perform(self._machine.granted(self._clock.now()))
 
     def reattached(self, worker: str) -> None:
-        """See `Holder`."""
         self._worker = worker
         self._catalogue.pool = self._slot.pool if self._slot is not None else None
 
     def displaced(self) -> None:
-        """See `Holder`."""
         self._catalogue.pool = None
         self._machine.displaced()
 
     def refused(self, verdict: Verdict) -> None:
-        """See `Holder`."""
         self._slot = self._catalogue.pool = None
         self._perform(self._machine.refused(verdict))
 
     def said(self, signal: Signal) -> None:
-        """See `Holder`."""
         now, units = self._clock.now(), self._telemetry.units
         self._identity.meter.heard(signal)
         if isinstance(signal, UnitDone):
@@ -616,5 +609,6 @@ class Session:
 
 
 def _is_refusal(action: Action) -> bool:
-    """Whether it tells the client that its event was not taken; that a unit failed is told with an answer."""
+    """Return whether it tells the client that its event was not taken; that a unit failed is told with an
+    answer."""
     return isinstance(action, Send) and action.answer is None and action.event.fault is not None

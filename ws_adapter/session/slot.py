@@ -71,28 +71,29 @@ _REFUSALS: Final[dict[type[Exception], Verdict]] = {
 
 
 class Holder(Protocol):
-    """Who holds a slot, or waits for one. Nothing of this is called once the slot is given up."""
+    """The holder of a slot, or of a place in the queue. Nothing of this is called once the slot is given
+    up."""
 
     def queued(self, place: Place) -> None:
-        """No slot is free."""
+        """Handle a place in the queue."""
 
     def attached(self, worker: str) -> None:
-        """A worker waits for the config; `worker` is its name and the number of the slot."""
+        """Handle a worker that waits for the config; `worker` is its name and the number of the slot."""
 
     def displaced(self) -> None:
-        """The worker was lost before it was ready; another slot is looked for."""
+        """Handle a worker lost before it was ready; another slot is looked for."""
 
     def reattached(self, worker: str) -> None:
         """Another worker takes the place of one that was lost, and hears the journal; see `attached`."""
 
     def refused(self, verdict: Verdict) -> None:
-        """There is no slot."""
+        """Handle that there is no slot."""
 
     def said(self, signal: Signal) -> None:
-        """The worker has news."""
+        """Handle a signal of the worker."""
 
     def failed(self) -> None:
-        """A defect of ours; it is on the stack."""
+        """Handle a defect of ours, which is on the stack."""
 
 
 class Identity(NamedTuple):
@@ -109,7 +110,7 @@ class Identity(NamedTuple):
 
 
 class SlotSource:
-    """Where the slots of one session come from."""
+    """The source of one session's slots."""
 
     def __init__(
         self,
@@ -135,14 +136,13 @@ class SlotSource:
         self._attaches = 0
 
     def new_name(self) -> str:
-        """What the session is to the next worker: no worker sees a name twice."""
+        """Return what the session is to the next worker: no worker sees a name twice."""
         self._attaches += 1
         return f"{self.identity.session_id}-{self._attaches}"
 
 
 class Slot:
-    """One slot, from the queue until it is clean again. A worker that is lost early is replaced, and later
-    too where a journal is kept.
+    """Hold one slot from the queue until it is clean again. Raises `AttachFailed` to ask for another.
 
     `after` is the last slot of the same session: while that is being cleaned, nobody is told to wait for it.
     """
@@ -188,11 +188,11 @@ class Slot:
         return self._task.done()
 
     async def over(self) -> None:
-        """Waits until it is."""
+        """Wait until it is."""
         await asyncio.wait({self._task})
 
     def give_up(self) -> None:
-        """Leaves the queue, or has the worker clean the slot."""
+        """Leave the queue, or have the worker clean the slot."""
         self._is_given_up = True
         if self._failover is not None and self._failover.is_moving:
             self._report(FailoverOutcome.LEFT)
@@ -246,21 +246,18 @@ class Slot:
         return self.streams is not None or self.is_moving
 
     def run(self, run: Run, traceparent: str = "", prefill: bytes | None = None) -> None:
-        """See `SessionStreams.run`."""
         if self._failover is not None:
             self._failover.run(self.streams, run, traceparent, prefill)
         elif self.streams is not None:
             self.streams.run(run, traceparent, prefill)
 
     def cancel(self, unit: int) -> None:
-        """See `SessionStreams.cancel`."""
         if self._failover is not None:
             self._failover.cancel(self.streams, unit)
         elif self.streams is not None:
             self.streams.cancel(unit)
 
     def rewind(self, unit: int, heard_samples: int | None) -> None:
-        """See `SessionStreams.rewind`."""
         if self._failover is not None:
             self._failover.rewind(self.streams, unit, heard_samples)
         elif self.streams is not None:
@@ -290,7 +287,7 @@ class Slot:
             self._holder.refused(verdict)
 
     async def _hold_slots(self) -> Verdict | None:
-        """Holds slots until one is given up, or there is a reason to look for no other."""
+        """Hold slots until one is given up, or there is a reason to look for no other."""
         lost = 0
         again: str | None = None
         while True:
@@ -319,7 +316,7 @@ class Slot:
                 return VERDICTS[reason] if reason is not Reason.WORKER_LOST else errors.CONNECT_FAILED
 
     async def _hold_one(self, again: str | None) -> None:
-        """One slot, from the queue until it is clean again. Raises `AttachFailed` to ask for another."""
+        """Hold one slot from the queue until it is clean again. Raises `AttachFailed` to ask for another."""
         source, telemetry = self._source, self._telemetry
         with telemetry:
             services, identity = source.services, source.identity
@@ -399,7 +396,7 @@ class Slot:
         raise AttachFailed(Reason.NO_FREE_SLOT)
 
     def _is_short_of_time(self, target: str) -> bool:
-        """Whether the worker takes nobody now."""
+        """Return whether the worker takes nobody now."""
         self._waits = self._source.services.registry.is_short_of_time(target)
         return self._waits
 
@@ -414,7 +411,7 @@ class Slot:
             self._holder.said(signal)
 
     def began(self) -> None:
-        """The worker is ready for units."""
+        """Note that the worker is ready for units."""
         self._began = True
         self.said = self._holder.said
         self._telemetry.began()
@@ -430,12 +427,12 @@ class Slot:
             self.said(GoingAway(max(0.0, left_s)))
 
     def failed(self, reason: Reason) -> None:
-        """The worker ended the session."""
+        """Handle a session that its worker ended."""
         if not self._is_repaired(reason):
             self._holder.said(Failed(reason))
 
     def _is_repaired(self, reason: Reason) -> bool:
-        """Whether another slot is looked for, so that nobody need know."""
+        """Return whether another slot is looked for, so that nobody need know."""
         if self._began and self._failover is not None and reason in LOSSES:
             return self._is_moved(reason, self._failover)
         if reason in DEFECTS:
@@ -455,7 +452,7 @@ class Slot:
     # -------------------------------------------------------------------------------------- failover
 
     def _is_moved(self, reason: Reason, failover: Failover) -> bool:
-        """Whether the session goes on at another worker."""
+        """Return whether the session goes on at another worker."""
         was_moving, now = failover.is_moving, self._source.services.clock.now()
         outcome = failover.lost(reason, now)
         self._telemetry.lost(reason, keeps_units=outcome is None)

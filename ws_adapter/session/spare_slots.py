@@ -26,7 +26,7 @@ class SpareSlots:
 
     @asynccontextmanager
     async def turn(self, need: Need) -> AsyncIterator[None]:
-        """Waits for the caller's turn, which lasts as long as the block."""
+        """Wait for the caller's turn, which lasts as long as the block."""
         line = self._lines.setdefault(need, _Line())
         line.waiting += 1
         try:
@@ -38,5 +38,5 @@ class SpareSlots:
                 del self._lines[need]
 
     def are_wanted(self, need: Need) -> bool:
-        """Whether any session looks for such a slot, or waits for its turn."""
+        """Return whether any session looks for such a slot, or waits for its turn."""
         return need in self._lines

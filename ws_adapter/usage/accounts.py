@@ -211,7 +211,6 @@ class Accounts:
         return DAY_S - self.clock.unix() % DAY_S
 
     async def admit(self, meter: Meter) -> None:
-        """See `Meter.admit`."""
         charge = meter.charge
         self._open[meter] = None
         if not charge.is_spent(self.clock.now()):

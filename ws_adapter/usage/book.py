@@ -76,7 +76,6 @@ class LocalBook:
         """There is nothing to end."""
 
     def take(self, take: Take) -> "asyncio.Future[Taken]":
-        """See `Book.take`."""
         today = int(self._clock.unix() // DAY_S)
         if today != self._day:
             self._day, self._used = today, {}

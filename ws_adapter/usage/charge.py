@@ -58,7 +58,7 @@ class Charge:
         return self._paid_ms
 
     def is_spent(self, now: float) -> bool:
-        """Whether nothing is left of what was paid for."""
+        """Return whether nothing is left of what was paid for."""
         quota = self.tenant.quota
         return (quota.seconds_per_day > 0 and self.spent_ms(now) >= self._paid_ms) or (
             quota.tokens_per_day > 0 and self.tokens >= self._paid_tokens

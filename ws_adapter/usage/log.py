@@ -38,7 +38,7 @@ class UsageLog:
     """Appends to `path`. `reopen` makes it begin a new file where the old one was renamed."""
 
     def __init__(self, path: Path, most_waiting: int = MOST_WAITING) -> None:
-        """Raises `ConfigurationError` if the file cannot be opened."""
+        """Raise `ConfigurationError` if the file cannot be opened."""
         self._path = path
         self._most_waiting = most_waiting
         self.written = 0
@@ -157,7 +157,7 @@ def _open(path: Path) -> int:
 
 
 def _is_torn(file: int, path: Path) -> bool:
-    """Whether a file ends in the middle of a line, as after a power cut."""
+    """Return whether a file ends in the middle of a line, as after a power cut."""
     about = os.fstat(file)
     if not stat.S_ISREG(about.st_mode) or not about.st_size:
         return False

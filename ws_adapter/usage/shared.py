@@ -84,11 +84,9 @@ class RedisBook:
         """See `Book.is_away`."""
 
     def start(self) -> None:
-        """See `Book.start`."""
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """See `Book.close`."""
         task, self._task = self._task, None
         if task is not None:
             with suppress(TimeoutError):
@@ -101,7 +99,6 @@ class RedisBook:
         await disconnect(self._client)
 
     def take(self, take: Take) -> "asyncio.Future[Taken]":
-        """See `Book.take`."""
         answer: asyncio.Future[Taken] = asyncio.get_running_loop().create_future()
         if len(self._waiting) >= MOST_WAITING:
             _, oldest = self._waiting.popleft()

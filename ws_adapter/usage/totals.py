@@ -27,7 +27,7 @@ class Totals:
         self._totals: dict[str, Total] = {OTHER: Total()}
 
     def add(self, name: str, seconds: float, input_tokens: int, output_tokens: int) -> None:
-        """A session is over."""
+        """Record the end of a session."""
         total = self._totals.get(name)
         if total is None:
             if len(self._totals) > self._most:

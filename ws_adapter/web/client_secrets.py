@@ -42,7 +42,7 @@ class TooLong(Exception):
 
 
 class Grant(NamedTuple):
-    """What a secret stands for. `session` is JSON."""
+    """The grant of a secret. `session` is JSON."""
 
     holder: bytes
     """The first half of the hash of a key; zeros where no key was needed."""
@@ -69,8 +69,8 @@ class ClientSecrets:
     """Makes and reads them."""
 
     def __init__(self, keys: Sequence[bytes], clock: Clock) -> None:
-        """The first of `keys` signs, and secrets signed with any of them are taken; without one a key is made
-        that nobody else has."""
+        """Sign with the first of `keys` and take secrets signed with any of them; without one a key is
+        made that nobody else has."""
         self._clock = clock
         self.use(keys or (secrets.token_bytes(32),))
 
@@ -93,7 +93,7 @@ class ClientSecrets:
         return value
 
     def read(self, value: str, *, may_have_expired: bool = False) -> Grant | None:
-        """What a secret stands for; None if it was not made here, or has expired and may not."""
+        """Return what a secret stands for; None if it was not made here, or has expired and may not."""
         told = verified(PREFIX, self._keys, value, LONGEST_SECRET)
         if told is None:
             return None

@@ -47,13 +47,14 @@ class PageFile:
     etag: str
 
     def is_known(self, conditions: Sequence[str]) -> bool:
-        """Whether a browser whose `If-None-Match` these are has it already."""
+        """Return whether a browser whose `If-None-Match` these are has it already."""
         tags = (tag.strip().removeprefix("W/") for value in conditions for tag in value.split(","))
         return any(tag in (self.etag, "*") for tag in tags)
 
 
 def read_files(folder: Path = FOLDER) -> Mapping[str, PageFile]:
-    """All files below `folder` by their names in it. What by its ending is no part of a page is left out."""
+    """Return all files below `folder` by their names in it. What by its ending is no part of a page is left
+    out."""
     found = {
         file.relative_to(folder).as_posix(): _file(file.suffix, file.read_bytes())
         for file in sorted(folder.rglob("*"))

@@ -108,7 +108,7 @@ class FrameScanner:
 
 
 def _head_size(head: bytes) -> int:
-    """Bytes of a head, of which these have come; of which at least two have to come to tell."""
+    """Return bytes of a head, of which these have come; of which at least two have to come to tell."""
     if len(head) < 2:
         return 2
     length = head[1] & ~_MASKED

@@ -138,7 +138,7 @@ class HttpSocket(asyncio.Protocol):
             self._transport.abort()
 
     def eof_received(self) -> bool:
-        """The client has gone: an answer to it would be made for nobody."""
+        """Handle a client that has gone: nobody would read an answer."""
         return False
 
     def pause_writing(self) -> None:
@@ -163,7 +163,7 @@ class HttpSocket(asyncio.Protocol):
     # ------------------------------------------------------------------------------- the request
 
     def may_send(self) -> bool:
-        """Whether the address may send this body; if so, it is counted."""
+        """Return whether the address may send this body; if so, it is counted."""
         frames = self.allowance.frames if self.allowance is not None else None
         return frames is None or frames.take(1 + self.http_request.size // COUNTED_BYTES)
 
@@ -291,7 +291,7 @@ class HttpSocket(asyncio.Protocol):
         await self._lost.wait()
 
     def buffered(self) -> int:
-        """Bytes that wait in the transport."""
+        """Return bytes that wait in the transport."""
         return self._transport.get_write_buffer_size()
 
     def abort(self) -> None:

@@ -105,7 +105,7 @@ class Key:
         return ":".join([self.name, self.hash, *([" ".join(words)] if words else [])])
 
     def has_expired(self, unix: float) -> bool:
-        """Whether it counts no longer at this Unix time."""
+        """Return whether it counts no longer at this Unix time."""
         return self.expires_at is not None and unix >= self.expires_at
 
 
@@ -131,7 +131,7 @@ class Keys:
     """All keys, as they were when they were last read: from a file, or from a text that others share."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Reads the file. Without one there is no key until `use`. Raises `ConfigurationError` if it cannot
+        """Read the file. Without one there is no key until `use`. Raises `ConfigurationError` if it cannot
         be used."""
         self._path = path
         self._keys: Mapping[str, Key] = {}
@@ -144,24 +144,25 @@ class Keys:
         return not self._keys
 
     def reload(self) -> None:
-        """Reads the file again. Raises `ConfigurationError`, and then the keys stay as they were."""
+        """Read the file again. Raises `ConfigurationError`, and then the keys stay as they were."""
         if self._path is not None:
             self._keys = _read(self._path)
 
     def use(self, text: str, source: str) -> None:
-        """Takes the keys of `text`, which is as a file of keys, from `source`. Raises `ConfigurationError`,
+        """Take the keys of `text`, which is as a file of keys, from `source`. Raises `ConfigurationError`,
         and then the keys stay as they were."""
         self._keys = _parse_all(text, source)
 
     def find(self, secret: str) -> Key | None:
-        """The key that `secret` opens, also one that has expired; takes equally long whichever it is."""
+        """Return the key that `secret` opens, also one that has expired; takes equally long whichever it
+        is."""
         # Where the table looks depends on a hash, of which nobody can choose a part.
         offered = _hash(secret)
         key = self._keys.get(offered)
         return key if key is not None and hmac.compare_digest(key.hash, offered) else None
 
     def find_half(self, half: bytes) -> Key | None:
-        """The key whose hash begins with these bytes."""
+        """Return the key whose hash begins with these bytes."""
         digits = half.hex()
         return next((key for key in self._keys.values() if key.hash.startswith(digits)), None)
 
@@ -170,7 +171,7 @@ class Keys:
         return self._keys.get(key.hash)
 
     def next_expiry(self, unix: float) -> int | None:
-        """The Unix time at which the next key expires; None if none will."""
+        """Return the Unix time at which the next key expires; None if none will."""
         times = (key.expires_at for key in self._keys.values() if key.expires_at is not None)
         return min((at for at in times if at > unix), default=None)
 
@@ -233,7 +234,7 @@ def _parse_all(text: str, source: str) -> Mapping[str, Key]:
 
 
 def _parse(line: str) -> Key | None:
-    """One line; None if it is none of a key. Raises `_Unreadable` for a field."""
+    """Parse one line; None if it is none of a key. Raises `_Unreadable` for a field."""
     name, _, rest = line.partition(":")
     digest, is_more, text = rest.partition(":")
     words = text.split()

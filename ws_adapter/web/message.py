@@ -34,7 +34,7 @@ class Disconnected(Exception):
 
 
 class Message(Struct, frozen=True):
-    """What a client sent. `age_s` is how long it has waited since it was read from the network."""
+    """A message of a client. `age_s` is its age since it was read from the network."""
 
     is_text: bool
     data: bytes

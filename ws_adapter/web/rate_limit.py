@@ -1,5 +1,4 @@
-"""How often and how many times at once somebody may connect, and what the connections of one address may cost
-together, whatever each of them may.
+"""Rate limits: token buckets for connections, and for the cost of all connections of one address together.
 
 A client is whatever is counted: a key or an address. One that opens many connections must not get more of the
 event loop and of the log than one that opens a few. What is remembered about clients is bounded: those who
@@ -44,7 +43,7 @@ class Bucket:
     __slots__ = ("_burst", "_filled_at", "_now", "_per_s", "_tokens")
 
     def __init__(self, burst: float, per_s: float, now: Callable[[], float]) -> None:
-        """It is full at first; `now` tells the time in seconds."""
+        """Begin with a full bucket; `now` tells the time in seconds."""
         self._burst = burst
         self._per_s = per_s
         self._now = now
@@ -52,7 +51,7 @@ class Bucket:
         self._filled_at = now()
 
     def take(self, count: float = 1.0) -> bool:
-        """Takes `count` tokens; False if there are not as many, and then none is taken."""
+        """Take `count` tokens; False if there are not as many, and then none is taken."""
         now = self._now()
         tokens = self._tokens + (now - self._filled_at) * self._per_s
         self._tokens = self._burst if tokens > self._burst else tokens
@@ -100,7 +99,7 @@ class RateLimits:
         self._open: Counter[str] = Counter()
 
     def enter(self, client: str, bounds: Bounds) -> Callable[[], None]:
-        """Counts a new connection; returns what to call once when it has ended. Raises `TooMany`."""
+        """Count a new connection; return what to call once when it has ended. Raises `TooMany`."""
         if bounds.connections and self._open[client] >= bounds.connections:
             raise self.exceeded(bounds, None)
         if bounds.opens_per_min:
@@ -109,11 +108,12 @@ class RateLimits:
         return lambda: self._leave(client)
 
     def demand(self, client: str, bounds: Bounds) -> Demand:
-        """A new connection as adapters ask each other about it."""
+        """Return a new connection as adapters ask each other about it."""
         return Demand(f"{self._sort}:{client}", bounds.connections, bounds.opens_per_min)
 
     def exceeded(self, bounds: Bounds, wait_s: float | None) -> TooMany:
-        """What a client is told that may try again after `wait_s`; None: that has too many connections."""
+        """Return what a client is told that may try again after `wait_s`; None: that has too many
+        connections."""
         if wait_s is None:
             message = f"the most connections of one {self._sort} at once is {bounds.connections}"
             return TooMany(f"{message}; close one first", BUSY_RETRY_S)
@@ -139,7 +139,7 @@ class RateLimits:
 
 
 class Allowance(NamedTuple):
-    """What one address may still do, on all its connections; None is not counted."""
+    """The token buckets of one address, on all its connections; None is not counted."""
 
     frames: Bucket | None
     pages: Bucket | None
@@ -178,7 +178,7 @@ class Allowances:
 
 @dataclass(frozen=True)
 class Caller:
-    """Where a request comes from. `is_local`: from this machine, and through no proxy."""
+    """The origin of a request. `is_local`: from this machine, and through no proxy."""
 
     address: Address
     is_local: bool
@@ -192,7 +192,7 @@ class Caller:
 
 
 def client_address(peer: str, forwarded: Sequence[str], proxies: Sequence[Network]) -> Address:
-    """The address that a connection really comes from.
+    """Return the address that a connection really comes from.
 
     `peer` is the other end, `forwarded` are the values of `X-Forwarded-For`, which count only as far as
     `proxies` wrote them: of all these addresses, the last one that is not a proxy's.

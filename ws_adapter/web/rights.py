@@ -18,11 +18,11 @@ class Rights:
     origins: frozenset[str] | None = None
 
     def allows_mode(self, mode: Mode) -> bool:
-        """Whether sessions may have this mode."""
+        """Return whether sessions may have this mode."""
         return self.modes is None or mode in self.modes
 
     def allows_model(self, model: str) -> bool:
-        """Whether sessions may use this model; an empty name is any of those that are allowed."""
+        """Return whether sessions may use this model; an empty name is any of those that are allowed."""
         return self.models is None or not model or model in self.models
 
     def within(self, other: "Rights") -> "Rights":
@@ -44,5 +44,5 @@ def _both(one: frozenset[T] | None, other: frozenset[T] | None) -> frozenset[T] 
 
 
 def shown(names: Collection[str]) -> str:
-    """Names as a refusal lists them."""
+    """Name as a refusal lists them."""
     return " or ".join(sorted(names)) or "none"

@@ -1,4 +1,4 @@
-"""Which path and query mean what: section 1 of the protocol. Pure: text in, a choice out."""
+"""Routing of paths and queries. Pure: text in, a choice out."""
 
 import re
 from collections.abc import Mapping, Sequence, Set
@@ -37,7 +37,7 @@ _LONGEST_ECHO: Final = 40
 
 
 class Page(Enum):
-    """What a path leads to that is answered in HTTP."""
+    """The target of a path that is answered in HTTP."""
 
     HEALTH = "health"
     READY = "ready"
@@ -78,8 +78,8 @@ LARGEST_BODY: Final = 2**16
 
 
 def find_page(target: str) -> tuple[Page, str] | None:
-    """The page of a request target, and the ticket, file or recording that it names; a slash at its end
-    changes nothing."""
+    """Return the page of a request target, and the ticket, file or recording that it names; a slash at its
+    end changes nothing."""
     path = _split(target)[0]
     if path in _PAGES:
         return _PAGES[path], ""
@@ -94,7 +94,7 @@ def find_page(target: str) -> tuple[Page, str] | None:
 
 
 def largest_body(method: str, target: str) -> int:
-    """Bytes that the body of a request may have; 0 where none is taken."""
+    """Return bytes that the body of a request may have; 0 where none is taken."""
     return LARGEST_BODY if method == "POST" and _split(target)[0] in _WITH_BODY else 0
 
 
@@ -102,7 +102,8 @@ _WITH_BODY: Final = (_CLIENT_SECRETS, _SPEECH)
 
 
 def opens_session(method: str, target: str) -> bool:
-    """Whether a session answers such a request: then its body may be long, and its answer is made slowly."""
+    """Return whether a session answers such a request: then its body may be long, and its answer is made
+    slowly."""
     return method == "POST" and _split(target)[0] == _COMPLETIONS
 
 
@@ -155,7 +156,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True)
 class Selection:
-    """What a WebSocket is going to be.
+    """The kind of session that a WebSocket opens.
 
     `label` is what the path calls the session; None if it names none. With `announces_slot` the client is
     told of its slot also if it did not have to wait for it. `model` is what the query names; with None the
@@ -197,7 +198,7 @@ def select(
     served: Set[Mode] | None,
     opens: Set[Mode] = frozenset(),
 ) -> Selection | Misdirected | None:
-    """What a WebSocket at `target` is going to be; None if no WebSocket is spoken there.
+    """Return what a WebSocket at `target` is going to be; None if no WebSocket is spoken there.
 
     `offered` are the subprotocols of the client, `default_mode` is for clients that do not ask for one.
     `served` are the modes that a worker can run, None while no worker is known: then clients may wait for one
@@ -242,7 +243,7 @@ def _select(
 def _realtime(
     query: Mapping[str, Sequence[str]], offered: Sequence[str], default_mode: Mode, opens: Set[Mode]
 ) -> Selection | Misdirected:
-    """The first rule that fits decides."""
+    """Return the first rule that fits decides."""
     mode = _first(query, "mode")
     if mode in set(Mode):
         return _in_mode(Mode(mode))
@@ -313,17 +314,18 @@ def _first(query: Mapping[str, Sequence[str]], name: str) -> str:
 
 
 def describe(target: str) -> str:
-    """A request target for the log: its path if that is one of ours and names nothing, else its outline."""
+    """Return a request target for the log: its path if that is one of ours and names nothing, else its
+    outline."""
     path = _split(target)[0]
     return path if path in _PAGES or path in _NAMELESS else outline(path)
 
 
 def offered_subprotocols(headers: Sequence[str]) -> list[str]:
-    """The names in the values of `Sec-WebSocket-Protocol`."""
+    """Return the names in the values of `Sec-WebSocket-Protocol`."""
     names = (name.strip() for value in headers for name in value.split(","))
     return [name for name in names if name]
 
 
 def key_in_query(target: str) -> str:
-    """The key that a request target carries; empty if it carries none."""
+    """Return the key that a request target carries; empty if it carries none."""
     return _first(parse_qs(_split(target)[1]), "token")

@@ -11,7 +11,7 @@ class Certificate:
     """A certificate chain with its key, and the context that new connections use."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        """Reads both files, PEM, the key without a password. Raises `ConfigurationError`."""
+        """Read both files, PEM, the key without a password. Raises `ConfigurationError`."""
         self._certificate = certificate
         self._key = key
         self.context = self._read()
@@ -20,7 +20,7 @@ class Certificate:
         """The key and the chain, for those who make their own context."""
 
     def reload(self) -> None:
-        """Reads both again; connections that stand keep what they have.
+        """Read both again; connections that stand keep what they have.
 
         Raises `ConfigurationError`, and then the old certificate stays.
         """

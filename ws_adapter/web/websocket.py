@@ -216,7 +216,7 @@ class PublicConnection(ServerConnection):
         return leave
 
     def limit_messages(self, size: int) -> None:
-        """Messages of more than `size` bytes end the connection."""
+        """Limit messages to `size` bytes; a larger one ends the connection."""
         self.protocol.max_message_size = size
 
     def hold(self, is_held: bool) -> None:
@@ -225,14 +225,14 @@ class PublicConnection(ServerConnection):
         self._holds += is_held
 
     def when_lost(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` once when the transport is gone, also if no WebSocket ever opened."""
+        """Call `callback` once when the transport is gone, also if no WebSocket ever opened."""
         if self._is_lost:
             callback()
         else:
             self._on_lost.append(callback)
 
     def when_flooding(self, callback: Callable[[Verdict], None]) -> None:
-        """Calls `callback` once with the reason when more frames come than may: whatever else comes is thrown
+        """Call `callback` once with the reason when more frames come than may: whatever else comes is thrown
         away unread, and it is for `callback` to have the connection closed."""
         context = copy_context()
         self._on_flood = lambda verdict: context.run(callback, verdict)
@@ -240,7 +240,7 @@ class PublicConnection(ServerConnection):
             callback(self._flood)
 
     def when_text(self, callback: Callable[[bytes], bool]) -> None:
-        """Calls `callback` with a text message of one frame as soon as it is there, if none waits before it
+        """Call `callback` with a text message of one frame as soon as it is there, if none waits before it
         and none came with it; where `callback` returns False, it waits for `receive` as others do."""
         context = copy_context()
         self._on_text = lambda text: context.run(callback, text)
@@ -255,7 +255,6 @@ class PublicConnection(ServerConnection):
             self.transport.write(self._introduction.challenge)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `when_lost`."""
         self._coming.discard(self)
         super().connection_lost(error)
         if self._exchange is not None:
@@ -325,7 +324,7 @@ class PublicConnection(ServerConnection):
         self._open_session(HttpSocket(transport, request, rest, self._arriving, self._byte_count))
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """A client that has sent all of a plain request may still want the answer."""
+        """Return a client that has sent all of a plain request may still want the answer."""
         if self._exchange is not None:
             return self._exchange.eof_received()
         super().eof_received()
@@ -363,7 +362,7 @@ class PublicConnection(ServerConnection):
             self.abort()
 
     def _may_be_taken(self, head: FrameHead, data: bytes) -> bool:
-        """Whether a frame is a text message to gather, in which the library would find no offence."""
+        """Return whether a frame is a text message to gather, in which the library would find no offence."""
         most = min(self.protocol.max_message_size or LARGE, LARGE)
         first, second = data[head.start : head.start + 2]
         is_text = first == _TEXT_MESSAGE and bool(second & _MASKED)
@@ -394,7 +393,7 @@ class PublicConnection(ServerConnection):
         return None if self._may_send(head.size) else errors.ADDRESS_FLOOD
 
     def _may_send(self, size: int) -> bool:
-        """Whether so many bytes more may come from this address; if so, they are counted."""
+        """Return whether so many bytes more may come from this address; if so, they are counted."""
         frames = self.allowance.frames if self.allowance is not None else None
         return frames is None or frames.take(1 + size // COUNTED_BYTES)
 
@@ -405,7 +404,7 @@ class PublicConnection(ServerConnection):
     # ----------------------------------------------------------------------------------- messages
 
     async def receive(self) -> Message:
-        """The next message. Raises `Disconnected`."""
+        """Return the next message. Raises `Disconnected`."""
         try:
             data = await self.recv(decode=False)
         except ConnectionClosed:
@@ -414,7 +413,7 @@ class PublicConnection(ServerConnection):
         return Message(is_text, data, monotonic() - arrived_at, not self._arrivals)
 
     async def send_text(self, *parts: bytes) -> None:
-        """Sends UTF-8 as a text message; waits while the transport is full. Raises `Disconnected`."""
+        """Send UTF-8 as a text message; wait while the transport is full. Raises `Disconnected`."""
         try:
             await self.drain()
             data = b"".join(parts)
@@ -424,7 +423,7 @@ class PublicConnection(ServerConnection):
             raise Disconnected from None
 
     def write_text(self, *parts: bytes) -> bool:
-        """The same at once, whatever waits in the transport; False if the connection is about to end."""
+        """Send UTF-8 at once, whatever waits in the transport; False if the connection is about to end."""
         if self.state is not State.OPEN or self.transport.is_closing():
             return False
         frame = b"".join((_text_head(sum(map(len, parts))), *parts))
@@ -462,18 +461,18 @@ class PublicConnection(ServerConnection):
             pass
 
     async def close(self, code: int = CloseCode.NORMAL, reason: str = "") -> None:
-        """Closes; the Close of a client that floods is not read, so it is not waited for longer than it takes
+        """Close; the Close of a client that floods is not read, so it is not waited for longer than it takes
         to read ours."""
         if self._flood is not None:
             asyncio.get_running_loop().call_later(LINGER_S, self.abort)
         await super().close(code, reason)
 
     def buffered(self) -> int:
-        """Bytes that wait in the transport."""
+        """Return bytes that wait in the transport."""
         return self.transport.get_write_buffer_size()
 
     def abort(self) -> None:
-        """Cuts the transport, whatever waits in it."""
+        """Cut the transport, whatever waits in it."""
         self.transport.abort()
 
 
@@ -482,7 +481,7 @@ def _nothing() -> None:
 
 
 class _Gone(asyncio.Transport):
-    """In place of a transport that has gone to somebody else."""
+    """A stand-in for a transport that belongs to somebody else now."""
 
     def abort(self) -> None:
         """Do nothing."""
@@ -491,12 +490,12 @@ class _Gone(asyncio.Transport):
         """Do nothing."""
 
     def is_closing(self) -> bool:
-        """Nothing can be written."""
+        """Return True: nothing can be written."""
         return True
 
 
 def _text_head(size: int) -> bytes:
-    """What stands before an unmasked text message of one frame: RFC 6455, section 5.2."""
+    """Return what stands before an unmasked text message of one frame: RFC 6455, section 5.2."""
     if size < 126:
         return struct.pack("!BB", _TEXT_MESSAGE, size)
     if size < 2**16:

@@ -92,7 +92,7 @@ _WORDS: Final = {
 
 
 def session_config(setup: WorkerSetup, max_duration_s: float) -> pb.SessionConfig:
-    """The config of a session; `max_duration_s` 0 leaves the length to the worker."""
+    """Return the config of a session; `max_duration_s` 0 leaves the length to the worker."""
     config = pb.SessionConfig(model=setup.model, automatic_units=True)
     match setup:
         case SessionSetup():
@@ -124,7 +124,7 @@ def _set_voice(given: common_pb2.Voice, voice: Voice) -> None:
 
 
 def duplex_config(settings: DuplexConfig) -> common_pb2.DuplexConfig:
-    """The same names; what is None stays unset."""
+    """Return the same names; what is None stays unset."""
     config = common_pb2.DuplexConfig()
     for name in settings.__struct_fields__:
         value = getattr(settings, name)
@@ -141,7 +141,7 @@ def audio_chunk(data: bytes) -> common_pb2.AudioChunk:
 
 
 def prefill(run: Run, traceparent: str) -> pb.PrefillRequest:
-    """The input of one unit."""
+    """Return the input of one unit."""
     request = pb.PrefillRequest(unit=run.unit, traceparent=traceparent)
     # Filled in place: a message that is handed to the constructor of another one is copied.
     match run:
@@ -164,7 +164,8 @@ def prefill(run: Run, traceparent: str) -> pb.PrefillRequest:
 
 
 def prefill_parts(run: Run, traceparent: str) -> tuple[bytes, ...]:
-    """The same, serialised. Of a second that is nothing but sound, the sound is a part that is not copied."""
+    """Return the same, serialised. Of a second that is nothing but sound, the sound is a part that is not
+    copied."""
     if not isinstance(run, RunUnit) or run.frames or run.texts or run.max_slice_nums is not None:
         return (prefill(run, traceparent).SerializeToString(),)
     head = pb.PrefillRequest(unit=run.unit, traceparent=traceparent).SerializeToString()
@@ -173,7 +174,7 @@ def prefill_parts(run: Run, traceparent: str) -> tuple[bytes, ...]:
 
 @lru_cache(REMEMBERED)
 def _before_sound(size: int) -> bytes:
-    """What stands before so many bytes of sound. Messages behind one another are read as one."""
+    """Return what stands before so many bytes of sound. Messages behind one another are read as one."""
     request = pb.PrefillRequest()
     _set_audio(request.duplex.audio, bytes(size))
     whole = request.SerializeToString()
@@ -292,7 +293,7 @@ def _set_tools(given: pb.TurnInput, turn: Turn) -> None:
 
 
 def prefill_answer(answer: pb.PrefillResponse) -> Ready | Prefilled | None:
-    """What a PrefillResponse says; None for a failed unit, whose UnitDone says the same."""
+    """Return what a PrefillResponse says; None for a failed unit, whose UnitDone says the same."""
     match answer.WhichOneof("result"):
         case "ready":
             ready = answer.ready
@@ -353,7 +354,7 @@ def speech(chunk: common_pb2.AudioChunk) -> bytes:
 
 
 def unit_done(unit: int, done: pb.UnitDone) -> UnitDone:
-    """The end of a unit; one that we do not know counts as listening."""
+    """Return the end of a unit; an unknown one counts as listening."""
     end = _ENDS.get(done.end, UnitEnd.LISTEN)
     return UnitDone(
         unit=unit,
@@ -378,18 +379,18 @@ def _problem(error: common_pb2.ItemError) -> str:
 
 
 def finalized(answer: pb.FinalizeResponse) -> Finalized:
-    """A unit is closed."""
+    """Return the signal of a closed unit."""
     return Finalized(answer.unit)
 
 
 def rewound(unit: int, answer: pb.UnitsRewound) -> Rewound:
-    """The context went back, or why it did not."""
+    """Return the signal of a rewound context, or why it was not rewound."""
     failure = _item_reason(answer.error.reason) if answer.HasField("error") else None
     return Rewound(unit, answer.context_tokens, answer.rewound_units, failure)
 
 
 def seconds(duration: Duration) -> float:
-    """A duration in seconds."""
+    """Return a duration in seconds."""
     return duration.seconds + duration.nanos / 1e9
 
 

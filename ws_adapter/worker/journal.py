@@ -172,7 +172,8 @@ class Journal:
         return bool(self._log) or not self._has_answers
 
     def owes_nothing(self, last: int) -> bool:
-        """Whether the worker has closed all units up to `last`, and answered all orders to take back."""
+        """Return whether the worker has closed all units up to `last`, and answered all orders to take
+        back."""
         return min(self._log.unanswered, default=last + 1) > last and not (self._unfinalized or self.rewinds)
 
     @property

@@ -42,7 +42,7 @@ _RATES: Final[dict[Mode, tuple[Set[int], Set[int]]]] = {
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What a worker that takes sessions says about itself; of its modes, those that can be served here."""
+    """The description that a worker gives of itself; of its modes, those that can be served here."""
 
     worker_id: str
     model: str
@@ -66,8 +66,8 @@ class WorkerInfo:
 
 @dataclass(frozen=True)
 class Occupied:
-    """What a worker said last about its slots. `question` is the number of what it was asked: what happened
-    after it was put is not in the answer."""
+    """The last report of a worker's slots. `question` is the number of the request: later changes are not
+    in the answer."""
 
     question: int = 0
     slots: Mapping[int, int] = field(default_factory=dict)
@@ -76,7 +76,8 @@ class Occupied:
 
 @dataclass(frozen=True)
 class Pace:
-    """How often a worker is asked, in seconds; between failures the time doubles from `retry_s` on."""
+    """Intervals between questions to a worker, in seconds; between failures the time doubles from
+    `retry_s` on."""
 
     ask_s: float = 1.0
     retry_s: float = 0.1
@@ -87,7 +88,7 @@ class Pace:
 
 
 class Condition(StrEnum):
-    """How a worker is."""
+    """The conditions of a worker."""
 
     READY = "ready"
     LOADING = "loading"
@@ -144,12 +145,12 @@ class Worker:
         return asyncio.get_running_loop().time() - self._heard_at
 
     def start(self) -> None:
-        """Begins to watch."""
+        """Begin to watch."""
         self._heard_at = asyncio.get_running_loop().time()
         self._asking = asyncio.create_task(self._ask())
 
     async def stop(self) -> None:
-        """Ends watching and closes the channels."""
+        """End watching and close the channels."""
         self.close()
         if self._asking is not None:
             await asyncio.gather(self._asking, return_exceptions=True)
@@ -157,26 +158,26 @@ class Worker:
         await self._upload_channel.wait_closed()
 
     def close(self) -> None:
-        """As `stop`, without waiting for the end of it."""
+        """Stop without waiting for the end."""
         if self._asking is not None:
             self._asking.cancel()
         self.channel.close()
         self._upload_channel.close()
 
     def channel_for(self, kind: Kind) -> Channel:
-        """The channel for a session of this kind: others would have to wait for what those upload."""
+        """Return the channel for a session of this kind: others would have to wait for what those upload."""
         is_same = self.info is not None and self.info.worker_id == self._uploads_to
         return self._upload_channel if kind in _UPLOADING and is_same else self.channel
 
     def suspect(self) -> None:
-        """The worker failed a session: gives it none until it has answered again."""
+        """Suspect a worker that failed a session: it gets none until it has answered again."""
         self.condition = Condition.OFFLINE
         self._uploads_to, self._strangers = "", 0
         self._know(None)
         self._news.set()
 
     async def holds(self, worker_id: str, epoch: int) -> bool | None:
-        """Asks whether it has a session, or has yet to clean up after one, that came with the lease of this
+        """Ask whether it has a session, or have yet to clean up after one, that came with the lease of this
         epoch; None if it does not answer."""
         try:
             answer = await self._question(self.channel)
@@ -326,7 +327,7 @@ class Registry:
         self.name(targets)
 
     def start(self) -> None:
-        """Begins to watch the workers."""
+        """Begin to watch the workers."""
         self._is_started = True
         for worker in self._workers.values():
             worker.start()
@@ -349,49 +350,49 @@ class Registry:
         self.changed()
 
     def _unanswered(self, target: str) -> None:
-        """A worker that does not answer is waited for as long as it is named."""
+        """Wait for a worker that does not answer as long as it is named."""
         if target not in self._named and self._workers[target].silent_s >= self._pace.forget_s:
             self._shut.discard(target)
             self._workers.pop(target).close()
 
     async def stop(self) -> None:
-        """Ends watching and closes every channel."""
+        """End watching and close every channel."""
         await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
 
     def ready(self) -> list[tuple[str, WorkerInfo]]:
-        """Targets and descriptions of the workers that take sessions."""
+        """Return the targets and descriptions of the workers that take sessions."""
         workers = ((target, self._workers[target]) for target in self._named)
         return [(target, worker.info) for target, worker in workers if worker.info]
 
     def workers(self) -> list[Worker]:
-        """All of them, in the order in which they came to be known."""
+        """Return all of them, in the order in which they came to be known."""
         return list(self._workers.values())
 
     def model(self, target: str) -> str:
-        """What the worker at `target` runs; empty while that is not known."""
+        """Return what the worker at `target` runs; empty while that is not known."""
         worker = self._workers.get(target)
         return worker.info.model if worker is not None and worker.info is not None else ""
 
     def serves(self, target: str, mode: Mode | None, model: str) -> bool:
-        """Whether the worker at `target` serves this, as far as is known; an empty `model` is any."""
+        """Return whether the worker at `target` serves this, as far as is known; an empty `model` is any."""
         worker = self._workers.get(target)
         info = worker.info if worker is not None else None
         return info is None or (mode in (None, *info.modes) and model in ("", info.model))
 
     def reads_claims(self, target: str) -> bool:
-        """Whether the worker at `target` takes lease tokens with claims, as far as is known."""
+        """Return whether the worker at `target` takes lease tokens with claims, as far as is known."""
         worker = self._workers.get(target)
         info = worker.info if worker is not None else None
         return info is None or info.reads_claims
 
     def replays(self, target: str) -> bool:
-        """Whether the model at `target` hears units again with their records, as far as is known."""
+        """Return whether the model at `target` hears units again with their records, as far as is known."""
         worker = self._workers.get(target)
         info = worker.info if worker is not None else None
         return info is None or info.replays
 
     def has_another(self, target: str, mode: Mode | None, model: str) -> bool:
-        """Whether a ready worker other than that at `target` serves this and hears units again."""
+        """Return whether a ready worker other than that at `target` serves this and hears units again."""
         return any(
             other != target and info.replays and self.serves(other, mode, model)
             for other, info in self.ready()
@@ -406,7 +407,8 @@ class Registry:
         return lambda: worker.drain_watchers.pop(drains, None)
 
     def is_served(self, mode: Mode | None, model: str, models: Set[str] | None = None) -> bool:
-        """Whether any worker that is ready serves this, of those with one of `models`, None for any."""
+        """Return whether any worker that is ready serves this, of those with one of `models`, None for
+        any."""
         return any(
             self.serves(target, mode, model)
             for target, info in self.ready()
@@ -414,11 +416,11 @@ class Registry:
         )
 
     def conditions(self) -> Counter[Condition]:
-        """How many of the workers that are named are in each condition."""
+        """Return how many of the workers that are named are in each condition."""
         return Counter(self._workers[target].condition for target in self._named)
 
     def channel(self, target: str, kind: Kind) -> Channel:
-        """The channel to `target` for sessions of this kind; all streams of a session go over one.
+        """Return the channel to `target` for sessions of this kind; all streams of a session go over one.
 
         Raises `AttachFailed` if it was forgotten meanwhile.
         """
@@ -428,52 +430,52 @@ class Registry:
         return worker.channel_for(kind)
 
     def suspect(self, target: str) -> None:
-        """A session failed at `target` before it began."""
+        """Suspect the worker at `target`, where a session failed before it began."""
         if target in self._workers:
             self._workers[target].suspect()
 
     def shut(self, target: str) -> None:
-        """The worker at `target` refused a session for want of room: it is not open until it says it has."""
+        """Close a worker that refused a session for want of room, until it says that it has room."""
         self._shut.add(target)
 
     def is_open(self, target: str) -> bool:
-        """Whether the worker at `target` may be sent another session."""
+        """Return whether the worker at `target` may be sent another session."""
         return target not in self._shut
 
     def is_short_of_time(self, target: str) -> bool:
-        """Whether the worker at `target` said last that one more session would be too much."""
+        """Return whether the worker at `target` said last that one more session would be too much."""
         return target in self._workers and self._workers[target].is_short_of_time
 
     async def holds(self, target: str, worker_id: str, epoch: int) -> bool | None:
-        """Asks a worker whether it has a session that came with the lease of this epoch, or has yet to clean
+        """Ask a worker whether it has a session that came with the lease of this epoch, or have yet to clean
         up after it; None if it does not answer."""
         worker = self._workers.get(target)
         return await worker.holds(worker_id, epoch) if worker is not None else False
 
     def used(self, target: str, epoch: int) -> tuple[int, int] | None:
-        """Tokens in and out of the session that came with the lease of this epoch, as its worker said last;
-        None if it did not."""
+        """Return tokens in and out of the session that came with the lease of this epoch, as its worker said
+        last; None if it did not."""
         worker = self._workers.get(target)
         return worker.used.get(epoch) if worker is not None else None
 
     def questions(self, target: str) -> int:
-        """How often the worker at `target` has been asked what it is."""
+        """Return how often the worker at `target` has been asked what it is."""
         worker = self._workers.get(target)
         return worker.questions if worker is not None else 0
 
     def occupied(self, target: str) -> Occupied:
-        """The slots of the worker at `target`, as it said last."""
+        """Return the slots of the worker at `target`, as it said last."""
         worker = self._workers.get(target)
         return worker.occupied if worker is not None else Occupied()
 
     def reopen(self, target: str) -> None:
-        """The worker at `target` says that it has room."""
+        """Open the worker at `target`, which says that it has room."""
         if target in self._shut:
             self._shut.remove(target)
             self.changed()
 
     def catalogue(self) -> Catalogue | None:
-        """What the ready workers serve; None while there is none."""
+        """Return what the ready workers serve; None while there is none."""
         pools: dict[str, list[WorkerInfo]] = {}
         for _, info in self.ready():
             pools.setdefault(info.pool, []).append(info)
@@ -481,7 +483,7 @@ class Registry:
 
 
 def _pool(name: str, infos: Sequence[WorkerInfo]) -> Pool:
-    """A pool with what each of its workers can do, since a session may get any of them."""
+    """Return a pool with what each of its workers can do, since a session may get any of them."""
     return Pool(
         name,
         infos[0].model,

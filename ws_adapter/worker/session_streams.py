@@ -54,7 +54,7 @@ Response = TypeVar("Response", bound=Message)
 
 
 def is_large(run: Run) -> bool:
-    """Whether it takes too long to make a message of it on the event loop."""
+    """Return whether it takes too long to make a message of it on the event loop."""
     match run:
         case RunUnit():
             return len(run.audio) + sum(map(len, run.frames)) >= LARGE
@@ -65,19 +65,19 @@ def is_large(run: Run) -> bool:
 
 
 def prefill_bytes(run: Run, traceparent: str) -> bytes:
-    """The message that brings a unit to the worker, for `SessionStreams.run`."""
+    """Return the message that brings a unit to the worker, for `SessionStreams.run`."""
     return messages.prefill(run, traceparent).SerializeToString()
 
 
 class Listener(Protocol):
-    """Who hears what a worker says of one session."""
+    """The listener to a worker's signals about one session."""
 
     @property
     def said(self) -> Callable[[Signal], object]:
         """Called for all that it says, but its end."""
 
     def failed(self, reason: Reason) -> None:
-        """It ended the session; called once."""
+        """Handle the end of the session by its worker; called once."""
 
 
 class SessionStreams:
@@ -142,7 +142,7 @@ class SessionStreams:
         deadline_s: float,
         trace: Metadata = (),
     ) -> "SessionStreams":
-        """Opens the three calls and waits until the worker of this id has them.
+        """Open the three calls and wait until the worker of this id has them.
 
         `listener` hears everything the worker says, and once that it failed, if the session ends without
         `release`. `deadline_s` bounds the calls as a last backstop; `trace` is the session's trace
@@ -168,7 +168,7 @@ class SessionStreams:
     # ---------------------------------------------------------------------------------- to the worker
 
     def open(self, setup: WorkerSetup, max_duration_s: float) -> None:
-        """Configures the session; answered by `Ready`."""
+        """Configure the session; answered by `Ready`."""
         config = messages.session_config(setup, max_duration_s)
         self.open_with(pb.PrefillRequest(unit=0, config=config).SerializeToString())
 
@@ -219,14 +219,14 @@ class SessionStreams:
         self._prefill.write_serialized(*parts)
 
     def cancel(self, unit: int) -> None:
-        """Ends every unit up to and including `unit`; each is still answered."""
+        """End every unit up to and including `unit`; each is still answered."""
         self._cancel(unit - self._offset)
 
     def _cancel(self, unit: int) -> None:
         self._generate.write(pb.GenerateRequest(unit=unit, cancel=pb.CancelUnits()))
 
     def rewind(self, unit: int, heard_samples: int | None) -> None:
-        """Takes back what was said after so many samples of `unit`, None for all; answered by `Rewound`."""
+        """Take back what was said after so many samples of `unit`, None for all; answered by `Rewound`."""
         number = unit - self._offset
         if self._replay is not None and number <= self._replay.count:
             number = bisect_right(self._replayed, unit)
@@ -238,7 +238,7 @@ class SessionStreams:
         self._generate.write(pb.GenerateRequest(unit=max(1, number), rewind=back))
 
     def release(self) -> None:
-        """Gives the session up: no more signals. The slot is clean once `ended` returns."""
+        """Give the session up: no more signals. The slot is clean once `ended` returns."""
         if self._released:
             return
         self._released = True
@@ -254,7 +254,7 @@ class SessionStreams:
         self._wait(RELEASE_GRACE_S, self._insist)
 
     async def ended(self) -> None:
-        """Waits until all three calls are over."""
+        """Wait until all three calls are over."""
         await self._ended.wait()
 
     # -------------------------------------------------------------------------------- from the worker
@@ -307,7 +307,7 @@ class SessionStreams:
             self._tell(Finalized(unit))
 
     def _tell_in_order(self, signal: Piece | UnitDone | Rewound, behind: int) -> None:
-        """Tells it once the input of the unit `behind` has been answered."""
+        """Tell it once the input of the unit `behind` has been answered."""
         if self._early or behind > self._last_prefilled:
             self._early.append((signal, behind))
         else:
@@ -336,7 +336,8 @@ class SessionStreams:
         self._fail(Reason.WORKER_LOST)
 
     def _fail(self, reason: Reason) -> None:
-        """The first status that tells something counts; the worker ends the other calls with the same one."""
+        """End the session with the first status that tells a reason; the worker ends the other calls with
+        it."""
         if self._failed:
             return
         self._tell_failure(reason)
@@ -345,7 +346,7 @@ class SessionStreams:
             self._wait(CLEANUP_S, self._cut)
 
     def _insist(self) -> None:
-        """Ends one call, and with it the session; the worker ends the others when the slot is clean."""
+        """End one call, and with it the session; the worker ends the others when the slot is clean."""
         self._finalize.cancel()
         self._wait(CLEANUP_S, self._cut)
 
@@ -383,7 +384,7 @@ class SessionStream(Generic[Request, Response]):
         self._call = self._make()
 
     async def attached(self, worker_id: str) -> None:
-        """Begins the call and waits until the worker has it.
+        """Begin the call and wait until the worker has it.
 
         Raises `RpcError` if the worker refuses it, or if another one answers.
         """
@@ -408,24 +409,24 @@ class SessionStream(Generic[Request, Response]):
             self._call, self._refusal, again = self._make(), None, True
 
     def write(self, request: Request) -> None:
-        """Sends `request` behind those written before; never waits. After the end it does nothing.
+        """Send `request` behind those written before; never waits. After the end it does nothing.
 
         Raises `asyncio.QueueFull` when too many wait.
         """
         self.write_serialized(request.SerializeToString())
 
     def write_serialized(self, *parts: bytes) -> None:
-        """The same with a message that is serialised already."""
+        """Send a message that is serialised already."""
         if len(self._call.waiting) >= WRITES_WAITING:
             raise asyncio.QueueFull
         self._call.write_serialized(*parts)
 
     def half_close(self) -> None:
-        """Nothing more will be written."""
+        """Half-close the stream."""
         self._call.half_close()
 
     def cancel(self) -> None:
-        """Ends the call from this side."""
+        """End the call from this side."""
         self._is_cancelled = True
         self._call.cancel()
 

@@ -1,4 +1,4 @@
-"""Where workers are, and a file that says so."""
+"""Addresses of workers, and a file that lists them."""
 
 from pathlib import Path
 from typing import Final
@@ -10,7 +10,7 @@ _COMMENT: Final = "#"
 
 
 def check_target(text: str) -> None:
-    """Raises `ConfigurationError` unless `text` is `host:port`, `[v6]:port` or `unix:path`."""
+    """Raise `ConfigurationError` unless `text` is `host:port`, `[v6]:port` or `unix:path`."""
     try:
         Target.parse(text)
     except ValueError:
@@ -19,7 +19,8 @@ def check_target(text: str) -> None:
 
 
 def read_targets(path: Path) -> tuple[str, ...]:
-    """The targets of a file that has one on each line, beside comments. Raises `ConfigurationError`."""
+    """Return the targets of a file that has one on each line, beside comments. Raises
+    `ConfigurationError`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""What an attack is."""
+"""The interface of an attack."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

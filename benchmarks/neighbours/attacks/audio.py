@@ -1,4 +1,4 @@
-"""What attackers say when they only have to say something."""
+"""Audio of attackers."""
 
 import base64
 from typing import Final

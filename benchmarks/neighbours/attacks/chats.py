@@ -24,7 +24,7 @@ def _request(content: Any, **fields: Any) -> str:
 
 @cache
 def long_prompt() -> str:
-    """A prompt that fills most of the context of the shipped model: some 1,870 tokens."""
+    """Return a prompt that fills most of the context of the shipped model: some 1,870 tokens."""
     return _request("what is two and two " * 370, generation={"max_new_tokens": 32})
 
 

@@ -11,7 +11,7 @@ _CUT: Final = frozenset({"rate_limited", "closed 1008", "cut"})
 
 
 def _flood(path: str, event: bytes, opener: Mapping[str, Any] | None = None, *opened: str) -> Assault:
-    """Pours `event` at `path`, after an opener and one of the events `opened`."""
+    """Pour `event` at `path`, after an opener and one of the events `opened`."""
 
     async def pour(stranger: Stranger) -> None:
         async with stranger.visit(path) as visit:

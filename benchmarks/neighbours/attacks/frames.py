@@ -36,7 +36,7 @@ def depth() -> str:
 
 @cache
 def commas() -> str:
-    """A list of as many values as a flood of this size was found with."""
+    """Return a list of as many values as a flood of this size was found with."""
     return _BEGIN + "[" + "0," * COMMAS + "0]}"
 
 
@@ -57,7 +57,7 @@ def _send(text: Callable[[], str], many: int) -> Assault:
 
 
 async def ping(stranger: Stranger) -> None:
-    """Pings without end."""
+    """Ping without end."""
     async with stranger.session("audio") as visit:
         await visit.pour(wire.block(wire.frame(wire.PING, b"12345678")))
 

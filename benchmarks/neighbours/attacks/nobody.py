@@ -10,7 +10,7 @@ _STAYS_S: Final = 3600.0
 
 
 async def stay_away(stranger: Stranger) -> None:
-    """Does nothing."""
+    """Do nothing."""
     stranger.tally["nothing"] += 1
     await asyncio.sleep(_STAYS_S)
 

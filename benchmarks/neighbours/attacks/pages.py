@@ -19,7 +19,7 @@ async def never_end(stranger: Stranger) -> None:
 
 
 async def upgrade(stranger: Stranger) -> None:
-    """Opens a WebSocket and leaves."""
+    """Open a WebSocket and leave."""
     async with stranger.visit("/v1/realtime?mode=audio"):
         stranger.tally["opened"] += 1
 

@@ -56,7 +56,7 @@ def largest() -> str:
 
 
 async def fill_in_the_queue(stranger: Stranger) -> None:
-    """Waits for a slot, of which there are none, and sends pictures meanwhile."""
+    """Wait for a slot, of which there are none, and send pictures meanwhile."""
     async with stranger.visit("/v1/realtime?mode=video") as visit:
         await visit.until("session.queued")
         for _ in range(_APPENDS):

@@ -16,13 +16,13 @@ _RECORDING: Final = ("--recordings", "{folder}")
 
 @cache
 def album() -> str:
-    """A second of audio with very many very small pictures."""
+    """Return a second of audio with very many very small pictures."""
     frames = ["/9j/"] * PICTURES
     return json.dumps({"type": "input.append", "input": {"audio": SECOND, "video_frames": frames}})
 
 
 async def fill_the_disk(stranger: Stranger) -> None:
-    """Says one such second after another."""
+    """Say one such second after another."""
     async with stranger.session("audio") as visit:
         for _ in range(20):
             await visit.say(album())

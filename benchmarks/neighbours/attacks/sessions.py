@@ -9,7 +9,7 @@ _AT_ONCE: Final = 8
 
 
 async def come_and_go(stranger: Stranger) -> None:
-    """Opens a session with a long system prompt and closes it."""
+    """Open a session with a long system prompt and close it."""
     async with stranger.session("audio", {"system_prompt": "be brief and polite " * 30}) as visit:
         await visit.say({"type": "session.close"})
         await visit.until("session.closed", "error")

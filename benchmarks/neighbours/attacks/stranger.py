@@ -46,7 +46,7 @@ class Visit:
         self._listening = asyncio.create_task(self._listen())
 
     async def say(self, *events: Event | str) -> None:
-        """Sends events, as objects or as the JSON of some. Raises `Gone`."""
+        """Send events, as objects or as the JSON of some. Raises `Gone`."""
         for event in events:
             try:
                 async with asyncio.timeout(PATIENCE_S):
@@ -59,7 +59,7 @@ class Visit:
                 raise (asyncio.CancelledError if task and task.cancelling() else Gone) from None
 
     async def until(self, *types: str) -> None:
-        """Waits for an event of one of these types. Raises `Gone`."""
+        """Wait for an event of one of these types. Raises `Gone`."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while (name := await self._types.get()) not in types:
@@ -70,7 +70,7 @@ class Visit:
             raise Gone from None
 
     async def pour(self, frames: bytes, first: bytes = b"") -> None:
-        """Writes bytes as they are, again and again until it is cut; `first` once before them."""
+        """Write bytes as they are, again and again until it is cut; `first` once before them."""
         # RuntimeError: the library has just closed our direction, because theirs is closed.
         with suppress(ConnectionError, ConnectionClosed, TimeoutError, RuntimeError):
             self._socket.transport.write(first)
@@ -83,13 +83,13 @@ class Visit:
         await self.ended()
 
     async def ended(self) -> None:
-        """Waits until the other side has closed."""
+        """Wait until the other side has closed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 await asyncio.shield(self._listening)
 
     async def leave(self) -> None:
-        """Cuts the connection without a word."""
+        """Cut the connection without a word."""
         # A transport whose connection was lost already has no loop any more.
         with suppress(AttributeError):
             self._socket.transport.abort()

@@ -32,13 +32,13 @@ def _chunk(name: bytes, body: bytes = b"") -> bytes:
 
 @cache
 def empty_chunks() -> str:
-    """A voice of nothing but empty chunks."""
+    """Return a voice of nothing but empty chunks."""
     return _init(_wav(_chunk(b"junk") * CHUNKS))
 
 
 @cache
 def longest() -> str:
-    """The longest voice at the highest rate, two channels of float32: 11.5 MB."""
+    """Return the longest voice at the highest rate, two channels of float32: 11.5 MB."""
     samples = np.random.default_rng(1).uniform(-0.3, 0.3, SECONDS * RATE_HZ * 2).astype("<f4").tobytes()
     layout = struct.pack("<HHIIHH", _FLOAT, 2, RATE_HZ, RATE_HZ * 8, 8, 32)
     return _init(
@@ -47,7 +47,7 @@ def longest() -> str:
 
 
 async def bring_empty_chunks(stranger: Stranger) -> None:
-    """Opens a session with one, and tries again when it is refused."""
+    """Open a session with one, and try again when it is refused."""
     async with stranger.visit("/v1/realtime?mode=audio") as visit:
         await visit.until("session.queue_done")
         while True:
@@ -56,7 +56,7 @@ async def bring_empty_chunks(stranger: Stranger) -> None:
 
 
 async def bring_the_longest(stranger: Stranger) -> None:
-    """Opens a session with one and leaves as soon as it is heard."""
+    """Open a session with one and leave as soon as it is heard."""
     async with stranger.visit("/v1/realtime?mode=audio") as visit:
         await visit.until("session.queue_done")
         await visit.say(longest())

@@ -13,7 +13,7 @@ BLOCK: Final = 2**16
 
 
 def frame(head: int, payload: bytes = b"") -> bytes:
-    """A frame whose first byte is `head`, masked with zeros, which leave the payload as it is."""
+    """Return a frame whose first byte is `head`, masked with zeros, which leave the payload as it is."""
     size = len(payload)
     if size < 126:
         length = bytes((0x80 | size,))
@@ -25,7 +25,7 @@ def frame(head: int, payload: bytes = b"") -> bytes:
 
 
 def event(name: str, **fields: Any) -> bytes:
-    """A text frame with an event."""
+    """Return a text frame with an event."""
     return frame(TEXT, json.dumps({"type": name, **fields}).encode())
 
 

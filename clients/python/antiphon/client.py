@@ -22,7 +22,7 @@ _Opened = TypeVar("_Opened", DuplexSession, ChatTurn, TranscriptionSession)
 
 
 def connect(url: str, api_key: str | None = None, *, retry: Retry | None = None) -> "Client":
-    """A client of the server at `url`, for example `ws://localhost:8006`; use it with `async with`.
+    """Return a client of the server at `url`, for example `ws://localhost:8006`; use it with `async with`.
 
     Nothing is sent yet: each conversation opens a WebSocket of its own. With `retry` a conversation that is
     refused for now is opened again later; without it the refusal is raised at once. Raises `ConnectError` if
@@ -49,7 +49,7 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes conversations that another task still holds open."""
+        """Close conversations that another task still holds open."""
         for conversation in list(self._open):
             await conversation.close()
 
@@ -65,7 +65,7 @@ class Client:
         seed: int | None = None,
         reconnect: bool = False,
     ) -> AsyncIterator[DuplexSession]:
-        """Opens a full-duplex conversation: both sides may speak at any time.
+        """Open a full-duplex conversation: both sides may speak at any time.
 
         In the mode `video` the model also sees what `send_frame` sends. `instructions` is the system prompt;
         `voice` is what the model speaks with, as reference audio of 0.5 s to 30 s (samples at 16 kHz, or a
@@ -110,7 +110,7 @@ class Client:
         on_queue: Callable[[Queued], object] | None = None,
         reconnect: bool = False,
     ) -> AsyncIterator[ChatTurn]:
-        """Asks for one answer to a chat: `messages` is all that was said so far, or just what the user says.
+        """Ask for one answer to a chat: `messages` is all that was said so far, or just what the user says.
 
         The server remembers nothing: the next question brings its history along. `speech` has the answer
         spoken, too. With `streaming` it comes in pieces while it is made; without, as one `Answer`.
@@ -147,7 +147,7 @@ class Client:
     async def transcribe(
         self, model: str | None = None, *, reconnect: bool = False
     ) -> AsyncIterator[TranscriptionSession]:
-        """Opens a session that writes down what is said, with `model`, or with the one that is served.
+        """Open a session that writes down what is said, with `model`, or with the one that is served.
 
         With `reconnect` a lost connection is opened again for as long as the server waits, and the session
         goes on; `send_audio` waits meanwhile. Leaving the block ends it.
@@ -168,7 +168,7 @@ class Client:
             yield session
 
     async def models(self) -> tuple[str, ...]:
-        """Names of the models that are ready to serve; at least one.
+        """Return names of the models that are ready to serve; at least one.
 
         Raises `ConnectError`, `AuthError` or `ProtocolError`.
         """

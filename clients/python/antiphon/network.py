@@ -10,12 +10,12 @@ _BITS: Final = 64
 
 
 def plain(address: Address) -> Address:
-    """An IPv4 address that came over an IPv6 socket, as itself."""
+    """Return an IPv4 address that came over an IPv6 socket, as itself."""
     return (address.version == 6 and address.ipv4_mapped) or address
 
 
 def counted_as(address: Address) -> str:
-    """What is counted of an address that is `plain`."""
+    """Return what is counted of an address that is `plain`."""
     if address.version == 6:
         return str(ip_network((address, _BITS), strict=False))
     return str(address)

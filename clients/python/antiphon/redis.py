@@ -1,4 +1,4 @@
-"""How the queue that adapters and workers share is reached: Redis 7 or Valkey, with TLS, users, Sentinel.
+"""The address of the queue that adapters and workers share: Redis 7 or Valkey, with TLS, users, Sentinel.
 
 Needs the extra `antiphon[redis]` once `connect` is called. What the functions take and answer stands beside
 them, in `ws_adapter/dispatch/functions.lua`.
@@ -68,12 +68,12 @@ class RedisAddress:
 
 
 def prefix(pool: str) -> str:
-    """What all keys and channels of a pool begin with; `KEYS[1]` of the functions."""
+    """Return what all keys and channels of a pool begin with; `KEYS[1]` of the functions."""
     return f"antiphon:{{{pool}}}:"
 
 
 def parse(url: str) -> RedisAddress:
-    """Reads `url`, one of the forms of the module. Raises `RedisUnusable`; imports no package."""
+    """Read `url`, one of the forms of the module. Raises `RedisUnusable`; imports no package."""
     try:
         return _parse(url)
     except ValueError:
@@ -197,7 +197,7 @@ def connect(url: str, *, tls: RedisTls | None = None, password: str | None = Non
 
 
 async def call(client: "Redis", function: str, key: str, *arguments: object) -> Any:
-    """Calls one of the library's functions; `key` is the prefix of a pool, or `DIRECTORY`.
+    """Call one of the library's functions; `key` is the prefix of a pool, or `DIRECTORY`.
 
     Raises what the package does: `RedisError`, `OSError` or `TimeoutError`.
     """
@@ -205,7 +205,7 @@ async def call(client: "Redis", function: str, key: str, *arguments: object) -> 
 
 
 async def disconnect(client: "Redis") -> None:
-    """Closes every connection. Harmless when repeated."""
+    """Close every connection. Harmless when repeated."""
     sentinels = getattr(getattr(client.connection_pool, "sentinel_manager", None), "sentinels", ())
     for each in (client, *sentinels):
         with suppress(Exception):

@@ -49,7 +49,7 @@ _LEASE_MAC_BYTES: Final = 16
 
 
 def lease_mac(key: bytes, pool: str, worker_id: str, slot: int, epoch: int, claims: str = "") -> str:
-    """The MAC of a lease: the first 16 bytes of HMAC-SHA256, as 32 hexadecimal digits.
+    """Return the MAC of a lease: the first 16 bytes of HMAC-SHA256, as 32 hexadecimal digits.
 
     `claims` are those of the token as it spells them. They add a line, and nothing else that is signed has a
     line break in it, so a MAC without claims is never that of a token with some.
@@ -59,7 +59,8 @@ def lease_mac(key: bytes, pool: str, worker_id: str, slot: int, epoch: int, clai
 
 
 def pool_name(model: str, modes: Iterable[str]) -> str:
-    """The pool of the workers of this model and these modes: `audio`, `video`, `chat`, `transcription`.
+    """Return the pool of the workers of this model and these modes: `audio`, `video`, `chat`,
+    `transcription`.
 
     Like `antiphon-mini/audio+chat+transcription+video`.
     """

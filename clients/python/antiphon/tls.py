@@ -1,4 +1,4 @@
-"""Certificates, keys and authorities as PEM files, for either side of TLS."""
+"""TLS: certificates, keys and authorities as PEM files, for either side."""
 
 import ssl
 from pathlib import Path

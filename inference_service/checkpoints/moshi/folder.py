@@ -58,12 +58,12 @@ class MoshiCheckpoint:
 
 
 def is_moshi(config: Mapping[str, Any]) -> bool:
-    """Whether a folder with this `config.json` holds a model of Moshi's architecture."""
+    """Return whether a folder with this `config.json` holds a model of Moshi's architecture."""
     return config.get("model_type") in (MOSHI, PERSONAPLEX) or "depformer_dim" in config
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype) -> MoshiCheckpoint:
-    """The checkpoint in `folder`; its codec computes in float32. Raises `CheckpointError`."""
+    """Return the checkpoint in `folder`; its codec computes in float32. Raises `CheckpointError`."""
     raw = read_json(folder, "config.json")
     is_saved = _is_saved(raw)
     words = Words(int({**LANGUAGE, **raw}["existing_text_padding_id"]), _WORD_ENDS)
@@ -107,7 +107,7 @@ def weight_bytes(config: MoshiConfig, dtype: torch.dtype) -> dict[str, int]:
 
 
 def _is_saved(raw: Mapping[str, Any]) -> bool:
-    """Whether transformers has written this `config.json`."""
+    """Return whether transformers has written this `config.json`."""
     return "depth_decoder_config" in raw or "audio_encoder_config" in raw
 
 

@@ -208,7 +208,7 @@ def language_tensors(names: list[str], read: Read, config: MoshiConfig) -> dict[
 
 
 def _language(name: str, read: Read, config: MoshiConfig) -> dict[str, Tensor]:
-    """What one published tensor becomes; nothing where it is done with elsewhere."""
+    """Return what one published tensor becomes; nothing where it is done with elsewhere."""
     if name.startswith("depformer.") and ".self_attn." in name:
         return {}
     found = re.fullmatch(r"depformer_emb\.(\d+)\.weight", name)
@@ -245,7 +245,7 @@ def _renamed(name: str, rules: tuple[tuple[str, str], ...]) -> str:
 
 
 def _by_code(names: list[str], read: Read, stem: str, codes: int, rows: int) -> Tensor:
-    """Weights [codes, rows, n] that are published one by one, or all behind one another."""
+    """Return weights [codes, rows, n] that are published one by one, or all behind one another."""
     whole = f"{stem}_weight" if f"{stem}_weight" in names else f"{stem}.weight"
     if whole in names:
         weight = read(whole)

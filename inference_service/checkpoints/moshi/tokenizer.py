@@ -32,7 +32,7 @@ class MoshiTokenizer:
         ]
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`, with nothing round it."""
+        """Return ids of `text`, with nothing round it."""
         return list(self._fast.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: list[int]) -> str:
@@ -40,7 +40,8 @@ class MoshiTokenizer:
         return b"".join(map(self.spelling, ids)).decode(errors="replace")
 
     def spelling(self, token: int) -> bytes:
-        """The bytes that a token adds to the text, perhaps no whole characters; empty if it says nothing."""
+        """Return the bytes that a token adds to the text, perhaps no whole characters; empty if it says
+        nothing."""
         return self._spelled[token] if token < self.size else b""
 
 

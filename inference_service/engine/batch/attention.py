@@ -33,7 +33,7 @@ class Span:
 
 
 class PackedLayout:
-    """Where the rows of one packed forward are in the cache, and what they see: the same in all layers.
+    """Places of a packed forward's rows in the cache, and what they attend to: the same in all layers.
 
     What is worked out here is worked out once a forward, not once a layer.
     """
@@ -50,7 +50,7 @@ class PackedLayout:
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
 
     def attend(self, queries: Tensor, layer: int, scaling: float | None, window: int | None) -> Tensor:
-        """What the packed rows see, [rows, heads, head], by their queries of the same shape."""
+        """Return what the packed rows see, [rows, heads, head], by their queries of the same shape."""
         rows, heads, head = queries.shape
         kv = heads // self._groups
         # The heads that share a key become rows of one small attention.
@@ -72,7 +72,7 @@ class PackedLayout:
         return Sight(keys, values, mask)
 
     def _mask(self, count: int, seen: int, window: int | None) -> Tensor:
-        """Of the last `count` of so many rows: each sees itself and, in its window, what came before."""
+        """Return the mask of the last `count` rows: each sees itself and, in its window, what came before."""
         known = self._masks.get((count, seen, window))
         if known is None:
             keys = self.cache.keys
@@ -86,7 +86,7 @@ class PackedLayout:
 
 @dataclass(frozen=True)
 class Sight:
-    """What the rows of one span see, run by run."""
+    """The entries that the rows of one span attend to, run by run."""
 
     keys: list[Sequence[Tensor]]
     """Of each run, of each layer: views of the cache, [1, kv heads, n, head size], as are the values."""
@@ -95,7 +95,7 @@ class Sight:
     """[groups * count, n], added to the scores; without one all is seen."""
 
     def of(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values in one piece: copies if there are several runs."""
+        """Return keys and values in one piece: copies if there are several runs."""
         if len(self.keys) == 1:
             return self.keys[0][layer], self.values[0][layer]
         keys, values = ([run[layer] for run in views] for views in (self.keys, self.values))
@@ -113,7 +113,7 @@ class StepLayout:
     way: Way
 
     def attend(self, queries: Tensor, layer: int, scaling: float | None, window: int | None) -> Tensor:
-        """As `PackedLayout`."""
+        """Attend as `PackedLayout` does."""
         keys, values = self.cache.keys[layer], self.cache.values[layer]
         return self.way(queries, keys, values, self.contexts, scaling, window)
 
@@ -128,7 +128,7 @@ class MixedLayout:
     """Which of the rows each has."""
 
     def attend(self, queries: Tensor, layer: int, scaling: float | None, window: int | None) -> Tensor:
-        """As `PackedLayout`."""
+        """Attend as `PackedLayout` does."""
         seen = torch.empty_like(queries)
         for at, part in self.parts:
             seen.index_copy_(0, at, part.attend(queries.index_select(0, at), layer, scaling, window))
@@ -145,7 +145,7 @@ class TileLayout:
     tiles: flex.Tiles
 
     def attend(self, queries: Tensor, layer: int, scaling: float | None, window: int | None) -> Tensor:
-        """As `PackedLayout`."""
+        """Attend as `PackedLayout` does."""
         keys, values = self.cache.keys[layer], self.cache.values[layer]
         return flex.attend(queries, keys, values, self.tiles, scaling, window)
 
@@ -164,7 +164,7 @@ def packed_attention(
     packed: Layout | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Writes keys and values [1, kv heads, rows, head] into the cache and attends per session.
+    """Write keys and values [1, kv heads, rows, head] into the cache and attends per session.
 
     `query` is [1, heads, rows, head]; the result is [1, rows, heads, head], as transformers expects. A row of
     a layer with a `sliding_window` sees that many keys at most, its own included.
@@ -184,7 +184,7 @@ def packed_attention(
 def _attend(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float | None
 ) -> Tensor:
-    """What the rows of one span see, [count, kv heads, groups, head]."""
+    """Return what the rows of one span see, [count, kv heads, groups, head]."""
     count, kv, groups, head = queries.shape
     if count == 1:
         return F.scaled_dot_product_attention(queries, keys, values, scale=scaling)

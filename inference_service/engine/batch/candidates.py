@@ -16,8 +16,8 @@ POISONED, OPEN = -1, -2
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What goes for the draw itself, of each row, each [n]."""
+class SamplingOptions:
+    """Settings of the draw itself for each row, each [n]."""
 
     temperature: Floats
     top_k: NDArray[np.int64]
@@ -26,7 +26,7 @@ class Wishes:
     vocabulary: int
 
     @classmethod
-    def of(cls, draws: Sequence[Draw], vocabulary: int) -> "Wishes":
+    def of(cls, draws: Sequence[Draw], vocabulary: int) -> "SamplingOptions":
         """Those of all rows."""
         greedy = [draw.is_greedy for draw in draws]
         top_k = [1 if sure else min(draw.top_k, vocabulary) for draw, sure in zip(draws, greedy, strict=True)]
@@ -48,9 +48,9 @@ class Wishes:
         """Whether `top_k` leaves out nothing."""
         return self.top_k >= self.vocabulary
 
-    def rows(self, rows: list[int]) -> "Wishes":
+    def rows(self, rows: list[int]) -> "SamplingOptions":
         """Those of some rows."""
-        return Wishes(
+        return SamplingOptions(
             self.temperature[rows], self.top_k[rows], self.top_p[rows], self.uniform[rows], self.vocabulary
         )
 
@@ -65,8 +65,9 @@ class Candidates:
     scores: NDArray[np.float32]
     ids: NDArray[np.int32]
 
-    def draw(self, wishes: Wishes, shares: Floats | None) -> list[int]:
-        """The id of each row that its uniform number falls on, among those kept, from the likeliest on.
+    def draw(self, options: SamplingOptions, shares: Floats | None) -> list[int]:
+        """Return the id of each row that its uniform number falls on, among those kept, from the likeliest
+        on.
 
         `shares` [n] are the probabilities of the likeliest ids among all, for rows that keep all. `OPEN`
         where the draw cannot be told without more candidates, `POISONED` where scores are no numbers.
@@ -74,9 +75,9 @@ class Candidates:
         rows, width = np.arange(len(self.ids)), self.ids.shape[1]
         if width == 1:
             return self.first()
-        at, is_settled = self._places(wishes, shares)
+        at, is_settled = self._places(options, shares)
         equal = self.scores == self.scores[rows, at][:, None]
-        if width < wishes.vocabulary:
+        if width < options.vocabulary:
             is_settled &= ~equal[:, -1]
         found = np.where(is_settled, self.ids[rows, at], OPEN)
         for row in np.flatnonzero(is_settled & (equal.sum(1) > 1)):
@@ -87,33 +88,37 @@ class Candidates:
         return tokens
 
     def first(self) -> list[int]:
-        """The likeliest id of each row, of rows with one candidate each; `POISONED` as in `draw`."""
+        """Return the likeliest id of each row, of rows with one candidate each; `POISONED` as in `draw`."""
         return [
             token if isfinite(score) else POISONED
             for (token,), (score,) in zip(self.ids.tolist(), self.scores.tolist(), strict=True)
         ]
 
-    def _places(self, wishes: Wishes, shares: Floats | None) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Where among the candidates each draw falls, and whether that is sure."""
-        if wishes.are_greedy:
+    def _places(
+        self, options: SamplingOptions, shares: Floats | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return where among the candidates each draw falls, and whether that is sure."""
+        if options.are_greedy:
             return np.zeros(len(self.ids), np.int64), np.ones(len(self.ids), np.bool_)
         with np.errstate(invalid="ignore"):
-            mass, kept, whole = self.kept(wishes, shares)
+            mass, kept, whole = self.kept(options, shares)
             seen = mass[:, -1]
-            reaches = (wishes.top_k <= mass.shape[1]) | (wishes.keeps_all & (seen >= wishes.top_p * whole))
-            point = wishes.uniform * np.where(reaches, mass[np.arange(len(kept)), kept - 1], whole)
+            reaches = (options.top_k <= mass.shape[1]) | (options.keeps_all & (seen >= options.top_p * whole))
+            point = options.uniform * np.where(reaches, mass[np.arange(len(kept)), kept - 1], whole)
             at = np.minimum((mass <= point[:, None]).sum(1), kept - 1)
-            return at, reaches | (wishes.keeps_all & (wishes.top_p >= 1) & (point < seen))
+            return at, reaches | (options.keeps_all & (options.top_p >= 1) & (point < seen))
 
-    def kept(self, wishes: Wishes, shares: Floats | None) -> tuple[Floats, NDArray[np.int64], Floats]:
-        """What the candidates up to each weigh together [n, width], how many of them are kept [n], and what
-        all that `top_k` leaves weigh [n]; the likeliest weighs 1."""
+    def kept(
+        self, options: SamplingOptions, shares: Floats | None
+    ) -> tuple[Floats, NDArray[np.int64], Floats]:
+        """Return what the candidates up to each weigh together [n, width], how many of them are kept [n], and
+        what all that `top_k` leaves weigh [n]; the likeliest weighs 1."""
         scores = self.scores.astype(np.float64)
-        weights = np.exp((scores - scores[:, :1]) / wishes.temperature[:, None])
-        weights[np.arange(scores.shape[1]) >= wishes.top_k[:, None]] = 0
+        weights = np.exp((scores - scores[:, :1]) / options.temperature[:, None])
+        weights[np.arange(scores.shape[1]) >= options.top_k[:, None]] = 0
         mass = weights.cumsum(1)
         whole = mass[:, -1]
         if shares is not None:
-            whole = np.where(wishes.top_k <= scores.shape[1], whole, 1 / shares)
-        kept = 1 + (mass[:, :-1] < (wishes.top_p * whole)[:, None]).sum(1)
+            whole = np.where(options.top_k <= scores.shape[1], whole, 1 / shares)
+        kept = 1 + (mass[:, :-1] < (options.top_p * whole)[:, None]).sum(1)
         return mass, kept, whole

@@ -13,7 +13,7 @@ from inference_service.engine.device.rows import Rows
 
 @dataclass
 class Memory:
-    """What was said in dropped units, as ids behind the first `fixed` tokens of the prompt.
+    """Words of dropped units, as ids behind the first `fixed` tokens of the prompt.
 
     `marker` stands before them and `closing`, the end of the prompt, behind them.
     """
@@ -88,7 +88,7 @@ class Context:
     _before: tuple[int, list[int]] = (0, [])
 
     def __post_init__(self) -> None:
-        """Takes the slot for the tenant, whose idle pages are evicted before those of others."""
+        """Take the slot for the tenant, whose idle pages are evicted before those of others."""
         self.decoder.cache.assign(self.slot, self.tenant.salt)
 
     @property
@@ -102,7 +102,7 @@ class Context:
         return self.decoder.cache.capacity - self.tokens
 
     def has_room_for(self, tokens: int) -> bool:
-        """Whether the context may grow by `tokens`. A window always makes room."""
+        """Return whether the context may grow by `tokens`. A window always makes room."""
         return self.slides or self.tokens + tokens <= self.limit
 
     @property
@@ -111,7 +111,7 @@ class Context:
         return self.window.mode is not WindowMode.OFF
 
     def begin(self, rows: Rows) -> Rows:
-        """What must be fed of `rows`, which this context begins with or goes on beginning with.
+        """Return what must be fed of `rows`, which this context begins with or goes on beginning with.
 
         What other contexts began with is taken over, but for the last row, whose hidden state is needed.
         """
@@ -126,12 +126,12 @@ class Context:
         return rows[found:]
 
     def publish(self) -> None:
-        """Others may take over what this context has begun with."""
+        """Publish the finished beginning of this context for other contexts."""
         if self._prefix is not None:
             self._prefix.publish()
 
     def segment(self, rows: Rows) -> Segment:
-        """The next rows of this context; call `advance` once they have been run."""
+        """Return the next rows of this context; call `advance` once they have been run."""
         self._feeding = rows if self._prefix else None
         return Segment(self.slot, self.length, self.length + self.dropped, rows)
 
@@ -143,19 +143,19 @@ class Context:
             self._feeding = None
 
     def restart(self) -> None:
-        """Forgets everything, so that the slot begins anew."""
+        """Forget everything, so that the slot begins anew."""
         self.decoder.cache.clear(self.slot)
         self.length = self.dropped = self.closing = self.prompt = self._unit_start = self.found = 0
         self.pending, self.units, self._said, self._masters = [], [], [], []
         self._prefix = self._feeding = None
 
     def cut(self, length: int) -> None:
-        """Forgets all but the first `length` entries, where no window has dropped any."""
+        """Forget all but the first `length` entries, where no window has dropped any."""
         self.length, self.pending, self._prefix = length, [], None
         self.decoder.cache.cut(self.slot, length)
 
     def end_prompt(self, tokens: int | None = None) -> None:
-        """The first `tokens`, or everything so far, are the prompt, which the window never drops.
+        """Mark the first `tokens`, or everything so far, as the prompt, which the window never drops.
 
         What is fed from now on is nothing that others begin with.
         """
@@ -173,19 +173,19 @@ class Context:
         return _Masters(start, keys.float(), values, self.dropped)
 
     def carry(self) -> list[int]:
-        """The pending tokens, with which the rows fed next must begin."""
+        """Return the pending tokens, with which the rows fed next must begin."""
         self._before = self.length, self.pending
         carried, self.pending = self.pending, []
         return carried
 
     def rewind(self) -> None:
-        """Forgets what was fed since `carry`."""
+        """Forget what was fed since `carry`."""
         self.length, self.pending = self._before
         self._prefix = None
         self.decoder.cache.cut(self.slot, self.length)
 
     def take_back(self, index: int, entries: int, terminators: list[int]) -> None:
-        """Of the units kept, those before the one at `index` stay, and `entries` of that one, closed."""
+        """Keep the units before `index`, and `entries` of that one, closed."""
         self._unit_start = self.prompt + sum(self.units[:index])
         self.length, self.pending = self._unit_start + entries, []
         self.decoder.cache.cut(self.slot, self.length)
@@ -201,7 +201,7 @@ class Context:
         self.end_unit(terminators)
 
     def end_unit(self, terminators: list[int], said: Sequence[int] = ()) -> None:
-        """Closes a unit in which `said` was said; what closes it is carried into the next forward."""
+        """Close a unit in which `said` was said; what closes it is carried into the next forward."""
         self.pending += terminators
         self.closing = len(self.pending)
         self.units.append(self.tokens - self._unit_start)
@@ -214,7 +214,7 @@ class Context:
         return self.slides and self._surplus() > 0
 
     def _surplus(self) -> int:
-        """How many of the oldest units are to be dropped; never the last one."""
+        """Return how many of the oldest units are to be dropped; never the last one."""
         window, most = self.window, len(self.units) - 1
         over = len(self.units) - window.max_units if window.mode is WindowMode.CONTEXT else 0
         count, tokens = max(0, min(over, most)), self.tokens
@@ -226,7 +226,7 @@ class Context:
         return count
 
     def slide(self) -> int:
-        """Drops whole oldest units, the last one and the prompt never; returns how many.
+        """Drop whole oldest units, the last one and the prompt never; return how many.
 
         If there are ids in `rebuilt` afterwards, `rebuild` must be fed next.
         """
@@ -246,7 +246,7 @@ class Context:
         return units
 
     def _remember(self, dropped: list[list[int]]) -> None:
-        """The end of the prompt is to be fed again, if anything was said in what is dropped."""
+        """Feed the end of the prompt again if anything was said in the dropped units."""
         said = [token for unit in dropped for token in unit]
         if self.memory is None or not said:
             return
@@ -256,12 +256,12 @@ class Context:
         self._masters = self._masters[:1]
 
     def rebuild(self) -> Segment:
-        """The rows of `rebuilt`; call `end_rebuild` once they have been run."""
+        """Return the rows of `rebuilt`; call `end_rebuild` once they have been run."""
         start = self.prompt - len(self.rebuilt)
         return Segment(self.slot, start, start + self.dropped, Rows.of_ids(self.rebuilt))
 
     def end_rebuild(self) -> None:
-        """The end of the prompt is in the slot."""
+        """Note that the end of the prompt is in the slot."""
         self.rebuilt = []
         assert self.memory is not None
         self._masters.append(self._snapshot(self.memory.fixed, self.prompt))

@@ -159,7 +159,7 @@ class PackedDecoder:
         return hidden if last is None else hidden.index_select(0, last), beside
 
     def _places(self, segments: list[Segment]) -> tuple[list[Array], Callable[..., Places]]:
-        """As `_layout`, of kernels that find all by the pages of the contexts."""
+        """Lay rows out as `_layout` does, for kernels that find all by the pages of the contexts."""
         spans, table, row = [], list[int](), 0
         for it in segments:
             count, end = len(it.rows), it.start + len(it.rows)
@@ -171,7 +171,7 @@ class PackedDecoder:
         return [*arrays], partial(Places, self.cache.keys, self.cache.values)
 
     def _layout(self, segments: list[Segment]) -> tuple[list[Array], Callable[..., Layout]]:
-        """What has to go up with the rows, and the layout that this makes there."""
+        """Return what has to go up with the rows, and the layout that this makes there."""
         counts = [len(segment.rows) for segment in segments]
         cells = np.concatenate(
             [self.cache.cells(s.slot, s.start, s.start + n) for s, n in zip(segments, counts, strict=True)]
@@ -213,7 +213,7 @@ class PackedDecoder:
     def _step(
         self, segments: list[Segment], rows: Rows, way: Way, others: Sequence[Array]
     ) -> tuple[Tensor, list[Tensor]]:
-        """As `_run`, of one row each."""
+        """Run one row of each segment, as `_run` does."""
         count = len(segments)
         size = size_for(count)
         assert size is not None
@@ -240,7 +240,7 @@ class PackedDecoder:
     def _in_tiles(
         self, segments: list[Segment], rows: Rows, asked: Array | None, others: Sequence[Array]
     ) -> tuple[Tensor, list[Tensor]]:
-        """As `_run`, of rows of any kind: filled up to one of a few numbers of them."""
+        """Run rows of any kind as `_run` does, filled up to one of a few numbers of them."""
         count = len(rows)
         size = size_for(count, _ROWS)
         assert size is not None
@@ -256,7 +256,7 @@ class PackedDecoder:
         return hidden[:count] if last is None else hidden.index_select(0, last), there
 
     def _tile_arrays(self, segments: list[Segment], rows: Rows | None, size: int) -> list[Array]:
-        """Ids, positions and cells of `size` rows, int64 [3, size], and what `Tiles.of` takes."""
+        """Return ids, positions and cells of `size` rows, int64 [3, size], and what `Tiles.of` takes."""
         places = np.zeros((3, size), np.int64)
         places[2] = self.cache.pool.pages * PAGE + np.arange(size) % PAGE
         at, parts = 0, list[Part]()
@@ -280,7 +280,8 @@ class PackedDecoder:
         return forward
 
     def rows_ahead(self, segments: list[Segment], count: int, size: int) -> list[Array]:
-        """Where `count` single rows behind each of the segments are to be, which there is room for then.
+        """Return where `count` single rows behind each of the segments are to be, which there is room for
+        then.
 
         Positions int64 [size] of the first ones, cells int64 [count, size] of all, pages int32 [size, n] of
         their contexts, where these begin in their first page and end with the first row, int32 [size].
@@ -301,7 +302,7 @@ class PackedDecoder:
         return [positions, cells, table, begins, ends]
 
     def together(self, contexts: Contexts, cells: Tensor) -> Layout:
-        """One row each of these contexts, the last ones, written to rows `cells` [n] of the cache."""
+        """Lay out the last row of each context, written to rows `cells` [n] of the cache."""
         assert self.way is not None
         if not self._takes_all:
             return StepLayout(self.cache, cells, contexts, self.way)
@@ -311,7 +312,7 @@ class PackedDecoder:
         return TileLayout(self.cache, cells, tiles)
 
     def capture(self) -> None:
-        """Makes a step of each shape once, so that no session waits for one to be made."""
+        """Make a step of each shape once, so that no session waits for one to be made."""
         if self.way is None:
             return
         if self._takes_all:
@@ -347,23 +348,23 @@ class PackedDecoder:
         return hidden
 
     def embed_ids(self, ids: Tensor) -> Tensor:
-        """Embeddings [n, hidden] of ids [n]."""
+        """Return embeddings [n, hidden] of ids [n]."""
         assert self._embeddings is not None
         embedded: Tensor = self._embeddings(ids)
         return embedded
 
     def embed_or_made(self, ids: Tensor, made: Tensor) -> Tensor:
-        """Embeddings [n, hidden] of ids [n], none where an id is negative, plus `made` [n, hidden]."""
+        """Return embeddings [n, hidden] of ids [n], none where an id is negative, plus `made` [n, hidden]."""
         if self._embeddings is None:
             return made
         return made + self.embed_ids(ids.clamp(min=0)).masked_fill((ids < 0)[:, None], 0)
 
     def embed(self, rows: Rows) -> Tensor:
-        """Embeddings [n, hidden] of rows."""
+        """Return embeddings [n, hidden] of rows."""
         return self._embedded(rows, *upload(self.cache.device, rows.ids, np.flatnonzero(rows.is_made)))
 
     def _embedded(self, rows: Rows, ids: Tensor, made_at: Tensor) -> Tensor:
-        """Embeddings [n, hidden] of rows whose ids, and the places of made ones, are on the device."""
+        """Return embeddings [n, hidden] of rows whose ids, and the places of made ones, are on the device."""
         if rows.made is not None and (rows.ids < 0).all():
             return rows.made
         if rows.made is None:
@@ -372,14 +373,14 @@ class PackedDecoder:
         return embedded.index_add(0, made_at, rows.made)
 
     def layout(self, segments: list[Segment]) -> PackedLayout:
-        """Where these rows will be; there is room for them then."""
+        """Return where these rows will be; there is room for them then."""
         spans = [Span(segment.slot, segment.start, len(segment.rows)) for segment in segments]
         for span in spans:
             self.cache.reserve(span.slot, span.start, span.end)
         return PackedLayout(self.cache, spans, self._groups)
 
     def rotate(self, keys: Tensor, offset: int) -> Tensor:
-        """Keys [..., n, head size] in float32 as they would be `offset` positions later."""
+        """Return keys [..., n, head size] in float32 as they would be `offset` positions later."""
         position = torch.full((1, 1), offset, device=keys.device)
         cos, sin = self.backbone.rotary_emb(keys, position)
         first, second = keys.chunk(2, dim=-1)

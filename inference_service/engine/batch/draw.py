@@ -1,4 +1,4 @@
-"""What a session asks of its next decision; the kinds of session differ in nothing else."""
+"""The settings of a session's next decision; the kinds of session differ in nothing else."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ UNIFORMS = 2
 
 @dataclass(slots=True)
 class Draw:
-    """How the next token of one session is drawn, rule after rule."""
+    """The rules by which the next token of one session is drawn."""
 
     temperature: float
     top_k: int
@@ -73,7 +73,7 @@ class Draw:
         )
 
     def is_like(self, other: "Draw") -> bool:
-        """Whether both say the same of equal scores."""
+        """Return whether both say the same of equal scores."""
         return self is other or (
             self.forbidden is other.forbidden
             and self.allowed is other.allowed
@@ -98,7 +98,8 @@ def drawn_by(
     forbidden: Tensor | None = None,
     allowed: NDArray[np.int32] | None = None,
 ) -> Draw:
-    """As a session's `Sampling` says. Repetition is counted over `said`, and `ends` end an answer."""
+    """Return the draw of a session's `Sampling`. Repetition is counted over `said`, and `ends` end an
+    answer."""
     return Draw(
         sampling.temperature,
         sampling.top_k,
@@ -129,7 +130,7 @@ class TextSampler:
     """Its last decision, and by what: it is asked for twice."""
 
     def draw(self, settings: DuplexSettings, noise: Noise | None = None) -> Draw:
-        """The next decision; nothing has moved before `decided`.
+        """Return the draw of the next decision; no state changes before `decided`.
 
         `<|chunk_eos|>` is tested on the untouched distribution. Listening is made `listen_prob_scale` times
         as likely, and sure if it is among the best `listen_top_k`.
@@ -165,7 +166,7 @@ class TextSampler:
         )
 
     def decided(self, token: int, settings: DuplexSettings, noise: Noise | None = None) -> None:
-        """A token was drawn. `<|chunk_eos|>` leaves no trace in the history."""
+        """Take a drawn token. `<|chunk_eos|>` leaves no trace in the history."""
         (noise or self.noise).use(UNIFORMS)
         if token == self.special.chunk_eos or self._is_quirk(token, settings):
             return
@@ -175,5 +176,5 @@ class TextSampler:
         self.history = history[max(0, len(history) - window) :]
 
     def _is_quirk(self, token: int, settings: DuplexSettings) -> bool:
-        """Whether the reference forgets it: what is sure."""
+        """Return whether the reference forgets it: what is sure."""
         return self.reference_quirks and token == self.special.im_end and settings.listen_top_k is not None

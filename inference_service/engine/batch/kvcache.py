@@ -1,4 +1,4 @@
-"""Keys and values of all sessions: pages of rows, and which of them each slot has."""
+"""The paged KV cache: keys and values of all sessions in pages of rows, and the page table of each slot."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class _Table:
     _runs: list[Run] = field(default_factory=list)
 
     def append(self, page: int) -> None:
-        """The next page."""
+        """Append a page."""
         self.pages.append(page)
         row = page * PAGE
         if self._runs and sum(self._runs[-1]) == row:
@@ -35,13 +35,13 @@ class _Table:
             self._runs.append((row, PAGE))
 
     def replace(self, pages: list[int]) -> None:
-        """Others than before."""
+        """Replace all pages."""
         self.pages, self._runs = [], []
         for page in pages:
             self.append(page)
 
     def runs(self, start: int, end: int) -> list[Run]:
-        """Where entries `start` to `end` are."""
+        """Return where entries `start` to `end` are."""
         found, skip, left = list[Run](), start + self.offset, end - start
         for row, count in self._runs:
             taken = min(count - skip, left)
@@ -91,15 +91,15 @@ class KVCache:
         """The salt of the tenant that each slot was last assigned to."""
 
     def share(self, names: Iterable[bytes]) -> None:
-        """Lets sessions of every tenant find the pages of these names. Call it before the first session."""
+        """Let sessions of every tenant find the pages of these names. Call it before the first session."""
         self.shared.update(names)
 
     def assign(self, slot: int, owner: bytes) -> None:
-        """Makes the tenant of this salt the owner of what the slot takes and publishes from now on."""
+        """Make the tenant of this salt the owner of what the slot takes and publishes from now on."""
         self._owners[slot] = owner
 
     def forget(self, owner: bytes) -> None:
-        """Evicts every idle page of a tenant that does not come back."""
+        """Evict every idle page of a tenant that does not come back."""
         self._wipe(self.pool.forget(owner))
 
     @property
@@ -115,16 +115,17 @@ class KVCache:
     # ------------------------------------------------------------------------------------------- entries
 
     def runs(self, slot: int, start: int, end: int) -> list[Run]:
-        """Where entries `start` to `end` of a slot are."""
+        """Return where entries `start` to `end` of a slot are."""
         return self._tables[slot].runs(start, end)
 
     def pages(self, slot: int, end: int) -> tuple[list[int], int]:
-        """The pages with the first `end` entries of a slot, and rows of the first one before entry 0."""
+        """Return the pages with the first `end` entries of a slot, and rows of the first one before entry
+        0."""
         table = self._tables[slot]
         return table.pages[: -(-(table.offset + end) // PAGE)], table.offset
 
     def cut(self, slot: int, end: int) -> None:
-        """Wipes out what was written from entry `end` on: nothing of it may be read with what comes."""
+        """Wipe out what was written from entry `end` on: nothing of it may be read with what comes."""
         table = self._tables[slot]
         first, skip = divmod(end + table.offset, PAGE)
         for page in table.pages[first:]:
@@ -134,22 +135,22 @@ class KVCache:
             skip = 0
 
     def cells(self, slot: int, start: int, end: int) -> NDArray[np.int64]:
-        """Rows of the cache that entries `start` to `end` of a slot are."""
+        """Return rows of the cache that entries `start` to `end` of a slot are."""
         runs = self.runs(slot, start, end)
         return np.concatenate([np.arange(row, row + n, dtype=np.int64) for row, n in runs])
 
     def held(self, slot: int, start: int, end: int) -> tuple[Tensor, Tensor]:
-        """Copies of a slot's keys and values `start` to `end`, each [layers, kv heads, n, head size]."""
+        """Copy a slot's keys and values `start` to `end`, each [layers, kv heads, n, head size]."""
         runs = self.runs(slot, start, end) or [(0, 0)]
         keys, values = zip(*(self.rows(*run) for run in runs), strict=True)
         return torch.cat(keys, dim=2), torch.cat(values, dim=2)
 
     def rows(self, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Views of the keys and values of one run of rows, each [layers, kv heads, n, head size]."""
+        """Return views of the keys and values of one run of rows, each [layers, kv heads, n, head size]."""
         return self.keys.narrow(2, first, count), self.values.narrow(2, first, count)
 
     def reserve(self, slot: int, start: int, end: int) -> None:
-        """Entries `start` to `end` are about to be written. Raises `IndexError` beyond the capacity."""
+        """Reserve entries `start` to `end` for writing. Raises `IndexError` beyond the capacity."""
         if end > self.capacity:
             raise IndexError(f"a slot has {self.capacity} entries, not {end}")
         table = self._tables[slot]
@@ -159,7 +160,7 @@ class KVCache:
             table.append(self._take(slot, table.pages[-1] + 1 if table.pages else None))
 
     def write(self, slot: int, start: int, keys: Tensor, values: Tensor) -> None:
-        """Replaces entries from `start` on; keys and values are [layers, kv heads, n, head size]."""
+        """Replace entries from `start` on; keys and values are [layers, kv heads, n, head size]."""
         end, done = start + keys.shape[2], 0
         self.reserve(slot, start, end)
         for row, count in self.runs(slot, start, end):
@@ -168,7 +169,7 @@ class KVCache:
             done += count
 
     def drop(self, slot: int, count: int) -> None:
-        """Forgets the first `count` entries, so that the next one is entry 0; of -n, makes room for n before.
+        """Forget the first `count` entries, so that the next one is entry 0; of -n, makes room for n before.
 
         Whole pages are given back; nothing is moved but in an aligned cache.
         """
@@ -198,14 +199,14 @@ class KVCache:
             part.zero_()
 
     def clear(self, slot: int) -> None:
-        """Forgets everything a slot held; what is not known as a prefix is wiped out."""
+        """Forget everything a slot held; what is not known as a prefix is wiped out."""
         table, self._tables[slot] = self._tables[slot], _Table()
         self._release(reversed(table.pages))  # a prefix is of no use without its beginning
 
     # ------------------------------------------------------------------------------------------ prefixes
 
     def adopt(self, slot: int, page: int, name: bytes) -> bool:
-        """Makes the page known by that name the slot's last, of number `page`; False if there is none."""
+        """Make the page known by that name the slot's last, of number `page`; False if there is none."""
         table, found = self._tables[slot], self.pool.find(name)
         if found is None:
             return False
@@ -216,7 +217,7 @@ class KVCache:
         return True
 
     def publish(self, slot: int, first: int, names: list[bytes]) -> None:
-        """The slot's pages from number `first` on are full of finished rows: known by `names` if sound."""
+        """Publish the slot's full pages from number `first` on under `names`, if their numbers are finite."""
         numbers = self._tables[slot].pages[first : first + len(names)]
         if not numbers:
             return
@@ -246,7 +247,7 @@ class KVCache:
                 self._copy(slot, index)
 
     def _copy(self, slot: int, index: int) -> None:
-        """The slot gets a copy of its page, which others may see."""
+        """Give the slot its own copy of a page that others may see (copy-on-write)."""
         table = self._tables[slot]
         old = table.pages[index]
         kept = [part.clone() for part in self.rows(old * PAGE, PAGE)]
@@ -258,7 +259,7 @@ class KVCache:
         table.replace([*table.pages[:index], page, *table.pages[index + 1 :]])
 
     def _wipe(self, pages: list[int]) -> None:
-        """Nothing is left in pages that are free."""
+        """Zero free pages."""
         for begin, count in _stretches(sorted(pages)):
             for part in self.rows(begin * PAGE, count * PAGE):
                 part.zero_()

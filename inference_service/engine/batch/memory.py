@@ -1,4 +1,4 @@
-"""How much memory a device has left and a process holds, and how much keys and values take of it."""
+"""Free memory of a device, memory of a process, and the size of keys and values."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from transformers import PretrainedConfig
 
 
 def bytes_per_row(config: PretrainedConfig, dtype: torch.dtype) -> int:
-    """Keys and values of one row in all layers."""
+    """Return keys and values of one row in all layers."""
     head: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return 2 * int(config.num_hidden_layers) * int(config.num_key_value_heads) * head * dtype.itemsize
 
@@ -37,7 +37,8 @@ def _host_bytes(root: Path) -> int | None:
 
 
 def _group_bytes(root: Path) -> Iterator[int | None]:
-    """What is left in each control group of this process, its own and those above, of version 2 or 1."""
+    """Yield the free bytes of each control group of this process, its own and those above, of version 2 or
+    1."""
     try:
         entries = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The random numbers of a session, each told from the seed and its place alone: nobody shares a state."""
+"""Random numbers of a session, each computed from the seed and its place alone, without a shared state."""
 
 from dataclasses import dataclass
 
@@ -26,13 +26,13 @@ class Noise:
         self._key = _mixed(_mixed(self.seed & _64_BITS) + self.stream & _64_BITS)
 
     def ahead(self, count: int) -> list[float]:
-        """The next `count` numbers, which stay the next ones until they are used."""
+        """Return the next `count` numbers, which stay the next ones until they are used."""
         key = self._key
         places = range(self.drawn + 1, self.drawn + count + 1)
         return [(_mixed(key + place * _GAMMA & _64_BITS) >> 64 - _DIGITS) / 2**_DIGITS for place in places]
 
     def use(self, count: int) -> None:
-        """So many of them have been used."""
+        """Advance the position by `count` numbers."""
         self.drawn += count
 
 

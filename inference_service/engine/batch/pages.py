@@ -1,4 +1,4 @@
-"""Who has which page of a KV cache, and which pages hold a prefix that may be needed again.
+"""Owners of the pages of a KV cache, and pages that hold a prefix for later.
 
 Plain numbers and names: the rows of the pages are elsewhere.
 """
@@ -22,12 +22,12 @@ STALE_S = 600.0
 
 
 def slot_pages(capacity: int) -> int:
-    """Pages that hold so many rows wherever in the first of them they begin."""
+    """Return the pages that hold so many rows, wherever in the first page they begin."""
     return -(-(capacity + PAGE - 1) // PAGE)
 
 
 def slot_rows(capacity: int) -> int:
-    """Rows of these pages."""
+    """Return rows of these pages."""
     return slot_pages(capacity) * PAGE
 
 
@@ -74,11 +74,11 @@ class PagePool:
         return self._free.count(1)
 
     def is_private(self, page: int) -> bool:
-        """Whether its one context may write to it."""
+        """Return whether its one context may write to it."""
         return self._references[page] == 1 and page not in self._names
 
     def take(self, near: int, owner: bytes = b"") -> tuple[int, list[int]]:
-        """A page for one context of `owner`, `near` itself if it is free; and pages evicted for that.
+        """Return a page for one context of `owner`, `near` itself if it is free; and pages evicted for that.
 
         Raises `MemoryError` if all are in use.
         """
@@ -93,7 +93,7 @@ class PagePool:
         return page, evicted
 
     def find(self, name: bytes) -> int | None:
-        """The page known by that name, with one more reference; None if there is none."""
+        """Return the page known by that name, with one more reference; None if there is none."""
         page = self._known.get(name)
         if page is not None:
             self._references[page] += 1
@@ -101,14 +101,15 @@ class PagePool:
         return page
 
     def publish(self, page: int, name: bytes, owner: bytes = b"") -> None:
-        """The page may be found by that name from now on, unless another is or it has a name."""
+        """Publish a page under a name, unless another page has it or the page has one."""
         if name not in self._known and page not in self._names:
             self._known[name] = page
             self._names[page] = name
             self._owners[page] = owner
 
     def release(self, pages: Iterable[int]) -> list[int]:
-        """One reference less to each; those that are free now. Of idle ones the last is the newest."""
+        """Release one reference to each page; return those that are free now. Of idle ones the last is the
+        newest."""
         freed = []
         for page in pages:
             self._references[page] -= 1
@@ -133,14 +134,14 @@ class PagePool:
         return -1
 
     def forget(self, owner: bytes) -> list[int]:
-        """Evicts all idle pages of a tenant; returns them."""
+        """Evict all idle pages of a tenant; return them."""
         evicted = list(self._idle_of.get(owner, ()))
         for page in evicted:
             self._drop(page)
         return evicted
 
     def _evict(self, owner: bytes) -> list[int]:
-        """Makes idle pages free for `owner`; returns them."""
+        """Make idle pages free for `owner`; return them."""
         most = min(_MOST_EVICTED, max(1, len(self._idle) // _EVICTED))
         fresh_since = self._clock() - STALE_S
         evicted = [page for page, since in islice(self._idle.items(), most) if since <= fresh_since]
@@ -151,14 +152,14 @@ class PagePool:
         return evicted
 
     def _drop(self, page: int) -> None:
-        """An idle page is free, and known no longer."""
+        """Free an idle page and forget its name."""
         self._wake(page)
         del self._known[self._names.pop(page)]
         del self._owners[page]
         self._free[page] = 1
 
     def _wake(self, page: int) -> None:
-        """The page is idle no longer, if it was."""
+        """Take a page out of the idle ones."""
         if page not in self._idle:
             return
         del self._idle[page]

@@ -1,4 +1,4 @@
-"""What stands at the beginning of a context, told by its content, so that nobody computes it again."""
+"""The prefix cache: beginnings of contexts, found by their content, so that each is computed once."""
 
 import hashlib
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class Prefix:
         self._has_ended = False
 
     def find(self, rows: Rows) -> int:
-        """How many of `rows`, which come next, need not be fed: all of them but one at most."""
+        """Return how many of `rows`, which come next, need not be fed: all of them but one at most."""
         if self._has_ended or not rows.has_content:
             return 0
         waiting = Rows.join([self._rest, rows])
@@ -50,7 +50,7 @@ class Prefix:
         return skipped
 
     def fed(self, rows: Rows) -> None:
-        """Rows are in the slot, behind those before."""
+        """Append rows that are in the slot now."""
         if self._has_ended or not rows.has_content:
             self._has_ended = True
             return
@@ -60,7 +60,7 @@ class Prefix:
         self._rest = waiting[len(waiting) // PAGE * PAGE :]
 
     def publish(self) -> None:
-        """All full pages so far may be found by others."""
+        """Publish all full pages so far."""
         names = self._names[self._published :]
         self._cache.publish(self._slot, self._published, names)
         self._published = len(self._names)
@@ -71,7 +71,7 @@ class Prefix:
 
 
 def shared_names(rows: Rows) -> list[bytes]:
-    """Names of the full pages of a prompt that all tenants share, for `KVCache.share`."""
+    """Return names of the full pages of a prompt that all tenants share, for `KVCache.share`."""
     names: list[bytes] = []
     for page in _pages(rows):
         names.append(_name(names[-1] if names else b"", page))
@@ -83,6 +83,6 @@ def _name(before: bytes, page: bytes) -> bytes:
 
 
 def _pages(rows: Rows) -> Iterator[bytes]:
-    """What full pages of `rows` hold."""
+    """Yield the content of the full pages of `rows`."""
     for begin in range(0, len(rows) // PAGE * PAGE, PAGE):
         yield rows[begin : begin + PAGE].content

@@ -1,4 +1,4 @@
-"""Positions must mean the same to a session whoever is beside it in a packed batch.
+"""Rotary positions that are independent of the other sessions in a packed batch.
 
 Some kinds of rotary embedding (`dynamic`, `longrope`) take other frequencies once the longest sequence of a
 batch is long enough: one caller's long context would then change what the model says to everybody else.
@@ -28,7 +28,7 @@ Calls = list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
 def require_independent(
     backbone: PreTrainedModel, furthest: int, conditions: Mapping[str, Tensor] | None = None
 ) -> None:
-    """Raises `CheckpointError` if positions up to `furthest` change those of a session beside them.
+    """Raise `CheckpointError` if positions up to `furthest` change those of a session beside them.
 
     Two sequences are run in one batch, a short one and one that is as long as may be, to see what rotary
     embeddings the model makes; these are then asked for the short one's positions by themselves.
@@ -57,7 +57,7 @@ def require_independent(
 
 
 def _differs(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], begin: int, far: int) -> bool:
-    """Whether positions from `begin` on mean something else beside a `far` one."""
+    """Return whether positions from `begin` on mean something else beside a `far` one."""
 
     def at(*positions: int) -> Tensor:
         like, *others = given

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inference_service.engine.batch.candidates import OPEN, POISONED, Candidates, Wishes
+from inference_service.engine.batch.candidates import OPEN, POISONED, Candidates, SamplingOptions
 from inference_service.engine.batch.draw import COLDEST, Draw
 from inference_service.engine.device.transfer import Array, download, upload
 from inference_service.kernels.selection import usable
@@ -34,24 +34,24 @@ _NUMBERS, _COLUMNS = 6, 9
 
 
 def goes_by_rows(device: torch.device, vocabulary: int) -> bool:
-    """Whether `choose_by_rows` is the quicker one, however many rows there are."""
+    """Return whether `choose_by_rows` is the quicker one, however many rows there are."""
     return device.type == "cpu" and vocabulary <= LARGE
 
 
 def choose_together(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
-    """The next id of each session for float32 scores [n, vocabulary], which it changes.
+    """Return the next id of each session for float32 scores [n, vocabulary], which it changes.
 
     None where a score is not a number or nothing is allowed. No row depends on another one.
     """
-    sheet = Sheet(draws)
-    sheet.lie(*upload(scores.device, sheet.cells))
-    return choose_beside(scores, draws, sheet)[0]
+    table = DrawTable(draws)
+    table.lie(*upload(scores.device, table.cells))
+    return choose_beside(scores, draws, table)[0]
 
 
 def choose_beside(
-    scores: Tensor, draws: Sequence[Draw], sheet: "Sheet", *others: Tensor
+    scores: Tensor, draws: Sequence[Draw], table: "DrawTable", *others: Tensor
 ) -> tuple[list[int | None], list[Array]]:
-    """As `choose_together`; and `others`, of four bytes a number, come to the host in the same copy."""
+    """Choose as `choose_together` does, and copy `others`, of four bytes a number, to the host with it."""
     if all(draw.is_plain for draw in draws):
         if scores.device.type == "cpu":  # torch takes ten times as long for it
             return choose_by_rows(scores, draws), [it.numpy() for it in others]
@@ -60,18 +60,18 @@ def choose_beside(
         likeliest = Candidates(values_here, ids_here).first()
         return [None if token == POISONED else token for token in likeliest], told
     vocabulary = scores.shape[1]
-    wishes = Wishes.of(draws, vocabulary)
-    chances = _first_chances(scores, draws, sheet)
-    adjust(scores, draws, sheet)
-    if wishes.are_greedy:
+    options = SamplingOptions.of(draws, vocabulary)
+    chances = _first_chances(scores, draws, table)
+    adjust(scores, draws, table)
+    if options.are_greedy:
         values, ids = scores.max(1, keepdim=True)
     else:
         values, ids = scores.topk(min(WIDTHS[0], vocabulary), dim=1)
-    shares = _shares(scores, ids, wishes, sheet) if vocabulary > WIDTHS[0] else None
+    shares = _shares(scores, ids, options, table) if vocabulary > WIDTHS[0] else None
     there = [it for it in (chances, shares) if it is not None]
     ids_here, values_here, *told = download(ids.to(torch.int32), values, *there, *others)
     share = None if shares is None else told[len(there) - 1][:, 0].astype(np.float64)
-    chosen = Candidates(values_here, ids_here).draw(wishes, share)
+    chosen = Candidates(values_here, ids_here).draw(options, share)
     if chances is not None:
         for row, (draw, chance) in enumerate(zip(draws, told[0][:, 0].tolist(), strict=True)):
             if draw.first is not None and not chance <= draw.uniforms[0]:
@@ -81,14 +81,15 @@ def choose_beside(
         if rows:
             (at,) = upload(scores.device, np.array(rows))
             more = ranked(scores.index_select(0, at), min(width, vocabulary))
-            found = more.draw(wishes.rows(rows), None if share is None else share[rows])
+            found = more.draw(options.rows(rows), None if share is None else share[rows])
             for row, token in zip(rows, found, strict=True):
                 chosen[row] = token
     return [None if token == POISONED else token for token in chosen], told[len(there) :]
 
 
 def choose_by_rows(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
-    """As `choose_together`, one row after another, of scores on the host; in one call each if compiled."""
+    """Choose as `choose_together` does, one row after another, of scores on the host; in one call each if
+    compiled."""
     if not usable("draw"):
         return choose_in_numpy(scores, draws)
     choose = _compiled()
@@ -107,12 +108,12 @@ def _compiled() -> Callable[..., int | None]:
 
 
 def choose_in_numpy(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
-    """As `choose_by_rows`, and it draws the same, where nothing is compiled."""
+    """Choose as `choose_by_rows` does, with the same result, where nothing is compiled."""
     return [_chosen(row, draw) for row, draw in zip(scores.numpy(), draws, strict=True)]
 
 
 def _chosen(scores: Row, draw: Draw) -> int | None:
-    """The next id of one session for its scores [vocabulary], which it changes."""
+    """Return the next id of one session for its scores [vocabulary], which it changes."""
     if draw.first is not None:
         likeliest = scores.argmax()
         highest = scores[likeliest]
@@ -138,7 +139,7 @@ def _chosen(scores: Row, draw: Draw) -> int | None:
 
 
 def _first_chance(scores: Row, draw: Draw, first: int, likeliest: np.intp) -> float:
-    """The probability of what is tested first; no more than it can be where that settles the test."""
+    """Return the probability of what is tested first; no more than it can be where that settles the test."""
     if draw.is_greedy:
         return float(likeliest == first)
     most = exp(float(scores[first]) - float(scores[likeliest]))
@@ -149,7 +150,7 @@ def _first_chance(scores: Row, draw: Draw, first: int, likeliest: np.intp) -> fl
 
 
 def _adjust_row(scores: Row, draw: Draw) -> None:
-    """As `adjust`, on one row."""
+    """Adjust one row, as `adjust` does."""
     if draw.forbidden is not None:
         scores[draw.forbidden.numpy()] = -np.inf
     if draw.repetition_penalty != 1 and len(draw.recent):
@@ -170,7 +171,7 @@ def _adjust_row(scores: Row, draw: Draw) -> None:
 def _penalise_row(
     scores: Row, ids: Sequence[int] | NDArray[np.int32], penalty: float, *, divides: bool = False
 ) -> None:
-    """As `penalise`, on one row."""
+    """Penalise one row, as `penalise` does."""
     at, by = np.asarray(ids), np.float32(penalty)
     old = scores[at]
     less = old / by
@@ -180,7 +181,7 @@ def _penalise_row(
 
 
 def ranked(scores: Tensor, width: int) -> Candidates:
-    """So many of each row of scores [n, vocabulary]; what is no number is the likeliest."""
+    """Return the `width` likeliest ids of each row of scores [n, vocabulary]; NaN counts as the likeliest."""
     if width < scores.shape[1] or scores.device.type != "cpu":
         values, ids = scores.topk(width, dim=1)
         ids_here, values_here = download(ids.to(torch.int32), values)
@@ -192,7 +193,7 @@ def ranked(scores: Tensor, width: int) -> Candidates:
     return Candidates(np.take_along_axis(here, order, axis=1), order.astype(np.int32))
 
 
-class Sheet:
+class DrawTable:
     """The numbers and ids of all rows, each number [n, 1]; they can be read once they `lie` on the device."""
 
     def __init__(self, draws: Sequence[Draw]) -> None:
@@ -220,7 +221,7 @@ class Sheet:
         self._begin = begin - _NUMBERS
 
     def lie(self, cells: Tensor) -> None:
-        """There the cells are."""
+        """Set the cells."""
         self._numbers = cells[:, :_NUMBERS].view(torch.float32)
         self._ids = cells[:, _NUMBERS:].long()
 
@@ -244,13 +245,13 @@ class Sheet:
 
 
 def _fill(cells: NDArray[np.int32], ids: Sequence[int] | NDArray[np.int32]) -> None:
-    """Writes ids into a row; a repeated one fills what is left, as that changes nothing."""
+    """Write ids into a row; a repeated one fills what is left, as that changes nothing."""
     if len(ids):
         cells[: len(ids)], cells[len(ids) :] = ids, ids[0]
 
 
-def adjust(scores: Tensor, draws: Sequence[Draw], sheet: Sheet) -> None:
-    """All rules but temperature, top-k and top-p, on scores [n, vocabulary] in place."""
+def adjust(scores: Tensor, draws: Sequence[Draw], table: DrawTable) -> None:
+    """Apply all rules but temperature, top-k and top-p to scores [n, vocabulary] in place."""
     at = 0
     for _, group in groupby(draws, key=lambda draw: id(draw.forbidden)):
         rows = list(group)
@@ -258,23 +259,23 @@ def adjust(scores: Tensor, draws: Sequence[Draw], sheet: Sheet) -> None:
         if forbidden is not None and len(forbidden):
             scores[at : at + len(rows)].index_fill_(1, forbidden, -torch.inf)
         at += len(rows)
-    if sheet.recent.shape[1]:
-        divides = sheet.number(_DIVIDES) if any(draw.divides for draw in draws) else None
-        penalise(scores, sheet.recent, sheet.number(_REPETITION), divides)
-    if sheet.ends.shape[1]:
-        penalise(scores, sheet.ends, sheet.number(_LENGTH))
+    if table.recent.shape[1]:
+        divides = table.number(_DIVIDES) if any(draw.divides for draw in draws) else None
+        penalise(scores, table.recent, table.number(_REPETITION), divides)
+    if table.ends.shape[1]:
+        penalise(scores, table.ends, table.number(_LENGTH))
     if any(draw.bias or draw.scale != 1 for draw in draws):
-        favoured = sheet.id(_FAVOURED)
-        moved = scores.gather(1, favoured) * sheet.number(_SCALE) + sheet.number(_BIAS)
+        favoured = table.id(_FAVOURED)
+        moved = scores.gather(1, favoured) * table.number(_SCALE) + table.number(_BIAS)
         scores.scatter_(1, favoured, moved)
     if any(draw.sure_within for draw in draws):
-        _make_sure(scores, sheet)
+        _make_sure(scores, table)
     if any(draw.allowed is not None for draw in draws):
         _keep_allowed(scores, draws)
 
 
 def penalise(scores: Tensor, ids: Tensor, penalty: Tensor, divides: Tensor | None = None) -> None:
-    """Makes ids [n, k] less likely in place, in scores [n, vocabulary]: an id that is there twice, once.
+    """Make ids [n, k] less likely in place, in scores [n, vocabulary]: an id that is there twice, once.
 
     Positive scores are divided by `penalty` [n, 1 or k], the others multiplied, but for rows that `divides`.
     """
@@ -283,10 +284,10 @@ def penalise(scores: Tensor, ids: Tensor, penalty: Tensor, divides: Tensor | Non
     scores.scatter_(1, ids, torch.where(is_divided, old / penalty, old * penalty))
 
 
-def _make_sure(scores: Tensor, sheet: Sheet) -> None:
-    favoured = sheet.id(_FAVOURED)
+def _make_sure(scores: Tensor, table: DrawTable) -> None:
+    favoured = table.id(_FAVOURED)
     own = scores.gather(1, favoured)
-    is_sure = (scores > own).sum(1, keepdim=True) < sheet.id(_WITHIN)
+    is_sure = (scores > own).sum(1, keepdim=True) < table.id(_WITHIN)
     scores.scatter_(1, favoured, torch.where(is_sure, scores.amax(1, keepdim=True) + _SURE, own))
 
 
@@ -299,9 +300,9 @@ def _keep_allowed(scores: Tensor, draws: Sequence[Draw]) -> None:
     scores.index_copy_(0, at, scores.index_select(0, at).masked_fill_(is_allowed == 0, -torch.inf))
 
 
-def _first_chances(scores: Tensor, draws: Sequence[Draw], sheet: Sheet) -> Tensor | None:
-    """The probability [n, 1] of what is tested first; 1 or 0 of a row that takes the likeliest."""
-    first, greedy = sheet.id(_FIRST), [draw.is_greedy for draw in draws if draw.first is not None]
+def _first_chances(scores: Tensor, draws: Sequence[Draw], table: DrawTable) -> Tensor | None:
+    """Return the probability [n, 1] of what is tested first; 1 or 0 of a row that takes the likeliest."""
+    first, greedy = table.id(_FIRST), [draw.is_greedy for draw in draws if draw.first is not None]
 
     def chance(rows: slice) -> Tensor:
         if not any(greedy):
@@ -311,22 +312,22 @@ def _first_chances(scores: Tensor, draws: Sequence[Draw], sheet: Sheet) -> Tenso
         if all(greedy):
             return is_best
         drawn = scores[rows].softmax(1).gather(1, first[rows])
-        return torch.where(sheet.number(_TEMPERATURE)[rows] < COLDEST, is_best, drawn)
+        return torch.where(table.number(_TEMPERATURE)[rows] < COLDEST, is_best, drawn)
 
     return _in_parts(scores, [draw.first is not None for draw in draws], chance)
 
 
-def _shares(scores: Tensor, ids: Tensor, wishes: Wishes, sheet: Sheet) -> Tensor | None:
-    """The probability [n, 1] of the likeliest id among all, in rows that keep all."""
+def _shares(scores: Tensor, ids: Tensor, options: SamplingOptions, table: DrawTable) -> Tensor | None:
+    """Return the probability [n, 1] of the likeliest id among all, in rows that keep all."""
 
     def share(rows: slice) -> Tensor:
-        return (scores[rows] / sheet.number(_TEMPERATURE)[rows]).softmax(1).gather(1, ids[rows, :1])
+        return (scores[rows] / table.number(_TEMPERATURE)[rows]).softmax(1).gather(1, ids[rows, :1])
 
-    return _in_parts(scores, wishes.keeps_all.tolist(), share)
+    return _in_parts(scores, options.keeps_all.tolist(), share)
 
 
 def _in_parts(scores: Tensor, needed: list[bool], compute: Callable[[slice], Tensor]) -> Tensor | None:
-    """What is computed [n, 1] from the first to the last row that needs it, a few rows at a time."""
+    """Return what is computed [n, 1] from the first to the last row that needs it, a few rows at a time."""
     if True not in needed:
         return None
     begin, end, step = needed.index(True), len(needed) - needed[::-1].index(True), _AT_ONCE // scores.shape[1]

@@ -1,4 +1,5 @@
-"""Who takes part in the next tick. Plain numbers in, plain numbers out."""
+"""The scheduler of a tick: earliest deadline first, chunked prefill, fair shares. Plain numbers in, plain
+numbers out."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ _TIME = 8
 
 
 def is_urgent(due: float | None, now: float) -> bool:
-    """Whether work that is due then is real-time work now. Monotonic seconds; None has no deadline."""
+    """Return whether work that is due then is real-time work now. Monotonic seconds; None has no deadline."""
     return due is not None and due - now <= UNIT_S
 
 
@@ -33,14 +34,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Grant:
-    """How many of a session's tokens the next forward takes; fewer than asked splits a long prompt."""
+    """The number of a session's tokens in the next forward; fewer than asked splits a long prompt."""
 
     session: int
     tokens: int
 
 
 class Share:
-    """What work without a deadline may take of a tick.
+    """The share of a tick for work without a deadline.
 
     While no unit waits it may take `most` rows. While one does, it gets portions of a quarter of them, and no
     portion before the last one has been made up for: an eighth of the time is its own, whatever a row of this
@@ -53,13 +54,13 @@ class Share:
         self._debt = 0.0
 
     def rows(self, *, units_wait: bool) -> int:
-        """Rows of the next tick for such work; 0 if it has to wait."""
+        """Return rows of the next tick for such work; 0 if it has to wait."""
         if not units_wait:
             return self._most
         return 0 if self._debt > 0 else self._portion
 
     def spend(self, units: float, others: float, *, units_waited: bool) -> None:
-        """A tick took so many seconds for units and so many for work without a deadline."""
+        """Account for a tick's seconds of units and of work without a deadline."""
         if units_waited:
             self._debt = max(0.0, self._debt + others - units / (_TIME - 1))
         else:
@@ -67,7 +68,7 @@ class Share:
 
 
 def schedule(requests: Sequence[Request], budget: int, share: int) -> list[Grant]:
-    """Fills a tick of at most `budget` tokens, of which work that can wait gets at most `share`.
+    """Fill a tick of at most `budget` tokens, of which work that can wait gets at most `share`.
 
     That share is kept for it. Among units, those that decode go first, then those with the least slack;
     among the rest, those that decode, for half of it if prompts wait too, then the oldest. A unit gets at
@@ -97,7 +98,7 @@ def _tokens(requests: Iterable[Request]) -> int:
 
 
 def _fill(requests: Sequence[Request], rows: int) -> list[Grant]:
-    """Grants in this order until `rows` are spent."""
+    """Grant in this order until `rows` are spent."""
     grants: list[Grant] = []
     for request in requests:
         if rows <= 0:

@@ -30,7 +30,7 @@ _POISONED, _NONE = -1, -1
 
 @dataclass
 class SpeechState:
-    """What the speech head remembers of one session's open turn."""
+    """The speech head's state of one session's open turn."""
 
     slot: int
     noise: Noise
@@ -39,7 +39,7 @@ class SpeechState:
     """The last code of the unit before, which the next forward carries."""
 
     def end_turn(self) -> None:
-        """The next turn starts on a clean context."""
+        """End the turn: the next one starts on a clean context."""
         self.length = 0
         self.unfed.clear()
 
@@ -75,7 +75,7 @@ class SpeechJob:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step gave for one job."""
+    """The result of a step for one job."""
 
     rows: int
     """Fed to it for its first code; one for each of the others."""
@@ -106,12 +106,12 @@ class Speaker:
         self._loops: dict[tuple[int, int], CodeLoop] = {}
 
     def step(self, jobs: list[SpeechJob]) -> None:
-        """The next codes of each job; finished jobs are marked."""
+        """Compute the next codes of each job; mark finished jobs."""
         for job, step in zip(jobs, self.forward(jobs), strict=True):
             self.take(job, step)
 
     def forward(self, jobs: list[SpeechJob]) -> list[Step]:
-        """The next step of each job; nothing has moved before `take`."""
+        """Compute the next step of each job; no state changes before `take`."""
         segments = [self._rows(job) for job in jobs]
         rows = [len(segment.rows) for segment in segments]
         count = min(self.at_once, max(self.per_unit - len(job.codes) for job in jobs))
@@ -128,7 +128,7 @@ class Speaker:
         return [Step(fed, codes) for fed, codes in zip(rows, draws.said(), strict=True)]
 
     def _follows(self, count: int, jobs: int) -> bool:
-        """Whether all further codes of a step are made in one region."""
+        """Return whether all further codes of a step are made in one region."""
         return self.decoder.way is not None and count == self.at_once > 1 and jobs <= SIZES[-1]
 
     def _follow(self, segments: list[Segment], codes: Tensor, draws: "CodeDraws", count: int) -> None:
@@ -153,7 +153,7 @@ class Speaker:
             self._loop(size, self.at_once - 1).run()
 
     def take(self, job: SpeechJob, step: Step) -> None:
-        """The job goes on by this step."""
+        """Advance the job by this step."""
         job.state.unfed.clear()
         rows = step.rows
         for code in step.codes:
@@ -185,7 +185,7 @@ class Speaker:
             job.finished = True
 
     def _recorded_rows(self, job: SpeechJob) -> Segment:
-        """The rows of a whole unit; the last code of a full one is fed with the next unit."""
+        """Return the rows of a whole unit; the last code of a full one is fed with the next unit."""
         assert job.recorded is not None
         first, codes = self._rows(job), list(job.recorded[: self.per_unit - 1])
         rows = Rows.join([first.rows, Rows.of(self.head.embed_codes(self._ids(codes)))])
@@ -212,7 +212,7 @@ class Speaker:
 
 
 def _after(segment: Segment, embeds: Tensor) -> Segment:
-    """The row [1, hidden] behind a segment's."""
+    """Return the row [1, hidden] behind a segment's."""
     rows = len(segment.rows)
     return Segment(segment.slot, segment.start + rows, segment.position + rows, Rows.of(embeds))
 
@@ -256,7 +256,8 @@ class CodeDraws:
         self._chosen: list[Tensor] = []
 
     def say(self, scores: Tensor) -> Tensor:
-        """The next code [n] of each for float32 scores [n, codes + 1], which it changes; any if poisoned."""
+        """Return the next code [n] of each for float32 scores [n, codes + 1], which it changes; any if
+        poisoned."""
         at, window = self._drawn + len(self._chosen), self._config.repetition_window
         is_sound = scores.isfinite().all(1)
         penalise_repeats(scores, self.codes_said[:, at : at + window], self._config.repetition_penalty)
@@ -270,14 +271,15 @@ class CodeDraws:
         return codes
 
     def weigh(self, scores: Tensor) -> Tensor:
-        """What the probabilities [n, codes + 1] are in proportion to; equal scores are all kept, or none."""
+        """Return what the probabilities [n, codes + 1] are in proportion to; equal scores are all kept, or
+        none."""
         best = scores.topk(min(self._config.top_k, scores.shape[1]), dim=1).values
         least = torch.where(self._greedy > 0, best[:, :1], best[:, -1:])
         weights: Tensor = ((scores - best[:, :1]) / self._temperature).exp()
         return weights.masked_fill_(scores < least, 0.0)
 
     def add(self, codes: Tensor) -> None:
-        """Codes [jobs, n] that were drawn elsewhere behind its own."""
+        """Append codes [jobs, n] that were drawn elsewhere."""
         self._chosen += codes.unbind(1)
 
     @property
@@ -286,7 +288,7 @@ class CodeDraws:
         return torch.stack(self._chosen, dim=1)
 
     def said(self) -> list[list[int]]:
-        """All codes of the step."""
+        """Return all codes of the step."""
         (codes,) = download(self.chosen.to(torch.int32))
         said: list[list[int]] = codes.tolist()
         return said
@@ -307,7 +309,7 @@ class CodeLoop:
         self._graph: Graph[Tensor] = Graph(device, self._compute, decoder.pool)
 
     def __call__(self, codes: Tensor, draws: CodeDraws, places: list[Tensor]) -> Tensor:
-        """Codes [size, count] behind `codes` [jobs], of which `draws` has drawn the first.
+        """Return codes [size, count] behind `codes` [jobs], of which `draws` has drawn the first.
 
         `places` are those of `PackedDecoder.rows_ahead`.
         """
@@ -317,7 +319,7 @@ class CodeLoop:
         return self.run()
 
     def run(self) -> Tensor:
-        """As a call, of what was copied before."""
+        """Run as a call does, on what was copied before."""
         return self._graph()
 
     def _compute(self) -> Tensor:
@@ -333,7 +335,7 @@ class CodeLoop:
 
 
 def penalise_repeats(scores: Tensor, recent: Tensor, penalty: float) -> None:
-    """Makes codes said lately less likely in place, once for each time.
+    """Make codes said lately less likely in place, once for each time.
 
     `scores` are [n, codes], `recent` int64 [n, window], negative where nothing was said.
     """

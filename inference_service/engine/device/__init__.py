@@ -1,1 +1,1 @@
-"""What goes to the model's device and comes back: few copies, however many sessions there are."""
+"""Transfers to and from the model's device: few copies, however many sessions there are."""

@@ -22,7 +22,7 @@ class Cache(Protocol):
 
 
 class Layout(Protocol):
-    """Where the rows of a forward are in a cache, and what they see."""
+    """Places of a forward's rows in a cache, and what they attend to."""
 
     rows: Tensor
 
@@ -33,11 +33,11 @@ class Layout(Protocol):
 
 
 class CommonLayers:
-    """What a backbone of common layers computes, the same as its own modules do."""
+    """The computation of a backbone of common layers, equal to its own modules."""
 
     @staticmethod
     def fit(backbone: PreTrainedModel) -> bool:
-        """Whether it has common layers alone, and their linear layers are as they were loaded."""
+        """Return whether it has common layers alone, and their linear layers are as they were loaded."""
         layers = list(getattr(backbone, "layers", ()))
         return (
             bool(layers)
@@ -109,7 +109,7 @@ def _turn(
     query_norm: Tensor | None,
     key_norm: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries [n, heads, head size], keys and values [kv heads, n, head size] of rows [n, hidden]."""
+    """Return queries [n, heads, head size], keys and values [kv heads, n, head size] of rows [n, hidden]."""
     normed = _normed(rows, norm, epsilon)
     queries, keys, values = (
         F.linear(normed, weight, bias).unflatten(1, (-1, head))
@@ -135,7 +135,7 @@ def _think(
     down: Tensor,
     down_bias: Tensor | None,
 ) -> Tensor:
-    """Rows [n, hidden] after what was seen [n, heads, head size] and the gated network."""
+    """Return rows [n, hidden] after what was seen [n, heads, head size] and the gated network."""
     rows = rows + F.linear(seen.flatten(1), out, out_bias)
     normed = _normed(rows, norm, epsilon)
     gated = F.silu(F.linear(normed, gate, gate_bias)) * F.linear(normed, up, up_bias)

@@ -1,4 +1,4 @@
-"""Whether regions of a model are compiled, and how: the choice holds for the whole process."""
+"""Compilation of regions of a model: the choice holds for the whole process."""
 
 from collections.abc import Callable
 from typing import TypeVar, cast

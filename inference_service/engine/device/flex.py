@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiles:
-    """What the queries of a forward see."""
+    """The keys that the queries of a forward see."""
 
     table: Tensor
     """Pages of each context in order, int32 [contexts, width]; behind them one that is nobody's."""
@@ -65,7 +65,7 @@ class Tiles:
 
     @classmethod
     def alone(cls, table: Tensor, begins: Tensor, ends: Tensor, groups: int, pages: int) -> "Tiles":
-        """One row of each context, which is its last entry: made on the device.
+        """Return tiles of one row of each context, which is its last entry: made on the device.
 
         `begins` and `ends` [contexts] count from the beginning of the first page; `groups` heads share a key.
         """
@@ -89,14 +89,14 @@ class Tiles:
 
 
 def tiles_of_row(groups: int) -> int:
-    """Tiles that a row takes by itself where so many heads share a key."""
+    """Return the tiles that a row takes by itself where so many heads share a key."""
     return -(-groups // TILE)
 
 
 def tiled(
     parts: Sequence[Part], rows: int, contexts: int, width: int, groups: int, nobody: int
 ) -> list[Array]:
-    """Arrays for `Tiles.of`, always of the same shapes for so many rows and contexts of so many pages.
+    """Return arrays for `Tiles.of`, always of the same shapes for so many rows and contexts of so many pages.
 
     There may be fewer rows than `rows`, and fewer contexts. `nobody` is a page of no context.
     """
@@ -127,7 +127,8 @@ def tiled(
 def attend(
     queries: Tensor, keys: Tensor, values: Tensor, tiles: Tiles, scale: float | None, window: int | None
 ) -> Tensor:
-    """Queries [rows, heads, head size] over keys and values [kv heads, cache rows, head size] of a layer.
+    """Attend with queries [rows, heads, head size] to keys and values [kv heads, cache rows, head size] of a
+    layer.
 
     A row sees at most `window` entries, its own included. Returns [rows, heads, head size].
     """
@@ -142,7 +143,7 @@ def attend(
 def over_contexts(
     queries: Tensor, keys: Tensor, values: Tensor, contexts: Contexts, scale: float | None, window: int | None
 ) -> Tensor:
-    """One row each of many contexts, see `paged.Attend`."""
+    """Attend with one row each of many contexts, see `paged.Attend`."""
     begins = torch.zeros_like(contexts.ends) if contexts.begins is None else contexts.begins
     groups, pages = queries.shape[1] // keys.shape[0], keys.shape[1] // PAGE
     tiles = Tiles.alone(contexts.table, begins, contexts.ends, groups, pages)
@@ -150,7 +151,7 @@ def over_contexts(
 
 
 def mask(tiles: Tiles, firsts: Tensor, rows: int) -> BlockMask:
-    """Which of `rows` rows of the cache each query sees."""
+    """Return which of `rows` rows of the cache each query sees."""
     return _mask(tiles.table, tiles.owners, tiles.counts, firsts, tiles.lasts, tiles.numbers, rows)
 
 

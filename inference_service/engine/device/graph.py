@@ -18,13 +18,13 @@ _ALIGNED = 256
 
 
 def size_for(count: int, sizes: Sequence[int] = SIZES) -> int | None:
-    """The smallest of the sizes that holds so many; None if none does."""
+    """Return the smallest of the sizes that holds so many; None if none does."""
     at = bisect_left(sizes, count)
     return sizes[at] if at < len(sizes) else None
 
 
 class Graph(Generic[Made]):
-    """What `compute` makes of buffers that stay where they are.
+    """A captured computation on buffers that stay where they are.
 
     On a CUDA device the first call runs it and records its kernels, every other one launches all of them at
     once: without waiting for Python, which takes longer for a small step than the device. There it must wait
@@ -33,7 +33,7 @@ class Graph(Generic[Made]):
     """
 
     def __init__(self, device: torch.device, compute: Callable[[], Made], pool: Any = None) -> None:
-        """Graphs of one `pool` share their memory, so that only one of them may run at a time."""
+        """Share the memory of all graphs of one `pool`, so that only one of them may run at a time."""
         self._device = device
         self._compute: Callable[[], Made] = compute
         self._pool = pool
@@ -41,7 +41,7 @@ class Graph(Generic[Made]):
         self._made: Made
 
     def __call__(self) -> Made:
-        """The result, which is the caller's own."""
+        """Return the result, which is the caller's own."""
         if self._device.type != "cuda":
             return self._compute()
         if self._graph is None:
@@ -111,11 +111,11 @@ class Region:
         self(name, *given)
 
     def knows(self, name: Hashable, given: Sequence[Tensor]) -> bool:
-        """Whether it is captured for tensors like these."""
+        """Return whether it is captured for tensors like these."""
         return _key(name, given) in self._known
 
     def __call__(self, name: Hashable, *given: Tensor) -> tuple[Tensor, ...]:
-        """What it makes of these tensors, which is the caller's own."""
+        """Return what it makes of these tensors, which is the caller's own."""
         known = self._known.get(_key(name, given)) if self._known else None
         if known is None:
             return self._compute(name, *given)

@@ -23,7 +23,7 @@ _TOLERANCE = 0.02
 
 @dataclass(frozen=True)
 class Contexts:
-    """Where the contexts of n rows lie, each of which sees its own from the first entry to the last."""
+    """The contexts of n rows, each of which sees its own from the first entry to the last."""
 
     table: Tensor
     """Their pages in order, int32 [n, pages]; behind the last one of a context may be any."""
@@ -41,7 +41,7 @@ of scores, and how many entries a row sees at most, its own included: [n, heads,
 def gathered(
     queries: Tensor, keys: Tensor, values: Tensor, contexts: Contexts, scale: float | None, window: int | None
 ) -> Tensor:
-    """Copies all contexts side by side, and attends to them padded."""
+    """Copy all contexts side by side, and attends to them padded."""
     (n, heads, head), kv = queries.shape, keys.shape[0]
     within = torch.arange(PAGE, device=keys.device)
     cells = (contexts.table[:, :, None] * PAGE + within).flatten()
@@ -88,7 +88,8 @@ def varlen(
 
 
 def has_block_tables() -> bool:
-    """Whether this torch's variable-length attention knows pages: since 2.12, and with kernels that do."""
+    """Return whether this torch's variable-length attention knows pages: since 2.12, and with kernels that
+    do."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -100,7 +101,7 @@ def has_block_tables() -> bool:
 
 @dataclass(frozen=True)
 class Way:
-    """How rows attend to pages on a device, and why in no faster way."""
+    """The implementation with which rows attend to pages on a device, and why none is faster."""
 
     name: str
     why: str
@@ -117,12 +118,12 @@ class Way:
         scale: float | None,
         window: int | None,
     ) -> Tensor:
-        """As `Attend`."""
+        """Attend as `Attend` does."""
         return self._attend(queries, keys, values, contexts, scale, window)
 
 
 def way_on(device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int) -> Way:
-    """The fastest way that computes what `gathered` does there.
+    """Return the fastest way that computes what `gathered` does there.
 
     `flex`, where regions are compiled, as it takes rows of prompts too.
     """
@@ -163,7 +164,7 @@ def _activate_flash_attention_3() -> bool:
 
 
 def _why_not(attend: Attend, device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int) -> str:
-    """Tries it on two small contexts; empty if it computes what `gathered` does."""
+    """Try it on two small contexts; empty if it computes what `gathered` does."""
     queries = torch.randn(2, heads, head, device=device, dtype=dtype)
     keys, values = torch.randn(2, kv, 4 * PAGE, head, device=device, dtype=dtype)
     table = torch.tensor([[2, 0], [1, 3]], dtype=torch.int32, device=device)

@@ -38,12 +38,13 @@ class Rows:
 
     @classmethod
     def of_ids(cls, ids: Sequence[int]) -> "Rows":
-        """Embeddings of ids."""
+        """Return embeddings of ids."""
         return cls(np.array(ids, np.int64), np.zeros(len(ids), np.bool_), None, None)
 
     @classmethod
     def of(cls, made: Tensor, name: bytes = b"") -> "Rows":
-        """Embeddings [n, hidden] of media; `name` is the SHA-256 of what they were made of, if known."""
+        """Return rows of media embeddings [n, hidden]; `name` is the SHA-256 of what they were made of, if
+        known."""
         count = made.shape[0]
         names = None
         if name:
@@ -53,7 +54,7 @@ class Rows:
 
     @classmethod
     def join(cls, parts: Sequence["Rows"]) -> "Rows":
-        """One after another."""
+        """Concatenate rows."""
         if len(parts) == 1:
             return parts[0]
         made = [part.made for part in parts if part.made is not None]
@@ -103,5 +104,5 @@ class Rows:
 
 @lru_cache(maxsize=256)
 def _of_media(count: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The ids of so many rows that have none, and that they are made; nobody writes there."""
+    """Return the ids of so many rows that have none, and that they are made; nobody writes there."""
     return np.full(count, _NONE, np.int64), np.ones(count, np.bool_)

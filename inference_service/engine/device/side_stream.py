@@ -24,7 +24,7 @@ class Arrival:
         return self._event is None or self._event.query()
 
     def take(self) -> Tensor:
-        """The tensor, on the CPU; whoever asks waits for it."""
+        """Return the tensor on the CPU; blocks until it is there."""
         if self._event is not None:
             self._event.synchronize()
         return self._tensor
@@ -41,7 +41,8 @@ class SideStream:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def call(self, compute: Callable[[], T]) -> T:
-        """What `compute` makes, for further calls alone; it sees all that was asked of the device before."""
+        """Return what `compute` makes, for further calls alone; it sees all that was asked of the device
+        before."""
         if self._stream is None:
             return compute()
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
@@ -49,7 +50,7 @@ class SideStream:
             return compute()
 
     def send(self, compute: Callable[[], list[Tensor]]) -> list[Arrival]:
-        """What `compute` makes, on its way to the host."""
+        """Return what `compute` makes, on its way to the host."""
         return self.call(lambda: self._sent(compute()))
 
     def _sent(self, tensors: list[Tensor]) -> list[Arrival]:

@@ -40,18 +40,19 @@ def download(*tensors: Tensor) -> list[Array]:
 
 
 def packed(tensors: Sequence[Tensor]) -> Tensor:
-    """All numbers behind one another, int32."""
+    """Return all numbers behind one another, int32."""
     return torch.cat([tensor.reshape(-1).view(torch.int32) for tensor in tensors])
 
 
 def unpacked(cells: Tensor, like: Sequence[Tensor]) -> list[Array]:
-    """Numbers that lie behind one another in the host's memory, as arrays of these shapes and dtypes."""
+    """Return numbers that lie behind one another in the host's memory, as arrays of these shapes and
+    dtypes."""
     parts = cells.split([it.numel() for it in like])
     return [part.view(it.dtype).numpy().reshape(it.shape) for part, it in zip(parts, like, strict=True)]
 
 
 def _places(arrays: Sequence[Array]) -> tuple[list[int], int]:
-    """Where each array begins, and how long all of them are."""
+    """Return where each array begins, and how long all of them are."""
     ends = np.cumsum([-(-array.nbytes // _ALIGNED) * _ALIGNED for array in arrays]).tolist()
     return [0, *ends[:-1]], ends[-1]
 

@@ -1,4 +1,4 @@
-"""What comes of the tokens of a chat's answer: text that is shown and said, thoughts, and calls to tools."""
+"""Decoding of a chat answer's tokens: text that is shown and spoken, thoughts, and calls of tools."""
 
 from collections.abc import Iterator, Sequence
 
@@ -62,14 +62,14 @@ class Answer:
         return self.reader.calls if self.reader is not None else 0
 
     def is_said(self, place: int) -> bool:
-        """Whether a released token is to be said aloud: it is text, but for white space at its end."""
+        """Return whether a released token is to be said aloud: it is text, but for white space at its end."""
         return place in self._ending or self._is_text(place)
 
     def _is_text(self, place: int) -> bool:
         return place not in self._unsaid and self._template.is_text(self.tokens[place])
 
     def add(self, token: int) -> Iterator[Piece]:
-        """One more token; whatever is whole now goes out."""
+        """Append a token; yield the text that is whole now."""
         mark = self._marks.get(token)
         whole = self._text.add(token) if mark is None else self._text.flush().rstrip(_CUT) + mark
         self.tokens.append(token)
@@ -80,7 +80,7 @@ class Answer:
             yield from self._sort(self.reader.push(whole))
 
     def end(self, *, is_cut: bool) -> Iterator[Piece]:
-        """No more comes; a character that is not whole is left out. `is_cut`: the model had more to write."""
+        """End the answer without a character that is not whole. `is_cut`: the model had more to write."""
         rest = self._text.flush().rstrip(_CUT)
         if self.reader is not None:
             yield from self._sort([*self.reader.push(rest), *self.reader.end(is_cut=is_cut)])
@@ -114,7 +114,7 @@ class Answer:
             yield Piece(self._unit, text, tuple(self.tokens[i] for i in places if self._is_text(i)))
 
     def _pass_over(self, length: int) -> None:
-        """So many characters are no text, nor is any token that holds one of them."""
+        """Skip so many characters, and any token that holds one of them."""
         if length and self._ends_in_space():
             self._ending.add(self.released)
         self._shown += length
@@ -126,7 +126,7 @@ class Answer:
             self._unsaid.add(self.released)
 
     def _ends_in_space(self) -> bool:
-        """Whether a token has been shown in part, and has nothing but white space left."""
+        """Return whether a token has been shown in part, and has nothing but white space left."""
         place = self.released
         begin = self._lengths[place - 1] if place else 0
         if place in self._unsaid or not begin < self._shown:

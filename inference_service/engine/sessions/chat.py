@@ -50,7 +50,7 @@ class ChatRun(Run[Prompt]):
     """Whether the answer ends with its first call."""
 
     def constrain(self, mask: Mask) -> None:
-        """What may come next is known."""
+        """Take the mask of what may come next."""
         self.mask = mask
 
 
@@ -68,7 +68,7 @@ class ChatSession(Session[Prompt]):
     running: ChatRun | None = None
 
     def ready(self) -> None:
-        """The session can take its first unit: there is no prompt to feed before."""
+        """Take units: there is no prompt to feed before."""
         self.stage = Stage.IDLE
         self.events.append(Ready(0))
 
@@ -79,7 +79,7 @@ class ChatSession(Session[Prompt]):
         return self.running
 
     def refuse_unit(self) -> bool:
-        """Whether the next unit cannot be used; one that can begins on an empty context."""
+        """Return whether the next unit cannot be used; one that can begins on an empty context."""
         if self.stage is Stage.PREFILL:
             return False
         assert self.queue.first is not None
@@ -120,11 +120,11 @@ class ChatSession(Session[Prompt]):
         return sum(clip_rows(passage) for passage in self._upcoming)
 
     def next_portion(self) -> list[Passage]:
-        """What is to be embedded next of the prompt."""
+        """Return what is to be embedded next of the prompt."""
         return self._upcoming
 
     def read(self, rows: Rows) -> None:
-        """The rows of that portion are to be fed."""
+        """Queue the rows of a portion."""
         self.run.portions_heard += 1
         self.to_feed = self.context.begin(rows)
         self.run.cached = self.context.found
@@ -140,7 +140,7 @@ class ChatSession(Session[Prompt]):
             self._heard()
 
     def go_on(self) -> None:
-        """The token decided last is in the context."""
+        """Go on after the last decided token is in the context."""
 
     def _heard(self) -> None:
         self.events.append(self.run.prefilled(self.context.tokens))
@@ -243,7 +243,7 @@ class ChatSession(Session[Prompt]):
         return token
 
     def _complete(self, finish: Finish, token: int | None = None) -> int | None:
-        """No more is said. `token` was decided last and is not fed; returns it if it must be."""
+        """Complete the answer. `token` was decided last and is not fed; returns it if it must be."""
         run = self.run
         run.finish = finish
         self.events += run.answer.end(is_cut=finish is not Finish.EOS)
@@ -259,12 +259,12 @@ class ChatSession(Session[Prompt]):
         self._fail(Failure("INFERENCE_FAILED", problem, retryable=True))
 
     def _fail(self, failure: Failure) -> None:
-        """The turn fails for what the model wrote, or was to write; the session is sound."""
+        """Fail the turn for what the model wrote, or was to write; the session is sound."""
         self.run.finish, self.run.failure = None, failure
         self.finish(End.FAILED)
 
     def close(self, token: int | None) -> int | None:
-        """The text of the answer is out; see `_complete`."""
+        """End the text of the answer; see `_complete`."""
         self.finish(End.TURN)
         return None
 
@@ -281,13 +281,13 @@ class ChatSession(Session[Prompt]):
             self.finish(End.FAILED)
 
     def finish(self, end: End) -> None:
-        """The last word about the turn."""
+        """Report the end of the turn."""
         if self.run.failure is None:
             self.context.publish()
         self.conclude(self.run, end)
 
     def end_unit(self) -> None:
-        """A turn has no end in the context: the next one begins on an empty one."""
+        """End the turn without a mark in the context: the next one begins on an empty one."""
 
     def finalize(self) -> None:
         self.events.append(Finalized(self.run.number, self.context.tokens, 0, self.usage))
@@ -324,7 +324,7 @@ class ChatKind(SessionKind[ChatSession]):
         return None
 
     def hear(self, sessions: Sequence[ChatSession]) -> None:
-        """Embeds the next portion of each turn's prompt."""
+        """Embed the next portion of each turn's prompt."""
         for session in sessions:
             with blame(session):
                 words = cast(list[Words], session.next_portion())

@@ -1,4 +1,4 @@
-"""What an architecture brings to the duplex runtime: an ear, an eye, a voice, and how its prompts are made.
+"""The parts that an architecture brings to the duplex runtime: an ear, an eye, a voice, and its prompts.
 
 The first three work on the device, on the engine thread; what comes before them, from bytes and samples to
 arrays, belongs to the `Senses` and is done on the media thread. States are each session's own.
@@ -61,20 +61,20 @@ class View:
 
     @property
     def names(self) -> list[bytes]:
-        """Of each slice."""
+        """The names of the slices."""
         return [self.name and digest(self.name, str(number)) for number in range(len(self.slices))]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """How a picture will be cut up."""
+    """The slices that a picture will be cut into."""
 
     slices: int = 1
     columns: int = 0
 
     @property
     def rows(self) -> int:
-        """Of its details."""
+        """Rows of the picture's details."""
         return (self.slices - 1) // self.columns if self.columns else 0
 
 
@@ -96,16 +96,16 @@ class Senses(Protocol):
     """Makes arrays of pictures and of sound. Holds nothing of a session."""
 
     def hearing(self) -> Hearing:
-        """For a new session."""
+        """Return the hearing of a new session."""
 
     def measure(self, data: bytes, *, field: str, max_slices: int | None) -> Measure:
-        """What becomes of an encoded picture, told from its head. None is the model's own most slices.
+        """Return what becomes of an encoded picture, told from its head. None is the model's own most slices.
 
         `field` is the path of `data` in its request. Raises `UnitRefused`, as does `look`.
         """
 
     def look(self, data: bytes, *, field: str, max_slices: int | None) -> View:
-        """The picture."""
+        """Return the picture."""
 
     def frame_pixels(self, max_slices: int) -> int:
         """Return how many pixels of a video's frame are of use at most."""
@@ -117,14 +117,14 @@ class Senses(Protocol):
         """Return a frame, from RGB [height, width, 3]."""
 
     def clip_tokens(self, samples: int) -> int:
-        """Embeddings of a clip."""
+        """Return embeddings of a clip."""
 
     def sounds(self, pcm: Pcm) -> Iterator[Sound]:
-        """A whole clip at 16 kHz."""
+        """Yield the sounds of a whole clip at 16 kHz."""
 
 
 class VoicePrompts(Protocol):
-    """What the mouth needs of a voice."""
+    """The vocoder's prompts of a voice."""
 
     def prompt(self, reference: VoiceReference, salt: bytes = b"") -> Any:
         """That of a session; may take long. None is the model's own voice.
@@ -141,13 +141,14 @@ class Ear(Protocol):
     """Sound into embeddings of the language model."""
 
     def initial_state(self) -> Any:
-        """The state of a stream that has heard nothing."""
+        """Return the state of a stream that has heard nothing."""
 
     def encode(self, heard: list[Tensor], states: list[Any]) -> tuple[list[Tensor], list[Any]]:
-        """The next second of each stream, as `Hearing.feed` gives it: embeddings [n, hidden], new states."""
+        """Encode the next second of each stream, as `Hearing.feed` gives it: embeddings [n, hidden], new
+        states."""
 
     def listen(self, sound: Sound, state: Any) -> tuple[Tensor, Any]:
-        """The next part of a clip; `state` is what the call before gave, and nothing to one that begins."""
+        """Encode the next part of a clip; `state` is what the call before gave, None for one that begins."""
 
     def capture(self, streams: int) -> None:
         """Make ready, on a device other than the CPU, what so many streams need; states come after it."""
@@ -157,17 +158,17 @@ class Eye(Protocol):
     """Slices of pictures into embeddings of the language model."""
 
     def see(self, slices: list[Any]) -> list[Tensor]:
-        """Embeddings [queries, hidden] of each slice."""
+        """Return embeddings [queries, hidden] of each slice."""
 
 
 class MouthState(Protocol):
-    """What a voice remembers of a session's open turn."""
+    """The vocoder's state of a session's open turn."""
 
     def reset(self) -> None:
-        """The next codes begin a turn."""
+        """Begin a new turn."""
 
     def mark(self) -> Callable[[], None]:
-        """A way back to how it is now, unless it is reset."""
+        """Return a way back to how it is now, unless it is reset."""
 
 
 class SpeakingSession(ABC):
@@ -178,11 +179,11 @@ class SpeakingSession(ABC):
 
     @abstractmethod
     def speech_job(self) -> SpeechJob | None:
-        """The speech under way in stage SPEAK; None if nothing more is to be said aloud."""
+        """Return the speech under way in stage SPEAK; None if nothing more is to be said aloud."""
 
     @abstractmethod
     def spoken(self, audio: Tensor | None, spoken_at: float) -> None:
-        """The job's speech is ready, float32 [samples], or there is none."""
+        """Take the job's finished speech, float32 [samples], or None."""
 
 
 VOICES_AT_ONCE = 8
@@ -202,7 +203,8 @@ class Mouth(Protocol):
     """Speech codes into sound."""
 
     def initial_state(self, voice: Any, seed: int) -> Any:
-        """The `MouthState` of a session. `voice` is what `VoicePrompts` made, or None for the model's own."""
+        """Return the `MouthState` of a session. `voice` is what `VoicePrompts` made, or None for the
+        model's own."""
 
     def prepare(self, voice: Any) -> Iterator[None]:
         """Make `initial_state` quick for this voice, in portions of a few milliseconds on a GPU."""
@@ -219,7 +221,7 @@ class Mouth(Protocol):
 
 @dataclass(frozen=True)
 class Opening:
-    """What stands before the first unit: ids, a reference voice between them, and ids.
+    """The beginning of a context before the first unit: ids, a reference voice between them, and ids.
 
     A window that remembers what was said writes it before `after`.
     """
@@ -237,12 +239,12 @@ class Openings(Protocol):
     """Makes the prompts of duplex sessions."""
 
     def opening(self, system_prompt: str, *, hears_voice: bool) -> Opening:
-        """The prompt; `hears_voice` if there is reference audio for the language model."""
+        """Return the prompt; `hears_voice` if there is reference audio for the language model."""
 
 
 @dataclass(frozen=True)
 class ChatRules:
-    """How an architecture chats."""
+    """The chat rules of an architecture."""
 
     opens_with_space: bool = False
     """Whether its answers begin with a space, because all its words do; it is not shown."""
@@ -313,7 +315,7 @@ class DuplexComponents:
     """Repeats what the reference implementation does wrong, for comparisons with its recordings only."""
 
     def reference(self, given: VoiceReference) -> VoiceReference:
-        """The voice of a session: what it brings, and the model's own for the rest."""
+        """Return the voice of a session: what it brings, and the model's own for the rest."""
         if self.speech is None:
             return given
         default = self.speech.default

@@ -114,12 +114,12 @@ class DuplexRun(Run[Perceived]):
         return self.recorded is not None and len(self.drawn_ids) < len(self.recorded.sampled)
 
     def next_recorded(self) -> int | None:
-        """The id that was sampled next; None if there is none left."""
+        """Return the id that was sampled next; None if there is none left."""
         recorded = self.recorded
         return recorded.sampled[len(self.drawn_ids)] if recorded and self._has_recorded_ids else None
 
     def leads_to(self, end: End, *, speaks: bool) -> bool:
-        """Whether an end of its text is that of its record; `speaks` if words may be said aloud."""
+        """Return whether an end of its text is that of its record; `speaks` if words may be said aloud."""
         recorded = self.recorded
         if recorded is None:
             return True
@@ -128,7 +128,7 @@ class DuplexRun(Run[Perceived]):
         return recorded.end in (end, End.CANCELLED)
 
     def begin(self, room: int) -> None:
-        """The unit may be decided; it may feed at most `room` tokens."""
+        """Begin to decide the unit, which may feed at most `room` tokens."""
         self.decided_at = time.monotonic()
         self.settings, self.noise = self.ordered
         self.most_steps = min(self.settings.max_new_speak_tokens_per_chunk, room)
@@ -153,14 +153,14 @@ class DuplexRun(Run[Perceived]):
         return overrides.apply(self.settings), noise
 
     def feed(self, token: int, *, ends_turn: bool) -> None:
-        """A decided token goes into the next forward."""
+        """Put a decided token into the next forward."""
         if self.steps > 0:
             self.said.append(token)
         self.steps += 1
         self.turn_ended = ends_turn
 
     def fed(self, hidden: Tensor) -> None:
-        """The hidden state [hidden] of the token fed last."""
+        """Take the hidden state [hidden] of the token fed last."""
         if self.said:
             self.hidden.append(hidden)
 
@@ -175,7 +175,7 @@ class DuplexRun(Run[Perceived]):
         return self.steps + 2 >= self.most_steps
 
     def is_too_long_with(self, token: int, tokenizer: Tokenizer) -> bool:
-        """Whether saying `token` as well would reach the limit of characters."""
+        """Return whether saying `token` as well would reach the limit of characters."""
         if self.steps == 0 or not tokenizer.is_text(token):
             return False
         said = [*self.said, token]
@@ -184,12 +184,13 @@ class DuplexRun(Run[Perceived]):
         return len(tokenizer.decode(said)) >= MAX_CHARACTERS
 
     def text(self, tokenizer: Tokenizer) -> Piece:
-        """What it says, in words."""
+        """Return what it says, in words."""
         ids = tuple(token for token in self.said if tokenizer.is_text(token))
         return Piece(self.number, tokenizer.decode(list(ids)), ids)
 
     def speech(self, state: SpeechState, like: Tensor) -> SpeechJob:
-        """The unit's speech; one without words goes on with those before it. `like` is any hidden state."""
+        """Return the unit's speech; one without words goes on with those before it. `like` is any hidden
+        state."""
         if self.job is None:
             self.job = SpeechJob(
                 state,
@@ -284,7 +285,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         return [piece for picture in unit.input.pictures for piece in picture.slices]
 
     def start_unit(self, carried: list[int], seen: Sequence[Rows], audio: Rows, ear: Any) -> None:
-        """The next unit's rows are ready: carried tokens, slices, its audio.
+        """Start the next unit with its rows: carried tokens, slices, its audio.
 
         Each slice has a mark at either end; `ear` is the state after the audio.
         """
@@ -359,13 +360,14 @@ class DuplexSession(Session[Perceived], SpeakingSession):
                     self._text_complete(self._special.chunk_eos, Finish.LENGTH)
 
     def _heard(self, end: End = End.LISTEN, failure: Failure | None = None) -> None:
-        """The unit is in the context; with a `failure` nothing of it is, and `end` says how it will end."""
+        """Note that the unit is in the context; with a `failure` nothing of it is, and `end` says how it
+        will end."""
         self._run.end, self._run.failure = end, failure
         self.events.append(self._run.prefilled(self.context.tokens))
         self.stage = Stage.HEARD
 
     def begin_generate(self) -> bool:
-        """Applies the unit's orders; False if it ends without the model: failed, cancelled or forced."""
+        """Apply the unit's orders; False if it ends without the model: failed, cancelled or forced."""
         run = self._run
         run.begin(self.context.free - _TERMINATORS)
         if run.failure is not None:
@@ -384,21 +386,21 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         return self.stage is Stage.DECODE
 
     def _listens_unasked(self) -> bool:
-        """Whether the running unit listens without a decision: because it must, or because it did."""
+        """Return whether the running unit listens without a decision: because it must, or because it did."""
         recorded = self._run.recorded
         if recorded is None:
             return self._must_listen(self.heard_units, self._run.settings)
         return recorded.end is End.LISTEN and not recorded.sampled and not recorded.codes
 
     def _must_listen(self, number: int, settings: DuplexSettings) -> bool:
-        """Whether listening is no choice in the running unit, the one heard as the `number`th."""
+        """Return whether listening is no choice in the running unit, the one heard as the `number`th."""
         unit = self.queue.first
         if unit is not None and unit.input is not None and unit.input.opens_turn:
             return unit.force_listen
         return self._run.unit.force_listen or number <= settings.force_listen_count or self.rest > 0
 
     def _listen(self) -> None:
-        """A forced listen closes an open turn; its `<|turn_eos|>` is carried into the next forward."""
+        """Force a listen, which closes an open turn; its `<|turn_eos|>` is carried into the next forward."""
         if self.turn_open:
             self.context.pending.append(self._special.turn_eos)
             self.turn_open = False
@@ -435,7 +437,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
             self.feed(token)
 
     def _refuse_record(self) -> None:
-        """The unit fails and leaves no trace: its record contradicts the rules of a unit."""
+        """Fail the unit without a trace because its record contradicts the rules of a unit."""
         run = self._run
         self.context.rewind()
         self.ear, self.turn_open, self.rest = run.ear_before, run.turn_was_open, run.rest_before
@@ -444,7 +446,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         self._finish(None, End.FAILED)
 
     def decide(self, token: int | None) -> int | None:
-        """Takes what was drawn: the token to feed; None if the unit's text is complete.
+        """Take what was drawn: the token to feed; None if the unit's text is complete.
 
         Listening is no choice while a turn is open: it becomes `<|tts_bos|>`.
         """
@@ -469,7 +471,8 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         return None
 
     def _yielding(self, token: int) -> int:
-        """The decided token; in the last unit that a turn may have, what would end the unit ends the turn."""
+        """Return the decided token; in the last unit that a turn may have, what would end the unit ends the
+        turn."""
         run, bound = self._run, self.turn_bound
         if bound is None or self.turn_units + 1 < bound.units:
             return token
@@ -515,7 +518,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         return self._run.speech(self.speech, self.last_hidden)
 
     def spoken(self, audio: Tensor | None, spoken_at: float) -> None:
-        """The unit's speech is ready (or there is none): the unit ends."""
+        """End the unit with its finished speech, or without any."""
         run = self._run
         run.codes = len(run.job.codes) if run.job and run.recorded is None else 0
         run.end_speech(spoken_at)
@@ -533,7 +536,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         self._finish(run.terminator, run.end)
 
     def _hush(self, *, forgets_speech: bool = True) -> None:
-        """The next words begin on a clean voice."""
+        """Reset the voice for the next words."""
         if forgets_speech:
             self.speech.end_turn()
         if self.mouth is not None:
@@ -545,7 +548,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         self._finish(self._special.chunk_eos, End.CANCELLED)
 
     def poisoned(self) -> None:
-        """The unit fails and leaves no trace, so that the session can go on."""
+        """Fail the unit without a trace, so that the session can go on."""
         self.to_feed = None
         if self.stage is Stage.PROMPT:
             self.events.append(SessionFailed("INFERENCE_FAILED", "The model cannot read this prompt."))
@@ -580,7 +583,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         self.conclude(run, end)
 
     def _record(self, end: End) -> UnitRecord | None:
-        """What the running unit came to; None if it cannot be replayed."""
+        """Return what the running unit came to; None if it cannot be replayed."""
         run = self._run
         if run.job is not None and run.job.poisoned:
             return None
@@ -629,7 +632,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         return self.queue.may_rewind and self.stage in (Stage.IDLE, Stage.HEARD)
 
     def rewind(self) -> None:
-        """What was said and not heard is taken out of the context, and nothing else: see `Past.way_back`."""
+        """Take unheard words out of the context, and nothing else: see `Past.way_back`."""
         order = self.queue.rewinds[0]
         way = self._past.way_back(order.unit, order.heard_samples)
         if not isinstance(way, WayBack):
@@ -658,7 +661,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         self.to_feed = Rows.join(parts[:-1])
 
     def _gone_back(self) -> None:
-        """The context is as if nothing had been said; a unit that was heard already is heard again."""
+        """Restore the context to that before the words; a unit that was heard already is heard again."""
         way, run = self.going_back, self.running
         assert way is not None
         if way.again:

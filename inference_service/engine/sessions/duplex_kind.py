@@ -1,4 +1,4 @@
-"""What makes full-duplex sessions: their input, their prompt, and what each hears and sees next."""
+"""Full-duplex sessions: their input, their prompt, and what each hears and sees next."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
@@ -82,7 +82,7 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
         self.opening()
 
     def opening(self) -> Opening:
-        """The session's prompt; made now if it was not made before."""
+        """Return the session's prompt; made now if it was not made before."""
         if self._opening is None:
             assert self._write is not None
             self._opening = self._write(bool(self.voice.heard))
@@ -178,7 +178,8 @@ class DuplexKind(SessionKind[DuplexSession]):
         )
 
     def rows_of(self, system_prompt: str) -> Iterator[Rows]:
-        """With the operator's own voice, where the model hears one, and without any."""
+        """Yield the rows of a system prompt with the operator's own voice, where the model hears one, and
+        without."""
         components = self._components
         opening = components.openings.opening(system_prompt, hears_voice=False)
         yield Rows.of_ids([*opening.before, *opening.after])
@@ -230,7 +231,7 @@ class DuplexKind(SessionKind[DuplexSession]):
         return self._clips.get(voice.memo_key, lambda: torch.cat(self._heard_clip(voice.heard)))
 
     def _heard_clip(self, sounds: Sequence[Sound]) -> list[Tensor]:
-        """Embeddings [n, hidden] of the parts of a clip."""
+        """Return embeddings [n, hidden] of the parts of a clip."""
         state, heard = None, []
         for sound in sounds:
             rows, state = self._components.ear.listen(sound, state)
@@ -250,7 +251,7 @@ class DuplexKind(SessionKind[DuplexSession]):
                 session.start_unit(session.context.carry(), seen, audio, ear)
 
     def _heard(self, hearing: list[tuple[DuplexSession, Tensor]]) -> dict[int, tuple[Rows, Any]]:
-        """By slot, the rows of the second and the ear's state after it."""
+        """Return by slot the rows of the second and the ear's state after it."""
         if not hearing:
             return {}
         features = upload(self._runtime.device, *(features.numpy() for _, features in hearing))

@@ -111,12 +111,12 @@ class DuplexTranscription(TranscriptionSession):
         return (self.special.chunk_eos,)
 
     def next_second(self) -> Tensor:
-        """The frames to encode, [100, bands]."""
+        """Return the frames to encode, [100, bands]."""
         assert self.mel is not None
         return self.mel[:FRAMES]
 
     def next_tokens(self) -> list[int]:
-        """The ids that stand before the next second: the prompt or what closed the second before."""
+        """Return the ids that stand before the next second: the prompt or what closed the second before."""
         prompt = [] if self.context.tokens else self.prompt
         self.run.text_rows += len(prompt) + self.context.closing + 1
         return [*prompt, *self.context.carry(), self.special.unit]
@@ -200,7 +200,7 @@ class DuplexTranscriptionKind(SessionKind[DuplexTranscription]):
         )
 
     def start(self, session: DuplexTranscription) -> SessionFailed | None:
-        """The prompt is fed with the first second of each utterance; here it only has to fit."""
+        """Check that the prompt fits; it is fed with the first second of each utterance."""
         room = session.context.limit
         if session.context.window.mode is WindowMode.BASIC:
             room = session.context.window.low_tokens
@@ -214,7 +214,7 @@ class DuplexTranscriptionKind(SessionKind[DuplexTranscription]):
         return None
 
     def hear(self, sessions: Sequence[DuplexTranscription]) -> None:
-        """Encodes the next second of each session in one batch."""
+        """Encode the next second of each session in one batch."""
         if not sessions:
             return
         self._slide(sessions)
@@ -225,7 +225,7 @@ class DuplexTranscriptionKind(SessionKind[DuplexTranscription]):
                 session.start_second(audio, state)
 
     def _slide(self, sessions: Sequence[DuplexTranscription]) -> None:
-        """A unit of many seconds may outgrow the window before it ends."""
+        """Slide the window within a unit of many seconds."""
         sliding = [session for session in sessions if session.context.must_slide]
         if sliding:
             self._runtime.settle([session.context for session in sliding])

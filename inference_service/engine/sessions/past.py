@@ -1,4 +1,4 @@
-"""What each unit of a duplex context came to, so that what nobody heard of it can be taken back."""
+"""The past units of a duplex context, so that words that nobody heard can be taken back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class PastUnit:
 
 @dataclass(frozen=True)
 class WayBack:
-    """From where on the context changes, and how."""
+    """The place from which the context changes, and how."""
 
     index: int
     """The first unit that changes, which stays heard."""
@@ -61,7 +61,7 @@ class Past:
         self._dropped_to = 0
 
     def add(self, unit: PastUnit) -> None:
-        """A unit is closed."""
+        """Add a closed unit."""
         if unit.input is not None and unit.input.made is not None:
             # What was made is a part of what was made for everybody in that tick.
             made = unit.input.made.clone()
@@ -73,13 +73,13 @@ class Past:
             self._units[-2 - REPLAYED].decided = None
 
     def drop(self, count: int) -> None:
-        """The window has dropped the oldest."""
+        """Drop the oldest units, as the window did."""
         if count:
             self._dropped_to = self._units[count - 1].number
             del self._units[:count]
 
     def way_back(self, unit: int, heard_samples: int | None) -> WayBack | Failure | None:
-        """What is to be done so that nothing is left of what was said after that; None if nothing is.
+        """Return what is to be done so that nothing is left of what was said after that; None if nothing is.
 
         The first unit with such words stays in the context as far as it was heard, and is closed as a forced
         listen closes it. Those behind it are heard again in their order.
@@ -104,7 +104,7 @@ class Past:
         return None
 
     def go_back(self, way: WayBack) -> PastUnit:
-        """From now on it never was otherwise; the unit that is the first to be so."""
+        """Change the past; return the first unit that changed."""
         first = self._units[way.index]
         first.steps, first.samples, first.closing = 0, 0, way.closing
         for past in way.again:

@@ -46,7 +46,7 @@ _PICTURES_AT_ONCE = 4
 
 @dataclass(frozen=True)
 class Dialogue:
-    """What a model is in a chat."""
+    """A model's part in a chat."""
 
     template: ChatTemplate
     limit: int
@@ -76,7 +76,7 @@ class Dialogue:
 
 @dataclass(frozen=True)
 class PictureRules:
-    """How a picture stands in a prompt."""
+    """The form of a picture in a prompt."""
 
     slice_tokens: int
     """Embeddings of a slice with the marks round it."""
@@ -88,7 +88,7 @@ class PictureRules:
     """Most slices that it is cut into."""
 
     def tokens(self, measure: Measure) -> int:
-        """Embeddings of its slices, and ids between them."""
+        """Return embeddings of its slices, and ids between them."""
         return measure.slices * self.slice_tokens + max(0, measure.rows - 1) * len(self.line_end)
 
 
@@ -192,7 +192,8 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         return self._dialogue.grammar.constraint(tools, thinking)
 
     def _unrolled(self, content: TurnInput, least: int) -> dict[Video, tuple[Seen, ...]]:
-        """What the videos of a turn show and play; `least` is how many tokens all else takes at least."""
+        """Return what the videos of a turn show and play; `least` is how many tokens all else takes at
+        least."""
         dialogue = self._dialogue
         if dialogue.senses is None or dialogue.picture is None:
             return {}
@@ -218,7 +219,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         )
 
     def _least(self, content: TurnInput, media: list["Medium"]) -> int:
-        """How many tokens the prompt has at least."""
+        """Return how many tokens the prompt has at least."""
         texts = [part for message in content.messages for part in message.parts if isinstance(part, str)]
         rules = self._dialogue.picture
         picture = rules.tokens(Measure()) if rules else 0
@@ -267,7 +268,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
             ) from None
 
     def _measured(self, content: TurnInput, media: list["Medium"]) -> Iterator[Measure]:
-        """How each picture will be cut up, told before any is decoded."""
+        """Yield how each picture will be cut up, before any is decoded."""
         for field, part in media:
             if isinstance(part, Picture):
                 assert self._dialogue.senses is not None
@@ -284,7 +285,8 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         measures: list[Measure],
         media: list["Medium"],
     ) -> tuple[int, int, int]:
-        """Tokens of text, with the marks round media and what numbers them, of audio and of pictures."""
+        """Return tokens of text, with the marks round media and what numbers them, of audio and of
+        pictures."""
         text = sum(len(piece) for piece in rendered if isinstance(piece, list))
         clips = [self._clip_tokens(part) for _, part in media if isinstance(part, Clip)]
         pictures = slices = 0
@@ -296,7 +298,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         return text + _MARKS * len(clips), sum(clips) - _MARKS * len(clips), pictures
 
     def _number(self, content: TurnInput, index: int) -> list[int]:
-        """The ids that say which picture comes; none where pictures have no numbers."""
+        """Return the ids that say which picture comes; none where pictures have no numbers."""
         rules = self._dialogue.picture
         if rules is None or rules.number_marks is None or content.use_image_id is False:
             return []
@@ -309,7 +311,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         rendered: list[list[int] | Media],
         media: Iterator["Medium"],
     ) -> Iterator[Passage]:
-        """The prompt with its media decoded, each passage small enough for one tick."""
+        """Yield the prompt with its media decoded, in passages small enough for one tick."""
         dialogue, pictures = self._dialogue, 0
         begin, end = dialogue.clip_marks
         for piece in rendered:
@@ -340,7 +342,7 @@ Medium = tuple[str, Picture | Clip | Frame]
 
 
 def _media(messages: tuple[ChatMessage, ...], shown: dict[Video, tuple[Seen, ...]]) -> Iterator[Medium]:
-    """All pictures and clips, those of videos in their places."""
+    """Yield all pictures and clips, those of videos in their places."""
     for i, message in enumerate(messages):
         for j, part in enumerate(message.parts):
             field = f"turn.messages[{i}].content[{j}]"
@@ -351,7 +353,7 @@ def _media(messages: tuple[ChatMessage, ...], shown: dict[Video, tuple[Seen, ...
 
 
 def _videos(content: TurnInput) -> Iterator[tuple[str, Video]]:
-    """All videos with the paths of their files."""
+    """Yield all videos with the paths of their files."""
     for i, message in enumerate(content.messages):
         for j, part in enumerate(message.parts):
             if isinstance(part, Video):
@@ -363,7 +365,7 @@ def _new_id() -> str:
 
 
 def call_grammar(template: ChatTemplate, vocabulary: int, ends: frozenset[int]) -> CallGrammar | None:
-    """Makes a model of so many scores call tools; None for one that calls none, or cannot be made to."""
+    """Make a model of so many scores call tools; None for one that calls none, or cannot be made to."""
     if template.calls is None:
         return None
     try:
@@ -374,7 +376,7 @@ def call_grammar(template: ChatTemplate, vocabulary: int, ends: frozenset[int]) 
 
 
 def shared_beginnings(template: ChatTemplate, system_prompt: str) -> Iterator[Rows]:
-    """Rows with which every chat begins that has this system prompt, as the template renders it.
+    """Yield the rows with which every chat with this system prompt begins, as the template renders it.
 
     The beginning is what the prompts of two different conversations have in common, so that it holds nothing
     of either. A template that takes no system message, or places it elsewhere, has a short one or none.
@@ -397,7 +399,7 @@ def shared_beginnings(template: ChatTemplate, system_prompt: str) -> Iterator[Ro
 
 
 def _without_effect(content: TurnInput, dialogue: Dialogue) -> Iterator[str]:
-    """Paths of the settings of a turn that are given and that this model has no use for."""
+    """Yield the paths of a turn's settings that this model has no use for."""
     template, pictures = dialogue.template, dialogue.picture
     if content.omni_mode and dialogue.omni_joint == PART_JOINT:
         yield "turn.omni_mode"
@@ -435,7 +437,7 @@ def _in_template(
 
 
 def _portions(passages: list[Passage]) -> Iterator[list[Passage]]:
-    """As many passages at a time as one tick may take."""
+    """Yield as many passages at a time as one tick may take."""
     portion: list[Passage] = []
     for passage in passages:
         if portion and sum(map(_share, [*portion, passage])) > 1:
@@ -447,7 +449,8 @@ def _portions(passages: list[Passage]) -> Iterator[list[Passage]]:
 
 
 def clip_rows(passage: Passage) -> int:
-    """Embeddings that a part of a clip comes to; the rest of a prompt takes no time before it is fed."""
+    """Return embeddings that a part of a clip comes to; the rest of a prompt takes no time before it is
+    fed."""
     return math.ceil(passage.seconds * ROWS_PER_SECOND) if isinstance(passage, Sound) else 0
 
 

@@ -50,7 +50,7 @@ class ReferenceVoice:
         return Priority.SOUND if self._reference.is_unset else Priority.REST
 
     def begin(self) -> None:
-        """Does it. Raises `UnitRefused`."""
+        """Do it. Raises `UnitRefused`."""
         reference, senses, pcm = self._reference, self._senses, self._reference.heard
         if senses is not None and pcm is not None:
             self.key = digest(pcm)

@@ -35,7 +35,7 @@ class _Words:
 
 @dataclass
 class SpeechGroups:
-    """What a session has said aloud of its running turn and has still to say.
+    """The spoken and the unspoken words of a session's running turn.
 
     A group is complete when the word after it is, and does not fit into it.
     """
@@ -54,7 +54,7 @@ class SpeechGroups:
     _ready: deque[SpeechJob] = field(default_factory=deque)
 
     def add(self, token: int, text: str, hidden: Tensor) -> None:
-        """The next token of the answer, its text and its hidden state [hidden]."""
+        """Append the next token of the answer, its text and its hidden state [hidden]."""
         if text[:1].isspace() or (text and is_wide(text[0])):
             self._end_word()
         self._word.texts = ["".join([*self._word.texts, text.strip()])]
@@ -63,7 +63,7 @@ class SpeechGroups:
             self._end_word()
 
     def end(self, hidden: Tensor) -> None:
-        """The answer is complete; `hidden` is the state of the token that ends the turn."""
+        """Complete the answer; `hidden` is the state of the token that ends the turn."""
         self._end_word()
         if self._group.tokens:
             self._group.add(self.turn_end, hidden)
@@ -97,14 +97,14 @@ class SpeechGroups:
         )
 
     def next(self) -> bool:
-        """The next complete group is the one being said; False if there is none."""
+        """Make the next complete group the spoken one; False if there is none."""
         self.job = self._ready.popleft() if self._ready else None
         if self.job is not None and self.speech.length == 0:
             self.job.may_be_short = True
         return self.job is not None
 
     def hush(self) -> None:
-        """Nothing of the turn is left; the next one begins on a clean voice."""
+        """Drop the turn; the next one begins on a clean voice."""
         self.job = None
         self._ready.clear()
         self._word, self._group = _Words(), _Words()

@@ -84,7 +84,7 @@ class SpokenChatSession(ChatSession, SpeakingSession):
             self.finish(End.TURN)
 
     def _recite(self) -> None:
-        """Hands the voice what has been shown and is in the context."""
+        """Hand the voice what has been shown and is in the context."""
         answer, template = self.run.answer, self.dialogue.template
         until = min(answer.released, len(self.hidden))
         for i in range(self.voiced, until):
@@ -220,7 +220,7 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
         session.ready()
 
     def hear(self, sessions: Sequence[SpokenChatSession]) -> None:
-        """Embeds the next portion of each turn's prompt."""
+        """Embed the next portion of each turn's prompt."""
         for session in sessions:
             with blame(session):
                 portion = session.next_portion()
@@ -235,7 +235,7 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
                 session.read(Rows.join(rows))
 
     def _seen(self, view: View, slices: list[Rows]) -> Iterator[Rows]:
-        """The slices of a picture, and what ends the rows of its details."""
+        """Yield the slices of a picture, and what ends the rows of its details."""
         rules = self._dialogue.picture
         for i, rows in enumerate(slices):
             if rules and rules.line_end and view.columns and i > 1 and (i - 1) % view.columns == 0:

@@ -18,7 +18,7 @@ class Detokenizer:
         self._waiting: list[int] = []
 
     def add(self, token: int) -> str:
-        """The text that is whole now; often empty."""
+        """Return the text that is whole now; often empty."""
         return self._take([token], may_wait=True)
 
     def flush(self) -> str:
@@ -49,7 +49,7 @@ class StopStrings:
         """Whether a stop string has come; nothing passes after it."""
 
     def push(self, text: str) -> str:
-        """The text that is free to go; up to the first stop string if there is one now."""
+        """Return the text that is free to go; up to the first stop string if there is one now."""
         if self.found:
             return ""
         self._waiting += text
@@ -60,7 +60,7 @@ class StopStrings:
         return passed
 
     def _suspicious(self) -> int:
-        """How many characters at the end may begin a stop string."""
+        """Return how many characters at the end may begin a stop string."""
         longest = max(map(len, self._stops), default=1) - 1
         for count in range(min(longest, len(self._waiting)), 0, -1):
             if any(stop.startswith(self._waiting[-count:]) for stop in self._stops):
@@ -68,6 +68,6 @@ class StopStrings:
         return 0
 
     def flush(self) -> str:
-        """What has waited in vain: no more text comes."""
+        """Return what has waited in vain: no more text comes."""
         rest, self._waiting = "" if self.found else self._waiting, ""
         return rest

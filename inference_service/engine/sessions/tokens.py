@@ -36,7 +36,7 @@ _POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for th
 
 @dataclass(frozen=True)
 class TokensChunk:
-    """What a unit appends: any number of ids."""
+    """The ids that a unit appends."""
 
     ids: tuple[int, ...]
     begins: bool = False
@@ -62,7 +62,7 @@ class TokensPreprocessor(Preprocessor[TokensChunk]):
         self.opening()
 
     def opening(self) -> list[int]:
-        """The ids of the session's prompt; made now if they were not made before."""
+        """Return the ids of the session's prompt; made now if they were not made before."""
         if self._opening is None:
             self._opening = self._write()
         return self._opening
@@ -147,7 +147,8 @@ class TokensSession(Session[TokensChunk]):
     # ------------------------------------------------------------------- input
 
     def refuse_unit(self) -> bool:
-        """Whether no chunk is to be fed, since it cannot be used or there is none: its unit is answered."""
+        """Return whether no chunk is to be fed, since it cannot be used or there is none: its unit is
+        answered."""
         if self.stage is Stage.PREFILL:
             return False
         assert self.queue.first is not None
@@ -193,7 +194,7 @@ class TokensSession(Session[TokensChunk]):
                 self.run.text.add(token)
 
     def next_ids(self) -> list[int]:
-        """What is to be fed next of the chunk."""
+        """Return what is to be fed next of the chunk."""
         ids = self.run.ids
         self.run.ids = ids[IDS_AT_ONCE:]
         return list(ids[:IDS_AT_ONCE])
@@ -283,7 +284,7 @@ class TokensSession(Session[TokensChunk]):
         self.to_feed = Rows.of_ids([token])
 
     def poisoned(self) -> None:
-        """The unit fails and its chunk is not in the context."""
+        """Fail the unit; its chunk is not in the context."""
         self.to_feed = None
         if self.stage is Stage.PROMPT:
             self.context.restart()
@@ -298,7 +299,7 @@ class TokensSession(Session[TokensChunk]):
             self._finish(End.FAILED)
 
     def _undo(self) -> None:
-        """Takes back what the unit has fed; an utterance has begun all the same."""
+        """Take back what the unit has fed; an utterance has begun all the same."""
         if self.run.text_rows:
             self.context.rewind()
 
@@ -310,7 +311,7 @@ class TokensSession(Session[TokensChunk]):
     # --------------------------------------------------------------------- fold
 
     def end_unit(self) -> None:
-        """The token sampled last joins the context only if it is to be kept."""
+        """Add the token sampled last to the context only if it is to be kept."""
         unit = self.run.unit
         if self.run.unfed is not None and unit.keep_last_token and self.context.has_room_for(1):
             self.context.pending.append(self.run.unfed)
@@ -359,7 +360,7 @@ class TokensKind(SessionKind[TokensSession]):
         yield Rows.of_ids(self._tokenizer.encode(system_prompt))
 
     def start(self, session: TokensSession) -> SessionFailed | None:
-        """Begins with the prompt, if there is one; the refusal of one that leaves no room."""
+        """Begin with the prompt, if there is one; the refusal of one that leaves no room."""
         ids, limit = session.preprocessor.opening(), self._runtime.info.context_limit
         if len(ids) >= limit:
             return SessionFailed("CONFIG_INVALID", f"has {len(ids)} tokens; at most {limit - 1} leave room")

@@ -1,4 +1,4 @@
-"""What all sessions that write down what they hear have in common."""
+"""The common part of all transcription sessions."""
 
 import time
 from abc import abstractmethod
@@ -27,13 +27,13 @@ _FULL = Failure("INPUT_TOO_LONG", "The context is full; begin a new utterance.")
 
 
 def priority_of(content: Content | None) -> Priority:
-    """What it is to prepare a chunk: a long recording takes long."""
+    """Return what it is to prepare a chunk: a long recording takes long."""
     chunk = content.chunk if isinstance(content, StreamInput) else None
     return Priority.REST if isinstance(chunk, np.ndarray) and len(chunk) > _LONG_SOUND else Priority.SOUND
 
 
 def chunk_of(content: Content) -> tuple[StreamInput, NDArray[np.float32]]:
-    """A unit's input and the sound in it, float32 [samples]."""
+    """Return a unit's input and the sound in it, float32 [samples]."""
     if not isinstance(content, StreamInput):
         raise TypeError(f"A transcription takes StreamInput, not {type(content).__name__}.")
     if isinstance(content.chunk, tuple | str):
@@ -44,7 +44,7 @@ def chunk_of(content: Content) -> tuple[StreamInput, NDArray[np.float32]]:
 
 @dataclass(frozen=True)
 class Heard:
-    """What a chunk of sound came to: log-mel [frames, bands] of the model's steps that it completes."""
+    """Features of a chunk of sound: log-mel [frames, bands] of the model's steps that it completes."""
 
     mel: Tensor
     begins: bool
@@ -106,19 +106,19 @@ class TranscriptionSession(Session[Heard]):
 
     @abstractmethod
     def restart(self) -> None:
-        """A new utterance begins: nothing of the one before is left."""
+        """Begin a new utterance: nothing of the one before is left."""
 
     @abstractmethod
     def decided(self, token: int) -> int | None:
-        """What follows from a decision: the token to feed, or None."""
+        """Return what follows from a decision: the token to feed, or None."""
 
     @abstractmethod
     def pass_over(self) -> None:
-        """Goes on without a decision."""
+        """Go on without a decision."""
 
     @abstractmethod
     def undo(self) -> None:
-        """Takes back what has been fed with bad numbers."""
+        """Take back what has been fed with bad numbers."""
 
     @property
     def forbidden_tokens(self) -> Tensor | None:
@@ -147,7 +147,7 @@ class TranscriptionSession(Session[Heard]):
         return self.running
 
     def ready(self, prompt_tokens: int) -> None:
-        """The session takes units now; each utterance will begin with a prompt of so many tokens."""
+        """Take units; each utterance will begin with a prompt of so many tokens."""
         self.events.append(Ready(prompt_tokens))
         self.stage = Stage.IDLE
 
@@ -160,7 +160,7 @@ class TranscriptionSession(Session[Heard]):
         return True
 
     def open_unit(self) -> bool:
-        """The next unit becomes the running one; False if nothing of it is to be heard."""
+        """Make the next unit the running one; False if nothing of it is to be heard."""
         assert self.queue.first is not None
         unit = self.queue.first
         if unit.input is not None and unit.input.begins:
@@ -184,7 +184,7 @@ class TranscriptionSession(Session[Heard]):
             self.heard()
 
     def heard(self) -> None:
-        """A step is in the context, or all that the unit brings without completing one."""
+        """Note that a step is in the context, or all that the unit brings without completing one."""
         if self.run.heard_at:
             self._go_on()
         else:
@@ -247,11 +247,11 @@ class TranscriptionSession(Session[Heard]):
         return self.decided(token)
 
     def _fall_silent(self, finish: Finish) -> None:
-        """The rest of the unit is heard without a word."""
+        """Hear the rest of the unit without a word."""
         self.run.finish, self.is_silent = finish, True
 
     def say(self, token: int) -> None:
-        """A text token has been decided; whatever text is whole now goes out."""
+        """Take a decided text token and send the text that is whole now."""
         self._said.append(token)
         self._unshown.append(token)
         self._show(self.text.add(token))
@@ -262,7 +262,7 @@ class TranscriptionSession(Session[Heard]):
             self._unshown = []
 
     def step_over(self) -> None:
-        """A step is written down: the next one of the unit, if it has one."""
+        """Go on to the next step of the unit, if it has one."""
         assert self.mel is not None
         assert self.run.unit.input is not None
         self.to_feed = None
@@ -273,7 +273,7 @@ class TranscriptionSession(Session[Heard]):
             self.finish()
 
     def finish(self) -> None:
-        """The last word about the unit."""
+        """Report the end of the unit."""
         run = self.run
         if run.end is End.TURN:
             self._show(self.text.flush())
@@ -288,7 +288,7 @@ class TranscriptionSession(Session[Heard]):
         self._fail(End.FAILED, _POISONED)
 
     def _fail(self, end: End, failure: Failure) -> None:
-        """The rest of the unit is not heard; its caller is told when it may be."""
+        """Fail the unit and skip the rest of it; its caller is told when it may be."""
         self.run.end, self.run.failure = end, failure
         self.to_feed = self.last_hidden = self.mel = None
         if self.run.heard_at:
@@ -297,7 +297,7 @@ class TranscriptionSession(Session[Heard]):
             self.heard()
 
     def end_unit(self) -> None:
-        """The context knows its end already: each step is closed there as soon as it is written down."""
+        """Do nothing: each step was closed in the context when it was written down."""
 
     def finalize(self) -> None:
         self.dropped_units += self.context.slide()

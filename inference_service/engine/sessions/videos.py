@@ -71,7 +71,7 @@ def _measures(reader: VideoReader, senses: Senses, max_slices: int, field: str) 
 
 
 def _clips(reader: VideoReader) -> list[Clip]:
-    """The sound of each moment; without samples where the video has none."""
+    """Return the sound of each moment; without samples where the video has none."""
     pieces = [reader.sound[begin:end] for begin, end in reader.cuts]
     if len(reader.sound) and len(pieces[-1]) < SHORTEST_TAIL:
         pieces[-1] = np.pad(pieces[-1], (0, SHORTEST_TAIL - len(pieces[-1])))
@@ -87,7 +87,8 @@ def _seen(
     *,
     interleaves: bool,
 ) -> Iterator[Seen]:
-    """A frame, the sound up to the next one, the stack of that second; or all pictures, then the sound."""
+    """Yield a frame, the sound up to the next one, the stack of that second; or all pictures, then the
+    sound."""
     following, sounds = iter(measures), iter(clips)
     for _, pictures in reader.pictures():
         frame, *stack = (Frame(senses.look_at(it, max_slices), next(following)) for it in pictures)

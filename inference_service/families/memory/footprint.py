@@ -39,7 +39,7 @@ class Footprint:
     graphs do on CUDA; else all steps share that of the largest."""
 
     def step(self, slots: int) -> int:
-        """Bytes of the largest step, or of all that keep memory apart."""
+        """Return bytes of the largest step, or of all that keep memory apart."""
         each = {kind: size * min(slots, VOICES_AT_ONCE) for kind, size in self.voices.items()}
         each |= {kind: size * slots for kind, size in self.together.items()}
         if self.separate:
@@ -47,15 +47,15 @@ class Footprint:
         return max((self.working | each).values(), default=0)
 
     def states(self, slots: int) -> int:
-        """Of so many sessions, with what they share and what a tick takes beside."""
+        """Return the bytes of so many sessions, with what they share and what a tick takes beside."""
         return sum(self.shared.values()) + self.step(slots) + slots * sum(self.session.values())
 
     def total(self, slots: int) -> int:
-        """With the weights."""
+        """Return the bytes of the weights and of so many sessions."""
         return sum(self.weights.values()) + self.states(slots)
 
     def slots_within(self, free: int) -> int:
-        """How many sessions fit beside the weights into so many bytes."""
+        """Return how many sessions fit beside the weights into so many bytes."""
         left = free - sum(self.shared.values()) - self.step(VOICES_AT_ONCE)
         slots = max(0, left // sum(self.session.values()))
         while self.states(slots + 1) <= free:  # few sessions leave more to themselves
@@ -81,7 +81,7 @@ class Footprint:
         )
 
     def require(self, slots: int, device: torch.device) -> None:
-        """Raises `ConfigurationError` unless the states of all slots fit beside the loaded weights."""
+        """Raise `ConfigurationError` unless the states of all slots fit beside the loaded weights."""
         free = free_bytes(device)
         if free is None or self.states(slots) <= free:
             return
@@ -98,12 +98,13 @@ class Footprint:
 
 
 def gib(size: int) -> str:
-    """Bytes for people."""
+    """Return bytes for people."""
     return f"{size / _GIB:.2f} GiB" if size >= _GIB / 10 else f"{size / 2**20:.1f} MiB"
 
 
 def stored(folder: Path, dtype: torch.dtype) -> dict[str, int]:
-    """Bytes of the weights in a folder's safetensors files once they are in `dtype`, by part of the model.
+    """Return bytes of the weights in a folder's safetensors files once they are in `dtype`, by part of the
+    model.
 
     Raises `CheckpointError` for a file that cannot be read.
     """

@@ -27,7 +27,7 @@ DECODER_SHAPES = 6
 def forward_bytes(
     config: PretrainedConfig, dtype: torch.dtype, rows: int, context: int, device: torch.device
 ) -> int:
-    """A forward of a decoder with so many rows, all of them at the end of a context."""
+    """Return a forward of a decoder with so many rows, all of them at the end of a context."""
     heads = config.num_attention_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
     layer = layer_bytes(config, dtype, rows)
@@ -38,7 +38,7 @@ def forward_bytes(
 
 
 def layer_bytes(config: PretrainedConfig, dtype: torch.dtype, rows: int) -> int:
-    """A layer of a decoder with so many rows, attention aside."""
+    """Return a layer of a decoder with so many rows, attention aside."""
     width, heads = config.hidden_size, config.num_attention_heads
     head = getattr(config, "head_dim", None) or width // heads
     return _layer(rows, width, config.intermediate_size, heads * head, dtype)
@@ -47,14 +47,15 @@ def layer_bytes(config: PretrainedConfig, dtype: torch.dtype, rows: int) -> int:
 def token_bytes(
     config: PretrainedConfig, dtype: torch.dtype, context: int, device: torch.device
 ) -> dict[str, int]:
-    """Of each session in a step of one token each: a copy of its context, which the CPU reads in place."""
+    """Return the bytes of each session in a step of one token: a copy of its context, which the CPU reads
+    in place."""
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     copied: int = 2 * config.num_key_value_heads * head * context * dtype.itemsize
     return {} if device.type == "cpu" else {"tokens": copied}
 
 
 def kernel_bytes(shapes: int, dtype: torch.dtype, device: torch.device) -> int:
-    """The most that oneDNN keeps of kernels for linear layers of so many shapes."""
+    """Return the most that oneDNN keeps of kernels for linear layers of so many shapes."""
     if device.type != "cpu":
         return 0
     return (_SHARED if panels.fit(dtype) else shapes) * len(SIZES) * _KERNEL
@@ -74,7 +75,7 @@ def ear_bytes(config: AudioConfig, dtype: torch.dtype, device: torch.device) -> 
 
 
 def mini_eye_bytes(config: MiniVisionConfig) -> int:
-    """The shipped model's eye: three arrays of its first convolution."""
+    """Return the shipped model's eye: three arrays of its first convolution."""
     return 3 * _MINI_PICTURES * (config.image_size // 2) ** 2 * config.hidden * _FLOAT
 
 

@@ -38,7 +38,8 @@ class FrameCodes:
         return [np.array(texts, np.int64), np.array(rows, np.float32)]
 
     def draw(self, hidden: Tensor, texts: Tensor, numbers: Tensor) -> Tensor:
-        """Codes, int64 [n, codes], behind hidden states [n, hidden] and texts [n]; negative if poisoned."""
+        """Return codes, int64 [n, codes], behind hidden states [n, hidden] and texts [n]; negative if
+        poisoned."""
         count = len(hidden)
         size = size_for(count) if self._is_captured else count
         if size is not None and size > count:
@@ -68,7 +69,7 @@ class FrameCodes:
 
 
 def _chosen(scores: Tensor, temperature: Tensor, greedy: Tensor, uniforms: Tensor) -> Tensor:
-    """A code [n] of each row of scores [n, codes]; equal scores are all kept, or none."""
+    """Return a code [n] of each row of scores [n, codes]; equal scores are all kept, or none."""
     best = scores.topk(min(TOP_K, scores.shape[1]), dim=1).values
     least = torch.where(greedy, best[:, :1], best[:, -1:])
     weights = ((scores - best[:, :1]) / temperature).exp().masked_fill(scores < least, 0.0)

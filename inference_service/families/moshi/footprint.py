@@ -39,7 +39,7 @@ def footprint(
 
 
 def _kept(codec: MimiConfig) -> int:
-    """What the convolutions of one stream keep in both halves, generously: a kernel of each layer."""
+    """Return what the convolutions of one stream keep in both halves, generously: a kernel of each layer."""
     widest = codec.num_filters * 2 ** len(codec.upsampling_ratios)
     layers = 4 + 3 * len(codec.upsampling_ratios)
     longest = max(codec.kernel_size, *codec.upsampling_ratios)

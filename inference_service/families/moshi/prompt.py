@@ -43,7 +43,7 @@ class Openings:
         self._begin = Frame(model.begin_text, nothing, nothing)
 
     def encode(self, role: str) -> list[int]:
-        """Ids of the text that tells the model whom it is to be."""
+        """Return ids of the text that tells the model whom it is to be."""
         text = role.strip()
         if not text or not self._checkpoint.reads_prompts:
             return []

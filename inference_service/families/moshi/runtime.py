@@ -50,12 +50,12 @@ session that asks for it has frames of its own, at the rate of the codec."""
 
 
 def slot_capacity(window: int) -> int:
-    """Rows of a session's slot in the temporal transformer's cache, with those to go back by."""
+    """Return rows of a session's slot in the temporal transformer's cache, with those to go back by."""
     return window + MOST + SLACK
 
 
 def codec_capacity(window: int) -> int:
-    """Rows of a slot in either cache of the codec."""
+    """Return rows of a slot in either cache of the codec."""
     return window + SLACK
 
 

@@ -160,7 +160,7 @@ class FrameSession(Session[Heard]):
         self.running = FrameRun(self.queue.first, self.setup.duplex, cached=self.context.tokens)
 
     def next_frame(self) -> Tensor:
-        """The frame to hear, [samples]."""
+        """Return the frame to hear, [samples]."""
         unit, run = self.queue.first, self.running
         assert unit is not None
         assert unit.input is not None
@@ -314,7 +314,7 @@ class FrameSession(Session[Heard]):
         return self._drawn_text
 
     def code_numbers(self, codes: int) -> tuple[float, list[float]]:
-        """The temperature of the frame's codes, and a random number for each."""
+        """Return the temperature of the frame's codes, and a random number for each."""
         settings = self.running.settings if self.running is not None else self.setup.duplex
         is_greedy = settings.greedy or settings.tts_temperature < COLDEST
         return 0.0 if is_greedy else settings.tts_temperature, self._voice_noise.ahead(codes)

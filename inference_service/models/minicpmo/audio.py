@@ -33,7 +33,7 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class AudioState:
-    """What one stream remembers: keys and values of the first `length` of its encoder frames.
+    """The state of one stream: keys and values of the first `length` of its encoder frames.
 
     What comes next is written behind them, in the same memory: a state is continued once.
     """
@@ -131,7 +131,8 @@ class WhisperEncoder(nn.Module):
 
 
 def _begins(mels: list[Tensor], states: list[AudioState]) -> list[int]:
-    """Where each stream's next unit begins: at 0 if it, shared frames included, has no positions left."""
+    """Return where each stream's next unit begins: at 0 if it, shared frames included, has no positions
+    left."""
     return [
         0 if state.length + -(-mel.shape[1] // 2) >= LONGEST else state.length
         for mel, state in zip(mels, states, strict=True)
@@ -139,7 +140,7 @@ def _begins(mels: list[Tensor], states: list[AudioState]) -> list[int]:
 
 
 def _present(lengths: Sequence[int], like: Tensor) -> Tensor:
-    """Which of the entries of a padded batch are there: bool [batch, like.shape[-1]]."""
+    """Return which of the entries of a padded batch are there: bool [batch, like.shape[-1]]."""
     (ends,) = upload(like.device, np.array(lengths, np.int64))
     return torch.arange(like.shape[-1], device=like.device) < ends[:, None]
 
@@ -183,7 +184,7 @@ class Ear:
         self._caches.zero_()
 
     def initial_state(self) -> AudioState:
-        """The state of a stream that has heard nothing; all the memory that it will ever take."""
+        """Return the state of a stream that has heard nothing; all the memory that it will ever take."""
         if self._caches is not None and self._free:
             place = Place(self._free)
             cache = self._caches[place.number]
@@ -197,7 +198,8 @@ class Ear:
         return config.layers, 2, config.heads, CAPACITY, config.width // config.heads
 
     def encode(self, mels: list[Tensor], states: list[AudioState]) -> tuple[list[Tensor], list[AudioState]]:
-        """One unit of each stream, as `StreamingMel` gives it: embeddings [10, hidden] and new states."""
+        """Encode one unit of each stream, as `StreamingMel` gives it: embeddings [10, hidden] and new
+        states."""
         if self._region is None or any(state.place is None for state in states):
             heard, after = self.listen(mels, states)
             return list(self._pooled(heard)), after
@@ -215,7 +217,8 @@ class Ear:
     def _captured(
         self, region: Region, frames: Tensor, states: list[AudioState], begins: list[int]
     ) -> list[Tensor]:
-        """Embeddings of one unit of each stream; the first one is computed again for those that lack."""
+        """Return embeddings of one unit of each stream; the first one is computed again for those that
+        lack."""
         count, size = len(states), size_for(len(states), _STREAMS)
         assert size is not None
         numbers = np.empty((2, size), np.int64)
@@ -226,7 +229,7 @@ class Ear:
         return list(region("", frames, there)[0][:count])
 
     def _unit(self, name: str, frames: Tensor, numbers: Tensor) -> tuple[Tensor]:
-        """Embeddings [streams, 10, hidden] of convolved frames [streams, 50, width].
+        """Return embeddings [streams, 10, hidden] of convolved frames [streams, 50, width].
 
         `numbers`, int64 [2, streams], tell where the frames begin in the caches, and which these are.
         """
@@ -247,7 +250,7 @@ class Ear:
         return (self._pooled(self.encoder.encode(frames, positions, attend)),)
 
     def listen(self, mels: list[Tensor], states: list[AudioState]) -> tuple[Tensor, list[AudioState]]:
-        """One unit of each stream: encoder states [streams, 50, width], and new states of the streams.
+        """Encode one unit of each stream: encoder states [streams, 50, width], and new states of the streams.
 
         A stream forgets what it heard when its unit, shared frames included, has no positions left.
         """
@@ -281,11 +284,12 @@ class Ear:
         return [torch.cat([next(left) for _ in clip]) for clip in clips]
 
     def clip_tokens(self, frames: int) -> int:
-        """Embeddings of a piece of a clip with so many mel frames."""
+        """Return embeddings of a piece of a clip with so many mel frames."""
         return ((frames + 1) // 2 - self.config.pool) // self.config.pool + 1
 
     def _convolved(self, mels: list[Tensor]) -> Tensor:
-        """Frames [streams, 50, width] of one unit each; those that units share are heard, but left out."""
+        """Return frames [streams, 50, width] of one unit each; those that units share are heard, but left
+        out."""
         frames: dict[int, Tensor] = {}
         for length in {mel.shape[1] for mel in mels}:
             members = [i for i, mel in enumerate(mels) if mel.shape[1] == length]

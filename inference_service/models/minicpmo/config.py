@@ -91,7 +91,7 @@ class MiniCPMOConfig:
 
 
 def parse_config(raw: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> MiniCPMOConfig:
-    """The typed form of a parsed `config.json` and `preprocessor_config.json`.
+    """Return the typed form of a parsed `config.json` and `preprocessor_config.json`.
 
     Raises `CheckpointError` naming the field that is missing, of another kind, or of another architecture.
     """
@@ -129,7 +129,7 @@ class _Section:
         self._joint = ": " if path.endswith(".json") else "."
 
     def require(self, fixed: Mapping[str, tuple[Any, Any]]) -> None:
-        """Fields must have the first of their values; the second is what leaving them out means."""
+        """Require fields to have the first of their values; the second is what leaving them out means."""
         for name, (value, unset) in fixed.items():
             given = self._raw.get(name, unset)
             if given != value:

@@ -87,7 +87,8 @@ class StreamingMel:
         return len(self._pcm) - _LAG >= _LOUDNESS_FROM
 
     def feed(self, second: Array) -> Array:
-        """The next second, float32 [16000]: log-mel [bands, 104], two frames of either neighbour included.
+        """Return the next second, float32 [16000]: log-mel [bands, 104], two frames of either neighbour
+        included.
 
         Nothing is before the first unit, so its log-mel is [bands, 102].
         """

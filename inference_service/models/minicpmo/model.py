@@ -28,7 +28,8 @@ class MiniCPMO(nn.Module):
 
     @classmethod
     def hollow(cls, config: MiniCPMOConfig, *, speech: bool) -> "MiniCPMO":
-        """A model whose parameters take no memory until they are assigned; nothing else is left to do."""
+        """Return a model whose parameters take no memory until they are assigned; nothing else is left to
+        do."""
         with torch.device("meta"):
             model = cls(config, speech=speech)
         backbones = [model.llm.model] if model.tts is None else [model.llm.model, model.tts.model]

@@ -1,4 +1,4 @@
-"""How a picture is cut up before MiniCPM-o sees it: an overview, and a grid of details."""
+"""Slices of a picture for MiniCPM-o: an overview, and a grid of details."""
 
 import math
 from dataclasses import dataclass
@@ -34,7 +34,8 @@ class Patches:
 
 
 def cut(size: Size, max_slices: int, resolution: int) -> Cut:
-    """What becomes of a picture of `size` if it may have so many slices of about `resolution` squared."""
+    """Return what becomes of a picture of `size` if it may have so many slices of about `resolution`
+    squared."""
     width, height = size
     wanted = min(math.ceil(width * height / resolution**2), max_slices)
     if wanted <= 1:
@@ -63,7 +64,7 @@ def _fitted(size: tuple[float, float], resolution: int, *, enlarge: bool) -> Siz
 def slice_image(
     image: NDArray[np.uint8], max_slices: int, resolution: int
 ) -> tuple[list[Patches], Size | None]:
-    """Cuts up an RGB picture, uint8 [height, width, 3].
+    """Cut up an RGB picture, uint8 [height, width, 3].
 
     The overview comes first, then the details row by row; beside them the grid of these, if there are any.
     """

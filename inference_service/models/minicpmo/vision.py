@@ -119,7 +119,7 @@ class Layer(nn.Module):
         self.mlp = Mlp(config)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """As `Attention`."""
+        """Compute as `Attention` does."""
         x = x + self.self_attn(self.layer_norm1(x), mask)
         out: Tensor = x + self.mlp(self.layer_norm2(x))
         return out
@@ -143,7 +143,8 @@ class SiglipEncoder(nn.Module):
         self.post_layernorm = nn.LayerNorm(config.width, eps=config.norm_eps)
 
     def forward(self, slices: Sequence[Patches]) -> tuple[Tensor, Tensor]:
-        """States [slices, most patches, width], and which of them are there, bool [slices, most patches]."""
+        """Return states [slices, most patches, width], and which of them are there, bool [slices, most
+        patches]."""
         embedded, lengths = self.embeddings(slices)
         x = nn.utils.rnn.pad_sequence(embedded, batch_first=True)
         present = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
@@ -166,7 +167,7 @@ class Resampler(nn.Module):
         self.proj = nn.Parameter(torch.zeros(hidden, hidden))
 
     def forward(self, states: Tensor, present: Tensor, slices: Sequence[Patches]) -> Tensor:
-        """Embeddings [slices, queries, hidden] of the encoder's states."""
+        """Return embeddings [slices, queries, hidden] of the encoder's states."""
         x = self.ln_kv(self.kv_proj(states))
         places = [grid_positions(it.rows, it.columns, x.shape[2], x.device).to(x.dtype) for it in slices]
         positions = nn.utils.rnn.pad_sequence(places, batch_first=True)
@@ -177,7 +178,7 @@ class Resampler(nn.Module):
 
 
 def grid_positions(rows: int, columns: int, width: int, device: torch.device) -> Tensor:
-    """Sinusoids [rows * columns, width]: of the column in the first half, of the row in the second."""
+    """Return sinusoids [rows * columns, width]: of the column in the first half, of the row in the second."""
     across = _sinusoids(columns, width // 2, device)[None].expand(rows, -1, -1)
     down = _sinusoids(rows, width // 2, device)[:, None].expand(-1, columns, -1)
     return torch.cat([across, down], dim=2).flatten(0, 1)
@@ -199,7 +200,7 @@ class Eye:
         self.resampler = resampler
 
     def see(self, slices: list[Patches]) -> list[Tensor]:
-        """Embeddings [queries, hidden] of each slice."""
+        """Return embeddings [queries, hidden] of each slice."""
         seen: list[Tensor] = []
         for begin in range(0, len(slices), self.config.slices_at_once):
             batch = slices[begin : begin + self.config.slices_at_once]

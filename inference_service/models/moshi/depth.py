@@ -32,7 +32,7 @@ class DepthLayer(nn.Module):
         self.down = _linear(source.mlp.fc2.weight[code])
 
     def forward(self, rows: Tensor, past: Keys | None) -> tuple[Tensor, Keys]:
-        """Rows [n, hidden] of this code after what came before, and keys and values with theirs."""
+        """Return rows [n, hidden] of this code after what came before, and keys and values with theirs."""
         queries, keys, values = (
             it.unflatten(1, (self.heads, 1, -1)) for it in self.qkv(self.norm(rows)).chunk(3, dim=1)
         )
@@ -56,7 +56,7 @@ class DepthStep(nn.Module):
         self.head = _linear(network.lm_heads.weight[code])
 
     def forward(self, hidden: Tensor, before: Tensor, past: Past) -> tuple[Tensor, Past]:
-        """Scores [n, codes], float32, behind the token `before` [n]; `hidden` are the frames' [n, hidden]."""
+        """Score [n, codes], float32, behind the token `before` [n]; `hidden` are the frames' [n, hidden]."""
         rows = self.projection(hidden) + self.embeddings(before)
         after: Past = []
         for number, layer in enumerate(self.layers):

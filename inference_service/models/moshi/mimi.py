@@ -54,7 +54,7 @@ class MimiStack(MimiPreTrainedModel):  # type: ignore[misc]
         use_cache: bool = False,
         **attending: Any,
     ) -> BaseModelOutput:
-        """Rows [1, n, hidden] after all layers; the attention function knows what each row sees."""
+        """Return rows [1, n, hidden] after all layers; the attention function knows what each row sees."""
         rows, positions = inputs_embeds, self.rotary_emb(inputs_embeds, position_ids)
         for layer in self.layers:
             rows = layer(rows, position_embeddings=positions, **attending)
@@ -65,7 +65,7 @@ class Mimi(nn.Module):
     """A codec without streams. A frame has `samples` samples and `codes` codes."""
 
     def __init__(self, network: MimiModel, codes: int) -> None:
-        """Raises `CheckpointError` for a codec that cannot be run frame by frame."""
+        """Raise `CheckpointError` for a codec that cannot be run frame by frame."""
         super().__init__()
         config = network.config
         if not config.use_causal_conv or config.trim_right_ratio != 1 or config.use_conv_shortcut:
@@ -90,7 +90,8 @@ class Mimi(nn.Module):
         """The state of a stream that has said nothing."""
 
     def hear(self, frames: Tensor, states: Sequence[ConvState]) -> tuple[Tensor, list[ConvState]]:
-        """Rows [n, rows, hidden] for `encoder` of frames [n, samples]; `write` makes codes of its output.
+        """Return rows [n, rows, hidden] for `encoder` of frames [n, samples]; `write` makes codes of its
+        output.
 
         States are those of the convolutions before it.
         """
@@ -99,14 +100,15 @@ class Mimi(nn.Module):
         return latent.transpose(1, 2), past.states()
 
     def write(self, rows: Tensor, states: Sequence[ConvState]) -> tuple[Tensor, list[ConvState]]:
-        """Codes, int64 [n, codes], of rows [n, rows, hidden] that `encoder` has made."""
+        """Return codes, int64 [n, codes], of rows [n, rows, hidden] that `encoder` has made."""
         past = _Past(states)
         latent = past.convolve(self.network.encoder.downsample, rows.transpose(1, 2))
         codes = self.network.quantizer.encode(latent, num_quantizers=self.codes)
         return codes[:, :, 0].T, past.states()
 
     def read(self, codes: Tensor, states: Sequence[ConvState]) -> tuple[Tensor, list[ConvState]]:
-        """Rows [n, rows, hidden] for `decoder` of codes [n, codes]; `say` makes sound of its output."""
+        """Return rows [n, rows, hidden] for `decoder` of codes [n, codes]; `say` makes sound of its
+        output."""
         past = _Past(states)
         latent = self.network.quantizer.decode(codes[:, :, None])
         return past.expand(self.network.decoder.upsample, latent).transpose(1, 2), past.states()
@@ -136,7 +138,7 @@ class _Past:
         self._after: list[Sequence[Tensor]] = []
 
     def convolve(self, layer: MimiConv1d, steps: Tensor) -> Tensor:
-        """A convolution of steps [n, channels, time], with its left context before them."""
+        """Return a convolution of steps [n, channels, time], with its left context before them."""
         conv, left = layer.conv, _kept(layer)
         if left:
             begin = steps[:, :, :1] if layer.pad_mode == "replicate" else None
@@ -145,7 +147,7 @@ class _Past:
         return F.conv1d(steps, conv.weight, conv.bias, conv.stride, 0, conv.dilation, conv.groups)
 
     def expand(self, layer: MimiConvTranspose1d, steps: Tensor) -> Tensor:
-        """A transposed convolution; what it adds to steps that have not come yet waits for them."""
+        """Return a transposed convolution; what it adds to steps that have not come yet waits for them."""
         conv, complete = layer.conv, steps.shape[2] * layer.conv.stride[0]
         spread = F.conv_transpose1d(steps, conv.weight, None, conv.stride, groups=conv.groups)
         waiting = spread.shape[2] - complete
@@ -155,7 +157,8 @@ class _Past:
         return made if conv.bias is None else made + conv.bias[:, None]
 
     def _taken(self, like: Tensor, begin: Tensor | None, channels: int, steps: int) -> Tensor:
-        """What each stream has kept, [n, channels, steps]; `begin` [n, channels, 1] or zeros at first."""
+        """Return what each stream has kept, [n, channels, steps]; `begin` [n, channels, 1] or zeros at
+        first."""
         states = self._before[len(self._after)]
         if any(state is None for state in states):
             first = like.new_zeros(1, 1, 1) if begin is None else begin
@@ -164,7 +167,7 @@ class _Past:
         return torch.stack(states)
 
     def states(self) -> list[ConvState]:
-        """What each stream keeps."""
+        """Return what each stream keeps."""
         return list(zip(*self._after, strict=True))
 
 

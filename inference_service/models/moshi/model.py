@@ -41,7 +41,7 @@ class MoshiModel(nn.Module):
     """The network of one checkpoint. A frame of a stream has `codes` codes."""
 
     def __init__(self, network: MoshiForConditionalGeneration, words: Words) -> None:
-        """Raises `CheckpointError` if its codec cannot be streamed."""
+        """Raise `CheckpointError` if its codec cannot be streamed."""
         super().__init__()
         config = network.config
         self.words = words
@@ -67,7 +67,7 @@ class MoshiModel(nn.Module):
         return device
 
     def _codes_of(self, published: Codes, loudness: float) -> Codes:
-        """Codes of a steady tone of 440 Hz: as published, or those of a codec of another size."""
+        """Return codes of a steady tone of 440 Hz: as published, or those of a codec of another size."""
         if self.codec.size == _PUBLISHED_SIZE and self.codes == len(published):
             return published
         codec = self.codec
@@ -89,7 +89,7 @@ class Frame:
 
 
 def rows_of(frames: list[Frame], before: Frame) -> NDArray[np.int64]:
-    """What the temporal transformer reads, [n, 1 + 2 * codes], of frames behind the frame `before`.
+    """Return what the temporal transformer reads, [n, 1 + 2 * codes], of frames behind the frame `before`.
 
     All codes of a stream but the first come one row late.
     """

@@ -24,7 +24,7 @@ class FrameEmbeddings(nn.Module):
         self._offsets: Tensor
 
     def forward(self, frames: Tensor) -> Tensor:
-        """Rows [n, hidden] of frames, int64 [n, 1 + codebooks]."""
+        """Return rows [n, hidden] of frames, int64 [n, 1 + codebooks]."""
         codes = self.audio[(frames[:, 1:] + self._offsets).flatten()]
         rows: Tensor = self.text(frames[:, 0]) + codes.view(len(frames), -1, codes.shape[1]).sum(1)
         return rows

@@ -24,7 +24,7 @@ KEPT_MEL = KEPT_SOURCE + _PITCH_AHEAD
 
 @dataclass(frozen=True)
 class CausalState:
-    """What is kept of one stream: `mel` [80, n], and `source`, the excitation of its first frames.
+    """The state of one stream: `mel` [80, n], and `source`, the excitation of its first frames.
 
     The excitation ended at `cycles` [harmonics] (float64); of the frames kept, `said` are out. Before them
     lie `start` frames that are forgotten.
@@ -52,7 +52,7 @@ class CausalState:
         return [self.mel, self.source, self.cycles]
 
     def holding(self, tensors: Sequence[Tensor]) -> "CausalState":
-        """The same place in a stream, with other tensors."""
+        """Return the same place in a stream, with other tensors."""
         mel, source, cycles = tensors
         return CausalState(mel, source, cycles, self.said, self.start)
 
@@ -65,7 +65,7 @@ class CausalVocoder:
         self._noise = noise
 
     def initial_state(self) -> CausalState:
-        """A stream that has said nothing."""
+        """Return a stream that has said nothing."""
         weight = self._hift.conv_post.weight
         cycles = weight.new_zeros(self._hift.config.harmonics + 1, dtype=torch.float64)
         return CausalState(weight.new_zeros(MELS, 0), weight.new_zeros(0), cycles)
@@ -73,15 +73,16 @@ class CausalVocoder:
     def advance(
         self, mel: Tensor, states: list[CausalState], *, is_last: bool
     ) -> tuple[Tensor, list[CausalState]]:
-        """The next frames [batch, 80, n] of streams of one shape: samples [batch, ...], and new states."""
+        """Return the next frames [batch, 80, n] of streams of one shape: samples [batch, ...], and new
+        states."""
         return self.advance_from(self.noise_begins(states), mel, states, is_last=is_last)
 
     def noise_begins(self, states: list[CausalState]) -> Tensor:
-        """Where the streams read their noise, int64 [batch] on the device."""
+        """Return where the streams read their noise, int64 [batch] on the device."""
         return self._noise.begins([HOP * (state.start + state.sourced) for state in states])
 
     def moved(self, state: CausalState, samples: int, tensors: Sequence[Tensor]) -> CausalState:
-        """The state after a chunk of so many samples that left these tensors."""
+        """Return the state after a chunk of so many samples that left these tensors."""
         after = state.holding(tensors)
         # All frames that came are kept but those before the `_PAST` ones of what is said.
         ready = state.said + samples // HOP
@@ -91,7 +92,7 @@ class CausalVocoder:
     def advance_from(
         self, begins: Tensor, mel: Tensor, states: list[CausalState], *, is_last: bool
     ) -> tuple[Tensor, list[CausalState]]:
-        """As `advance`, with the noise that begins there."""
+        """Advance as `advance` does, with the noise that begins there."""
         said = states[0].said
         mel = torch.cat([torch.stack([state.mel for state in states]), mel], dim=2)
         frames = mel.shape[2]
@@ -117,7 +118,7 @@ class CausalVocoder:
     def _source(
         self, mel: Tensor, states: list[CausalState], begins: Tensor, *, is_last: bool
     ) -> tuple[Tensor, Tensor]:
-        """The excitation [batch, samples] as far as the pitch is known; and its cycles at the end."""
+        """Return the excitation [batch, samples] as far as the pitch is known; and its cycles at the end."""
         source = torch.stack([state.source for state in states])
         cycles = torch.stack([state.cycles for state in states])
         ahead = F.pad(mel, (0, _PITCH_AHEAD)) if is_last else mel

@@ -20,7 +20,7 @@ UP_PAST = 4
 
 @dataclass(frozen=True)
 class EncoderState:
-    """What is kept of a stream.
+    """The state of a stream.
 
     `look` [width, 2] and `up` [width, 4] are pasts of convolutions; `first` [blocks, 2, heads, time, head
     size] and `second` (twice the time) are keys and values, oldest first.
@@ -94,7 +94,7 @@ class Block(nn.Module):
         self.norm_ff = nn.LayerNorm(config.width, eps=1e-12)
 
     def forward(self, x: Tensor, past: Tensor, distances: Tensor) -> tuple[Tensor, Tensor]:
-        """As `RelativeAttention`."""
+        """Compute as `RelativeAttention` does."""
         attended, past = self.self_attn(self.norm_mha(x), past, distances)
         x = x + attended
         return x + self.feed_forward(self.norm_ff(x)), past
@@ -157,7 +157,7 @@ class Encoder(nn.Module):
         self.after_norm = nn.LayerNorm(config.width, eps=1e-5)
 
     def initial_state(self) -> EncoderState:
-        """Of a stream that has heard nothing."""
+        """Return the state of a stream that has heard nothing."""
         config, like = self.config, self.after_norm.weight
         empty = (2, config.heads, 0, config.width // config.heads)
         return EncoderState(
@@ -192,7 +192,8 @@ class Encoder(nn.Module):
 
 
 def sinusoids(new: int, past: int, width: int, device: torch.device) -> Tensor:
-    """Of distances from `past + new - 1` (the oldest key, seen from the last query) down to `1 - new`.
+    """Return sinusoids of distances from `past + new - 1` (the oldest key, seen from the last query) down to
+    `1 - new`.
 
     [distances, width], float32.
     """

@@ -127,7 +127,7 @@ class Block(nn.Module):
 
 
 class FinalLayer(nn.Module):
-    """From the width back to mel bands."""
+    """The projection from the width back to mel bands."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

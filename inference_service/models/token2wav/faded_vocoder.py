@@ -19,7 +19,7 @@ FADE = MEL_PAST * HOP
 
 @dataclass(frozen=True)
 class FadedState:
-    """What is kept of one stream between chunks.
+    """The state of one stream between chunks.
 
     `mel` [80, 8], `source` [3840], `speech` [3840]: what the next chunk begins with again; `cycles`
     [harmonics]: where the excitation stands at its end. All are empty before the first chunk.
@@ -42,7 +42,7 @@ class FadedState:
         return [self.mel, self.source, self.speech, self.cycles]
 
     def holding(self, tensors: Sequence[Tensor]) -> "FadedState":
-        """The same place in a stream, with other tensors."""
+        """Return the same place in a stream, with other tensors."""
         mel, source, speech, cycles = tensors
         return FadedState(mel, source, speech, cycles, self.chunks)
 
@@ -65,31 +65,32 @@ class FadedVocoder:
         self._fades = torch.stack([fade_in, fade_out]) / total
 
     def initial_state(self) -> FadedState:
-        """A stream that has said nothing."""
+        """Return a stream that has said nothing."""
         nothing = self._hift.conv_post.weight.new_zeros(0)
         return FadedState(nothing.expand(MELS, 0), nothing, nothing, nothing)
 
     def advance(
         self, mel: Tensor, states: list[FadedState], *, is_last: bool
     ) -> tuple[Tensor, list[FadedState]]:
-        """The next frames [batch, 80, n] of streams of one shape: samples [batch, ...], and new states.
+        """Return the next frames [batch, 80, n] of streams of one shape: samples [batch, ...], and new
+        states.
 
         A chunk that is not the last must bring the frames to at least 8.
         """
         return self.advance_from(self.noise_begins(states), mel, states, is_last=is_last)
 
     def noise_begins(self, states: list[FadedState]) -> Tensor:
-        """Where the streams read their noise, int64 [batch] on the device."""
+        """Return where the streams read their noise, int64 [batch] on the device."""
         return self._noise.chunk_begins([state.chunks for state in states])
 
     def moved(self, state: FadedState, samples: int, tensors: Sequence[Tensor]) -> FadedState:
-        """The state after a chunk of so many samples that left these tensors."""
+        """Return the state after a chunk of so many samples that left these tensors."""
         return replace(state.holding(tensors), chunks=state.chunks + 1)
 
     def advance_from(
         self, begins: Tensor, mel: Tensor, states: list[FadedState], *, is_last: bool
     ) -> tuple[Tensor, list[FadedState]]:
-        """As `advance`, with the noise that begins there."""
+        """Advance as `advance` does, with the noise that begins there."""
         mel = torch.cat([torch.stack([state.mel for state in states]), mel], dim=2)
         source, cycles = self._source(mel, states, begins)
         speech = self._hift.decode(mel, source)
@@ -112,7 +113,8 @@ class FadedVocoder:
         return (speech if is_last else speech[:, :-FADE]), new
 
     def _source(self, mel: Tensor, states: list[FadedState], begins: Tensor) -> tuple[Tensor, Tensor]:
-        """The excitation [batch, samples], of which the beginning is known; and its cycles at the end."""
+        """Return the excitation [batch, samples], of which the beginning is known; and its cycles at the
+        end."""
         f0 = self._hift.f0_predictor(mel)
         known = torch.stack([state.source for state in states])
         overlap = known.shape[1]
@@ -126,7 +128,8 @@ class FadedVocoder:
         return source, cycles[:, :, -1] % 1
 
     def _cycles(self, f0: Tensor) -> Tensor:
-        """Periods since the beginning, [batch, harmonics, samples], straight between the frames' middles."""
+        """Return periods since the beginning, [batch, harmonics, samples], linear between the frames'
+        middles."""
         if not self._phase_goes_on:
             return F.interpolate(self._hift.cycles(f0), scale_factor=HOP, mode="linear")
         # One frame more lets the phase go on through the second half of the last one.

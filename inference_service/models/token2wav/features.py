@@ -1,4 +1,4 @@
-"""What a voice prompt is computed from: three spectra of its recording.
+"""Features of a voice prompt: three spectra of its recording.
 
 Formulas as in the packages that the weights were trained with: Whisper's log-mel with 128 bands for the
 speech tokenizer, Kaldi's filter bank (`compute-fbank-feats` without dither) for the speaker encoder, and

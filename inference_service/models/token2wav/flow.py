@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class VoicePrompt:
-    """What a voice sounds like: its speech tokens [n], mel frames [2 n, 80] and speaker vector [192]."""
+    """A voice: its speech tokens [n], mel frames [2 n, 80] and speaker vector [192]."""
 
     tokens: Tensor
     mel: Tensor
@@ -41,7 +41,7 @@ class VoicePrompt:
 
 @dataclass(frozen=True)
 class FlowState:
-    """What is kept of one stream between chunks.
+    """The state of one stream between chunks.
 
     `attention` [steps, depth, 2, 2, heads, t, head size] are keys and values of the guided and of the
     unguided flow, newest chunk first; `convolution` [steps, depth, 2, 2, width, 2] likewise.
@@ -72,7 +72,7 @@ class FlowState:
         return [self.speaker, *kept, self.attention, self.convolution]
 
     def holding(self, tensors: Sequence[Tensor]) -> "FlowState":
-        """A state of the same voice with other tensors."""
+        """Return a state of the same voice with other tensors."""
         speaker, look, up, first, second, attention, convolution = tensors
         encoder = EncoderState(look, up, first, second)
         return FlowState(self.prompt_frames, speaker, encoder, attention, convolution)
@@ -124,7 +124,7 @@ class Flow(nn.Module):
         return self.input_embedding.weight
 
     def begin(self, prompt: VoicePrompt) -> FlowState:
-        """A stream that has heard its prompt. Raises `ValueError` if the prompt's lengths disagree."""
+        """Return a stream that has heard its prompt. Raises `ValueError` if the prompt's lengths disagree."""
         return drained(self.beginning(prompt))
 
     def beginning(self, prompt: VoicePrompt) -> Generator[None, None, FlowState]:
@@ -145,7 +145,7 @@ class Flow(nn.Module):
     def advance(
         self, tokens: Tensor, states: list[FlowState], *, is_last: bool
     ) -> tuple[Tensor, list[FlowState]]:
-        """The next chunk of streams of one shape, [batch, n + 3] tokens or n if they are the last.
+        """Return the next chunk of streams of one shape, [batch, n + 3] tokens or n if they are the last.
 
         Returns float32 mel frames [batch, 2 n, 80].
         """
@@ -175,7 +175,8 @@ class Flow(nn.Module):
     def _chunk(
         self, tokens: Tensor, states: list[FlowState], *, is_last: bool, known: Tensor | None = None
     ) -> Generator[None, None, tuple[Tensor, list[FlowState]]]:
-        """As `advance`, in portions, with mel frames `known` [batch, 2 n, 80]; no cache is cut."""
+        """Advance as `advance` does, in portions, with mel frames `known` [batch, 2 n, 80]; no cache is
+        cut."""
         embedded = self.input_embedding(tokens)
         encoded, encoders = self.encoder(embedded, [state.encoder for state in states], is_last=is_last)
         mean = self.encoder_proj(encoded)
@@ -194,7 +195,7 @@ class Flow(nn.Module):
     def _solve(
         self, mean: Tensor, states: list[FlowState], known: Tensor
     ) -> Generator[None, None, tuple[Tensor, Tensor, Tensor]]:
-        """From noise to mel [batch, n, 80], step by step.
+        """Solve from noise to mel [batch, n, 80], step by step.
 
         And new parts of the caches, [steps, depth, 2, 2, batch, ...].
         """
@@ -227,7 +228,7 @@ class Flow(nn.Module):
         return x, torch.stack(attentions).unflatten(3, pairs), torch.stack(convolutions).unflatten(3, pairs)
 
     def _trimmed(self, state: FlowState) -> FlowState:
-        """Keeps the prompt and the newest generated frames.
+        """Keep the prompt and the newest generated frames.
 
         The estimator has the newest in front, yet is cut as if the prompt were there, as published: its
         attention knows no positions, and what remains are the newest frames and the end of the prompt. The
@@ -271,7 +272,7 @@ def next_portion(portions: Generator[None, None, T]) -> T | None:
 
 @cache
 def euler_steps(steps: int) -> list[tuple[float, float]]:
-    """Times and lengths of steps from 0 to 1, which grow: 1 - cos. Summed in float32, as published."""
+    """Return times and lengths of steps from 0 to 1, which grow: 1 - cos. Summed in float32, as published."""
     times = 1 - torch.cos(torch.linspace(0, 1, steps + 1, device="cpu") * 0.5 * math.pi)
     time, result = times[0], []
     for end in times[1:]:
@@ -282,6 +283,6 @@ def euler_steps(steps: int) -> list[tuple[float, float]]:
 
 
 def _ends(x: Tensor, dim: int, first: int, last: int) -> Tensor:
-    """The first and the last entries along `dim`."""
+    """Return the first and the last entries along `dim`."""
     length = x.shape[dim]
     return torch.cat([x.narrow(dim, 0, first), x.narrow(dim, length - last, last)], dim=dim)

@@ -155,7 +155,7 @@ class Hift(nn.Module):
         return HOP * ((f0[:, None] * harmonics[None, :, None] / RATE_HZ) % 1).cumsum(2)
 
     def excite(self, cycles: Tensor, f0: Tensor, noise: Tensor) -> Tensor:
-        """The excitation [batch, 480 frames].
+        """Return the excitation [batch, 480 frames].
 
         `cycles` [batch, harmonics, 480 frames], `f0` [batch, frames], `noise` [batch, 480 frames, harmonics].
         """
@@ -163,7 +163,8 @@ class Hift(nn.Module):
         return source
 
     def decode(self, mel: Tensor, source: Tensor) -> Tensor:
-        """The waveform [batch, 480 frames] of `mel` [batch, 80, frames] and `source` [batch, 480 frames].
+        """Return the waveform [batch, 480 frames] of `mel` [batch, 80, frames] and `source` [batch, 480
+        frames].
 
         Causal: `mel` has four frames more.
         """
@@ -200,7 +201,7 @@ class Hift(nn.Module):
 
 
 def _overlapped(grains: Tensor) -> Tensor:
-    """Grains [batch, 16, n], each 4 samples behind the last, added up: [batch, 4 (n - 1)].
+    """Overlap grains [batch, 16, n], each 4 samples behind the last, and add them up: [batch, 4 (n - 1)].
 
     As in `torch.istft`, which waits for the device: the first and the last 8 samples are left out.
     """

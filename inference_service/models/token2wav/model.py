@@ -86,7 +86,8 @@ class Token2Wav(nn.Module):
 
     @torch.inference_mode()
     def hear(self, prompt: VoicePrompt) -> VoiceCache:
-        """The caches that every turn in this voice begins with. Raises `ValueError` if lengths disagree."""
+        """Return the caches that every turn in this voice begins with. Raises `ValueError` if lengths
+        disagree."""
         return drained(self.hearing(prompt))
 
     def hearing(self, prompt: VoicePrompt) -> Generator[None, None, VoiceCache]:
@@ -95,13 +96,13 @@ class Token2Wav(nn.Module):
         return VoiceCache((yield from self.flow.beginning(prompt)))
 
     def initial_state(self, voice: VoiceCache) -> StreamState:
-        """A stream that has said nothing."""
+        """Return a stream that has said nothing."""
         silent = self.vocoder.initial_state()
         return StreamState(voice, voice.flow, silent, silent)
 
     @torch.inference_mode()
     def step(self, jobs: list[StreamCodes]) -> list[Tensor]:
-        """What each stream can say now, float32 [samples]; of a turn that has ended, all of it.
+        """Return what each stream can say now, float32 [samples]; of a turn that has ended, all of it.
 
         The sounds are on the model's device, which is not waited for. A stream comes up once. Streams of
         equal shapes share their passes, and none hears of another. Raises `ValueError` for a token out of
@@ -127,7 +128,7 @@ class Token2Wav(nn.Module):
             raise ValueError(f"Speech tokens are 0 to {size - 1}; {strange[0]} came.")
 
     def _say(self, turns: list[_Turn]) -> dict[int, Tensor]:
-        """Samples of one chunk of each stream, whose states move on."""
+        """Return samples of one chunk of each stream, whose states move on."""
         mels: dict[int, Tensor] = {}
         waves: dict[int, Tensor] = {}
         device = self.flow.noise.device
@@ -152,7 +153,7 @@ class Token2Wav(nn.Module):
         return waves
 
     def _cut(self, groups: list[list[_Turn]]) -> list[list[_Turn]]:
-        """Groups of as many streams as there are captured passes for."""
+        """Cut groups into as many streams as there are captured passes for."""
         if self._seconds is None:
             return groups
         cut = []
@@ -166,13 +167,13 @@ class Token2Wav(nn.Module):
 
 
 def _turns(jobs: list[StreamCodes]) -> list[_Turn]:
-    """The next chunk of every stream that has one."""
+    """Return the next chunk of every stream that has one."""
     chunks = [(i, job.state, job.state.next_chunk(is_last=job.ends_turn)) for i, job in enumerate(jobs)]
     return [_Turn(i, state, chunk) for i, state, chunk in chunks if chunk]
 
 
 def _grouped(turns: list[_Turn], shape: Callable[[_Turn], Hashable]) -> list[list[_Turn]]:
-    """Turns of equal shape and equal ends, in the order of their first."""
+    """Group turns of equal shape and equal ends, in the order of their first."""
     groups: dict[Hashable, list[_Turn]] = defaultdict(list)
     for turn in turns:
         groups[shape(turn), turn.chunk.is_last].append(turn)

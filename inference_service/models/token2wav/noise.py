@@ -22,7 +22,7 @@ def flow_noise() -> Tensor:
 
 
 class SourceNoise(nn.Module):
-    """What the vocoder's excitation has besides harmonics: a table that is read round and round."""
+    """Noise of the vocoder's excitation: a table that is read round and round."""
 
     table: Tensor
 
@@ -39,11 +39,11 @@ class SourceNoise(nn.Module):
         return cls(torch.randn(_ROWS, harmonics + 1, generator=generator), _STRIDE)
 
     def chunk_begins(self, chunks: list[int]) -> Tensor:
-        """Where chunks of these numbers begin to read, int64 [batch] on the device."""
+        """Return where chunks of these numbers begin to read, int64 [batch] on the device."""
         return self.begins([self._stride * chunk for chunk in chunks])
 
     def begins(self, firsts: list[int]) -> Tensor:
-        """Where streams at these samples read, int64 [batch] on the device."""
+        """Return where streams at these samples read, int64 [batch] on the device."""
         (begins,) = upload(self.table.device, np.array([first % len(self.table) for first in firsts]))
         return begins
 

@@ -46,7 +46,7 @@ class Seconds:
                 self._vocoding.prepare(*self._vocoder_key(vocoder.noise_begins(given[1]), *given))
 
     def flow(self, tokens: Tensor, states: list[FlowState]) -> tuple[Tensor, list[FlowState]]:
-        """As `Flow.advance`, of a chunk that is not the last."""
+        """Advance as `Flow.advance` does, by a chunk that is not the last."""
         name, given = self._flow_key(tokens, states)
         if not self._flowing.knows(name, given):
             return self._flow.advance(tokens, states, is_last=False)
@@ -55,7 +55,7 @@ class Seconds:
         return mel, [state.holding([state.speaker, *part]) for state, part in zip(states, parts, strict=True)]
 
     def vocode(self, mel: Tensor, states: list[Any]) -> tuple[Tensor, list[Any]]:
-        """As `Vocoder.advance`, of a chunk that is not the last."""
+        """Advance as `Vocoder.advance` does, by a chunk that is not the last."""
         begins = self._vocoder.noise_begins(states)
         name, given = self._vocoder_key(begins, mel, states)
         if not self._vocoding.knows(name, given):
@@ -89,7 +89,7 @@ class Seconds:
 
 
 def _ages(first: Any, step: Any) -> tuple[list[Any], Tensor]:
-    """States of a stream second after second until their shape is one that was before; and what it made."""
+    """Return the states of a stream second after second until their shape repeats, and what it made."""
     states = [first]
     while True:
         made, (after,) = step(states[-1])
@@ -99,6 +99,6 @@ def _ages(first: Any, step: Any) -> tuple[list[Any], Tensor]:
 
 
 def _split(tensors: Sequence[Tensor], parts: int) -> list[Sequence[Tensor]]:
-    """As many for each."""
+    """Split tensors into equal parts."""
     size = len(tensors) // parts
     return [tensors[begin : begin + size] for begin in range(0, len(tensors), size)]

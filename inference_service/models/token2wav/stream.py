@@ -17,7 +17,7 @@ _LONGEST = TOKENS_PER_SECOND + LOOK_AHEAD
 
 
 class VocoderState(Protocol):
-    """What a vocoder keeps of one stream."""
+    """A vocoder's state of one stream."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -32,21 +32,22 @@ class Vocoder(Protocol):
     """Mel frames to samples; its states are of one kind."""
 
     def initial_state(self) -> VocoderState:
-        """A stream that has said nothing."""
+        """Return a stream that has said nothing."""
 
     def advance(self, mel: Tensor, states: list[Any], *, is_last: bool) -> tuple[Tensor, list[Any]]:
-        """The next frames [batch, 80, n] of streams of one shape: samples [batch, ...], and new states."""
+        """Return the next frames [batch, 80, n] of streams of one shape: samples [batch, ...], and new
+        states."""
 
     def noise_begins(self, states: list[Any]) -> Tensor:
-        """Where the streams read their noise, int64 [batch] on the device."""
+        """Return where the streams read their noise, int64 [batch] on the device."""
 
     def advance_from(
         self, begins: Tensor, mel: Tensor, states: list[Any], *, is_last: bool
     ) -> tuple[Tensor, list[Any]]:
-        """As `advance`, with the noise that begins there."""
+        """Advance as `advance` does, with the noise that begins there."""
 
     def moved(self, state: Any, samples: int, tensors: Sequence[Tensor]) -> Any:
-        """The state after a chunk of so many samples that left these tensors."""
+        """Return the state after a chunk of so many samples that left these tensors."""
 
 
 @dataclass(frozen=True)
@@ -94,19 +95,19 @@ class StreamState:
         self.has_begun |= bool(codes)
 
     def reset(self) -> None:
-        """The next token begins a turn: nothing of the last one is left."""
+        """Begin a turn: nothing of the last one is left."""
         self.flow = self.voice.flow
         self.vocoder = self.silent
         self.pending = [SILENT_TOKEN] * LOOK_AHEAD
         self.has_begun = False
 
     def mark(self) -> Callable[[], None]:
-        """A way back to how it is now."""
+        """Return a way back to how it is now."""
         before = dict(vars(self))
         return lambda: vars(self).update(before)
 
     def next_chunk(self, *, is_last: bool) -> VocoderPass | None:
-        """Takes what can be said now; once it is None, nothing is left to be taken before more tokens come.
+        """Take what can be said now; once it is None, nothing is left to be taken before more tokens come.
 
         At the end of a turn (`is_last`) the last chunk is what no chunk was made of; of a turn without a word
         nothing is.

@@ -1,1 +1,1 @@
-"""What the default model is trained on, drawn and synthesised from a recipe."""
+"""The training data of the default model, drawn and synthesised from a recipe."""

@@ -88,7 +88,7 @@ def silence(frames: int, bands: int, pitch: float) -> NDArray[np.float32]:
 
 
 def resample_frames(frames: NDArray[np.float32], length: int) -> NDArray[np.float32]:
-    """The same sounds in `length` frames."""
+    """Return the same sounds in `length` frames."""
     positions = torch.linspace(0, len(frames) - 1, length).numpy()
     low = positions.astype(np.int64)
     part = (positions - low)[:, None].astype(np.float32)

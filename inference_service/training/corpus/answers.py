@@ -57,7 +57,7 @@ def word_ends(reply: str, segments: str) -> list[float]:
 
 
 def speak(reply: str, wav: Path) -> SpokenReply:
-    """Synthesises a reply and fits each chunk of words into its unit."""
+    """Synthesise a reply and fits each chunk of words into its unit."""
     ends = word_ends(reply, _flite(reply, "-psdur", str(wav)))
     pcm, rate = read_wav(wav)
     assert rate == SAMPLE_RATE
@@ -78,7 +78,7 @@ def speak(reply: str, wav: Path) -> SpokenReply:
 
 
 def _fit(part: NDArray[np.float32], last: bool) -> NDArray[np.float32]:
-    """Stretches or squeezes a chunk to one unit; the last one of a reply may stay shorter."""
+    """Stretch or squeezes a chunk to one unit; the last one of a reply may stay shorter."""
     if last:
         length = min(UNIT_FRAMES, round(len(part) * _LAST_SLOWER))
         target = -(-length // VOCODER.frames_per_code) * VOCODER.frames_per_code
@@ -89,7 +89,7 @@ def _fit(part: NDArray[np.float32], last: bool) -> NDArray[np.float32]:
 
 
 def replies() -> list[str]:
-    """Every reply of the domain, with a sample of the repeated digits."""
+    """Return every reply of the domain, with a sample of the repeated digits."""
     rng = random.Random(7)
     digits = [
         " ".join(rng.choice(ONES[:10]) for _ in range(rng.randint(2, 4))) for _ in range(_RANDOM_DIGITS)
@@ -99,7 +99,7 @@ def replies() -> list[str]:
 
 
 def build(out: Path) -> None:
-    """Writes the spoken replies to `out` (.npz)."""
+    """Write the spoken replies to `out` (.npz)."""
     out.parent.mkdir(parents=True, exist_ok=True)
     wav = out.with_suffix(".wav")
     texts, lengths, frames = [], [], []
@@ -113,7 +113,7 @@ def build(out: Path) -> None:
 
 
 def load(path: Path) -> list[SpokenReply]:
-    """The spoken replies made by `build`."""
+    """Return the spoken replies made by `build`."""
     data = np.load(path)
     ends = np.cumsum(data["length"])
     frames = data["frames"]

@@ -66,7 +66,7 @@ class Augmenter:
         return np.asarray(noise / noise.mean(), dtype=np.float32)
 
     def _events(self, frames: int) -> Power:
-        """Knocks, beeps and held tones: short or narrow sounds that are not speech."""
+        """Knock, beeps and held tones: short or narrow sounds that are not speech."""
         sound = np.zeros((frames, BANDS), np.float32)
         for _ in range(max(1, frames // 150)):
             at, band = self.rng.randrange(frames), self.rng.randrange(4, BANDS - 4)

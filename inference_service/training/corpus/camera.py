@@ -39,7 +39,7 @@ class Camera:
         return self._off > 0
 
     def advance(self, units: int, still: bool = False) -> None:
-        """Films until there are `units` units; a scene that is `still` does not change meanwhile."""
+        """Film until there are `units` units; a scene that is `still` does not change meanwhile."""
         while len(self.units) < units:
             number = len(self.units)
             filmed: list[Pixels] = []

@@ -36,7 +36,7 @@ CHUNK_END = "<|chunk_eos|>"
 
 @dataclass
 class UnitPlan:
-    """What the model decides in one unit; `taught` is False where the client decided for it."""
+    """The model's decision in one unit; `taught` is False where the client decided for it."""
 
     tokens: list[str] = field(default_factory=lambda: [LISTEN])
     taught: bool = True
@@ -53,7 +53,7 @@ class Conversation:
 
 
 def reply_plans(reply: str) -> list[UnitPlan]:
-    """The speaking units of one whole reply."""
+    """Return the speaking units of one whole reply."""
     words = chunks(reply)
     plans = []
     for i, chunk in enumerate(words):
@@ -90,7 +90,7 @@ class Composer:
         return rng.randint(180, 600) if kind < 0.88 else rng.randint(600, 2000)
 
     def conversation(self, target_units: int) -> Conversation:
-        """One session of about `target_units` seconds with its questions, pauses and interruptions."""
+        """Compose a session of about `target_units` seconds with its questions, pauses and interruptions."""
         rng = self._a.rng
         camera = Camera(self._a.noise_rng, self._album, self._unfilmed)
         forced = TAUGHT_FORCED_LISTENS if rng.random() < 0.35 else 0
@@ -129,7 +129,7 @@ class Composer:
     def _answer(
         self, reply: str, unit: int, plans: dict[int, UnitPlan], spoken: list[tuple[int, Power]]
     ) -> int:
-        """Plans the reply from `unit` on, perhaps cut short, and returns its last unit."""
+        """Plan the reply from `unit` on, perhaps cut short, and return its last unit."""
         rng = self._a.rng
         speaking = reply_plans(reply)
         cut, forced = len(speaking), False
@@ -164,5 +164,5 @@ class Composer:
 
 
 def onset_unit(end_frame: int) -> int:
-    """The unit in which the reply to a question ending at `end_frame` begins."""
+    """Return the unit in which the reply to a question ending at `end_frame` begins."""
     return max(0, math.ceil((end_frame + TAIL) / FRAMES) - 1)

@@ -21,7 +21,7 @@ TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
 
 
 class Intent(StrEnum):
-    """What a sentence asks for."""
+    """The intents of sentences."""
 
     GREETING = "greeting"
     NAME = "name"
@@ -64,7 +64,7 @@ class Exchange:
 
 
 def spell(number: int) -> str:
-    """A whole number from -999 to 999 in words: 42 is "forty two", -3 is "minus three"."""
+    """Spell a whole number from -999 to 999 in words: 42 is "forty two", -3 is "minus three"."""
     if number < 0:
         return "minus " + spell(-number)
     if number < 20:
@@ -76,7 +76,7 @@ def spell(number: int) -> str:
 
 
 def split_of(question: str) -> Split:
-    """The side of the split on which a sentence lies, by a hash of its words alone."""
+    """Return the side of the split on which a sentence lies, by a hash of its words alone."""
     if question in _ALWAYS_TRAINED:
         return Split.TRAIN
     digest = hashlib.sha256(question.encode()).digest()
@@ -307,7 +307,7 @@ def _draw_arithmetic(rng: random.Random) -> Exchange:
 
 
 def arithmetic(before: str, a: int, operator: str, b: int) -> Exchange:
-    """The arithmetic exchange "`before` a operator b"; `operator` is plus, minus or times."""
+    """Return the arithmetic exchange "`before` a operator b"; `operator` is plus, minus or times."""
     value = {"plus": a + b, "minus": a - b, "times": a * b}[operator]
     task = f"{spell(a)} {operator} {spell(b)}"
     return Exchange(Intent.ARITHMETIC, _join(before, task), f"{task} is {spell(value)}")
@@ -371,7 +371,7 @@ Questions about pictures are drawn by name only: they have a corpus of their own
 
 
 def draw(rng: random.Random, split: Split, intent: Intent | None = None) -> Exchange:
-    """One random exchange of the domain from one side of the split, with no picture in view."""
+    """Draw one random exchange of the domain from one side of the split, with no picture in view."""
     chosen = intent or rng.choices(list(TRAINING_WEIGHTS), list(TRAINING_WEIGHTS.values()))[0]
     make = _DRAWS.get(chosen)
     while True:
@@ -381,23 +381,23 @@ def draw(rng: random.Random, split: Split, intent: Intent | None = None) -> Exch
 
 
 def seen_reply(colour: str, shape: str) -> str:
-    """The answer to a question about a picture of one shape."""
+    """Return the answer to a question about a picture of one shape."""
     return f"i see a {colour} {shape}"
 
 
 def seen_replies() -> list[str]:
-    """Every answer to a question about a picture."""
+    """Return every answer to a question about a picture."""
     return [NOTHING_SEEN_REPLY, *(seen_reply(colour, shape) for colour in COLOURS for shape in SHAPES)]
 
 
 def standing_replies() -> list[str]:
-    """Replies that hold no number."""
+    """Reply that hold no number."""
     lights = {"the light is on", "the light is off"}
     return sorted({*_FIXED_REPLIES.values(), *lights, *_DIRECTIONS, *seen_replies()})
 
 
 def heard_replies() -> list[str]:
-    """Every reply to words alone except the repeated digits, which are any two to four digit words."""
+    """Return every reply to words alone except the repeated digits, which are any two to four digit words."""
     replies = set(standing_replies()) - set(seen_replies())
     replies |= {" ".join(spell(i) for i in range(1, last + 1)) for last in range(2, 13)}
     for operator in ("plus", "minus", "times"):
@@ -406,5 +406,5 @@ def heard_replies() -> list[str]:
 
 
 def all_replies() -> list[str]:
-    """Every reply the domain knows except the repeated digits."""
+    """Return every reply the domain knows except the repeated digits."""
     return sorted([*heard_replies(), *seen_replies()])

@@ -8,7 +8,7 @@ from inference_service.training.corpus.domain import ONES, all_replies
 
 
 def grammar() -> str:
-    """A JSGF grammar of every reply of the domain, spelled out or as a rule."""
+    """Return a JSGF grammar of every reply of the domain, spelled out or as a rule."""
     numbers = (
         "<ones> = " + " | ".join(ONES[1:10]) + ";\n"
         "<digit> = zero | <ones>;\n"
@@ -43,7 +43,7 @@ class Listener:
         self._decoder.activate_search("replies")
 
     def hear(self, speech: NDArray[np.float32]) -> str:
-        """The words of one reply; empty if nothing of the grammar fits."""
+        """Return the words of one reply; empty if nothing of the grammar fits."""
         sound = np.concatenate([np.zeros(3200), resample_poly(speech, 2, 3), np.zeros(4800)])
         sound = sound + np.random.default_rng(0).normal(0, 20 / 32768, len(sound))
         self._decoder.start_utt()

@@ -1,4 +1,4 @@
-"""Pictures of coloured shapes, as a camera in somebody's room might see them, and of no shape at all."""
+"""Pictures of coloured shapes, as a camera in a room might see them, and of no shape at all."""
 
 import io
 from concurrent.futures import ProcessPoolExecutor
@@ -24,7 +24,7 @@ Colour = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scene:
-    """What a picture shows: one shape, or nothing that has a name here."""
+    """The content of a picture: one shape, or nothing that has a name here."""
 
     colour: str = ""
     shape: str = ""
@@ -51,7 +51,7 @@ def _hsv(hue: float, saturation: float, value: float) -> Colour:
 
 
 def _paint(rng: np.random.Generator, colour: str) -> Colour:
-    """One of the many colours of that name."""
+    """Return one of the many colours of that name."""
     match colour:
         case "red":
             return _hsv(rng.uniform(-12, 10), rng.uniform(0.7, 1), rng.uniform(0.55, 1))
@@ -86,7 +86,8 @@ def _rgb(colour: Colour) -> tuple[int, int, int]:
 
 
 def _background(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
-    """A wall, a gradient, a blurred room, a table before a wall; perhaps with thin lines and specks."""
+    """Return a wall, a gradient, a blurred room, a table before a wall; perhaps with thin lines and
+    specks."""
     width, height = size
     base = _any_colour(rng)
     kind = rng.random()
@@ -110,7 +111,7 @@ def _background(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
 
 
 def _outline(rng: np.random.Generator, shape: str, radius: float) -> NDArray[np.float64]:
-    """Corners [n, 2] of a shape round the origin; a circle has many."""
+    """Return the corners [n, 2] of a shape round the origin; a circle has many."""
     turn = rng.uniform(-20, 20) if rng.random() < 0.7 else rng.uniform(0, 360)
     match shape:
         case "circle":
@@ -132,19 +133,19 @@ def _mask(size: tuple[int, int], corners: NDArray[np.float64]) -> Image.Image:
 
 
 def _stands_out(image: Image.Image, around: Image.Image, paint: Colour) -> bool:
-    """Whether a shape of this paint can be told from what the mask `around` covers."""
+    """Return whether a shape of this paint can be told from what the mask `around` covers."""
     behind = np.asarray(image, np.float64)[np.asarray(around) > 0]
     return float((np.abs(behind - paint).sum(1) > 110).mean()) > 0.93
 
 
 def _fill(rng: np.random.Generator, size: tuple[int, int], paint: Colour) -> Image.Image:
-    """The paint, perhaps lit from one side."""
+    """Return the paint, perhaps lit from one side."""
     light = rng.uniform(0, 0.16) * rng.uniform(-1, 1, (2, 2, 1))
     return _image(paint * (1 + light)).resize(size, Image.Resampling.BILINEAR)
 
 
 def draw_picture(rng: np.random.Generator, scene: Scene, size: tuple[int, int]) -> Image.Image:
-    """An RGB picture of the scene, `size` wide and high."""
+    """Return an RGB picture of the scene, `size` wide and high."""
     image = _background(rng, size)
     if scene.shape:
         radius = min(size) * rng.uniform(0.14, 0.46)
@@ -169,7 +170,7 @@ def _with_card(
     rng: np.random.Generator, image: Image.Image, around: Image.Image, centre: NDArray[np.float64],
     radius: float, paint: Colour,
 ) -> Image.Image:  # fmt: skip
-    """The shape is on a piece of paper that somebody holds up; unless paper and paint are too alike."""
+    """Draw the shape on a piece of paper that somebody holds up, unless paper and paint are too alike."""
     card = image.copy()
     half = radius * rng.uniform(1.15, 1.7, 2)
     box = [tuple(centre - half), tuple(centre + half)]
@@ -189,7 +190,7 @@ def _lit(rng: np.random.Generator, image: Image.Image) -> Image.Image:
 
 
 def encoded(rng: np.random.Generator, image: Image.Image) -> bytes:
-    """The picture as a file: mostly JPEG of any quality, now and then PNG or WebP."""
+    """Return the picture as a file: mostly JPEG of any quality, now and then PNG or WebP."""
     file = io.BytesIO()
     kind = rng.random()
     if kind < 0.9:
@@ -213,7 +214,7 @@ def _shard(seed: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def build(path: Path, pictures: int, processes: int) -> None:
-    """Draws the training pictures into `path` (.npz) as the worker's decoder sees them."""
+    """Draw the training pictures into `path` (.npz) as the worker's decoder sees them."""
     seeds = [TRAINING_SEED + i for i in range(-(-pictures // _SHARD))]
     with ProcessPoolExecutor(processes) as pool:
         shards = list(tqdm(pool.map(_shard, seeds), total=len(seeds), desc="pictures", unit_scale=_SHARD))
@@ -231,6 +232,6 @@ class Album:
         self._of = {scene: np.flatnonzero(self.labels == i) for i, scene in enumerate(SCENES)}
 
     def picture(self, rng: np.random.Generator, scene: Scene) -> NDArray[np.uint8]:
-        """One picture of the scene, perhaps mirrored."""
+        """Draw one picture of the scene, perhaps mirrored."""
         pixels: NDArray[np.uint8] = self.pixels[rng.choice(self._of[scene])]
         return pixels[:, ::-1] if rng.random() < 0.5 else pixels

@@ -42,7 +42,7 @@ def _synthesise(seed: int, intent: Intent | None) -> list[tuple[str, str, str, N
 def build(
     path: Path, utterances: int, processes: int, seed: int = TRAINING_SEED, intent: Intent | None = None
 ) -> None:
-    """Synthesises a corpus into `path` (.npz), of one intent if it is given; the same seed gives the same."""
+    """Synthesise a corpus into `path` (.npz), of one intent if it is given; the same seed gives the same."""
     seeds = [seed + i for i in range(-(-utterances // _SHARD))]
     with ProcessPoolExecutor(processes) as pool:
         shards = list(
@@ -64,7 +64,7 @@ def build(
 
 
 def load(path: Path) -> list[Utterance]:
-    """The utterances of a corpus made by `build`."""
+    """Return the utterances of a corpus made by `build`."""
     data = np.load(path)
     ends = np.cumsum(data["length"])
     log_power = data["log_power"]

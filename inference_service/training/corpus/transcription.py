@@ -35,7 +35,7 @@ class Dictation:
 
 
 def writing_unit(end_frame: int) -> int:
-    """The unit in which a word that ends at `end_frame` is written."""
+    """Return the unit in which a word that ends at `end_frame` is written."""
     return max(0, math.ceil((end_frame + SPARE) / FRAMES) - 1)
 
 
@@ -92,7 +92,7 @@ class Dictator:
 
 
 def dictated(writer: Writer, dictation: Dictation) -> Row:
-    """The sequence of a transcription session."""
+    """Return the sequence of a transcription session."""
     row = Row()
     row.add(writer.template(TRANSCRIPTION_PROMPT))
     row.sounds.append(dictation.mel)

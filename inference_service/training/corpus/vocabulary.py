@@ -16,7 +16,7 @@ SPECIAL = [
 
 
 def words() -> list[str]:
-    """Every word that people or the model say inside the domain, pictures aside.
+    """Return every word that people or the model say inside the domain, pictures aside.
 
     The names of colours and shapes are spelled in pieces, so the vocabulary is that of earlier checkpoints.
     """
@@ -33,7 +33,7 @@ def words() -> list[str]:
 
 
 def build(out: Path) -> None:
-    """Writes `tokenizer.json` and `tokenizer_config.json` into `out`."""
+    """Write `tokenizer.json` and `tokenizer_config.json` into `out`."""
     vocabulary = [*words(), "system", "You are a helpful assistant.", "Answer briefly."]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)

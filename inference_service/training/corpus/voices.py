@@ -107,7 +107,7 @@ def _samples(pcm: bytes) -> NDArray[np.float32]:
 
 
 def training_voice(rng: random.Random) -> Voice:
-    """A random training voice: three quarters espeak-ng variants, one quarter flite."""
+    """Return a random training voice: three quarters espeak-ng variants, one quarter flite."""
     if rng.random() < 0.28:
         return flite_voice(rng, rng.choice(TRAINING_FLITE))
     variant = rng.choice(TRAINING_ESPEAK)
@@ -116,13 +116,13 @@ def training_voice(rng: random.Random) -> Voice:
 
 
 def held_out_voice(rng: random.Random) -> Voice:
-    """A random voice that training never heard."""
+    """Return a random voice that training never heard."""
     name = f"{rng.choice(ACCENTS)}+{rng.choice(HELD_OUT_ESPEAK)}"
     return Voice("espeak-ng", name, rng.randint(120, 200), rng.randint(30, 70))
 
 
 def flite_voice(rng: random.Random, name: str) -> Voice:
-    """A flite voice with random tempo and pitch."""
+    """Return a flite voice with random tempo and pitch."""
     return Voice("flite", name, rng.uniform(0.8, 1.25), _FLITE_PITCH_HZ[name] * rng.uniform(0.85, 1.2))
 
 

@@ -36,22 +36,22 @@ class Row:
     pictures: list[Pixels] = field(default_factory=list)
 
     def add(self, ids: list[int]) -> None:
-        """Appends ids that the model does not decide."""
+        """Append ids that the model does not decide."""
         self.ids += ids
         self.labels += [IGNORED] * len(ids)
 
     def decide(self, ids: list[int], taught: bool = True) -> None:
-        """Appends ids that the model decides, as a lesson if they are `taught`."""
+        """Append ids that the model decides, as a lesson if they are `taught`."""
         for token in ids:
             self.labels[-1] = token if taught else IGNORED
             self.add([token])
 
     def hear(self, frames: int) -> None:
-        """Appends the places of the embeddings of so many frames of sound."""
+        """Append the places of the embeddings of so many frames of sound."""
         self.add([AUDIO_SLOT] * (frames // FRAMES_PER_SLOT))
 
     def look(self, picture: Pixels) -> None:
-        """Appends the places of the embeddings of a picture."""
+        """Append the places of the embeddings of a picture."""
         self.add([PICTURE_SLOT] * VISION.queries)
         self.pictures.append(picture)
 
@@ -66,18 +66,18 @@ class Writer:
         self.listen = self.encode(LISTEN)[0]
 
     def encode(self, token: str) -> list[int]:
-        """Ids of one planned token: a special token by its name or a word with its leading space."""
+        """Return ids of one planned token: a special token by its name or a word with its leading space."""
         if token not in self._ids:
             encode = self._tokenizer.encode_template if token.startswith("<") else self._tokenizer.encode
             self._ids[token] = encode(token)
         return self._ids[token]
 
     def template(self, text: str) -> list[int]:
-        """Ids of trusted text in which special tokens mean themselves."""
+        """Return ids of trusted text in which special tokens mean themselves."""
         return self._tokenizer.encode_template(text)
 
     def plain(self, text: str) -> list[int]:
-        """Ids of text in which nothing is special."""
+        """Return ids of text in which nothing is special."""
         return self._tokenizer.encode(text)
 
     def _prompt(self) -> list[int]:
@@ -88,7 +88,7 @@ class Writer:
         row.decide([token for planned in tokens for token in self.encode(planned)], taught)
 
     def _open(self, row: Row, pictures: list[Pixels]) -> None:
-        """The start of a unit: `<unit>` and its pictures."""
+        """Write the start of a unit: `<unit>` and its pictures."""
         row.add(self.encode("<unit>"))
         for picture in pictures:
             row.add(self.encode("<image>"))
@@ -96,7 +96,7 @@ class Writer:
             row.add(self.encode("</image>"))
 
     def conversation(self, conversation: Conversation) -> Row:
-        """The sequence of a whole spoken session."""
+        """Return the sequence of a whole spoken session."""
         row = Row(sounds=[conversation.mel])
         row.add(self._prompt())
         for plan in conversation.units:
@@ -107,7 +107,7 @@ class Writer:
         return row
 
     def text(self, exchanges: list[Exchange], pictures: list[list[Pixels]] | None = None) -> Row:
-        """Questions in writing instead of sound, several in one sequence: the cheap way to learn facts.
+        """Write questions in text instead of sound, several in one sequence: the cheap way to learn facts.
 
         `pictures` are shown with each question.
         """

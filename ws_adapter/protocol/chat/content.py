@@ -64,7 +64,7 @@ class Request:
         return self.turn.size + (self.voice.size if self.voice is not None else 0)
 
     def for_worker(self, ready: Ready, *, has_own_session: bool) -> tuple[Turn, list[str]]:
-        """The turn as a worker can run it, and the paths of all that is not honoured.
+        """Return the turn as a worker can run it, and the paths of all settings without effect.
 
         `has_own_session`: the session at the worker was configured for this turn, with its voice.
         """
@@ -78,7 +78,7 @@ class Request:
         return replace(self.turn, speaks=False), [*filter(None, [self.asks_for_speech]), *unsupported]
 
     def ignored_by(self, prefilled: Prefilled) -> list[str]:
-        """Paths of the settings that have no effect with the model that has read the turn."""
+        """Return the paths of settings without effect on the model that has read the turn."""
         # Slices may be those of the session, which has told; the template also asks for speech.
         told = {_SLICES: not self.has_own_slices, _TEMPLATE: self.turn.speaks}
         paths = [path.removeprefix("turn.") for path in prefilled.ignored_fields]
@@ -101,7 +101,7 @@ class ChatRules:
 
 
 def read_request(fields: ChatFields, rules: ChatRules, capabilities: Capabilities) -> Request:
-    """Checks a request whole; raises `Refusal`, and then nothing of it holds.
+    """Check a request whole; raise `Refusal`, and then nothing of it holds.
 
     `capabilities` are those of the model that is going to answer.
     """
@@ -172,7 +172,7 @@ class _Reader:
         return tuple(self._message(message, f"{path}[{i}]") for i, message in enumerate(given))
 
     def voice(self, tts: SpeechFields, voices: Set[str] | None) -> Voice | None:
-        """The voice that a request asks for; audio wins over an id."""
+        """Return the voice that a request asks for; audio wins over an id."""
         path = f"{self._root}tts."
         if tts.ref_audio_data:
             return Voice(speech_reference=read_reference(tts.ref_audio_data, f"{path}ref_audio_data"))

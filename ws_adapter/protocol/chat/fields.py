@@ -82,7 +82,7 @@ Part: TypeAlias = TextPart | ImagePart | AudioPart | VideoPart
 
 
 class ChatMessage(Struct, frozen=True):
-    """What one side said."""
+    """A message of one side."""
 
     role: Literal["system", "user", "assistant", "tool"] | None = None
     content: str | Annotated[list[Part], Meta(extra_json_schema={"minItems": 1})] | None = None
@@ -97,7 +97,7 @@ class ChatMessage(Struct, frozen=True):
 
 
 class GenerationFields(Struct, frozen=True):
-    """How the tokens of the answer are drawn."""
+    """Sampling of the answer's tokens."""
 
     max_new_tokens: Annotated[int, Meta(ge=1, le=4096)] | None = None
     """Most tokens of the answer, 512 by default."""
@@ -110,7 +110,7 @@ class GenerationFields(Struct, frozen=True):
 
 
 class SpeechFields(Struct, frozen=True):
-    """Whether and how the answer is spoken."""
+    """Speech of the answer."""
 
     enabled: bool | None = None
     mode: Literal["default", "audio_assistant", "omni", "audio_roleplay", "voice_cloning"] | None = None
@@ -123,7 +123,7 @@ class SpeechFields(Struct, frozen=True):
 
 
 class ImageFields(Struct, frozen=True):
-    """How pictures are looked at."""
+    """Handling of pictures."""
 
     max_slice_nums: Slices | None = None
     use_image_id: bool | None = None

@@ -15,7 +15,7 @@ from ws_adapter.protocol.chat.reply import failure
 from ws_adapter.protocol.core import render
 from ws_adapter.protocol.core.actions import Action, Send, closing, related
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Deaf, Place
+from ws_adapter.protocol.core.machine import Place, WithoutDetection
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
     Failed,
@@ -54,7 +54,7 @@ MOST_WAITING: Final = 4
 """Turns that may wait behind the one that is answered."""
 
 
-class RealtimeChat(Deaf):
+class RealtimeChat(WithoutDetection):
     """See `Machine`. `new_token` makes ids differ; `recording_id` is the name of its recording, if any."""
 
     drops_stale: ClassVar = False
@@ -92,17 +92,14 @@ class RealtimeChat(Deaf):
 
     @property
     def is_over(self) -> bool:
-        """See `Machine.is_over`."""
         return self.state in (State.CLOSING, State.CLOSED)
 
     @property
     def is_waiting(self) -> bool:
-        """See `Machine.is_waiting`."""
         return self.state is State.QUEUED
 
     @property
     def held_bytes(self) -> int:
-        """See `Machine.held_bytes`."""
         if self.is_over:
             return 0
         voice = self._settings.setup.voice.size if self._settings is not None else 0
@@ -110,20 +107,17 @@ class RealtimeChat(Deaf):
 
     @property
     def deadline(self) -> float | None:
-        """See `Machine.deadline`."""
         if self.is_over:
             return None
         due = [at for at in (self._init_at, self._idle_at, self._slot.unused_at) if at is not None]
         return min(due, default=None)
 
     def opened(self, now: float) -> list[Action]:
-        """See `Machine.opened`."""
         return self._slot.want(self._model)
 
     # ---------------------------------------------------------------------------------- the slot
 
     def queued(self, place: Place) -> list[Action]:
-        """See `Machine.queued`."""
         if self.state not in (State.QUEUED, State.ACTIVE):
             return []
         event = render.queued(place, is_update=self._has_waited)
@@ -131,7 +125,6 @@ class RealtimeChat(Deaf):
         return [Send(event)]
 
     def granted(self, now: float) -> list[Action]:
-        """See `Machine.granted`."""
         if self.state is State.QUEUED:
             self.state = State.CONNECTED
             self._init_at = now + self._limits.init_timeout_s
@@ -148,15 +141,12 @@ class RealtimeChat(Deaf):
         return []
 
     def displaced(self) -> None:
-        """See `Machine.displaced`."""
         self._slot.is_going_away = False
 
     def refused(self, verdict: Verdict) -> list[Action]:
-        """See `Machine.refused`."""
         return self.ended(verdict)
 
     def signal(self, signal: Signal, now: float) -> list[Action]:
-        """See `Machine.signal`."""
         if self.is_over:
             return []
         match signal:
@@ -200,7 +190,7 @@ class RealtimeChat(Deaf):
         return [*told, *self._advance(now)]
 
     def _advance(self, now: float) -> list[Action]:
-        """Goes on with the next turn, or waits for one."""
+        """Go on with the next turn, or wait for one."""
         if not self._turns:
             self._idle_at = now + self._limits.chat_idle_s
             has_slot = self._slot.hold is Hold.READY
@@ -238,7 +228,7 @@ class RealtimeChat(Deaf):
         return self._end_turn(turn, done, failure(done) if done.end is UnitEnd.FAILED else None, now)
 
     def _end_turn(self, turn: ChatTurn, done: UnitDone, refusal: Refusal | None, now: float) -> list[Action]:
-        """Tells the end of the first turn and gives its slot back."""
+        """Tell the end of the first turn and give its slot back."""
         told: list[Action] = []
         if refusal is not None:
             if not self._errors.allow(now):
@@ -256,7 +246,6 @@ class RealtimeChat(Deaf):
     # -------------------------------------------------------------------------------- the client
 
     def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
-        """See `Machine.text_frame`."""
         if self.is_over:
             return []
         if not self._events.allow(now):
@@ -271,7 +260,6 @@ class RealtimeChat(Deaf):
         return take(read(), now)
 
     def binary_frame(self, now: float) -> list[Action]:
-        """See `Machine.binary_frame`."""
         return self.ended(errors.BINARY_FRAME)
 
     def _heard(self, drops_input: bool, heard: Heard | Refusal | Verdict, now: float) -> list[Action]:
@@ -333,21 +321,17 @@ class RealtimeChat(Deaf):
         return []
 
     def withdrawn(self, sends: list[Send]) -> list[Action]:
-        """See `Machine.withdrawn`."""
         return []
 
     def slow_consumer(self) -> list[Action]:
-        """See `Machine.slow_consumer`."""
         return self.ended(errors.SLOW)
 
     def disconnected(self) -> None:
-        """See `Machine.disconnected`."""
         self.state = State.CLOSED
 
     # ---------------------------------------------------------------------------------- the rest
 
     def tick(self, now: float, others_wait: bool) -> list[Action]:
-        """See `Machine.tick`."""
         if self.is_over:
             return []
         if is_due(self._init_at, now):
@@ -359,11 +343,9 @@ class RealtimeChat(Deaf):
         return self._slot.leave() if is_due(self._slot.unused_at, now) else []
 
     def ended(self, verdict: Verdict) -> list[Action]:
-        """See `Machine.ended`."""
         return [] if self.is_over else self._conclude(verdict)
 
     def shut_down(self) -> list[Action]:
-        """See `Machine.shut_down`."""
         return self.ended(errors.SHUTTING_DOWN if self.is_waiting else errors.SERVER_SHUTDOWN)
 
     def _refuse(self, refusal: Refusal, now: float, input_id: str | None = None) -> list[Action]:

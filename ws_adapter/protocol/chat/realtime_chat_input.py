@@ -1,4 +1,4 @@
-"""What a client of G3 in mode chat asks for."""
+"""Client events of the realtime protocol in `mode=chat`."""
 
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -62,7 +62,7 @@ class Heard:
 def hear(
     frame: bytes, rules: ChatRules, model: str, catalogue: Catalogue | None, *, drops_input: bool
 ) -> Heard | Refusal | Verdict:
-    """Reads a text frame to its last field. What is no event is refused, or ends the session.
+    """Read a text frame to its last field. What is no event is refused, or ends the session.
 
     `rules` and `model` are those of the session. Whether the event may come now is left open. With
     `drops_input` the media in it are not decoded.
@@ -90,7 +90,8 @@ def hear(
 
 @dataclass(frozen=True)
 class Settings:
-    """What `session.init` came to. `unsupported`: paths of what was accepted but means nothing here."""
+    """The settings that `session.init` results in. `unsupported`: paths that are accepted and have no
+    effect."""
 
     setup: ChatSetup
     rules: ChatRules
@@ -99,7 +100,7 @@ class Settings:
     """Path of what says into how many slices a picture may be cut; empty where nothing does."""
 
     def unsupported_by(self, ready: Ready) -> list[str]:
-        """All paths that are not honoured by the model that took the session."""
+        """Return all paths that are not honoured by the model that took the session."""
         paths = [*self.unsupported, *map(public_path, ready.ignored_fields)]
         return list(listed([*paths, self.slices_field] if self._has_vain_slices(ready) else paths))
 
@@ -118,7 +119,7 @@ def _settings(event: SessionInit, catalogue: Catalogue | None) -> Settings | Ref
 
 
 def read_settings(event: SessionInit, catalogue: Catalogue | None) -> Settings:
-    """What a chat takes from `session.init`; raises `Refusal`."""
+    """Return what a chat takes from `session.init`; raises `Refusal`."""
     payload = event.payload
     if payload is None:
         raise missing("payload", "an object, which may be empty,")

@@ -11,7 +11,7 @@ from ws_adapter.protocol.media.reference_voice import Voice
 
 
 class ChatSlot:
-    """What a session has of a slot; its methods return what brings it there."""
+    """A session's slot; methods return the actions that bring it there."""
 
     def __init__(self) -> None:
         self.hold = Hold.NONE
@@ -29,24 +29,24 @@ class ChatSlot:
         return [TakeSlot(model)]
 
     def open(self, setup: ChatSetup, turns_voice: Voice | None) -> list[Action]:
-        """The slot is there: its worker gets the settings, and the next turn's voice if that has one."""
+        """Send the settings to the new slot's worker, with the next turn's voice if that has one."""
         self.hold = Hold.OPENING
         self._has_turns_voice = turns_voice is not None
         return [OpenWorkerSession(replace(setup, voice=turns_voice) if turns_voice is not None else setup)]
 
     def begun(self, ready: Ready) -> None:
-        """The worker took the settings."""
+        """Note that the worker took the settings."""
         self.hold = Hold.READY
         self.ready = ready
 
     def run(self, turn: ChatTurn) -> list[Action]:
-        """The worker answers the turn."""
+        """Have the worker answer the turn."""
         assert self.ready is not None
         self.hold = Hold.RUNNING
         return [RunTurn(1, turn.begin(self.ready, has_own_session=self._has_turns_voice))]
 
     def leave(self) -> list[Action]:
-        """Gives it back."""
+        """Give it back."""
         self.hold = Hold.NONE
         self.unused_at = None
         self.is_going_away = False

@@ -42,14 +42,14 @@ class ChatTurn:
         return self.request.size + self._reply.audio_bytes
 
     def begin(self, ready: Ready, *, has_own_session: bool) -> Turn:
-        """The turn for the worker that is to answer it; see `Request.for_worker`."""
+        """Return the turn for the worker that is to answer it; see `Request.for_worker`."""
         turn, unsupported = self.request.for_worker(ready, has_own_session=has_own_session)
         self._unsupported = listed(unsupported)
         self._context_limit = ready.context_limit
         return turn
 
     def prefilled(self, signal: Prefilled) -> None:
-        """The model has read it."""
+        """Note that the model has read the turn."""
         self._reply.prefilled = signal
         self._unsupported = listed([*self._unsupported, *self.request.ignored_by(signal)])
 
@@ -77,7 +77,7 @@ class ChatTurn:
         return render.error(refusal.code, f"{where}{refusal.message}", param, self.input_id)
 
     def done(self, done: UnitDone, now: float, *, has_failed: bool) -> ResponseDone:
-        """The end of the answer."""
+        """Return the end of the answer."""
         figures = self._reply.metrics(
             done, now, context_limit=self._context_limit, clipped_samples=self.request.clipped_samples
         )

@@ -1,4 +1,4 @@
-"""What the model answers to a chat turn, as it comes."""
+"""The model's reply to a chat turn, as it comes."""
 
 from typing import Final, Literal, TypeAlias
 
@@ -66,7 +66,7 @@ class Reply:
         return self.prefilled.tokens.input_tokens if self.prefilled is not None else 0
 
     def metrics(self, done: UnitDone, now: float, *, context_limit: int, clipped_samples: int) -> Metrics:
-        """The figures of the whole turn."""
+        """Return the figures of the whole turn."""
         times, tokens, read = done.timings, done.tokens, self.prefilled
         return Metrics(
             kv_cache_length=done.context_tokens,

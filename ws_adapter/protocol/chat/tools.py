@@ -25,7 +25,7 @@ CallId: TypeAlias = Annotated[str, Meta(pattern="^[!-~]{1,64}$")]
 
 
 class FunctionFields(Struct, frozen=True):
-    """What the model may call."""
+    """A function that the model may call."""
 
     name: ToolName | None = None
     description: Annotated[str, Meta(max_length=MAX_TOOL_DESCRIPTION)] | None = None
@@ -67,7 +67,7 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | ChosenTool
 
 
 class CalledFunction(Struct, frozen=True):
-    """What was called, and with what."""
+    """A called function with its arguments."""
 
     name: ToolName | None = None
     arguments: str | None = None
@@ -87,7 +87,7 @@ class CallFields(Struct, frozen=True):
 
 
 class DoneFunction(Struct, frozen=True):
-    """What is called, and with what."""
+    """A called function with its arguments."""
 
     name: str
     arguments: str
@@ -144,7 +144,7 @@ class Calls:
 
 
 def read_tools(given: Sequence[ToolFields] | None, path: str, *, calls_tools: bool) -> tuple[Tool, ...]:
-    """The tools of a turn; `path` is theirs. Raises `Refusal`."""
+    """Read the tools of a turn at `path`. Raises `Refusal`."""
     if not given:
         return ()
     if not calls_tools:
@@ -181,7 +181,7 @@ def _tool(fields: ToolFields, path: str) -> Tool:
 
 
 def read_choice(given: ToolChoice | None, tools: Sequence[Tool], path: str) -> TurnsChoice:
-    """Which of the tools are to be called. Raises `Refusal`."""
+    """Return which of the tools are to be called. Raises `Refusal`."""
     if isinstance(given, ChosenTool):
         name = given.function.name if given.function is not None else None
         if name is None:
@@ -195,7 +195,7 @@ def read_choice(given: ToolChoice | None, tools: Sequence[Tool], path: str) -> T
 
 
 def read_calls(given: Sequence[CallFields], path: str) -> tuple[Call, ...]:
-    """Calls in the history. Raises `Refusal`."""
+    """Read calls in the history. Raises `Refusal`."""
     if len(given) > MAX_TOOLS:
         raise invalid(path, f"expected at most {MAX_TOOLS} calls in one message, got {len(given)}")
     return tuple(_call(call, f"{path}[{i}]") for i, call in enumerate(given))
@@ -225,7 +225,7 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 def check_result(call_id: str | None, called: Set[str], path: str) -> str:
-    """Of which call before it a message of a tool is the result. Raises `Refusal`."""
+    """Return the earlier call whose result a message of a tool is. Raises `Refusal`."""
     if call_id is None:
         raise missing(path, "the id of the call")
     if call_id not in called:

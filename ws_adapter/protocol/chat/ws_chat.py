@@ -20,7 +20,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue, ChatSetup, capabilities_of, listed
-from ws_adapter.protocol.core.machine import Deaf, Place
+from ws_adapter.protocol.core.machine import Place, WithoutDetection
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
     Failed,
@@ -54,7 +54,7 @@ _CODES: Final = {
 
 
 class State(Enum):
-    """Where a request is in its life."""
+    """The states of a request."""
 
     WAIT_REQUEST = auto()
     QUEUED = auto()
@@ -63,7 +63,7 @@ class State(Enum):
     DONE = auto()
 
 
-class Chat(Deaf):
+class Chat(WithoutDetection):
     """See `Machine`. `recording_id` is that of the session's recording, if one is made."""
 
     drops_stale: ClassVar = False
@@ -86,17 +86,14 @@ class Chat(Deaf):
 
     @property
     def is_over(self) -> bool:
-        """See `Machine.is_over`."""
         return self.state is State.DONE
 
     @property
     def is_waiting(self) -> bool:
-        """See `Machine.is_waiting`."""
         return self.state in (State.WAIT_REQUEST, State.QUEUED)
 
     @property
     def held_bytes(self) -> int:
-        """See `Machine.held_bytes`."""
         if self.is_over:
             return 0
         held = self._reading.held_bytes + self.reply.audio_bytes
@@ -106,13 +103,11 @@ class Chat(Deaf):
 
     @property
     def deadline(self) -> float | None:
-        """See `Machine.deadline`."""
         return None if self.is_over else self._init_at
 
     # -------------------------------------------------------------------------------- the client
 
     def opened(self, now: float) -> list[Action]:
-        """See `Machine.opened`."""
         self._init_at = now + self._limits.init_timeout_s
         return []
 
@@ -133,7 +128,6 @@ class Chat(Deaf):
         return self._take(read(), now)
 
     def binary_frame(self, now: float) -> list[Action]:
-        """See `Machine.binary_frame`."""
         if self.state is not State.WAIT_REQUEST or self._reading.held_bytes:
             return []
         return self._conclude(errors.BINARY_FRAME)
@@ -158,21 +152,17 @@ class Chat(Deaf):
         return []
 
     def withdrawn(self, sends: list[Send]) -> list[Action]:
-        """See `Machine.withdrawn`."""
         return []
 
     def slow_consumer(self) -> list[Action]:
-        """See `Machine.slow_consumer`."""
         return [] if self.is_over else self._conclude(errors.SLOW)
 
     def disconnected(self) -> None:
-        """See `Machine.disconnected`."""
         self.state = State.DONE
 
     # ---------------------------------------------------------------------------------- the slot
 
     def queued(self, place: Place) -> list[Action]:
-        """See `Machine.queued`."""
         if self.state is not State.QUEUED:
             return []
         shape = QueueUpdate if self._has_waited else Queued
@@ -192,7 +182,6 @@ class Chat(Deaf):
         ]
 
     def granted(self, now: float) -> list[Action]:
-        """See `Machine.granted`."""
         if self.is_over or self._request is None:
             return []
         told = [Send(QueueDone())] if self._has_waited and self.state is State.QUEUED else []
@@ -200,15 +189,12 @@ class Chat(Deaf):
         return [*told, OpenWorkerSession(self.setup_of(self._request))]
 
     def displaced(self) -> None:
-        """See `Machine.displaced`."""
         self._is_going_away = False
 
     def refused(self, verdict: Verdict) -> list[Action]:
-        """See `Machine.refused`."""
         return self.ended(verdict)
 
     def signal(self, signal: Signal, now: float) -> list[Action]:
-        """See `Machine.signal`."""
         if self.is_over or self._request is None:
             return []
         match signal:
@@ -298,7 +284,6 @@ class Chat(Deaf):
     # ---------------------------------------------------------------------------------- the rest
 
     def tick(self, now: float, others_wait: bool) -> list[Action]:
-        """See `Machine.tick`."""
         if self.is_over or self._init_at is None or now < self._init_at:
             return []
         message = (
@@ -307,11 +292,9 @@ class Chat(Deaf):
         return self.refuse(Refusal(ErrorCode.INIT_TIMEOUT, message))
 
     def ended(self, verdict: Verdict) -> list[Action]:
-        """See `Machine.ended`."""
         return [] if self.is_over else self._conclude(verdict)
 
     def shut_down(self) -> list[Action]:
-        """See `Machine.shut_down`."""
         if self.is_over:
             return []
         return self._conclude(errors.SHUTTING_DOWN if self.is_waiting else errors.SERVER_SHUTDOWN)
@@ -323,7 +306,7 @@ class Chat(Deaf):
         return self._conclude(Verdict(refusal.code, refusal.message, None, None), refusal)
 
     def _conclude(self, verdict: Verdict, refusal: Refusal | None = None) -> list[Action]:
-        """The one error, and the end."""
+        """Send the one error and close."""
         self.state = State.DONE
         if verdict.close is CloseCode.INVALID_UTF8:
             return [*self.not_text(), CloseSocket(verdict.close, verdict.message)]

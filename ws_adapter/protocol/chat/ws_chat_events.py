@@ -86,11 +86,9 @@ class Error(ServerEvent, kw_only=True, tag="error"):
 
     @property
     def fault(self) -> Fault:
-        """See `ServerEvent.fault`."""
         return Fault(self.code, self.code.is_servers)
 
     def identify(self, trace_id: str) -> None:
-        """See `ServerEvent.identify`."""
         self.trace_id = trace_id
 
 

@@ -36,7 +36,7 @@ class Usage(Struct, frozen=True):
 
 
 class Audio(Struct, frozen=True):
-    """What was said; no answer is kept, so that its id names nothing later."""
+    """Spoken audio of an answer. No answer is kept, so its id names nothing later."""
 
     id: str
     data: str
@@ -137,7 +137,7 @@ class ChatCompletionChunk(ServerEvent, kw_only=True, omit_defaults=False, tag=Fa
 
 
 class ErrorBody(Struct):
-    """What went wrong."""
+    """An error."""
 
     message: str
     type: str
@@ -156,11 +156,9 @@ class Error(ServerEvent, kw_only=True, omit_defaults=False, tag=False):
 
     @property
     def fault(self) -> Fault:
-        """See `ServerEvent.fault`."""
         is_known = self.error.code in set(ErrorCode)
         code = ErrorCode(self.error.code) if is_known and self.error.code else ErrorCode.INVALID_PAYLOAD
         return Fault(code, code.is_servers)
 
     def identify(self, trace_id: str) -> None:
-        """See `ServerEvent.identify`."""
         self.error.trace_id = trace_id

@@ -82,7 +82,7 @@ Part = TextPart | ImagePart | AudioPart | VideoPart
 
 
 class MessageFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one side said."""
+    """A message of one side."""
 
     role: Literal["developer", "system", "user", "assistant", "tool"] | None = None
     content: str | list[Part] | None = None
@@ -101,7 +101,7 @@ class MessageFields(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a stream tells besides the answer."""
+    """Further content of a stream besides the answer."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -109,7 +109,7 @@ class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AudioFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the answer is spoken."""
+    """Speech of the answer."""
 
     voice: str | None = None
     format: Literal["wav", "pcm16"] | None = None

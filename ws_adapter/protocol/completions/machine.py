@@ -77,20 +77,17 @@ class CompletionMachine(Chat):
     # ----------------------------------------------------------------------------- the request
 
     def read(self, frame: bytes, catalogue: Catalogue | None) -> Request | Refusal | InvalidUtf8:
-        """See `Chat.read`."""
         try:
             return read_completion(frame, catalogue)
         except (Refusal, InvalidUtf8) as fault:
             return fault
 
     def setup_of(self, request: Request) -> ChatSetup:
-        """See `Chat.setup_of`."""
         assert isinstance(request, Completion)
         self._model = request.model
         return ChatSetup(voice=request.voice or NO_VOICE, model=request.model, seed=request.seed)
 
     def run(self, request: Request, ready: Ready) -> list[Action]:
-        """See `Chat.run`."""
         if request.turn.speaks and not ready.speaks:
             return self.refuse(invalid("modalities", 'expected ["text"]: the model does not speak'))
         if request.voice is not None and any(field.startswith("voice.") for field in ready.ignored_fields):
@@ -100,7 +97,6 @@ class CompletionMachine(Chat):
     # ------------------------------------------------------------------------------ the answer
 
     def was_read(self) -> list[Action]:
-        """See `Chat.was_read`."""
         if not self.reply.streaming:
             return []
         self._has_begun = True
@@ -111,7 +107,6 @@ class CompletionMachine(Chat):
         return [Respond(HTTPStatus.OK, streams=True), self._chunk(delta)]
 
     def said(self, piece: Piece, called: CallPiece | None) -> list[Action]:
-        """See `Chat.said`."""
         actions = [] if self._has_begun else self.was_read()
         if piece.thinking:
             actions.append(self._chunk(Delta(reasoning_content=piece.thinking)))
@@ -134,7 +129,6 @@ class CompletionMachine(Chat):
         return CallDelta(called.index, FunctionDelta(called.arguments, called.name), called.id, "function")
 
     def answered(self, done: UnitDone) -> list[Action]:
-        """See `Chat.answered`."""
         finish, usage = self._finish(done), self._usage(done)
         if not self.reply.streaming:
             event = ChatCompletion(
@@ -205,7 +199,6 @@ class CompletionMachine(Chat):
     # -------------------------------------------------------------------------------- the error
 
     def failed(self, verdict: Verdict, code: ErrorCode, refusal: Refusal | None) -> list[Action]:
-        """See `Chat.failed`."""
         message, param = verdict.message, None
         if refusal is not None:
             places = self._request.places if isinstance(self._request, Completion) else ()
@@ -219,7 +212,6 @@ class CompletionMachine(Chat):
         return [Respond(status, retry_s=RETRY_S if status in _TELLS_AGAIN else None), Send(error)]
 
     def not_text(self) -> list[Action]:
-        """See `Chat.not_text`."""
         error = refusals.error(ErrorCode.INVALID_JSON, errors.NOT_UTF8.message, None)
         return [Respond(HTTPStatus.BAD_REQUEST), Send(error)]
 
@@ -232,6 +224,6 @@ def _pcm16(audio: bytes) -> bytes:
 
 
 def _wav_head(size: int) -> bytes:
-    """The header of a WAV file of so many bytes of mono int16."""
+    """Return the header of a WAV file of so many bytes of mono int16."""
     form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, OUTPUT_RATE_HZ, 2 * OUTPUT_RATE_HZ, 2, 16)
     return struct.pack("<4sI4s", b"RIFF", 36 + size, b"WAVE") + form + struct.pack("<4sI", b"data", size)

@@ -11,7 +11,7 @@ RETRY_S: Final = 5
 
 
 class Answered(NamedTuple):
-    """How an error is told in HTTP."""
+    """An error as an HTTP answer."""
 
     status: HTTPStatus
     type: str

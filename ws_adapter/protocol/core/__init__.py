@@ -1,1 +1,1 @@
-"""What every protocol is made of: actions, signals, settings, units and answers."""
+"""Common parts of every protocol: actions, signals, settings, units and answers."""

@@ -1,4 +1,4 @@
-"""What a dialect wants done. The session carries actions out in the order in which they were returned."""
+"""Actions that a dialect returns. The session carries them out in the order in which they were returned."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -224,13 +224,13 @@ Action: TypeAlias = (
 
 
 def closing(verdict: Verdict) -> CloseSocket:
-    """The end of the socket that goes with a verdict."""
+    """Return the close of the socket that goes with a verdict."""
     close = verdict.close if verdict.close is not None else CloseCode.INTERNAL_ERROR
     return CloseSocket(close, verdict.closed or verdict.code or verdict.message)
 
 
 def related(given: Any) -> list[Action]:
-    """What is to be done about a `trace_context`; one that cannot be read costs nothing."""
+    """Return what is to be done about a `trace_context`; one that cannot be read costs nothing."""
     if given is None:
         return []
     values = given if isinstance(given, dict) else {}

@@ -54,7 +54,7 @@ class Unit(Struct, eq=False):
 
 
 class Outcome(Enum):
-    """What a unit came to."""
+    """The outcome of a unit."""
 
     LISTEN = auto()
     SPEECH = auto()
@@ -63,7 +63,7 @@ class Outcome(Enum):
 
 
 class Answer(Struct, frozen=True):
-    """What one unit came to.
+    """The answer to one unit.
 
     `index` counts units from 0. `response_id` is the response that speech belongs to, or that a listen
     closes. `audio` is float32 at 24 kHz. `context_tokens` is the length of the context after it, or after the

@@ -57,7 +57,7 @@ class ConfigFields(DuplexConfig, frozen=True):
 
 
 class Mode(StrEnum):
-    """What a session is: `?mode=` on `/v1/realtime`."""
+    """The mode of a session: `?mode=` on `/v1/realtime`."""
 
     AUDIO = "audio"
     VIDEO = "video"
@@ -67,7 +67,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class SessionSetup:
-    """What a full-duplex session is to be. `unsupported`: paths that were accepted but mean nothing here.
+    """Settings of a full-duplex session. `unsupported`: paths that were accepted and have no effect.
 
     `slices_field` and `speech_field` are the paths of what asks for slices of pictures and for speech, empty
     where nothing does: the model decides whether they have an effect.
@@ -85,7 +85,7 @@ class SessionSetup:
     speech_field: str = ""
 
     def unsupported_by(self, ready: Ready, public_path: Callable[[str], str]) -> list[str]:
-        """All paths that are not honoured by the model that took the session, as the client is told.
+        """Return all paths that are not honoured by the model that took the session, as the client is told.
 
         `public_path` makes a path of its own dialect of one in `antiphon.v1.SessionConfig`.
         """
@@ -99,7 +99,7 @@ class SessionSetup:
 
 @dataclass(frozen=True)
 class ChatSetup:
-    """What a session of chat turns is to be. `system_prompt` is for turns without one of their own."""
+    """Settings of a session of chat turns. `system_prompt` is for turns without one of their own."""
 
     system_prompt: str = ""
     voice: Voice = NO_VOICE
@@ -201,13 +201,13 @@ def _combined(able: Sequence[Capabilities]) -> Capabilities:
 
 
 def read_config(given: dict[str, Any], path: str) -> ConfigFields:
-    """Checks a `config` object, whose place in the event is `path`; raises `Refusal`."""
+    """Check a `config` object, whose place in the event is `path`; raise `Refusal`."""
     fields: ConfigFields = convert(given, ConfigFields, path)
     return fields
 
 
 def duplex_settings(fields: ConfigFields, use_tts: bool | None = None) -> DuplexConfig:
-    """What of `config` goes to the model; `use_tts` false means no audio output."""
+    """Return what of `config` goes to the model; `use_tts` false means no audio output."""
     settings = DuplexConfig(**{key: getattr(fields, key) for key in DuplexConfig.__struct_fields__})
     return msgspec.structs.replace(settings, generate_audio=False) if use_tts is False else settings
 
@@ -223,7 +223,7 @@ def session_slices(own: int | None, config: ConfigFields, name: str) -> tuple[in
 
 
 def unknown_keys(given: dict[str, Any], path: str) -> list[str]:
-    """Paths of what a `config` object holds and nobody knows; `path` is its own."""
+    """Return the paths of unknown keys of a `config` object; `path` is its own."""
     return [f"{path}.{key}" for key in given if key not in ConfigFields.__struct_fields__]
 
 
@@ -233,7 +233,7 @@ def listed(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def first_text(*texts: str | None) -> str:
-    """The first text that is given, even if it is empty; without any the default prompt."""
+    """Return the first text that is given, even if it is empty; without any the default prompt."""
     return next((text for text in texts if text is not None), DEFAULT_PROMPT)
 
 
@@ -243,7 +243,7 @@ def capabilities_of(model: str, catalogue: Catalogue | None) -> Capabilities:
 
 
 def check_model(model: str | None, catalogue: Catalogue | None, path: str) -> str:
-    """The name of a served model, empty for whichever there is; raises `Refusal`.
+    """Return the name of a served model, empty for whichever there is; raises `Refusal`.
 
     Without a catalogue, while no worker is known, the worker is left to judge.
     """

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What a session is: for its limit, for estimating how long it will take, and for those who look on."""
+    """The kind of a session, which decides its limit, its estimated length and its metrics."""
 
     AUDIO_DUPLEX = "audio_duplex"
     OMNI_DUPLEX = "omni_duplex"

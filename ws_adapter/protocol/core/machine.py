@@ -1,4 +1,4 @@
-"""What the state machine of every dialect offers to the session that runs it.
+"""The interface of every dialect's state machine towards the session that runs it.
 
 Events in, actions out: a machine does no I/O and reads no clock. `now` is in seconds of one monotonic clock,
 and every method that returns actions returns them in the order in which they are to be carried out.
@@ -53,66 +53,66 @@ class Machine(Protocol):
         """When `tick` is due next; None while nothing waits for time."""
 
     def opened(self, now: float) -> list[Action]:
-        """The socket is open; called once, before anything else."""
+        """Handle the open socket; called once, before anything else."""
 
     # ---------------------------------------------------------------------------------- the slot
 
     def queued(self, place: Place) -> list[Action]:
-        """No slot is free; called again while that lasts, also when a lost one is being replaced."""
+        """Handle a place in the queue; called again while the session waits, also when a lost slot is
+        replaced."""
 
     def granted(self, now: float) -> list[Action]:
-        """The session is attached at a worker, which waits for `OpenWorkerSession`.
+        """Handle the attachment to a worker, which waits for `OpenWorkerSession`.
 
         Called again after `displaced`: then it is another worker, which knows nothing yet.
         """
 
     def displaced(self) -> None:
-        """The worker was lost before it was ready; `granted` follows, or `refused`."""
+        """Handle a worker lost before it was ready; `granted` or `refused` follows."""
 
     def refused(self, verdict: Verdict) -> list[Action]:
-        """There is no slot for it."""
+        """Handle that the session gets no slot."""
 
     def signal(self, signal: Signal, now: float) -> list[Action]:
-        """The worker has news; after `Failed` it has no more."""
+        """Handle a signal of the worker; none follows `Failed`."""
 
     # -------------------------------------------------------------------------------- the client
 
     def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
-        """The client sent a text frame. With `drops_input` there is no room for the input in it."""
+        """Handle a text frame of the client. With `drops_input` there is no room for the input in it."""
 
     def binary_frame(self, now: float) -> list[Action]:
-        """The client sent a binary frame."""
+        """Handle a binary frame of the client."""
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
-        """Whether more output waits for the client than should."""
+        """Return whether more output waits for the client than should."""
 
     def withdrawn(self, sends: list[Send]) -> list[Action]:
-        """The reply to `Withdraw`: what was taken back, in the order of sending."""
+        """Return the reply to `Withdraw`: what was taken back, in the order of sending."""
 
     def slow_consumer(self) -> list[Action]:
-        """The client does not read."""
+        """Handle a slow consumer."""
 
     def disconnected(self) -> None:
-        """The connection is gone; nothing more will be said."""
+        """Handle the lost connection; nothing more can be sent."""
 
     def detected(self, scores: Sequence[float], now: float) -> list[Action]:
-        """The reply to `Detect`: the probability of speech in each of the windows that come next."""
+        """Return the reply to `Detect`: the probability of speech in each of the windows that come next."""
 
     # ---------------------------------------------------------------------------------- the rest
 
     def tick(self, now: float, others_wait: bool) -> list[Action]:
-        """Does what is due; `others_wait`: somebody queues for a slot."""
+        """Do what is due; `others_wait`: somebody queues for a slot."""
 
     def ended(self, verdict: Verdict) -> list[Action]:
-        """The session may not go on, whatever it does."""
+        """End the session with a verdict, whatever it does."""
 
     def shut_down(self) -> list[Action]:
-        """The server ends."""
+        """Handle the graceful shutdown of the server."""
 
 
-class Deaf:
-    """What a machine is made of that never asks for `Detect`."""
+class WithoutDetection:
+    """A base for machines that never ask for `Detect`."""
 
     def detected(self, scores: Sequence[float], now: float) -> list[Action]:
-        """See `Machine.detected`."""
         return []

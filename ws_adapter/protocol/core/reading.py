@@ -1,4 +1,4 @@
-"""What is too long to be read on the event loop is read beside it."""
+"""Reading of frames that would block the event loop for too long, on another thread."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Reading:
-    """Of one session, which reads one frame at a time."""
+    """The reader of one session's frames, one at a time."""
 
     def __init__(self) -> None:
         self.held_bytes = 0
@@ -19,7 +19,7 @@ class Reading:
     def apart(
         self, size: int, read: Callable[[], T], then: Callable[[T, float], list[Action]]
     ) -> list[Action]:
-        """Lets `read` run there, which touches nothing of the session; `then` takes what it returns, and the
+        """Let `read` run there, which touches nothing of the session; `then` takes what it returns, and the
         time."""
         self.held_bytes = size
         return [Apart(lambda: partial(self._finish, read(), then))]

@@ -14,7 +14,7 @@ from ws_adapter.protocol.wire.events import (
 
 
 def error(code: ErrorCode, message: str, param: str | None = None, input_id: str | None = None) -> ErrorEvent:
-    """An `error` event of `/v1/realtime`."""
+    """Return an `error` event of `/v1/realtime`."""
     side: Literal["client_error", "server_error"] = "server_error" if code.is_servers else "client_error"
     return ErrorEvent(error=ErrorBody(code, message, side, param, input_id))
 
@@ -25,7 +25,7 @@ def moved(pause_s: float) -> SessionMoved:
 
 
 def queued(place: Place, *, is_update: bool) -> SessionQueued:
-    """A queue event of `/v1/realtime`."""
+    """Return a queue event of `/v1/realtime`."""
     shape = SessionQueueUpdate if is_update else SessionQueued
     return shape(
         position=place.position,

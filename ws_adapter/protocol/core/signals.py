@@ -1,6 +1,5 @@
-"""What a worker says about a session, as plain data. Times in milliseconds, audio in bytes of float32 at 24
-kHz.
-"""
+"""Signals of a worker about a session, as plain data. Times in milliseconds, audio in bytes of float32 at
+24 kHz."""
 
 from enum import Enum, StrEnum, auto
 from typing import Final, TypeAlias
@@ -47,7 +46,7 @@ NO_TIMINGS: Final = Timings()
 
 
 class TextPurpose(StrEnum):
-    """What a text for a model that is listening is for."""
+    """The purpose of a text for a model that is listening."""
 
     INSTRUCTIONS = auto()
     THINKING = auto()
@@ -143,7 +142,7 @@ class Finalized(Struct, frozen=True):
 
 
 class Rewound(Struct, frozen=True):
-    """The context is as if nothing had been said after `unit`; with a `failure` it is as it was.
+    """Restore the context to that before the words; a unit that was heard already is heard again.
 
     `units` had something that was taken back.
     """

@@ -1,4 +1,4 @@
-"""When speech starts and stops, from scores: the probability of speech in each window of sound."""
+"""Start and end of speech from VAD scores: the probability of speech in each window of sound."""
 
 from collections.abc import Iterable
 from typing import Final, TypeAlias
@@ -62,7 +62,7 @@ class SpeechEdges:
         """Windows without speech, up to now."""
 
     def hear(self, scores: Iterable[float]) -> list[Edge]:
-        """The edges that these scores make known, in their order; each score is of one more window."""
+        """Return the edges that these scores make known, in their order; each score is of one more window."""
         edges: list[Edge] = []
         for score in scores:
             self._end += WINDOW
@@ -94,5 +94,5 @@ class SpeechEdges:
 
 
 def _windows(ms: float) -> int:
-    """So many windows last so long at least."""
+    """Return how many windows last so long at least."""
     return max(1, -(-round(ms * RATE_HZ / 1000) // WINDOW))

@@ -1,10 +1,10 @@
-"""Where a session is in its life, and with its slot, in the dialects whose sessions live long."""
+"""States of a session and of its slot, in the dialects whose sessions live long."""
 
 from enum import Enum, auto
 
 
 class State(Enum):
-    """From the opening of the socket to its end."""
+    """The states from the opening of the socket to its end."""
 
     QUEUED = auto()
     CONNECTED = auto()
@@ -19,7 +19,7 @@ class State(Enum):
 
 
 class Hold(Enum):
-    """How far a session is with a slot, in the dialects that take one when they need it."""
+    """The states of a session's slot, in the dialects that take one when they need it."""
 
     NONE = auto()
     WANTED = auto()

@@ -62,7 +62,7 @@ class Call(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True):
-    """What one side said. Only a message with calls may be without parts.
+    """A message of one side. Only a message with calls may be without parts.
 
     `calls` are of the assistant; `call_id` is of a tool, whose text is the result of that call.
     """
@@ -80,7 +80,7 @@ class Message(Struct, frozen=True):
 
 
 class Generation(Struct, frozen=True):
-    """How the tokens of an answer are drawn."""
+    """Sampling of an answer's tokens."""
 
     max_new_tokens: int = 512
     temperature: float | None = 0.7

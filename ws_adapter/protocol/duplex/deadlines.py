@@ -1,4 +1,4 @@
-"""When a full-duplex session ends unless something happens before."""
+"""Timers that end a full-duplex session unless something happens before."""
 
 from typing import Final
 
@@ -30,38 +30,38 @@ class Deadlines:
         self._pause_s = 0.0
 
     def granted(self, now: float) -> None:
-        """The session has a slot."""
+        """Handle the session's slot."""
         if self._limits.session_limit_s:
             self.limit_at = now + self._limits.session_limit_s
         self.unset(now)
 
     def unset(self, now: float) -> None:
-        """Settings are waited for."""
+        """Start the clock that waits for settings."""
         self.init_at = now + self._limits.init_timeout_s
         self._settle()
 
     def set_up(self) -> None:
-        """There are settings."""
+        """Stop the clock that waits for settings."""
         self.init_at = None
         self._settle()
 
     def leaves(self, at: float | None) -> None:
-        """The worker leaves then, or it is another one, which does not."""
+        """Set the time at which the worker leaves, or None for another worker, which does not leave."""
         self.away_at = at
         self._settle()
 
     def paused(self, seconds: float, now: float) -> None:
-        """A break of so many seconds begins."""
+        """Start a pause of so many seconds."""
         self._pause_s, self.pause_at, self.idle_at = seconds, now + seconds, None
         self._settle()
 
     def resumed(self, now: float) -> None:
-        """The break is over."""
+        """End the pause."""
         self.pause_at, self.idle_at = None, now + self._limits.duplex_idle_s
         self._settle()
 
     def passed(self, now: float, opener: str, others_wait: bool) -> Verdict | None:
-        """The end of the session, if it is due; `opener` is the event that brings settings."""
+        """Return the end of the session if it is due; `opener` is the event that brings settings."""
         limits = self._limits
         if is_due(self.limit_at, now):
             text = "the session reached its time limit; open a new one"

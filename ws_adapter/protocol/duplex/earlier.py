@@ -61,11 +61,10 @@ class Earlier(RealtimePath):
     # ------------------------------------------------------------------------------------- client
 
     def decode(self, frame: bytes, *, drops_input: bool = False) -> Command:
-        """See `Vocabulary.decode`."""
         return self.command(_DECODER.decode(frame, sized_only=drops_input))
 
     def command(self, event: ClientEvent) -> Command:
-        """What a decoded event asks for."""
+        """Return what a decoded event asks for."""
         match event:
             case SessionUpdate():
                 return Begin(
@@ -123,7 +122,6 @@ class Earlier(RealtimePath):
     # ------------------------------------------------------------------------------------- server
 
     def created(self, ready: Ready, setup: SessionSetup) -> ServerEvent:
-        """See `Vocabulary.created`."""
         return SessionCreated(
             session_id=self._session_id,
             prompt_length=ready.prompt_tokens,
@@ -162,13 +160,12 @@ class Earlier(RealtimePath):
         return [render.error(code, message, input_id=input_id), listen]
 
     def concluded(self, verdict: Verdict, tokens: TokenUsage | None) -> list[ServerEvent]:
-        """See `Vocabulary.concluded`."""
         reason = _REASONS.get(verdict.closed, "stopped")
         return [SessionClosed(reason=reason, session_id=self._session_id)]
 
 
 def _public_path(worker_path: str) -> str:
-    """The path in `session` of a field that the worker calls `worker_path`."""
+    """Return the path in `session` of a field that the worker calls `worker_path`."""
     for internal, public in _PUBLIC_PATHS.items():
         if worker_path.startswith(internal):
             return public

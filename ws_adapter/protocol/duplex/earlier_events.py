@@ -39,7 +39,7 @@ Instructions: TypeAlias = Annotated[
 
 
 class SessionFields(VoiceFields, frozen=True):
-    """What a session is to be."""
+    """The settings of a session."""
 
     instructions: Instructions | None = None
     voice_config: Settings | None = None
@@ -88,7 +88,7 @@ EndReason: TypeAlias = Literal[
 
 
 class SessionCreated(ServerEvent, kw_only=True, tag="session.created"):
-    """The session takes input."""
+    """Return the event for a session that takes input."""
 
     session_id: str
     prompt_length: Count
@@ -117,7 +117,7 @@ class OutputEvent(ServerEvent, kw_only=True):
 
 
 class AudioDelta(OutputEvent, kw_only=True, tag="response.output_audio.delta"):
-    """What the model says in one unit: text and audio together, each may be empty."""
+    """The text and audio of one unit together; each may be empty."""
 
     response_id: str
     """Equal on all that belongs to one turn of the model."""

@@ -1,4 +1,5 @@
-"""The way of a unit through a session: cut, wait, run at the worker, answered: each once, in order."""
+"""The way of a unit through a session: cut, queued, run at the worker, answered, each once and in order;
+barge-in."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -63,7 +64,7 @@ class UnitFlow:
         return self._backlog.keeps_all
 
     def keep_all(self) -> None:
-        """Drops none of the units that wait or come, until none waits any more."""
+        """Drop none of the units that wait or come, until none waits any more."""
         self._backlog.keeps_all = True
 
     @property
@@ -87,7 +88,7 @@ class UnitFlow:
         return silence_at if flush_at is None else min(flush_at, silence_at)
 
     def begin(self, ready: Ready, now: float) -> list[Step]:
-        """The worker is ready: what was held counts as if it had just arrived."""
+        """Begin with a ready worker; held input counts as if it had just arrived."""
         self._window = min(max(1, ready.max_units_in_flight), MOST_AT_WORKER)
         self.answers.begin(ready)
         self._cutter.restamp(now)
@@ -107,7 +108,7 @@ class UnitFlow:
         return actions + self.advance(now)
 
     def signal(self, signal: UnitSignal, now: float) -> Sequence[Step]:
-        """The worker has news of a unit."""
+        """Handle a signal of the worker about a unit."""
         if isinstance(signal, Piece):
             return self._cancel() if self.answers.piece(signal) else ()
         if isinstance(signal, UnitDone):
@@ -139,22 +140,22 @@ class UnitFlow:
         return actions
 
     def hold_frame(self, frame: bytes) -> None:
-        """Keeps a picture for the next unit."""
+        """Keep a picture for the next unit."""
         self._cutter.hold_frame(frame)
 
     def force_next(self) -> None:
-        """The next unit to run listens."""
+        """Force the next unit to listen."""
         if not self._backlog.force_next():
             self._cutter.force_next()
 
     def interrupt(self) -> list[Step]:
-        """The model stops, and listens to all that waits and to the second that is coming in."""
+        """Interrupt the model; it listens to all input that waits and to the second that is coming in."""
         self._backlog.force_listen()
         self._cutter.force_next()
         return self._interrupt()
 
     def advance(self, now: float) -> list[Step]:
-        """Gives waiting units to the worker while it has room, and answers those that were dropped."""
+        """Give waiting units to the worker while it has room, and answer those that were dropped."""
         runs: list[Step] = []
         while self._has_room():
             unit = self._backlog.take(now)
@@ -201,7 +202,7 @@ class UnitFlow:
         return self._cancel()
 
     def _interrupt(self) -> list[Step]:
-        """Silences the open response, or the one that a unit at the worker is about to open."""
+        """Silence the open response, or the one that a unit at the worker is about to open."""
         actions: list[Step] = []
         if self.answers.response_id is not None:
             actions.append(Withdraw(self.answers.response_id))
@@ -209,7 +210,7 @@ class UnitFlow:
         return actions + self._cancel()
 
     def _cancel(self) -> list[Step]:
-        """Stops what the model says to nobody, each unit once."""
+        """Stop what the model says to nobody, each unit once."""
         last = self.answers.muted_speech
         if last is None or last <= self._last_cancelled:
             return []
@@ -242,7 +243,7 @@ class Answers:
         self._has_audio_output = True
 
     def begin(self, ready: Ready) -> None:
-        """The session is configured."""
+        """Begin with a configured session."""
         self._context_tokens = ready.prompt_tokens
         self._context_limit = ready.context_limit
         self._has_audio_output = ready.generate_audio
@@ -256,11 +257,11 @@ class Answers:
     # ------------------------------------------------------------------------------------ what happens
 
     def expect(self, units: list[Unit]) -> None:
-        """Units were cut; each will be answered in this order, also if it is dropped."""
+        """Expect an answer for each of these units in order, also for those that are dropped."""
         self._pending.extend(units)
 
     def forget_dropped(self) -> None:
-        """Units that are dropped before the session begins get no answer, and are counted."""
+        """Count units that are dropped before the session begins; they get no answer."""
         for unit in [unit for unit in self._pending if unit.is_dropped]:
             self._pending.remove(unit)
             self._dropped_total += 1
@@ -270,12 +271,12 @@ class Answers:
         self._at_worker[number] = unit
 
     def prefilled(self, signal: Prefilled) -> None:
-        """The worker has the input of a unit."""
+        """Handle the acknowledged input of a unit."""
         if unit := self._at_worker.get(signal.unit):
             unit.prefilled = signal
 
     def piece(self, signal: Piece) -> bool:
-        """The worker said a part of a unit; whether it is muted."""
+        """Take a part of a unit from the worker; return whether it is muted."""
         unit = self._at_worker.get(signal.unit)
         if unit is None:
             return False
@@ -285,7 +286,7 @@ class Answers:
         return unit.is_muted
 
     def done(self, signal: UnitDone) -> None:
-        """The worker is done with a unit."""
+        """Handle the end of a unit at the worker."""
         if unit := self._at_worker.pop(signal.unit, None):
             unit.done = signal
 
@@ -297,7 +298,7 @@ class Answers:
         return min(self._at_worker, default=None)
 
     def mute(self) -> None:
-        """Nothing more is said by the units at the worker: each will be answered by a listen."""
+        """Mute the units at the worker: each will be answered by a listen."""
         for unit in self._at_worker.values():
             unit.is_muted = not unit.force_listen
             unit.said.clear()
@@ -315,7 +316,7 @@ class Answers:
     # ---------------------------------------------------------------------------------------- answering
 
     def collect(self) -> list[Answer]:
-        """The answer of every unit whose turn it is and whose end is known."""
+        """Return the answer of every unit whose turn it is and whose end is known."""
         answers: list[Answer] = []
         pending = self._pending
         while pending and self.verdict is None:
@@ -333,7 +334,8 @@ class Answers:
         return answers
 
     def silenced(self, answer: Answer, is_continued: bool) -> Answer:
-        """The listen of a unit whose speech was taken back; `is_continued`: a part of it had been sent."""
+        """Return the listen of a unit whose speech was taken back; `is_continued`: a part of it had been
+        sent."""
         return replace(
             answer,
             outcome=Outcome.LISTEN,
@@ -380,7 +382,7 @@ class Answers:
         return answer
 
     def _spoken(self, end: UnitEnd) -> str | None:
-        """The response that a unit belongs to which has said something."""
+        """Return the response that a unit belongs to which has said something."""
         if self.response_id is None:
             self.response_id = f"resp_{self._new_token()}"
         self._tail.spoke()
@@ -414,7 +416,7 @@ class Answers:
         )
 
     def _close_response(self) -> str | None:
-        """The open response, which is open no longer."""
+        """Return the open response, which is open no longer."""
         response_id, self.response_id = self.response_id, None
         if response_id is not None:
             self._tail.turn_ended(heard_everything=all(unit.injected_silence for unit in self._pending))
@@ -422,7 +424,7 @@ class Answers:
 
 
 def _speaks(unit: Unit, end: UnitEnd) -> bool:
-    """Whether the client is told what a unit says that came to such an end."""
+    """Return whether the client is told what a unit says that came to such an end."""
     if end is UnitEnd.CONTEXT_FULL:
         return any(piece.text or piece.audio for piece in unit.said)
     return (end is UnitEnd.CHUNK or end is UnitEnd.TURN) and not unit.is_muted
@@ -450,14 +452,14 @@ class Backlog:
         return len(self._units)
 
     def put(self, units: list[Unit]) -> None:
-        """Adds the units of one append."""
+        """Add the units of one append."""
         self._units.extend(units)
         self.bytes += sum(map(_size, units))
         while self._is_over() and self._is_superseded(self._units[0]):
             self._drop()
 
     def take(self, now: float) -> Unit | None:
-        """The next unit to run, None if none waits."""
+        """Return the next unit to run, None if none waits."""
         while self._units:
             head = self._units[0]
             if now - head.ready_at > self._max_lag_s and self._is_superseded(head):
@@ -469,18 +471,18 @@ class Backlog:
         return None
 
     def force_listen(self) -> None:
-        """Every unit that waits now will run with `force_listen`."""
+        """Run every waiting unit with `force_listen`."""
         for unit in self._units:
             unit.force_listen = True
 
     def force_next(self) -> bool:
-        """The unit that waits longest will run with `force_listen`; False if none waits."""
+        """Return the unit that waits longest will run with `force_listen`; False if none waits."""
         if self._units:
             self._units[0].force_listen = True
         return bool(self._units)
 
     def restamp(self, now: float) -> None:
-        """Counts every unit's wait from `now`, for input that was held."""
+        """Count every unit's wait from `now`, for input that was held."""
         for unit in self._units:
             unit.ready_at = now
 
@@ -499,12 +501,12 @@ class Backlog:
 
 
 def _size(unit: Unit) -> int:
-    """Bytes of its input."""
+    """Return bytes of its input."""
     return len(unit.audio) + (sum(map(len, unit.frames)) if unit.frames else 0)
 
 
 def summed(one: TokenUsage, other: TokenUsage) -> TokenUsage:
-    """Tokens of both together."""
+    """Return tokens of both together."""
     read, other_read = one.input_token_details, other.input_token_details
     made, other_made = one.output_token_details, other.output_token_details
     return TokenUsage(

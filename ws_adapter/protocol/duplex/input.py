@@ -82,7 +82,7 @@ class InputRules(Struct, frozen=True):
 
 
 def read_append(given: GivenInput, rules: InputRules, max_slice_nums: int | None) -> Append:
-    """Checks an append whole; raises `Refusal`, and then nothing of it holds.
+    """Check an append whole; raise `Refusal`, and then nothing of it holds.
 
     `max_slice_nums` is the session's, for appends that do not say.
     """
@@ -110,7 +110,7 @@ def read_append(given: GivenInput, rules: InputRules, max_slice_nums: int | None
 
 
 def _check_length(given: GivenInput, most_s: float) -> None:
-    """Refuses text that cannot be so little audio, before it is decoded."""
+    """Refuse text that cannot be so little audio, before it is decoded."""
     if len(given.audio) > most_s * UNIT_BYTES * LONGEST_TEXT:
         size = len(given.audio) * 3 // 4
         raise invalid(given.audio_path, f"expected at most {most_s:g} s of audio, got about {size} bytes")
@@ -157,7 +157,7 @@ class UnitCutter:
         self._force_next = False
 
     def append(self, append: Append, now: float) -> list[Unit]:
-        """The units that `append` completes, in order; with `force_listen` nothing stays behind."""
+        """Return the units that `append` completes, in order; with `force_listen` nothing stays behind."""
         self._appends += 1
         self._input_id = append.input_id
         self._last_append_at = now
@@ -176,16 +176,16 @@ class UnitCutter:
         return units
 
     def hold_frame(self, frame: bytes) -> None:
-        """Keeps a picture for the next unit, which gets the newest `MAX_FRAMES`."""
+        """Keep a picture for the next unit, which gets the newest `MAX_FRAMES`."""
         self._keep(frame)
         self._settle()
 
     def force_next(self) -> None:
-        """The next unit runs with `force_listen`."""
+        """Run the next unit with `force_listen`."""
         self._force_next = True
 
     def flush(self, now: float) -> list[Unit]:
-        """The carry, padded to a unit; empty if nothing is carried."""
+        """Return the carry, padded to a unit; empty if nothing is carried."""
         units = self._cut(b"", now, to_the_end=True) if self._carry else []
         self._mark(units, undecoded=False)
         # It was late, and the next one is not to be later still.
@@ -194,19 +194,19 @@ class UnitCutter:
         return units
 
     def silence(self, now: float) -> Unit:
-        """A unit of silence in the name of the last append."""
+        """Return a unit of silence in the name of the last append."""
         self._due_at = now + PERIOD_S
         self._settle()
         return Unit(SILENCE, self._input_id, self._appends, now, injected_silence=True)
 
     def restamp(self, now: float) -> None:
-        """Counts the time until `flush` from `now`, for input that was held."""
+        """Count the time until `flush` from `now`, for input that was held."""
         self._last_append_at = now
         self._due_at = now + PERIOD_S
         self._settle()
 
     def _settle(self) -> None:
-        """Counts what is carried, and says how long it may be."""
+        """Count what is carried, and say how long it may be."""
         self.size = len(self._carry) + (sum(map(len, self._frames)) if self._frames else 0)
         self.flush_at = self.late_at = None
         if self._carry:
@@ -243,14 +243,14 @@ class UnitCutter:
         return unit
 
     def _mark(self, units: list[Unit], undecoded: bool) -> None:
-        """Marks those of the newest `units` that hold anything undecoded, all of them or what was carried."""
+        """Mark those of the newest `units` that hold anything undecoded, all of them or what was carried."""
         for unit in units if undecoded else units[: self._carries_undecoded]:
             unit.audio, unit.frames, unit.is_dropped = SILENCE, (), True
         if undecoded or units:
             self._carries_undecoded = undecoded and bool(self._carry)
 
     def _spread(self, frames: tuple[bytes, ...], units: list[Unit]) -> None:
-        """Gives frame j of F to unit floor(j * U / F) of the U units of its append; without any it waits."""
+        """Give frame j of F to unit floor(j * U / F) of the U units of its append; without any it waits."""
         for j, frame in enumerate(frames):
             if units:
                 unit = units[j * len(units) // len(frames)]
@@ -263,7 +263,7 @@ class UnitCutter:
 
 
 def _seconds(audio: bytes) -> Sequence[bytes]:
-    """Slices of at most a unit; the whole is handed on as it is when it is one unit."""
+    """Cut audio into slices of at most a unit; a single unit is handed on as it is."""
     if len(audio) == UNIT_BYTES:
         return (audio,)
     return [audio[start : start + UNIT_BYTES] for start in range(0, len(audio), UNIT_BYTES)]
@@ -293,7 +293,7 @@ class SilenceTail:
         self._over = False
 
     def appended(self, audio_s: float, now: float) -> None:
-        """An append came: whatever tail was running stops, and a new one may follow."""
+        """Handle an append: a running tail stops, and a new one may follow."""
         if self._last_append is None or now - self._last_append >= RUN_GAP_S:
             self._run_start = now
             self._run_audio_s = 0.0
@@ -309,25 +309,25 @@ class SilenceTail:
         self._settle()
 
     def restamp(self, now: float) -> None:
-        """Counts time from `now`, for input that was held: all of it has just arrived."""
+        """Count time from `now`, for input that was held: all of it has just arrived."""
         if self._last_append is not None:
             self._run_start = self._last_append = now
             self._settle()
 
     def spoke(self) -> None:
-        """The model spoke in a unit."""
+        """Note that the model spoke in a unit."""
         self._spoke = True
         self._settle()
 
     def turn_ended(self, heard_everything: bool) -> None:
-        """The model's turn ended; if it `heard_everything`, all real input, then that was the answer."""
+        """Note the end of the model's turn; if it `heard_everything`, all real input, that was the answer."""
         if self._spoke and heard_everything:
             self._over = True
         self._spoke = False
         self._settle()
 
     def fed(self, now: float) -> None:
-        """A unit of silence was fed."""
+        """Count a unit of silence that was fed."""
         self._last_fed = now
         self._fed += 1
         self._settle()

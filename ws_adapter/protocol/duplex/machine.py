@@ -21,7 +21,7 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import Catalogue, SessionSetup
-from ws_adapter.protocol.core.machine import Deaf, Place
+from ws_adapter.protocol.core.machine import Place, WithoutDetection
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import UNIT_SIGNALS, Failed, GoingAway, Moved, Ready, Signal
 from ws_adapter.protocol.core.state import State
@@ -56,7 +56,7 @@ from ws_adapter.protocol.wire.limits import (
 _RUNNING: Final = (State.ACTIVE, State.PAUSED)
 
 
-class DuplexMachine(Deaf):
+class DuplexMachine(WithoutDetection):
     """See `Machine`. It has one slot, from the opening of the socket to its end.
 
     `catalogue` tells what the workers serve, None while none is known; `new_token` makes ids differ.
@@ -92,7 +92,6 @@ class DuplexMachine(Deaf):
 
     @property
     def is_waiting(self) -> bool:
-        """See `Machine.is_waiting`."""
         return self.state is State.QUEUED
 
     @property
@@ -120,11 +119,10 @@ class DuplexMachine(Deaf):
     # ------------------------------------------------------------------------------------- the queue
 
     def opened(self, now: float) -> list[Action]:
-        """See `Machine.opened`."""
         return [TakeSlot("")]  # clients name their model once they have a slot
 
     def queued(self, place: Place) -> list[Action]:
-        """No slot is free; called again while that lasts. Nothing is said once the session had a slot."""
+        """Handle a place in the queue; nothing is sent once the session had a slot."""
         if self.state is not State.QUEUED:
             return []
         event = self._vocabulary.queued(place, is_update=self._has_waited)
@@ -132,7 +130,7 @@ class DuplexMachine(Deaf):
         return [Send(event)]
 
     def granted(self, now: float) -> list[Action]:
-        """The session is attached at a worker: for the first time, or again after it lost one early."""
+        """Handle the attachment to a worker, the first or one that replaces a worker lost early."""
         if self.state is State.QUEUED:
             self.state = State.CONNECTED
             self._deadlines.granted(now)
@@ -143,17 +141,17 @@ class DuplexMachine(Deaf):
         return []
 
     def refused(self, verdict: Verdict) -> list[Action]:
-        """The session gets no worker."""
+        """Handle that the session gets no worker."""
         return self.ended(verdict)
 
     def ended(self, verdict: Verdict) -> list[Action]:
-        """The session may not go on."""
+        """End the session with a verdict."""
         return [] if self.is_over else self._conclude(verdict)
 
     # ------------------------------------------------------------------------------------ the client
 
     def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
-        """The client sent a text frame.
+        """Handle a text frame of the client.
 
         With `drops_input` there is no room for it: the units of an append are dropped undecoded, pictures are
         not held, and whoever would wait in the queue with reference audio is turned away.
@@ -169,7 +167,7 @@ class DuplexMachine(Deaf):
         return self._reading.apart(size, read, partial(self._take, drops_input, size))
 
     def _decode(self, frame: bytes, drops_input: bool) -> Command | Refusal | InvalidUtf8:
-        """What a frame asks for, or what is wrong with it; touches nothing of the session."""
+        """Return what a frame asks for, or what is wrong with it; touches nothing of the session."""
         try:
             return self._vocabulary.decode(frame, drops_input=drops_input)
         except (Refusal, InvalidUtf8) as fault:
@@ -178,7 +176,7 @@ class DuplexMachine(Deaf):
     def _take(
         self, drops_input: bool, size: int, command: Command | Refusal | InvalidUtf8, now: float
     ) -> list[Action]:
-        """Obeys, or says what is wrong."""
+        """Obey, or say what is wrong."""
         if self.is_over:
             return []
         match command:
@@ -194,20 +192,20 @@ class DuplexMachine(Deaf):
             return self._refuse(refusal, now, command.input_id if isinstance(command, Input) else None)
 
     def binary_frame(self, now: float) -> list[Action]:
-        """The client sent a binary frame."""
+        """Handle a binary frame of the client."""
         return self.ended(errors.BINARY_FRAME)
 
     def slow_consumer(self) -> list[Action]:
-        """The client does not read."""
+        """Handle a slow consumer."""
         return self.ended(errors.SLOW)
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
-        """Whether so much output waits that no further unit may run."""
+        """Return whether so much output waits that no further unit may run."""
         self._flow.congested = is_congested
         return self._told(self._flow.advance(now), now) if self._is_running else []
 
     def withdrawn(self, sends: list[Send]) -> list[Action]:
-        """The reply to `Withdraw`: what was taken back, in the order of sending."""
+        """Return the reply to `Withdraw`: what was taken back, in the order of sending."""
         actions: list[Action] = []
         for answer, lost in groupby(sends, key=lambda send: send.answer):
             if answer is not None:
@@ -216,13 +214,13 @@ class DuplexMachine(Deaf):
         return actions
 
     def disconnected(self) -> None:
-        """The connection is gone; nothing more will be said."""
+        """Handle the lost connection; nothing more can be sent."""
         self.state, self.is_over = State.CLOSED, True
 
     # ------------------------------------------------------------------------------------ the worker
 
     def signal(self, signal: Signal, now: float) -> list[Action]:
-        """The worker has news."""
+        """Handle a signal of the worker."""
         if self.is_over:
             return []
         if isinstance(signal, UNIT_SIGNALS):
@@ -242,13 +240,14 @@ class DuplexMachine(Deaf):
         return []
 
     def displaced(self) -> None:
-        """The worker lost the session before it began; `granted` follows if another one takes it."""
+        """Handle a worker that lost the session before it began; `granted` follows if another one takes
+        it."""
         self._deadlines.leaves(None)
 
     # ---------------------------------------------------------------------------------------- time
 
     def tick(self, now: float, others_wait: bool) -> list[Action]:
-        """Does what is due; `others_wait`: somebody queues, so an idle session may not hold its slot."""
+        """Do what is due; `others_wait`: somebody queues, so an idle session may not hold its slot."""
         if self.is_over:
             return []
         verdict = self._deadlines.passed(now, self._vocabulary.opener, others_wait)
@@ -257,7 +256,8 @@ class DuplexMachine(Deaf):
         return self._told(self._flow.tick(now), now) if self._is_running else []
 
     def shut_down(self) -> list[Action]:
-        """The server ends: without a slot the client may try elsewhere, with one its session is over."""
+        """Handle the graceful shutdown: without a slot the client may try elsewhere, with one its session
+        is over."""
         return self.ended(errors.SHUTTING_DOWN if self.is_waiting else errors.SERVER_SHUTDOWN)
 
     # ------------------------------------------------------------------------------ the state table
@@ -363,7 +363,7 @@ class DuplexMachine(Deaf):
     # ---------------------------------------------------------------------------------- telling it
 
     def _told(self, steps: Iterable[Step], now: float) -> list[Action]:
-        """Steps of the flow as actions, up to where they end the session."""
+        """Turn steps of the flow into actions, up to the end of the session."""
         actions: list[Action] = []
         for step in steps:
             if not isinstance(step, Answer):

@@ -40,7 +40,6 @@ class Opening(Realtime):
         self._new_earlier_id = new_earlier_id
 
     def decode(self, frame: bytes, *, drops_input: bool = False) -> Command:
-        """See `Vocabulary.decode`."""
         event = _DECODER.decode(frame, sized_only=drops_input)
         if not isinstance(event, earlier_events.SessionUpdate | earlier_events.AudioAppend):
             return self._realtime.command(event)

@@ -91,15 +91,12 @@ class RealtimePath:
         self._recording_id = recording_id
 
     def queued(self, place: Place, *, is_update: bool) -> ServerEvent:
-        """See `Vocabulary.queued`."""
         return render.queued(place, is_update=is_update)
 
     def slot_assigned(self, *, has_waited: bool) -> list[ServerEvent]:
-        """See `Vocabulary.slot_assigned`."""
         return [SessionQueueDone()]
 
     def refused(self, refusal: Refusal, input_id: str | None) -> ServerEvent:
-        """See `Vocabulary.refused`."""
         return render.error(refusal.code, refusal.message, refusal.param, input_id)
 
 
@@ -111,11 +108,10 @@ class Realtime(RealtimePath):
     # ------------------------------------------------------------------------------------- client
 
     def decode(self, frame: bytes, *, drops_input: bool = False) -> Command:
-        """See `Vocabulary.decode`."""
         return self.command(_DECODER.decode(frame, sized_only=drops_input))
 
     def command(self, event: ClientEvent) -> Command:
-        """What a decoded event asks for."""
+        """Return what a decoded event asks for."""
         match event:
             case SessionInit():
                 return Begin(
@@ -183,7 +179,6 @@ class Realtime(RealtimePath):
     # ------------------------------------------------------------------------------------- server
 
     def created(self, ready: Ready, setup: SessionSetup) -> ServerEvent:
-        """See `Vocabulary.created`."""
         return SessionCreated(
             session_id=self._session_id,
             mode="full_duplex",
@@ -194,7 +189,6 @@ class Realtime(RealtimePath):
         )
 
     def moved(self, pause_s: float) -> list[ServerEvent]:
-        """See `Vocabulary.moved`."""
         return [render.moved(pause_s)]
 
     def answer(self, answer: Answer) -> list[ServerEvent]:
@@ -218,7 +212,6 @@ class Realtime(RealtimePath):
         return told.events
 
     def concluded(self, verdict: Verdict, tokens: TokenUsage | None) -> list[ServerEvent]:
-        """See `Vocabulary.concluded`."""
         closed = SessionClosed(
             reason=verdict.closed or "",
             session_id=self._session_id if tokens is not None else None,
@@ -229,19 +222,19 @@ class Realtime(RealtimePath):
 
 
 def close_reason(event: SessionClose) -> str:
-    """What `session.closed` says of a session that its client ends."""
+    """Return what `session.closed` says of a session that its client ends."""
     reason = event.reason or errors.USER_STOP
     return reason if _OWN_REASON.fullmatch(reason) else "client_closed"
 
 
 def unhonoured(payload: InitPayload, mode: Mode) -> list[str]:
-    """Paths of what a `session.init` gives and no session takes; `mode` is the one of the URL."""
+    """Return the paths of a `session.init` that no session takes; `mode` is the one of the URL."""
     given = {"tools": bool(payload.tools), "mode": payload.mode not in (None, mode)}
     return [name for name, is_given in given.items() if is_given]
 
 
 def init_voice(payload: InitPayload, catalogue: Catalogue | None) -> Voice:
-    """The voice that a `session.init` asks for; raises `Refusal`."""
+    """Return the voice that a `session.init` asks for; raises `Refusal`."""
     places = (
         ("payload.voice", payload.voice),
         ("payload.defaults", payload.defaults),
@@ -273,7 +266,7 @@ class _Frames:
 
 
 def _audio(fields: AppendInput) -> tuple[str, str]:
-    """What is to be heard, and its path."""
+    """Return what is to be heard, and its path."""
     if isinstance(fields.audio, AudioObject):
         audio, name = first_given(fields.audio, _IN_OBJECT)
         if audio:
@@ -285,7 +278,7 @@ def _audio(fields: AppendInput) -> tuple[str, str]:
 
 
 def public_path(worker_path: str) -> str:
-    """The path in `payload` of a field that the worker calls `worker_path`."""
+    """Return the path in `payload` of a field that the worker calls `worker_path`."""
     for internal, public in _PUBLIC_PATHS.items():
         if worker_path.startswith(internal):
             return public
@@ -293,7 +286,7 @@ def public_path(worker_path: str) -> str:
 
 
 def metrics(answer: Answer) -> Metrics:
-    """The figures of a unit; those of the adapter itself are left out where they are 0."""
+    """Return the figures of a unit; those of the adapter itself are left out where they are 0."""
     unit = answer.unit
     figures = Metrics(
         padded_samples=unit.padded_samples or None,

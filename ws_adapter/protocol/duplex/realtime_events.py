@@ -33,7 +33,7 @@ from ws_adapter.protocol.wire.events import (
 
 
 class InitPayload(VoiceFields, frozen=True):
-    """What a session is to be. Voice fields are also accepted here; those inside `voice` win."""
+    """The settings of a session. Voice fields are also accepted here; those inside `voice` win."""
 
     system_prompt: Prompt | None = None
     instructions: Prompt | None = None
@@ -145,7 +145,7 @@ class TimedEvent(ServerEvent, kw_only=True):
 
 
 class SessionCreated(TimedEvent, kw_only=True, tag="session.created"):
-    """The session takes input."""
+    """Return the event for a session that takes input."""
 
     session_id: str
     mode: Literal["full_duplex"]
@@ -186,14 +186,14 @@ class ListenDelta(OutputDelta, kw_only=True, tag="response.output.delta"):
 
 
 class TextDelta(OutputDelta, kw_only=True, tag="response.output.delta"):
-    """What the model says in a unit, as text."""
+    """Text of a unit."""
 
     kind: Literal["text"]
     text: str
 
 
 class AudioDelta(OutputDelta, kw_only=True, tag="response.output.delta"):
-    """What the model says in a unit, as audio."""
+    """Audio of a unit."""
 
     kind: Literal["audio"]
     audio: OutputAudio
@@ -221,7 +221,6 @@ class SessionClosed(ServerEvent, kw_only=True, tag="session.closed"):
     tells_trouble: ClassVar = True
 
     def identify(self, trace_id: str) -> None:
-        """See `ServerEvent.identify`."""
         if self.diagnostic is not None:
             self.diagnostic.trace_id = trace_id
 

@@ -14,7 +14,7 @@ anything."""
 
 
 class TextQueue:
-    """In the order in which they came."""
+    """Texts for the model, in the order of their arrival."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -27,7 +27,7 @@ class TextQueue:
         return len(self._waiting) >= MOST_TEXTS
 
     def put(self, text: StandaloneText) -> None:
-        """One more, of at most `MOST_BYTES`."""
+        """Append a text of at most `MOST_BYTES`."""
         self._waiting.append(text)
         self.bytes += text.size
 

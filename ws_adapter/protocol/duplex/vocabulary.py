@@ -1,4 +1,4 @@
-"""What makes a dialect: how the events of its clients read, and how the events of its server look.
+"""The part of a dialect that differs: how its client events read, and how its server events look.
 
 The state machine in `machine` is the same for all full-duplex dialects; it speaks through a `Vocabulary`.
 """
@@ -98,28 +98,28 @@ class Vocabulary(Protocol):
         """Whether an opener that follows an accepted one is passed over until the session is active."""
 
     def decode(self, frame: bytes, *, drops_input: bool = False) -> Command:
-        """What a text frame asks for. Raises `Refusal` or `InvalidUtf8`.
+        """Return what a text frame asks for. Raises `Refusal` or `InvalidUtf8`.
 
         With `drops_input` the input in it is not decoded: how long it is matters, so that it is answered.
         """
 
     def queued(self, place: Place, *, is_update: bool) -> ServerEvent:
-        """The session waits for a slot."""
+        """Return the event for a place in the queue."""
 
     def slot_assigned(self, *, has_waited: bool) -> list[ServerEvent]:
-        """The session has a slot."""
+        """Return the events for a slot."""
 
     def created(self, ready: Ready, setup: SessionSetup) -> ServerEvent:
-        """The session takes input."""
+        """Return the event for a session that takes input."""
 
     def moved(self, pause_s: float) -> list[ServerEvent]:
         """Another worker goes on with the session after a pause."""
 
     def answer(self, answer: Answer) -> list[ServerEvent]:
-        """What a unit came to."""
+        """Return what a unit came to."""
 
     def refused(self, refusal: Refusal, input_id: str | None) -> ServerEvent:
-        """An event of the client was not applied."""
+        """Return the event for a refused event of the client."""
 
     def concluded(self, verdict: Verdict, tokens: TokenUsage | None) -> list[ServerEvent]:
-        """The session is over; `tokens` are those of the session, None if it was never created."""
+        """Return the last events; `tokens` are those of the session, None if it was never created."""

@@ -115,7 +115,6 @@ class Duplex:
     # ------------------------------------------------------------------------------------- client
 
     def decode(self, frame: bytes, *, drops_input: bool = False) -> Command:
-        """See `Vocabulary.decode`."""
         event = _DECODER.decode(frame, sized_only=drops_input)
         match event:
             case Prepare():
@@ -181,7 +180,6 @@ class Duplex:
     # ------------------------------------------------------------------------------------- server
 
     def queued(self, place: Place, *, is_update: bool) -> ServerEvent:
-        """See `Vocabulary.queued`."""
         shape = QueueUpdate if is_update else Queued
         wait = round(place.estimated_wait_s, 1)
         return shape(
@@ -194,11 +192,9 @@ class Duplex:
         )
 
     def slot_assigned(self, *, has_waited: bool) -> list[ServerEvent]:
-        """See `Vocabulary.slot_assigned`."""
         return [QueueDone()] if self._announces_slot or has_waited else []
 
     def created(self, ready: Ready, setup: SessionSetup) -> ServerEvent:
-        """See `Vocabulary.created`."""
         return Prepared(
             prompt_length=ready.prompt_tokens,
             session_id=self._session_id,
@@ -207,7 +203,6 @@ class Duplex:
         )
 
     def moved(self, pause_s: float) -> list[ServerEvent]:
-        """See `Vocabulary.moved`."""
         return [render.moved(pause_s)]
 
     def answer(self, answer: Answer) -> list[ServerEvent]:
@@ -219,7 +214,6 @@ class Duplex:
         return [_error(code, message), result]
 
     def refused(self, refusal: Refusal, input_id: str | None) -> ServerEvent:
-        """See `Vocabulary.refused`."""
         message = refusal.message
         if refusal.code is ErrorCode.MISSING_FIELD:
             message = f"Missing {refusal.param}"
@@ -228,7 +222,6 @@ class Duplex:
         return _error(refusal.code, message)
 
     def concluded(self, verdict: Verdict, tokens: TokenUsage | None) -> list[ServerEvent]:
-        """See `Vocabulary.concluded`."""
         if verdict.clock:
             return [Timeout(reason=verdict.clock)]
         reason = _REASONS.get(verdict.closed or "", "error")
@@ -277,7 +270,7 @@ def _result(answer: Answer) -> Result:
 
 
 def _public_path(worker_path: str) -> str:
-    """The path in `prepare` of a field that the worker calls `worker_path`."""
+    """Return the path in `prepare` of a field that the worker calls `worker_path`."""
     for internal, public in _PUBLIC_PATHS.items():
         if worker_path.startswith(internal):
             return public + worker_path.removeprefix(internal) if internal.endswith(".") else public

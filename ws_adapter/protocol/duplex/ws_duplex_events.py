@@ -67,7 +67,7 @@ class AudioChunk(Struct, frozen=True, tag_field="type", tag="audio_chunk"):
 
 
 class VideoFrame(Struct, frozen=True, tag_field="type", tag="video_frame"):
-    """What the camera sees: goes with the next unit."""
+    """A picture of the camera, which goes with the next unit."""
 
     frame_base64: Picture | None = None
     frame: Picture | None = None
@@ -132,7 +132,7 @@ class QueueDone(ServerEvent, kw_only=True, tag="queue_done"):
 
 
 class Prepared(ServerEvent, kw_only=True, tag="prepared"):
-    """The session takes input."""
+    """Return the event for a session that takes input."""
 
     prompt_length: Count
     """Tokens of the settings: system prompt and voice."""
@@ -192,7 +192,7 @@ class Paused(ServerEvent, kw_only=True, tag="paused"):
 
 
 class Resumed(ServerEvent, kw_only=True, tag="resumed"):
-    """The break is over."""
+    """End the pause."""
 
     pauses: ClassVar = False
 
@@ -227,11 +227,9 @@ class Error(ServerEvent, kw_only=True, tag="error"):
 
     @property
     def fault(self) -> Fault:
-        """See `ServerEvent.fault`."""
         return Fault(self.code, self.code.is_servers)
 
     def identify(self, trace_id: str) -> None:
-        """See `ServerEvent.identify`."""
         self.trace_id = trace_id
 
 

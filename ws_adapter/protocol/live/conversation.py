@@ -1,4 +1,4 @@
-"""What a Live session has from its beginning on: its sound in both directions."""
+"""A running Live session: its sound in both directions."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -65,7 +65,8 @@ class Conversation:
         return self.ear.waiting_bytes + (self.input_speech.held_bytes if self.input_speech is not None else 0)
 
     def detecting(self, samples: Samples, *, is_over: bool) -> bool:
-        """Whether speech is to be detected in these samples; `is_over`: they were said over an answer."""
+        """Return whether speech is to be detected in these samples; `is_over`: they were said over an
+        answer."""
         if self.input_speech is not None:
             self.input_speech.hear(samples)
         elif not is_over:
@@ -91,15 +92,16 @@ class Conversation:
         return over
 
     def hear(self, data: bytes) -> Samples:
-        """What the model is to hear now."""
+        """Return what the model is to hear now."""
         return self.ear.hear(data if not self.is_muted else self.ear.format.silence(len(data)))
 
     def is_saying(self, flow: UnitFlow) -> bool:
-        """Whether the user hears the model, or is about to."""
+        """Return whether the user hears the model, or is about to."""
         return flow.answers.response_id is not None or not self.playout.is_empty
 
     def take(self, answer: Answer) -> None:
-        """A second is answered: speech waits to be heard, and a listen that is no end of a turn stops it."""
+        """Take the answer to a second: speech waits for playback, and a listen that is no end of a turn
+        stops it."""
         self.answers.append(answer)
         self.usage = LiveUsage(self.usage.seconds + (answer.outcome is not Outcome.DROPPED))
         if answer.context_limit:
@@ -112,7 +114,7 @@ class Conversation:
             self.stop()
 
     def stop(self) -> None:
-        """The model is silent from now on."""
+        """Silence the model from now on."""
         self.playout.drop()
         self._mouth.stop()
 
@@ -127,7 +129,7 @@ class Upload:
         self._heard_until = float("-inf")
 
     def came(self, seconds: float, now: float, *, is_quiet: bool) -> bool:
-        """So much sound came; whether it is ahead of the clock by more than a stream is.
+        """Count sound that came; return whether it is further ahead of the clock than a stream is.
 
         `is_quiet`: nothing waits to be heard, by either side. Then nobody is ahead.
         """
@@ -150,28 +152,28 @@ class FirstTurn:
         self._came_at = float("-inf")
 
     def came(self, now: float) -> None:
-        """The client sent sound."""
+        """Note that the client sent sound."""
         self._came_at = now
         self._settle(now + PATIENCE_S)
 
     def muted(self, is_muted: bool, now: float) -> None:
-        """The client is heard no more, or again."""
+        """Mute or unmute the client."""
         self._is_muted = is_muted
         self._settle(max(now, self._came_at + PATIENCE_S))
 
     def wanted(self, now: float) -> None:
-        """The model was told something to speak about."""
+        """Note that the model was told something to speak about."""
         self._left = MOST_SILENCE
         self._settle(max(now, self._came_at + PATIENCE_S))
 
     def fed(self, now: float, *, is_speaking: bool) -> None:
-        """A second of silence was fed."""
+        """Count a second of silence that was fed."""
         self._left -= not is_speaking and self._left > 0
         due_at = now if self.due_at is None else self.due_at
         self._settle(max(due_at, now - PERIOD_S) + PERIOD_S)
 
     def spoken(self) -> None:
-        """The model has come to the end of a turn."""
+        """Note the end of a turn of the model."""
         self._left = 0
         self._settle(self.due_at)
 
@@ -180,5 +182,5 @@ class FirstTurn:
 
 
 def interruption() -> SpeechEdges:
-    """Hears when speech over an answer has become an interruption."""
+    """Hear when speech over an answer has become an interruption."""
     return SpeechEdges(speech_ms=INTERRUPTS_MS)

@@ -25,7 +25,7 @@ MAX_HISTORY: Final = 128
 
 
 class Code(StrEnum):
-    """What went wrong, for programs."""
+    """Error codes, for programs."""
 
     # The client's; the event changes nothing.
     INVALID_JSON = "invalid_json"
@@ -109,14 +109,14 @@ class VoiceId(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OutputConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the model sounds."""
+    """The format and voice of the model's audio."""
 
     voice: str | VoiceId | None = None
     """A registered voice, or one of OpenAI's names, which stand for the model's own voice."""
 
 
 class AudioConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is sent and received."""
+    """The audio formats of both directions."""
 
     format: PcmFormat | PcmuFormat | PcmaFormat | None = None
     """Of both directions; PCM at 24 kHz without it."""
@@ -124,7 +124,7 @@ class AudioConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DelegationConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Who would do what the model hands on. It hands nothing on here, which an `info` says."""
+    """Delegation, which no model here does, as an `info` says."""
 
     type: Literal["client", "responses"] | None = None
     acknowledgement_delay_ms: Annotated[int, Meta(ge=0)] | None = None
@@ -135,7 +135,7 @@ class DelegationConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InputText(Struct, frozen=True, forbid_unknown_fields=True):
-    """What somebody wrote."""
+    """A written text."""
 
     text: str | None = None
     type: Literal["input_text"] | None = None
@@ -144,7 +144,7 @@ class InputText(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OutputText(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the model said."""
+    """A text that the model said."""
 
     text: str | None = None
     type: Literal["text", "output_text"] | None = None
@@ -153,7 +153,7 @@ class OutputText(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Message(Struct, frozen=True, tag_field="role", forbid_unknown_fields=True):
-    """What was said before the session."""
+    """A message from before the session."""
 
     id: str | None = None
     status: Literal["incomplete", "completed"] | None = None
@@ -170,7 +170,7 @@ _Triggers: TypeAlias = Annotated[
 
 
 class DeveloperMessage(Message, frozen=True, tag="developer", forbid_unknown_fields=True):
-    """By whoever runs the application."""
+    """A message of the application."""
 
     content: _Inputs | None = None
 
@@ -178,7 +178,7 @@ class DeveloperMessage(Message, frozen=True, tag="developer", forbid_unknown_fie
 
 
 class UserMessage(Message, frozen=True, tag="user", forbid_unknown_fields=True):
-    """By the user."""
+    """A message of the user."""
 
     content: _Inputs | None = None
 
@@ -186,7 +186,7 @@ class UserMessage(Message, frozen=True, tag="user", forbid_unknown_fields=True):
 
 
 class AssistantMessage(Message, frozen=True, tag="assistant", forbid_unknown_fields=True):
-    """By the model."""
+    """A message of the model."""
 
     content: Annotated[list[OutputText], Meta(description="Exactly one.", extra_json_schema=_ONE)] | None = (
         None
@@ -199,7 +199,7 @@ HistoryMessage: TypeAlias = DeveloperMessage | UserMessage | AssistantMessage
 
 
 class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a session is to be; nothing of it but `delegation` can be changed later."""
+    """The settings of a session; only `delegation` can be changed later."""
 
     model: str | None = None
     """One of `/v1/models`."""
@@ -230,7 +230,7 @@ class SessionStart(Struct, frozen=True, tag_field="type", tag="session.start", f
 
 
 class SessionChanges(Struct, frozen=True, forbid_unknown_fields=True):
-    """What may change."""
+    """Changes of a running session."""
 
     delegation: DelegationConfig | None = None
     triggers: _Triggers | None = None
@@ -248,7 +248,7 @@ class SessionUpdate(Struct, frozen=True, tag_field="type", tag="session.update",
 class AudioAppend(
     Struct, frozen=True, tag_field="type", tag="session.input_audio.append", forbid_unknown_fields=True
 ):
-    """What the microphone hears, all the time. There is no answer to it."""
+    """Audio of the microphone, sent all the time and not answered."""
 
     audio: LiveAudio | None = None
     event_id: EventId | None = None
@@ -259,7 +259,7 @@ class AudioAppend(
 class AudioMute(
     Struct, frozen=True, tag_field="type", tag="session.input_audio.mute", forbid_unknown_fields=True
 ):
-    """From now on the model hears silence, whatever is appended."""
+    """Mute the input: the model hears silence, whatever is appended."""
 
     event_id: EventId | None = None
 
@@ -267,7 +267,7 @@ class AudioMute(
 class AudioUnmute(
     Struct, frozen=True, tag_field="type", tag="session.input_audio.unmute", forbid_unknown_fields=True
 ):
-    """From now on the model hears what is appended."""
+    """Unmute the input."""
 
     event_id: EventId | None = None
 
@@ -288,7 +288,7 @@ _NoDelegation: TypeAlias = Annotated[
 class InstructionsAppend(
     Struct, frozen=True, tag_field="type", tag="session.instructions.append", forbid_unknown_fields=True
 ):
-    """How the model is to behave from now on; it reads that before the next second. Some models cannot."""
+    """Instructions that the model reads before the next second. Some models cannot."""
 
     content: _Content | None = None
     delegation_id: _NoDelegation = None
@@ -360,7 +360,7 @@ Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, description="On the time lin
 
 
 class LiveEvent(ServerEvent, kw_only=True):
-    """What all events but audio have."""
+    """Common fields of all events but audio."""
 
     event_id: str
     client_event_id: str | None = None
@@ -368,20 +368,20 @@ class LiveEvent(ServerEvent, kw_only=True):
 
 
 class ResolvedFormat(Struct, omit_defaults=True):
-    """What is sent and received."""
+    """The audio formats of both directions."""
 
     type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
     rate: int
 
 
 class ResolvedOutput(Struct, omit_defaults=True):
-    """How the model sounds."""
+    """The format and voice of the model's audio."""
 
     voice: str | None = None
 
 
 class ResolvedAudio(Struct, omit_defaults=True):
-    """What is sent and received."""
+    """The audio formats of both directions."""
 
     format: ResolvedFormat
     output: ResolvedOutput
@@ -426,13 +426,13 @@ class SessionUpdated(LiveEvent, kw_only=True, tag="session.updated"):
 
 
 class OutputAudioDelta(ServerEvent, kw_only=True, tag="session.output_audio.delta"):
-    """What is to be heard now: 200 ms, all the time, silence included."""
+    """Audio to be played now: 200 ms, all the time, silence included."""
 
     delta: Annotated[bytes, Meta(description="Base64 of raw mono audio in the format of the session.")]
 
 
 class OutputTranscriptDelta(LiveEvent, kw_only=True, tag="session.output_transcript.delta"):
-    """What the model says in the audio that begins now."""
+    """The transcript of the audio that begins now."""
 
     delta: Annotated[str, Meta(min_length=1)]
     start_ms: Milliseconds
@@ -464,7 +464,7 @@ class InstructionsAppended(LiveEvent, kw_only=True, tag="session.instructions.ap
 
 
 class ThinkingAppended(LiveEvent, kw_only=True, tag="session.thinking.appended"):
-    """The model has read it."""
+    """Note that the model has read the turn."""
 
     start_ms: Milliseconds
     """The beginning of the second before which it did."""
@@ -472,7 +472,7 @@ class ThinkingAppended(LiveEvent, kw_only=True, tag="session.thinking.appended")
 
 
 class CommentaryAppended(LiveEvent, kw_only=True, tag="session.commentary.appended"):
-    """The model has read it."""
+    """Note that the model has read the turn."""
 
     start_ms: Milliseconds
     """The beginning of the second before which it did."""
@@ -480,14 +480,14 @@ class CommentaryAppended(LiveEvent, kw_only=True, tag="session.commentary.append
 
 
 class LiveUsage(Struct):
-    """Of the session so far."""
+    """Usage of the session so far."""
 
     seconds: Annotated[float, Meta(ge=0)]
     """Of audio that the model has heard."""
 
 
 class ContextWindow(Struct):
-    """How full the context of the model is."""
+    """Use of the model's context."""
 
     usage_ratio: Annotated[float, Meta(ge=0)]
 
@@ -515,7 +515,7 @@ class Info(LiveEvent, kw_only=True, tag="info"):
 
 
 class ErrorDetail(Struct, omit_defaults=True):
-    """What went wrong."""
+    """An error."""
 
     type: Literal["invalid_request_error", "server_error"]
     """Whose fault it is."""
@@ -537,12 +537,11 @@ class Error(LiveEvent, kw_only=True, tag="error"):
 
     @property
     def fault(self) -> Fault:
-        """See `ServerEvent.fault`."""
         return Fault(self.error.code, self.error.code in _SERVERS)
 
 
 def error(code: Code, message: str, event_id: str, param: str | None, client_event_id: str | None) -> Error:
-    """An error; `event_id` is its own, `client_event_id` that of what is at fault, if that had one."""
+    """Return an error; `event_id` is its own, `client_event_id` that of what is at fault, if that had one."""
     side: Literal["invalid_request_error", "server_error"] = (
         "server_error" if code in _SERVERS else "invalid_request_error"
     )

@@ -47,7 +47,7 @@ class InputSpeech:
 
     @property
     def held_bytes(self) -> int:
-        """Of memory."""
+        """Bytes of memory that it holds."""
         return 4 * (self._end - self._begin)
 
     def hear(self, samples: Samples) -> None:
@@ -62,7 +62,7 @@ class InputSpeech:
         return silence
 
     def detected(self, scores: Iterable[float]) -> list[Said]:
-        """The speech that has ended with these scores."""
+        """Return the speech that has ended with these scores."""
         said: list[Said] = []
         for score in scores:
             self._scored += WINDOW

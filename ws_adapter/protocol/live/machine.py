@@ -154,12 +154,10 @@ class Live:
 
     @property
     def is_waiting(self) -> bool:
-        """See `Machine.is_waiting`."""
         return self._conversation is None
 
     @property
     def held_bytes(self) -> int:
-        """See `Machine.held_bytes`."""
         if self.is_over:
             return 0
         waiting = self._conversation.held_bytes if self._conversation is not None else 0
@@ -167,7 +165,6 @@ class Live:
 
     @property
     def deadline(self) -> float | None:
-        """See `Machine.deadline`."""
         if self.is_over:
             return None
         conversation, earliest = self._conversation, self._end_at
@@ -189,7 +186,6 @@ class Live:
         return []
 
     def queued(self, place: Place) -> list[Action]:
-        """See `Machine.queued`."""
         if self.state is not State.QUEUED:
             return []
         wait = f"about {place.estimated_wait_s:.0f} s"
@@ -197,7 +193,6 @@ class Live:
         return [self._event(events.Info, self._start_id, code="queued", message=message)]
 
     def granted(self, now: float) -> list[Action]:
-        """See `Machine.granted`."""
         if self._settings is None or self.state not in (State.QUEUED, State.CONFIGURING):
             return []
         if self.state is State.QUEUED:
@@ -207,15 +202,12 @@ class Live:
         return [OpenWorkerSession(self._settings.setup)]
 
     def displaced(self) -> None:
-        """See `Machine.displaced`."""
         self._deadlines.leaves(None)
 
     def refused(self, verdict: Verdict) -> list[Action]:
-        """See `Machine.refused`."""
         return self.ended(verdict)
 
     def signal(self, signal: Signal, now: float) -> list[Action]:
-        """See `Machine.signal`."""
         if self.is_over:
             return []
         match signal:
@@ -235,7 +227,6 @@ class Live:
     # ------------------------------------------------------------------------------------ the client
 
     def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
-        """See `Machine.text_frame`."""
         if self.is_over:
             return []
         if not self._events.allow(now):
@@ -245,7 +236,6 @@ class Live:
         return self._reading.apart(len(frame), partial(_FRAMES.read, frame, drops_input), self._take)
 
     def binary_frame(self, now: float) -> list[Action]:
-        """See `Machine.binary_frame`."""
         return self.ended(errors.BINARY_FRAME)
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
@@ -261,11 +251,9 @@ class Live:
         return []
 
     def slow_consumer(self) -> list[Action]:
-        """See `Machine.slow_consumer`."""
         return self.ended(errors.SLOW)
 
     def disconnected(self) -> None:
-        """See `Machine.disconnected`."""
         self.state, self.is_over = State.CLOSED, True
 
     def detected(self, scores: Sequence[float], now: float) -> list[Action]:
@@ -284,7 +272,7 @@ class Live:
         return [*actions, *self._said(self._flow.interrupt(), now)]
 
     def _transcribe(self, scores: Sequence[float], conversation: Conversation) -> list[Action]:
-        """What the user has said up to a pause is transcribed."""
+        """Return what the user has said up to a pause is transcribed."""
         if conversation.input_speech is None:
             return []
         actions: list[Action] = []
@@ -306,7 +294,6 @@ class Live:
     # ---------------------------------------------------------------------------------------- time
 
     def tick(self, now: float, others_wait: bool) -> list[Action]:
-        """See `Machine.tick`."""
         if self.is_over:
             return []
         verdict = self._deadlines.passed(now, "session.start", others_wait)
@@ -323,11 +310,9 @@ class Live:
         return self._said(steps, now)
 
     def ended(self, verdict: Verdict) -> list[Action]:
-        """See `Machine.ended`."""
         return [] if self.is_over else self._conclude(verdict)
 
     def shut_down(self) -> list[Action]:
-        """See `Machine.shut_down`."""
         return self.ended(errors.SHUTTING_DOWN if self.is_waiting else errors.SERVER_SHUTDOWN)
 
     # ------------------------------------------------------------------------------ the state table
@@ -350,7 +335,7 @@ class Live:
             ]
 
     def _unless_started(self, event_type: str | None) -> list[Action]:
-        """Closes behind a `session.start` that was refused: its client waits for nothing more."""
+        """Close behind a `session.start` that was refused: its client waits for nothing more."""
         if event_type != "session.start" or self.state is not State.CONNECTED or self.is_over:
             return []
         self.state, self.is_over = State.CLOSING, True
@@ -406,7 +391,7 @@ class Live:
         return [self._event(events.Info, code="delegation_unused", message=message)]
 
     def _tell_model(self, event: TextAppend, conversation: Conversation, now: float) -> list[Action]:
-        """The model reads it before the next second; then it is acknowledged."""
+        """Give a text to the model, which reads it before the next second; then acknowledge it."""
         purpose, texts = PURPOSES[type(event)], self._flow.texts
         if not event.content:
             raise missing("content", "a text")
@@ -457,7 +442,7 @@ class Live:
         return self._said(self._hear(samples, now), now) if samples.size else []
 
     def _feed_silence(self, conversation: Conversation, now: float) -> list[Step | Detect]:
-        """A second of silence where the client sends nothing and time has to go on."""
+        """Return a second of silence where the client sends nothing and time has to go on."""
         turn = conversation.turn
         if not is_due(turn.due_at, now) or self._flow.congested:
             return []
@@ -466,7 +451,7 @@ class Live:
         return [*self._detect(conversation, _SILENCE, is_over=False), *self._put(Clip(_SILENCE), now)]
 
     def _hear(self, samples: Samples, now: float) -> list[Step | Detect]:
-        """The user's sound goes to the model; during an answer it may be speech that ends it."""
+        """Pass the user's sound to the model; during an answer also detect speech that ends it."""
         conversation = self._conversation
         if conversation is None or not samples.size:
             return []
@@ -518,7 +503,8 @@ class Live:
     # ------------------------------------------------------------------------------------- telling it
 
     def _said(self, steps: Iterable[Step | Detect], now: float) -> list[Action]:
-        """Steps of the flow as actions, then what is due to be heard, up to the end of the session."""
+        """Turn steps of the flow into actions, then send the audio that is due, up to the end of the
+        session."""
         conversation = self._conversation
         if conversation is None:
             return []
@@ -541,7 +527,7 @@ class Live:
         return actions
 
     def _hold(self, conversation: Conversation) -> list[Action]:
-        """Reads no more of a client that is far ahead of the model, and goes on when that has caught up."""
+        """Read no more of a client that is far ahead of the model, and go on when that has caught up."""
         waits = max(self._flow.waiting_units / FULL_UNITS, conversation.playout.waiting_s / FULL_S)
         is_held = self._end is None and waits >= (EMPTIED if self._is_held else 1.0)
         if is_held == self._is_held:
@@ -606,7 +592,7 @@ class Live:
     # -------------------------------------------------------------------------------------- endings
 
     def _drain(self, verdict: Verdict, now: float) -> list[Action]:
-        """What is being said is said; then, or soon, the session is over."""
+        """Return what is being said is said; then, or soon, the session is over."""
         if self._end is None:
             self._end, self._end_at = verdict, now + DRAIN_S
             return self._said([], now)

@@ -1,4 +1,4 @@
-"""What a Live session says, on a clock: a stream without a gap that is never further ahead than it has to be.
+"""Playout of a Live session on a clock: a stream without a gap that is never further ahead than it has to be.
 
 What is sent cannot be taken back; so it is sent in short slices, each when it is due, and an interruption
 loses the rest. A lead that the client holds covers for a unit that comes late.
@@ -27,7 +27,7 @@ _MS: Final = 1000
 
 
 class Words(Struct, frozen=True):
-    """What is said from one moment of the stream to another, in milliseconds."""
+    """Words with their begin and end in the stream, in milliseconds."""
 
     text: str
     start_ms: int
@@ -35,7 +35,7 @@ class Words(Struct, frozen=True):
 
 
 class Text(Struct):
-    """What is said from byte `begin` of the sound that waits, in `size` bytes; `told` characters are told.
+    """Text of `size` bytes of waiting sound from byte `begin` on; `told` characters are sent.
 
     Nobody knows when a word of it is spoken: its characters are spread evenly.
     """
@@ -115,25 +115,25 @@ class Playout:
         return not self._sound and not self._words
 
     def begin(self, now: float) -> None:
-        """The stream begins, with its lead."""
+        """Begin the stream with its lead."""
         self.due_at = self._next_at = now - LEAD_S
 
     def put(self, audio: bytes, text: str) -> None:
-        """Something to be said behind all that waits; either may be empty."""
+        """Append audio and text behind all that waits; either may be empty."""
         if text:
             self._words.append(Text(text, len(self._sound), len(audio)))
         self._sound += audio
         self._settle()
 
     def drop(self) -> None:
-        """What waits is not said."""
+        """Drop all that waits."""
         self._sound.clear()
         self._words.clear()
         self.is_speaking = False
         self._settle()
 
     def take(self, now: float) -> list[Slice]:
-        """The slices that are due."""
+        """Return the slices that are due."""
         due = []
         while now >= self._next_at and not (self._is_short and now < self._next_at + LEAD_S):
             if self.is_empty and now - self._next_at > FORGIVEN_S:

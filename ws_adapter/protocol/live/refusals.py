@@ -1,4 +1,4 @@
-"""What is refused, and why a session ended, in the words of Live."""
+"""Refusals and ends of sessions, in the words of Live."""
 
 from typing import Final, Literal, TypeAlias
 
@@ -44,7 +44,7 @@ _ENDS: Final[dict[str, tuple[Code | None, Reason]]] = {
 
 
 def code_of(refusal: Refusal) -> Code:
-    """What a refusal is called."""
+    """Return what a refusal is called."""
     match refusal:
         case UnknownField():
             return Code.UNKNOWN_PARAMETER
@@ -56,13 +56,13 @@ def code_of(refusal: Refusal) -> Code:
 
 
 def unserved(refusal: Refusal) -> Refusal:
-    """The same, or why an event of the protocol is not served."""
+    """Return the same, or why an event of the protocol is not served."""
     why = UNSERVED.get(refusal.unknown_event or "")
     return Unsupported("type", why) if why is not None else refusal
 
 
 def code_of_end(verdict: Verdict) -> Code | None:
-    """The code of the error that comes before an end; None if none does."""
+    """Return the code of the error that comes before an end; None if none does."""
     if verdict.code is not None:
         return CODES[verdict.code]
     return _ENDS[verdict.closed][0] if verdict.closed is not None else None

@@ -1,4 +1,4 @@
-"""What a `session.start` asks for, checked whole."""
+"""The settings of a `session.start`, checked whole."""
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class Unsupported(Refusal):
 
 @dataclass(frozen=True)
 class Settings:
-    """What a session is, for the worker and for its client."""
+    """The settings of a session, for the worker and for its client."""
 
     setup: SessionSetup
     format: Format
@@ -66,7 +66,7 @@ class Settings:
     """A voice of OpenAI that was asked for: the model's own stands in for it."""
 
     def resource(self, session_id: str, expires_at: int) -> SessionResource:
-        """The session as its client is told of it."""
+        """Return the session as its client sees it."""
         voice = self.setup.voice.voice_id
         return SessionResource(
             id=session_id,
@@ -83,7 +83,7 @@ class Settings:
 
 
 def read_settings(session: SessionConfig | None, catalogue: Catalogue | None) -> Settings:
-    """Raises `Refusal`, and then nothing of it holds.
+    """Raise `Refusal`, and then nothing of it holds.
 
     Without a catalogue, while no worker is known, the worker is left to judge model and voice.
     """
@@ -102,7 +102,7 @@ def read_settings(session: SessionConfig | None, catalogue: Catalogue | None) ->
 
 
 def delegation(given: DelegationConfig | None) -> ResolvedDelegation | None:
-    """Who would do what the model hands on, which it never does here."""
+    """Return who would do what the model hands on, which it never does here."""
     if given is None:
         return None
     if given.type is None:
@@ -111,7 +111,7 @@ def delegation(given: DelegationConfig | None) -> ResolvedDelegation | None:
 
 
 def refuse_triggers(triggers: Sequence[object] | None) -> None:
-    """Raises `Refusal` if there are any."""
+    """Raise `Refusal` if there are any."""
     if triggers:
         raise Unsupported("session.triggers", "nobody decides for the model")
 
@@ -149,7 +149,7 @@ def _format(audio: AudioConfig) -> Format:
 
 
 def _voice(audio: AudioConfig, registered: Set[str] | None) -> tuple[Voice, str]:
-    """The voice, and the name of one that is not to be had."""
+    """Return the voice, and the name of one that is not to be had."""
     given = audio.output.voice if audio.output is not None else None
     name, param = given, "session.audio.output.voice"
     if isinstance(given, VoiceId):
@@ -169,7 +169,7 @@ def _voice(audio: AudioConfig, registered: Set[str] | None) -> tuple[Voice, str]
 
 
 def _prompt(session: SessionConfig) -> str:
-    """Instructions, and behind them as text what was said before: no turns lead to a duplex session."""
+    """Return the prompt: instructions, then earlier messages as text, since a duplex session has no turns."""
     prompt = session.instructions if session.instructions and session.instructions.strip() else DEFAULT_PROMPT
     said = [_line(message, i) for i, message in enumerate(session.input or ())]
     if said:

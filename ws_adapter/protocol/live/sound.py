@@ -44,7 +44,7 @@ class Format:
         return self.width * self.rate_hz
 
     def silence(self, size: int) -> bytes:
-        """So many bytes of it."""
+        """Return so many bytes of silence."""
         return _LAWS[self.encoding].silence * size if self.encoding in _LAWS else bytes(size)
 
     def decode(self, data: bytes) -> Samples:
@@ -54,7 +54,7 @@ class Format:
         return np.frombuffer(data, "<i2").astype(np.float32) / _SCALE
 
     def encode(self, samples: Samples) -> bytes:
-        """The bytes of float32 samples; what is louder than 1 is clipped."""
+        """Return the bytes of float32 samples; what is louder than 1 is clipped."""
         if self.encoding in _LAWS:
             return _LAWS[self.encoding].encode(samples)
         data: bytes = np.clip(samples * _SCALE, -_SCALE, _SCALE - 1).astype("<i2").tobytes()
@@ -79,20 +79,20 @@ class Ear:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of audio that waits for more."""
+        """Bytes of audio that wait for more."""
         return len(self._waiting)
 
     def wait(self, data: bytes) -> None:
-        """What is to be heard together with what comes."""
+        """Keep audio that is heard together with what comes."""
         self._waiting += data
 
     def hear(self, data: bytes) -> Samples:
-        """What can be heard now, maybe nothing."""
+        """Return what can be heard now, maybe nothing."""
         self._waiting += data
         return self.rest() if len(self._waiting) >= self._block else NO_AUDIO.samples
 
     def rest(self) -> Samples:
-        """All that waits, but for half a sample."""
+        """Return all that waits, but for half a sample."""
         whole = len(self._waiting) // self.format.width * self.format.width
         if not whole:
             return NO_AUDIO.samples
@@ -101,7 +101,7 @@ class Ear:
         return samples if self._resampler is None else self._resampler.resample_chunk(samples)
 
     def end(self) -> Samples:
-        """All that is left, with what the resampler holds back: nothing comes any more."""
+        """Return all that is left, with what the resampler holds back: nothing comes any more."""
         samples = self.rest()
         if self._resampler is None:
             return samples
@@ -116,7 +116,7 @@ class Mouth:
         self._resampler = _resampler(OUTPUT_RATE_HZ, format.rate_hz)
 
     def say(self, audio: bytes, *, ends_turn: bool) -> bytes:
-        """The bytes that are to be sent for a piece of a turn; at its end those held back too."""
+        """Return the bytes that are to be sent for a piece of a turn; at its end those held back too."""
         samples = np.frombuffer(audio, "<f4")
         if self._resampler is not None:
             samples = self._resampler.resample_chunk(samples, last=ends_turn)
@@ -125,7 +125,7 @@ class Mouth:
         return self.format.encode(samples)
 
     def stop(self) -> None:
-        """Forgets the turn."""
+        """Forget the turn."""
         if self._resampler is not None:
             self._resampler.clear()
 

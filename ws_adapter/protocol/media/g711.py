@@ -25,12 +25,12 @@ class Law:
         self._codes = codes
 
     def decode(self, codes: bytes) -> Samples:
-        """Samples, as many as there are codes."""
+        """Sample, as many as there are codes."""
         decoded: Samples = self._levels[np.frombuffer(codes, np.uint8)]
         return decoded
 
     def encode(self, samples: Samples) -> bytes:
-        """Codes, as many as there are samples; what is louder than 1 is clipped."""
+        """Return one code for each sample; louder samples than 1 are clipped."""
         scaled = np.clip(np.rint(samples * np.float32(_FULL_SCALE)), -_FULL_SCALE, _FULL_SCALE - 1)
         codes: bytes = self._codes[scaled.astype(np.int32) + _FULL_SCALE].tobytes()
         return codes

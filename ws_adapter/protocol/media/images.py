@@ -42,14 +42,15 @@ Size: TypeAlias = tuple[int, int]
 
 
 def read_frames(pictures: Sequence[Picture], path: str) -> tuple[bytes, ...]:
-    """The encoded pictures of a list; `path` is that of the list. Raises `Refusal`."""
+    """Read the encoded pictures of a list at `path`. Raises `Refusal`."""
     if len(pictures) > MAX_FRAMES:
         raise invalid(path, f"expected at most {MAX_FRAMES} pictures, got {len(pictures)}")
     return tuple(read_frame(picture, f"{path}[{i}]") for i, picture in enumerate(pictures))
 
 
 def read_frame(picture: Picture, path: str) -> bytes:
-    """One encoded picture: JPEG, PNG or WebP by content, at most 1 MiB and 4 megapixels. Raises `Refusal`."""
+    """Read one encoded picture: JPEG, PNG or WebP by content, at most 1 MiB and 4 megapixels. Raises
+    `Refusal`."""
     text = (picture.data or picture.base64) if isinstance(picture, PictureObject) else picture
     if not text:
         raise missing(path, "base64 of a picture")
@@ -71,7 +72,7 @@ def read_frame(picture: Picture, path: str) -> bytes:
 
 
 def read_size(data: bytes) -> Size | None:
-    """The size that a picture says it has; None if it does not say so where it should.
+    """Return the size that a picture says it has; None if it does not say so where it should.
 
     Looks at no more than `MAX_SEGMENTS` places of `data`, and copies nothing of it.
     """
@@ -114,7 +115,7 @@ def _jpeg_size(data: bytes) -> Size | None:
 
 
 def _webp_size(data: bytes) -> Size | None:
-    """The first chunk of a WebP is that with its size, in one of three forms."""
+    """Return the size from the first chunk of a WebP, which has one of three forms."""
     kind, size = struct.unpack_from("<4sI", data, 12)
     if kind == b"VP8X" and size >= _EXTENDED_BYTES:
         left, right = data[24:27], data[27:30]

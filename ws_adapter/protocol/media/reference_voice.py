@@ -42,7 +42,7 @@ VoicePlaces = Sequence[tuple[str, VoiceFields | None]]
 
 
 def read_voice(places: VoicePlaces, voices: Set[str] | None) -> Voice:
-    """The voice that an event asks for; raises `Refusal`.
+    """Return the voice that an event asks for; raises `Refusal`.
 
     Audio wins over an id. `voices` are the ids registered with the workers, None while no worker is known.
     """
@@ -91,7 +91,7 @@ def _voice_id(places: VoicePlaces, voices: Set[str] | None) -> str | None:
 
 
 def read_voice_id(text: str, path: str, voices: Set[str] | None) -> str:
-    """The id of a registered voice in what may look like a path to it. Raises `Refusal`."""
+    """Return the id of a registered voice in what may look like a path to it. Raises `Refusal`."""
     name = text.replace("\\", "/").rpartition("/")[2]
     name = (name.rpartition(".")[0] or name).lower()
     if not _VOICE_ID.fullmatch(name) or (voices is not None and name not in voices):

@@ -15,7 +15,7 @@ _BOXES: Final = frozenset({b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"}
 
 
 def read_video(text: str, path: str) -> bytes:
-    """The video file in a text of base64, perhaps with `data:...,` before it. Raises `Refusal`."""
+    """Return the video file in a text of base64, perhaps with `data:...,` before it. Raises `Refusal`."""
     if text.startswith("data:"):
         text = text.partition(",")[2]
     if not text:

@@ -38,7 +38,7 @@ class Sound:
         return self.samples.size / self.rate_hz
 
     def at(self, rate_hz: int) -> Samples:
-        """Its samples at another rate. May leave [-1, 1] a little."""
+        """Return the samples at another rate. They may leave [-1, 1] a little."""
         if self.rate_hz == rate_hz or not self.samples.size:
             return self.samples
         resampled: Samples = soxr.resample(self.samples, self.rate_hz, rate_hz)
@@ -46,12 +46,12 @@ class Sound:
 
 
 def is_wav(data: bytes) -> bool:
-    """Whether `data` says that it is a WAV file."""
+    """Return whether `data` says that it is a WAV file."""
     return data.startswith(b"RIFF")
 
 
 def read_wav(data: bytes, path: str) -> Sound:
-    """The audio in a WAV file, channels averaged; `path` is that of the field. Raises `Refusal`."""
+    """Return the audio in a WAV file, channels averaged; `path` is that of the field. Raises `Refusal`."""
     layout, body = _chunks(data, path)
     if (layout.encoding, layout.bits) not in _FORMATS:
         raise invalid(path, f"expected WAV of 16, 24 or 32 bits PCM or float32, got {layout.bits} bits")
@@ -69,7 +69,7 @@ def read_wav(data: bytes, path: str) -> Sound:
 
 @dataclass(frozen=True)
 class _Layout:
-    """What the `fmt ` chunk of a WAV file says."""
+    """The content of a WAV file's `fmt ` chunk."""
 
     encoding: int
     channels: int

@@ -52,7 +52,7 @@ class Answers:
 
     @property
     def held_bytes(self) -> int:
-        """Of what waits for the client."""
+        """Bytes that wait for the client."""
         return self._unsent_bytes
 
     @property
@@ -61,7 +61,7 @@ class Answers:
         return self.active is None and self._running is None and not self._waiting
 
     def check(self, *, is_beside: bool, spoken: Response | None = None) -> None:
-        """Raises `Refusal` unless there may be another one; `spoken` is a turn of the model's own."""
+        """Raise `Refusal` unless there may be another one; `spoken` is a turn of the model's own."""
         if not is_beside and (active := self.active or spoken) is not None:
             message = f"Conversation already has an active response in progress: {active.id}"
             raise Denied(Code.ACTIVE_RESPONSE, message)
@@ -70,7 +70,7 @@ class Answers:
             raise Denied(Code.ACTIVE_RESPONSE, message)
 
     def create(self, response: Response) -> list[Action]:
-        """The model is asked; the conversation goes before what is beside it."""
+        """Ask the model for a response; conversation responses go before others."""
         if response.is_beside:
             self._waiting.append(response)
         else:
@@ -79,7 +79,7 @@ class Answers:
         return response.created()
 
     def advance(self, now: float) -> list[Action]:
-        """What brings the next one to the worker, or the session to one."""
+        """Return what brings the next one to the worker, or the session to one."""
         slot = self.slot
         if not self._waiting or self._running is not None:
             return []
@@ -100,7 +100,7 @@ class Answers:
     # ----------------------------------------------------------------------------- ends of responses
 
     def find(self, response_id: str | None) -> Response | None:
-        """The one that is meant, if it is not over; None is the active one."""
+        """Return the one that is meant, if it is not over; None is the active one."""
         if response_id is None:
             return self.active
         asked = [self.active, self._running, *self._waiting]
@@ -109,21 +109,21 @@ class Answers:
     def cancel(
         self, response: Response, reason: Literal["turn_detected", "client_cancelled"]
     ) -> list[Action]:
-        """Not another word of it, and nothing more is made of it at the worker."""
+        """Stop a response and its work at the worker."""
         stops = self.slot.cancel() if response is self._running else []
         told = response.cancelled(reason)
         self._forget(response)
         return [*stops, *told]
 
     def fail(self, response: Response, code: Code, message: str) -> list[Action]:
-        """An error, and the end of one."""
+        """Fail one response with an error."""
         error = ResponseError(type_of(code), code, message)
         told = [self._teller.error(code, message), *response.failed(error)]
         self._forget(response)
         return told
 
     def fail_all(self, code: Code, message: str) -> list[Action]:
-        """There is nobody to answer."""
+        """Fail every response: there is no worker to answer."""
         asked = [self._running, *self._waiting]
         return [act for one in asked if one is not None for act in self.fail(one, code, message)]
 
@@ -140,7 +140,7 @@ class Answers:
     # ------------------------------------------------------------------------------------ the worker
 
     def signal(self, signal: Prefilled | Piece | UnitDone, now: float) -> list[Action]:
-        """What the worker says of a turn; of one that was broken off nothing is told."""
+        """Return what the worker says of a turn; of one that was broken off nothing is told."""
         response = self._running
         if response is None or signal.unit != self.slot.unit:
             return []
@@ -158,7 +158,7 @@ class Answers:
         return []
 
     def congested(self, is_congested: bool, now: float) -> None:
-        """Whether the client does not read."""
+        """Take whether the client exerts back-pressure."""
         self.is_congested = is_congested
         self.resumes_at = now if self._unsent and not is_congested else None
 
@@ -176,7 +176,7 @@ class Answers:
         return told
 
     def flush(self) -> None:
-        """What is not sent yet is not to be heard any more."""
+        """Drop what is not sent yet."""
         self._unsent = deque(
             Piece(signal.unit, signal.text, b"") if isinstance(signal, Piece) else signal
             for signal in self._unsent

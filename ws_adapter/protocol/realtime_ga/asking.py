@@ -1,4 +1,4 @@
-"""What a response is to be: the settings of the session, and what is different in this one."""
+"""The settings of a response: those of the session, and those that differ in this one."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -39,7 +39,7 @@ _NOTHING_SAID: Final = (Message("system", (DEFAULT_PROMPT,)),)
 
 
 def read_input(given: ResponseFields, settings: Settings, conversation: Conversation) -> list[Message] | None:
-    """What the model is told instead of the conversation, None for that. Raises `Refusal`."""
+    """Return what the model is told instead of the conversation, None for that. Raises `Refusal`."""
     if given.input is None:
         return None
     entries: list[Entry] = []
@@ -64,7 +64,7 @@ def ask(
     *,
     has_spoken: bool,
 ) -> Asked:
-    """Raises `Refusal`. `told` is what `read_input` has read; `has_spoken`: the session keeps its voice."""
+    """Raise `Refusal`. `told` is what `read_input` has read; `has_spoken`: the session keeps its voice."""
     if given.prompt is not None:
         raise invalid("response.prompt", "expected null: no prompts are stored here")
     output = (given.audio.output if given.audio is not None else None) or ResponseOutputFields()

@@ -1,4 +1,4 @@
-"""What each event of a client does to a session that has begun."""
+"""Effects of each client event on a session that has begun."""
 
 from collections.abc import Callable
 from functools import partial
@@ -38,8 +38,8 @@ from ws_adapter.protocol.wire.limits import LARGE_FRAME
 
 
 class Later(Struct, frozen=True):
-    """Of an event of `size` bytes: `read` may take long and changes nothing, `then` goes on with what it
-    returns. Both may raise `Refusal`."""
+    """A slow reading of an event of `size` bytes: `read` may take long and changes nothing, `then` takes
+    its result."""
 
     size: int
     read: Callable[[], Any]
@@ -56,7 +56,7 @@ class Commands:
         """Whether the client was told that its audio is not taken."""
 
     def obey(self, event: ClientEvent, dialogue: Dialogue, size: int, now: float) -> list[Action] | Later:
-        """Does what an event says whose frame had `size` bytes."""
+        """Do what an event says whose frame had `size` bytes."""
         match event:
             case AudioAppend():
                 return self._append(event, dialogue, size, now)

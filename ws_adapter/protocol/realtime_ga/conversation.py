@@ -122,13 +122,13 @@ class Entry:
         return structs.replace(message, parts=tuple(part for part in parts if part != ""))
 
     def truncate(self, ms: int) -> None:
-        """Nothing after that was heard, and the model is told of nothing after that."""
+        """Cut the entry: nothing after `ms` was heard, and the model is told of nothing after it."""
         assert self.transcript is not None
         del self.sound[self.transcript.cut(ms) :]
         self.write()
 
     def write(self) -> None:
-        """Brings the item up to its transcript."""
+        """Bring the item up to its transcript."""
         if self.transcript is not None and isinstance(self.item, MessageItem) and self.item.content:
             self.item.content[0] = Spoken(transcript=self.transcript.text)
 
@@ -178,24 +178,24 @@ class Conversation:
         return next(reversed(self._entries), None)
 
     def before(self, item_id: str) -> str | None:
-        """The item before this one, if there is any."""
+        """Return the item before this one, if there is any."""
         ids = list(self._entries)
         at = ids.index(item_id)
         return ids[at - 1] if at else None
 
     def find(self, item_id: str, code: Code, param: str = "item_id") -> Entry:
-        """Raises `Refusal` of this code if there is none; `param` says so."""
+        """Raise `Refusal` of this code if there is none; `param` says so."""
         entry = self._entries.get(item_id)
         if entry is None:
             raise Denied(code, f"{param}: there is no item {shown(item_id)} in the conversation", param)
         return entry
 
     def has_dropped(self, item_id: str) -> bool:
-        """Whether this item, or call, was dropped to make room: its client cannot know."""
+        """Return whether this item, or call, was dropped to make room: its client cannot know."""
         return item_id not in self._entries and item_id in self._dropped
 
     def admit(self, size: int) -> None:
-        """Makes room for an item of `size` bytes. Raises `Refusal` where there is none, without a `ratio`."""
+        """Make room for an item of `size` bytes. Raises `Refusal` where there is none, without a `ratio`."""
         if self.ratio is not None:
             self.make_room(size)
             return
@@ -208,7 +208,7 @@ class Conversation:
             raise Denied(Code.CONVERSATION_FULL, message)
 
     def make_room(self, size: int = 0) -> None:
-        """Drops the oldest clips and pictures, or items, where an item of `size` bytes has no room; then so
+        """Drop the oldest clips and pictures, or items, where an item of `size` bytes has no room; then so
         many that no more than `ratio` of a bound remains. What the system says goes last."""
         ratio = 1.0 if self.ratio is None else self.ratio
         if (held := self.size) + size > MOST_BYTES:
@@ -230,7 +230,7 @@ class Conversation:
                 self._drop(entry)
 
     def _oldest(self) -> list[Entry]:
-        """The items that are whole, in the order in which they are dropped."""
+        """Return the items that are whole, in the order in which they are dropped."""
         whole = [entry for entry in self._entries.values() if entry.item.status != "in_progress"]
         return sorted(whole, key=lambda entry: not entry.is_speech)
 
@@ -241,7 +241,7 @@ class Conversation:
             self._dropped.append(entry.item.call_id)
 
     def add(self, entry: Entry, after: str | None = None) -> None:
-        """Puts an item behind another one, at the front, or at the end. Raises `Refusal`."""
+        """Put an item behind another one, at the front, or at the end. Raises `Refusal`."""
         if after is None:
             self._entries[entry.item.id] = entry
             return
@@ -254,19 +254,19 @@ class Conversation:
         self._entries = dict([*entries[:at], (entry.item.id, entry), *entries[at:]])
 
     def has_call(self, call_id: str) -> bool:
-        """Whether the model has made this call."""
+        """Return whether the model has made this call."""
         items = (entry.item for entry in self._entries.values())
         is_held = any(isinstance(item, CallItem) and item.call_id == call_id for item in items)
         return is_held or call_id in self._dropped
 
     def delete(self, item_id: str) -> None:
-        """Forgets an item, which may have been dropped. Raises `Refusal` if there was none."""
+        """Forget an item, which may have been dropped. Raises `Refusal` if there was none."""
         if not self.has_dropped(item_id):
             self.find(item_id, Code.DELETE_UNKNOWN)
             del self._entries[item_id]
 
     def keep_sound(self) -> None:
-        """Forgets the oldest sound of answers where there is too much."""
+        """Forget the oldest sound of answers where there is too much."""
         kept = 0
         for entry in reversed(self._entries.values()):
             kept += len(entry.sound)
@@ -275,18 +275,18 @@ class Conversation:
                 entry.sound.clear()
 
     def messages(self) -> list[Message]:
-        """What the model is told of it."""
+        """Return what the model is told of it."""
         return messages_of(entry for entry in self._entries.values() if entry.is_told)
 
     def written(self) -> list[Message]:
-        """The same in words, for a model that hears again what was said since it spoke last."""
+        """Return the same in words, for a model that hears again what was said since it spoke last."""
         entries = [entry for entry in self._entries.values() if entry.is_told]
         answers = [at for at, entry in enumerate(entries) if entry.message.role == "assistant"]
         heard = answers[-1] if answers else 0
         return _joined(entry.written if at < heard else entry.message for at, entry in enumerate(entries))
 
     def shorten(self, ratio: float) -> bool:
-        """Leaves out the oldest of what the model is told, but for what the system says, so that as many of
+        """Leave out the oldest of what the model is told, but for what the system says, so that as many of
         the items remain; False if only the last is left."""
         told = [entry for entry in self._entries.values() if entry.is_told and entry.is_speech]
         if len(told) < 2:
@@ -298,7 +298,8 @@ class Conversation:
 
 
 def messages_of(entries: Iterable[Entry]) -> list[Message]:
-    """What the model is told of items: calls go with the words before them, results only with their calls."""
+    """Return what the model is told of items: calls go with the words before them, results only with their
+    calls."""
     return _joined(entry.message for entry in entries)
 
 
@@ -344,7 +345,7 @@ def without_calls(messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def told(item: Item) -> Item:
-    """An item as it is now: what is sent later says what was the case."""
+    """Return a copy of an item, so that later changes do not alter what is sent."""
     if isinstance(item, MessageItem):
         return structs.replace(item, content=list(item.content))
     return structs.replace(item)

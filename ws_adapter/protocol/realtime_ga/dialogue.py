@@ -1,4 +1,4 @@
-"""What a session does from `session.created` on: its settings, its input, its items and its answers."""
+"""A session from `session.created` on: its settings, its input, its items and its answers."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -86,7 +86,7 @@ class Dialogue:
         """Whether a turn has ended that is answered after the present response."""
 
     def created(self) -> list[Action]:
-        """The first events."""
+        """Return the first events."""
         session = self.settings.resource(self._session_id, self._expires_at)
         conversation = resources.Conversation(id=self.conversation.id)
         return [
@@ -95,7 +95,7 @@ class Dialogue:
         ]
 
     def update(self, event: SessionUpdate, now: float) -> list[Action]:
-        """Changes the settings."""
+        """Change the settings."""
         assert event.session is not None
         old = self.settings
         can_take_turns = self._answers.are_none and not self.conversation.has_unwritten_speech
@@ -129,7 +129,7 @@ class Dialogue:
         return self._listening is not None and self._listening.is_speech
 
     def _listen_anew(self) -> None:
-        """Detects speech as the settings say; speech that goes on does so if they detect it alike."""
+        """Detect speech as the settings say; speech that goes on does so if they detect it alike."""
         listening, new = self._listening, self._new_listening()
         if listening is not None and new is not None and listening.detects_as(new.vad):
             listening.vad = new.vad
@@ -142,7 +142,7 @@ class Dialogue:
         return Native(settings, self.conversation, self._teller, self._limits)
 
     def _change_native(self, now: float) -> list[Action]:
-        """The model takes its turns as the settings say; what waits to be committed it hears."""
+        """Apply the settings of turn detection to the model, which hears what waits to be committed."""
         native = self.native
         if native is not None and isinstance(self.settings.turn_detection, SemanticVad):
             native.change(self.settings)
@@ -159,7 +159,7 @@ class Dialogue:
     # --------------------------------------------------------------------------------- what is heard
 
     def check_audio(self, size: int) -> None:
-        """Raises `Refusal` if so many bytes of audio cannot be taken."""
+        """Raise `Refusal` if so many bytes of audio cannot be taken."""
         if not self.settings.abilities.hears:
             raise invalid("audio", "the model cannot hear; send text")
         self.buffer.check_room(size)
@@ -167,7 +167,7 @@ class Dialogue:
             self.native.check_room(size * RATE_HZ // self.buffer.format.bytes_per_s)
 
     def heard(self, samples: Samples, now: float) -> list[Action]:
-        """What was appended to the buffer."""
+        """Return what was appended to the buffer."""
         self._has_input = True
         if not samples.size:
             return []
@@ -175,7 +175,7 @@ class Dialogue:
         return [*actions, Detect(samples)] if self._listening is not None else actions
 
     def detected(self, scores: Sequence[float], now: float) -> list[Action]:
-        """Somebody speaks, or does no more."""
+        """Handle detected speech and its end."""
         if self._listening is None:
             return []
         actions: list[Action] = []
@@ -221,7 +221,7 @@ class Dialogue:
         return actions
 
     def commit(self) -> list[Action]:
-        """The client says that the user has said all."""
+        """Commit the input as one turn of the user."""
         item_id, listening = self._item_id or self._teller.new_id("item"), self._listening
         self.conversation.admit(self.buffer.held_bytes + _TAIL_BYTES)
         data = self.buffer.take_all() if listening is None else self.buffer.take_whole()
@@ -229,7 +229,7 @@ class Dialogue:
         return self._commit(data, item_id)
 
     def clear(self) -> list[Action]:
-        """What waits is forgotten."""
+        """Return what waits is forgotten."""
         if self._listening is None:
             self.buffer.clear()
         else:
@@ -238,7 +238,7 @@ class Dialogue:
         return [self._teller.event(events.AudioCleared)]
 
     def timed_out(self) -> list[Action]:
-        """The user has said nothing for so long that the model speaks again."""
+        """Let the model speak again after a silence of the user."""
         self.idle_at, self._has_prompted = None, True
         item_id, begin, end = self._teller.new_id("item"), self.buffer.begin, self.buffer.end
         fields = {"audio_start_ms": ms_of(begin), "audio_end_ms": ms_of(end), "item_id": item_id}
@@ -251,7 +251,7 @@ class Dialogue:
         return actions
 
     def _commit(self, data: bytes, item_id: str) -> list[Action]:
-        """An item of what was heard. Raises `Refusal` if there is no room for it."""
+        """Return an item of what was heard. Raises `Refusal` if there is no room for it."""
         self.conversation.admit(len(data))
         item = MessageItem(id=item_id, status="completed", role="user", content=[Heard(transcript=None)])
         before = self.conversation.last_id
@@ -282,7 +282,7 @@ class Dialogue:
     # -------------------------------------------------------------------------------- the conversation
 
     def create_item(self, event: ItemCreate, entry: Entry) -> list[Action]:
-        """Adds what the client has made up, which was read as `entry`."""
+        """Add what the client has made up, which was read as `entry`."""
         item = entry.item
         if item.id in self.conversation:
             message = f"item.id: there is an item {shown(item.id)} in the conversation"
@@ -308,7 +308,7 @@ class Dialogue:
         ]
 
     def truncate(self, event: ItemTruncate) -> list[Action]:
-        """The user has heard no more of an answer than this."""
+        """Truncate an answer to what the user has heard."""
         assert event.item_id is not None
         assert event.content_index is not None
         assert event.audio_end_ms is not None
@@ -332,7 +332,7 @@ class Dialogue:
         return [*back, self._teller.event(events.ItemTruncated, **fields)]
 
     def delete(self, event: ItemDelete) -> list[Action]:
-        """Forgets an item."""
+        """Forget an item."""
         assert event.item_id is not None
         self.conversation.delete(event.item_id)
         if self.native is not None:
@@ -343,7 +343,7 @@ class Dialogue:
     # ----------------------------------------------------------------------------------- the answers
 
     def respond(self, fields: ResponseFields, input: list[Message] | None) -> list[Action]:
-        """Asks the model, as a client wants it; `input` is what was read of its fields."""
+        """Ask the model, as a client wants it; `input` is what was read of its fields."""
         spoken = self.native.active if self.native is not None else None
         self._answers.check(is_beside=fields.conversation == "none", spoken=spoken)
         asked = ask(
@@ -360,7 +360,7 @@ class Dialogue:
         return self._answers.create(Response(asked, self._teller))
 
     def cancel(self, event: ResponseCancel) -> list[Action]:
-        """The client wants to hear no more."""
+        """Cancel a response."""
         spoken = self.native.active if self.native is not None else None
         if self.native is not None and spoken is not None and event.response_id in (None, spoken.id):
             return self.native.interrupt("client_cancelled")
@@ -370,7 +370,7 @@ class Dialogue:
         return self._answers.cancel(response, "client_cancelled")
 
     def answer_turn(self) -> list[Action]:
-        """Answers a turn that ended while the model could not answer."""
+        """Answer a turn that ended while the model could not answer."""
         if not self._owes_answer or self._answers.active is not None:
             return []
         self._owes_answer = False
@@ -380,7 +380,7 @@ class Dialogue:
             return [self._teller.error(Code.CONVERSATION_FULL, refusal.message)]
 
     def answered(self, now: float) -> None:
-        """A response is over: the user's time begins when it has been heard."""
+        """Handle the end of a response: the user's idle time begins when it has been heard."""
         listening = self._listening
         if listening is None or listening.is_speech or self._has_prompted:
             return

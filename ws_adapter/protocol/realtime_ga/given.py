@@ -38,7 +38,7 @@ _OF_ROLE = {
 
 
 def read_item(given: GivenItem, new_id: str, format: Format, abilities: Abilities, path: str) -> Entry:
-    """An item as it enters a conversation. Raises `Refusal`; touches nothing of a session."""
+    """Return an item as it enters a conversation. Raises `Refusal`; touches nothing of a session."""
     item_id = given.id or new_id
     match given:
         case GivenCall():

@@ -1,4 +1,4 @@
-"""What the microphone heard and is in no item yet.
+"""The input buffer: audio of the microphone that is in no item yet.
 
 Places in it are samples of float32 at 16 kHz, counted from the first audio that was ever appended.
 """
@@ -46,11 +46,11 @@ class InputBuffer:
 
     @property
     def held_bytes(self) -> int:
-        """Of memory."""
+        """Bytes of memory that it holds."""
         return 4 * (self.end - self.begin) + self._ear.waiting_bytes
 
     def check_room(self, size: int) -> None:
-        """Raises `Refusal` if so many bytes more would be too many."""
+        """Raise `Refusal` if so many bytes more would be too many."""
         if (self._bytes + size) / self.format.bytes_per_s > MOST_S:
             message = f"{MOST_S:g} s of audio wait, the most that may; commit or clear them"
             raise Denied(Code.BUFFER_FULL, message, "audio")
@@ -67,7 +67,7 @@ class InputBuffer:
         return np.concatenate([NO_AUDIO.samples, *self._held])
 
     def take(self, end: int) -> bytes:
-        """What is held up to there, which then is not held any more."""
+        """Return what is held up to there, which then is not held any more."""
         samples = self.samples
         size = min(max(0, end - self.begin), samples.size)
         self.forget(end)
@@ -75,12 +75,12 @@ class InputBuffer:
         return data
 
     def take_whole(self) -> bytes:
-        """All that is held, in the middle of a sound. Raises `Refusal` if it is too short."""
+        """Return all that is held, in the middle of a sound. Raises `Refusal` if it is too short."""
         self._check_length()
         return self.take(self.end)
 
     def take_all(self) -> bytes:
-        """All that is held, at the end of a sound. Raises `Refusal` if it is too short."""
+        """Return all that is held, at the end of a sound. Raises `Refusal` if it is too short."""
         self._check_length()
         self._hold(self._ear.end())
         data = self.take(self.end)
@@ -96,7 +96,7 @@ class InputBuffer:
             raise Denied(Code.COMMIT_EMPTY, text)
 
     def forget(self, until: int) -> None:
-        """What was before is not held any more."""
+        """Drop audio before a place."""
         while self._held and self.begin < until:
             first = self._held.popleft()
             size = min(first.size, until - self.begin)
@@ -106,7 +106,7 @@ class InputBuffer:
                 self._held.appendleft(first[size:])
 
     def clear(self) -> None:
-        """Nothing is held; what comes is another sound."""
+        """Drop all audio; what comes is another sound."""
         self._ear = Ear(self.format)
         self._held.clear()
         self._bytes = 0.0
@@ -120,7 +120,7 @@ class InputBuffer:
 
 
 class Replay:
-    """What the user has said and the model has not answered: another session of the model hears it again."""
+    """Audio of the user without an answer, which another session of the model hears again."""
 
     def __init__(self) -> None:
         self._is_kept = False
@@ -134,17 +134,18 @@ class Replay:
 
     @property
     def held_bytes(self) -> int:
-        """Of memory."""
+        """Bytes of memory that it holds."""
         return 4 * self._size
 
     def begin(self, samples: Samples) -> None:
-        """The user speaks since the first of these `samples`; speech that goes on is kept from its begin."""
+        """Begin a turn of the user at the first of these `samples`; speech that goes on is kept from its
+        begin."""
         if not self._is_kept:
             self._is_kept = True
             self.hear(samples)
 
     def hear(self, samples: Samples) -> None:
-        """Keeps more, if the user has begun to speak."""
+        """Keep more, if the user has begun to speak."""
         if not self._is_kept or not samples.size:
             return
         self._heard.append(samples)
@@ -153,11 +154,11 @@ class Replay:
             self._size -= self._heard.popleft().size
 
     def clear(self) -> None:
-        """The model has answered."""
+        """Drop the audio because the model has answered."""
         self._is_kept, self._size = False, 0
         self._heard.clear()
 
 
 def ms_of(place: int) -> int:
-    """When something is, from the first audio on."""
+    """Return the milliseconds from the first audio to a place."""
     return max(0, place) * 1000 // INPUT_RATE_HZ

@@ -1,4 +1,4 @@
-"""Hears when the user begins and ends to speak, where the server is to tell (`server_vad`)."""
+"""Turn detection by the server (`server_vad`): when the user begins and ends to speak."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -29,7 +29,7 @@ class Ended(Struct, frozen=True):
 
 
 class Listening:
-    """From one place in the buffer on, with one set of settings."""
+    """Turn detection from one place in the buffer on, with one set of settings."""
 
     def __init__(self, vad: ServerVad, buffer: InputBuffer) -> None:
         self.vad = vad
@@ -39,7 +39,7 @@ class Listening:
         self._start(buffer.end)
 
     def detects_as(self, vad: ServerVad) -> bool:
-        """Whether other settings detect the same: then what is heard goes on."""
+        """Return whether other settings detect the same: then what is heard goes on."""
         own, other = ((one.threshold, one.silence_duration_ms) for one in (self.vad, vad))
         return own == other
 
@@ -50,7 +50,8 @@ class Listening:
         self._from = self._heard = at
 
     def hear(self, scores: Sequence[float]) -> list[Began | Ended]:
-        """What these scores tell of the windows that come next; the buffer forgets what is of no use."""
+        """Return what these scores tell of the windows that come next; the buffer forgets what is of no
+        use."""
         assert self.vad.prefix_padding_ms is not None
         padding = self.vad.prefix_padding_ms * RATE_HZ // 1000
         told: list[Began | Ended] = []

@@ -111,12 +111,10 @@ class RealtimeGa:
 
     @property
     def is_waiting(self) -> bool:
-        """See `Machine.is_waiting`."""
         return self._dialogue is None
 
     @property
     def held_bytes(self) -> int:
-        """See `Machine.held_bytes`."""
         if self.is_over:
             return 0
         if self._dialogue is None:
@@ -126,7 +124,6 @@ class RealtimeGa:
 
     @property
     def deadline(self) -> float | None:
-        """See `Machine.deadline`."""
         if self.is_over:
             return None
         idle_at = self._dialogue.idle_at if self._dialogue is not None else None
@@ -150,7 +147,6 @@ class RealtimeGa:
     # -------------------------------------------------------------------------------------- the slot
 
     def opened(self, now: float) -> list[Action]:
-        """See `Machine.opened`."""
         if (wrong := self._wrong_model()) is not None:
             return self._conclude(wrong)
         return self._answers.slot.want(now + self._limits.realtime_wait_s)
@@ -160,7 +156,6 @@ class RealtimeGa:
         return []
 
     def granted(self, now: float) -> list[Action]:
-        """See `Machine.granted`."""
         if self.is_over or self._answers.slot.hold is Hold.NONE:
             return []
         self._answers.slot.granted(now)
@@ -203,7 +198,6 @@ class RealtimeGa:
         return self._answers.fail_all(Code.OVERLOADED, verdict.message)
 
     def signal(self, signal: Signal, now: float) -> list[Action]:
-        """See `Machine.signal`."""
         if self.is_over:
             return []
         slot = self._answers.slot
@@ -235,7 +229,7 @@ class RealtimeGa:
         return self._then(actions, now)
 
     def _worker_failed(self, reason: Reason, now: float) -> list[Action]:
-        """The worker is lost, and the response with it; the next one takes another."""
+        """Handle a lost worker: its response fails, and the next one takes another worker."""
         if reason is Reason.MODEL_NOT_FOUND:
             message = f"the model {shown(self._model)} is not served here; /v1/models lists those that are"
             return self._conclude(model_end(Code.INVALID_MODEL, message))
@@ -268,7 +262,6 @@ class RealtimeGa:
     # ------------------------------------------------------------------------------------ the client
 
     def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
-        """See `Machine.text_frame`."""
         if self.is_over:
             return []
         if not self._events.allow(now):
@@ -279,7 +272,6 @@ class RealtimeGa:
         return self._reading.apart(len(frame), partial(FRAMES.read, frame, drops_input), take)
 
     def binary_frame(self, now: float) -> list[Action]:
-        """See `Machine.binary_frame`."""
         refusal = Denied(Code.INVALID_EVENT, errors.BINARY_FRAME.message)
         return [] if self.is_over else self._refuse(refusal, None, now)
 
@@ -293,15 +285,12 @@ class RealtimeGa:
         return []
 
     def slow_consumer(self) -> list[Action]:
-        """See `Machine.slow_consumer`."""
         return self.ended(errors.SLOW)
 
     def disconnected(self) -> None:
-        """See `Machine.disconnected`."""
         self.is_over = True
 
     def detected(self, scores: Sequence[float], now: float) -> list[Action]:
-        """See `Machine.detected`."""
         if self.is_over or self._dialogue is None:
             return []
         return self._then(self._dialogue.detected(scores, now), now)
@@ -309,7 +298,6 @@ class RealtimeGa:
     # ---------------------------------------------------------------------------------------- time
 
     def tick(self, now: float, others_wait: bool) -> list[Action]:
-        """See `Machine.tick`."""
         if self.is_over:
             return []
         if is_due(self._limit_at, now):
@@ -346,11 +334,9 @@ class RealtimeGa:
         return self._then(actions, now)
 
     def ended(self, verdict: Verdict) -> list[Action]:
-        """See `Machine.ended`."""
         return [] if self.is_over else self._conclude(end_of(verdict))
 
     def shut_down(self) -> list[Action]:
-        """See `Machine.shut_down`."""
         return self.ended(errors.SHUTTING_DOWN if self.is_waiting else errors.SERVER_SHUTDOWN)
 
     # ------------------------------------------------------------------------------ the state table
@@ -388,7 +374,7 @@ class RealtimeGa:
         )
 
     def _read(self, event: ClientEvent, later: Later, now: float) -> list[Action]:
-        """Reads what may be long, beside the event loop if it is, and goes on with it."""
+        """Read what may be long, beside the event loop if it is, and go on with it."""
         if later.size <= LARGE_FRAME:
             return later.then(later.read())
 
@@ -411,7 +397,8 @@ class RealtimeGa:
         return self._reading.apart(later.size, attempt, go_on)
 
     def _then(self, actions: list[Action], now: float) -> list[Action]:
-        """What follows from what was done: turns are answered, and a worker is looked for that does."""
+        """Return what follows from what was done: turns are answered, and a worker is looked for that
+        does."""
         dialogue, answers = self._dialogue, self._answers
         if dialogue is None:
             return actions

@@ -100,7 +100,7 @@ class Native:
 
     @property
     def held_bytes(self) -> int:
-        """Of input that waits or is at the worker."""
+        """Bytes of input that wait or are at the worker."""
         return self._flow.held_bytes + self._replay.held_bytes
 
     @property
@@ -116,7 +116,7 @@ class Native:
         return None if is_full and self._units_answered > 1 else verdict
 
     def check_room(self, size: int) -> None:
-        """Raises `Refusal` if so many samples more would be too many that wait for the model."""
+        """Raise `Refusal` if so many samples more would be too many that wait for the model."""
         if self._flow.held_bytes + _WIDTH * size > MOST_S * UNIT_BYTES:
             message = f"{MOST_S:g} s of audio wait for the model, the most that may; send it as it is spoken"
             raise Denied(Code.BUFFER_FULL, message, "audio")
@@ -124,7 +124,7 @@ class Native:
     # ------------------------------------------------------------------------------------ its session
 
     def advance(self, slot: WorkerSlot, by: float, now: float) -> list[Action]:
-        """What brings the model to a worker, at the latest `by`, once there is something to hear."""
+        """Return what brings the model to a worker, at the latest `by`, once there is something to hear."""
         actions: list[Action] = []
         if self._flow.answers.verdict is not None:
             response, self.active = self.active, None
@@ -143,7 +143,7 @@ class Native:
         return actions
 
     def open(self, slot: WorkerSlot) -> list[Action]:
-        """The worker that waits is told what the session is."""
+        """Return the worker that waits is told what the session is."""
         self.setup = self._new_setup()
         return slot.open(self.setup)
 
@@ -170,23 +170,24 @@ class Native:
         return self._put(self._replay.samples, now)
 
     def give_back(self, now: float) -> None:
-        """The slot is gone: another session is opened when there is something to hear."""
+        """Handle a lost slot: another session is opened when there is something to hear."""
         self._replay.clear()
         self.restart(now)
 
     def shorten(self) -> bool:
-        """The next session is told less of the past, since one was not opened; False if it was told none."""
+        """Shorten the past that the next session is told, since one was not opened; False if it was told
+        none."""
         had_none = self.setup is None or self.setup.system_prompt == self._settings.instructions
         self.setup, self._most_history = None, self._most_history // 4
         return not had_none
 
     def begin(self, ready: Ready, now: float) -> list[Action]:
-        """The model hears from now on, and what it was told before."""
+        """Begin to feed the model, first with what it was told before."""
         self.has_begun, self._purposes = True, ready.text_purposes
         return self._do(self._flow.begin(ready, now))
 
     def signal(self, signal: UnitSignal, now: float) -> list[Action]:
-        """The worker has news of a unit."""
+        """Handle a signal of the worker about a unit."""
         actions = self._do(self._flow.signal(signal, now))
         if isinstance(signal, Finalized):
             self._finalized = signal.unit
@@ -208,7 +209,7 @@ class Native:
             self.tell(settings.instructions)
 
     def tell(self, text: str) -> None:
-        """The model reads it before the next second, if it can."""
+        """Queue a text that the model reads before the next second, if it can."""
         told, texts = StandaloneText(TextPurpose.INSTRUCTIONS, text), self._flow.texts
         can_read = self.has_begun and TextPurpose.INSTRUCTIONS in self._purposes
         if can_read and text and told.size <= MOST_TEXT_BYTES and not texts.is_full:
@@ -217,15 +218,15 @@ class Native:
             self.expire()
 
     def expire(self) -> None:
-        """What the model should know has changed: from the user's next words on it does."""
+        """Replace the session at the user's next words, because what the model should know has changed."""
         self._is_stale = self.setup is not None
 
     def knows(self, item_id: str) -> bool:
-        """Whether it is known in which units an item was said."""
+        """Return whether it is known in which units an item was said."""
         return item_id in self._spoken
 
     def leave(self, *, user_speaks: bool) -> None:
-        """A client's response is answered as a turn of chat."""
+        """Leave the native mode for a response that is answered as a turn of chat."""
         if not self.is_away:
             self.is_away = True
             if not user_speaks:
@@ -248,12 +249,12 @@ class Native:
         return self._do(self._flow.append(Append(Clip(samples), ""), now)) if samples.size else []
 
     def user_began(self, samples: Samples, now: float) -> list[Action]:
-        """The user speaks since the first of these `samples`, which the model has heard."""
+        """Note that the user speaks since the first of these `samples`, which the model has heard."""
         self._replay.begin(samples)
         return self.restart(now) if self._is_stale and self.active is None and not self.is_away else []
 
     def user_was_answered(self) -> None:
-        """What was said is answered in a turn of chat."""
+        """Note that a turn of chat answered the user's words."""
         self._replay.clear()
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
@@ -262,18 +263,19 @@ class Native:
         return self._do(self._flow.advance(now))
 
     def tick(self, now: float) -> list[Action]:
-        """Fills up a second that comes no further."""
+        """Fill up a second that comes no further."""
         return self._do(self._flow.tick(now))
 
     def interrupt(self, reason: Literal["turn_detected", "client_cancelled"]) -> list[Action]:
-        """The model is silent from now on, and listens to what comes."""
+        """Interrupt the model, which listens to what comes."""
         response, self.active = self.active, None
         if response is None:
             return []
         return [*self._do(self._flow.interrupt()), *response.cancelled(reason)]
 
     def rewind(self, item_id: str, heard_ms: int) -> list[Action]:
-        """The model forgets what it said after that. Of an item of long ago nothing is known any more."""
+        """Return the model forgets what it said after that. Of an item of long ago nothing is known any
+        more."""
         units = self._spoken.get(item_id)
         if not units:
             return []

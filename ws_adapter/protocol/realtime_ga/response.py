@@ -34,7 +34,7 @@ from ws_adapter.protocol.wire.events import NO_TOKENS, InputTokenDetails, TokenU
 
 @dataclass(frozen=True)
 class Asked:
-    """What a response is to be. `conversation` is what it joins, None for none."""
+    """The settings of a response. `conversation` is what it joins, None for none."""
 
     turn: Turn
     setup: WorkerSetup
@@ -72,21 +72,21 @@ class Response:
         return self.asked.conversation is None
 
     def shortens(self) -> bool:
-        """Asks the model the same with less of the conversation; False if that cannot be."""
+        """Ask the model the same with less of the conversation; False if that cannot be."""
         turn = None if self._output else self.asked.shorter()
         self.turn = turn or self.turn
         return turn is not None
 
     def created(self) -> list[Action]:
-        """The model is asked."""
+        """Announce the response."""
         return [self._teller.event(events.ResponseCreated, response=self._resource("in_progress"))]
 
     def prefilled(self, signal: Prefilled) -> None:
-        """The model has read its turn."""
+        """Note that the model has read its turn."""
         self._read = signal.tokens
 
     def counted(self, tokens: TokenUsage) -> None:
-        """So many tokens it took up to now."""
+        """Take the tokens used up to now."""
         self._read = tokens
 
     def said(self, piece: Piece) -> list[Action]:
@@ -108,22 +108,22 @@ class Response:
         return told
 
     def done(self, signal: UnitDone) -> list[Action]:
-        """The model has said all."""
+        """Complete the response."""
         if signal.finish is Finish.LENGTH or signal.end is UnitEnd.CONTEXT_FULL:
             self.counted(signal.tokens)
             return self.cut()
         return self.end("completed", None, signal.tokens)
 
     def cut(self) -> list[Action]:
-        """It has as many tokens as it may."""
+        """End the response at its token limit."""
         return self.end("incomplete", StatusDetails("incomplete", "max_output_tokens"), self._read)
 
     def cancelled(self, reason: Literal["turn_detected", "client_cancelled"]) -> list[Action]:
-        """Nobody wants to hear the rest."""
+        """End the response as cancelled."""
         return self.end("cancelled", StatusDetails("cancelled", reason), self._read)
 
     def failed(self, error: ResponseError) -> list[Action]:
-        """The rest will not come."""
+        """End the response as failed."""
         return self.end("failed", StatusDetails("failed", error=error), self._read)
 
     def end(
@@ -132,7 +132,7 @@ class Response:
         details: StatusDetails | None,
         tokens: TokenUsage,
     ) -> list[Action]:
-        """Closes what is open, from the inside out."""
+        """Close what is open, from the inside out."""
         if self.is_over:
             return []
         told = self._end_open("completed" if status == "completed" else "incomplete")
@@ -212,7 +212,7 @@ class Response:
 
     @staticmethod
     def _has_words(entry: Entry) -> bool:
-        """Whether an item has any: models begin theirs with the space between words."""
+        """Return whether an item has any: models begin theirs with the space between words."""
         if entry.transcript is not None:
             return bool(entry.transcript.all)
         return isinstance(entry.item, MessageItem) and entry.item.content != [Written(text="")]

@@ -14,7 +14,8 @@ _KINDS = {b"\xff\xd8": "jpeg", b"\x89P": "png", b"RI": "webp"}
 
 
 def with_media(entry: Entry, format: Format) -> Item:
-    """The item of an entry with its pictures and its audio, the user's in `format` as the model has heard it.
+    """Return the item of an entry with its pictures and its audio, the user's in `format` as the model has
+    heard it.
 
     It takes a while, and touches nothing of a session.
     """

@@ -1,4 +1,4 @@
-"""What a session is: changes are merged into it whole or not at all."""
+"""Settings of a session: changes are merged into them whole or not at all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,7 +84,7 @@ def _defaults(value: Struct) -> Sequence[Any]:
 
 @dataclass(frozen=True)
 class Abilities:
-    """What the model of a session can do."""
+    """Abilities of a session's model."""
 
     speaks: bool = True
     hears: bool = True
@@ -94,7 +94,7 @@ class Abilities:
 
     @classmethod
     def of(cls, model: str, catalogue: Catalogue | None) -> "Abilities":
-        """What is known of it; where nothing is, it speaks and hears."""
+        """Return what is known of it; where nothing is, it speaks and hears."""
         if catalogue is None:
             return cls()
         known = catalogue.of(model)
@@ -102,7 +102,7 @@ class Abilities:
 
 
 class Settings:
-    """What a session is at a time, for its client and for the worker."""
+    """The settings of a session at a time, for its client and for the worker."""
 
     def __init__(self, model: str, abilities: Abilities, fields: SessionFields = _INITIAL) -> None:
         self.model, self.abilities, self.fields = model, abilities, fields
@@ -114,7 +114,7 @@ class Settings:
 
     @property
     def turn_detection(self) -> TurnDetection | None:
-        """Who tells when the user has said all; None: the client does."""
+        """The turn detection; None if the client commits turns."""
         detection = self.input.turn_detection
         return detection if isinstance(detection, Struct) else None
 
@@ -131,7 +131,7 @@ class Settings:
 
     @property
     def max_output_tokens(self) -> int | str:
-        """Of an answer, or `inf`."""
+        """The token limit of an answer, or `inf`."""
         assert self.fields.max_output_tokens is not None
         return self.fields.max_output_tokens
 
@@ -176,7 +176,7 @@ class Settings:
         has_input: bool,
         can_take_turns: bool = True,
     ) -> "Settings":
-        """The settings with a change. Raises `Refusal`, and then nothing of it holds.
+        """Return the settings with a change. Raises `Refusal`, and then nothing of it holds.
 
         `has_spoken`: the model has, with its voice. `has_input`: audio or items have come. `can_take_turns`:
         the conversation so far lets the model take its turns by itself.
@@ -199,8 +199,8 @@ class Settings:
         return made
 
     def _merged(self, new: SessionFields, can_take_turns: bool) -> "Settings":
-        """The settings with a change, as far as the model can have them: one that calls no tools is told of
-        none, and where it cannot take turns by itself, the server detects them."""
+        """Return the settings with a change, as far as the model can have them: one that calls no tools is
+        told of none, and where it cannot take turns by itself, the server detects them."""
         fields = merged(self.fields, _completed(new, self))
         if not self.abilities.calls_tools:
             fields = msgspec.structs.replace(fields, tools=[])
@@ -233,7 +233,7 @@ class Settings:
             read_choice(new.tool_choice, tools, "session.tool_choice", calls_tools=calls_tools)
 
     def resource(self, session_id: str, expires_at: int) -> resources.SessionResource:
-        """The session as its client is told of it, with all that holds."""
+        """Return the session as its client sees it."""
         fields = self.fields
         assert fields.parallel_tool_calls is not None
         return resources.SessionResource(
@@ -276,7 +276,8 @@ class Settings:
 
 
 def initial(model: str, given: SessionFields | None, catalogue: Catalogue | None) -> Settings:
-    """How a session with this model begins; `given` is what is different, of which the model does not count.
+    """Return how a session with this model begins; `given` is what is different, of which the model does not
+    count.
 
     Raises `Refusal` if it cannot be.
     """
@@ -288,7 +289,7 @@ def initial(model: str, given: SessionFields | None, catalogue: Catalogue | None
 
 
 def _completed(new: SessionFields, old: Settings) -> SessionFields:
-    """A change with the defaults of a turn detection that is switched on or of another kind."""
+    """Return a change with the defaults of a turn detection that is switched on or of another kind."""
     if new.audio is None or new.audio.input is None:
         return new
     given = new.audio.input.turn_detection
@@ -300,14 +301,14 @@ def _completed(new: SessionFields, old: Settings) -> SessionFields:
 
 
 def vad_of(given: SemanticVad) -> ServerVad:
-    """Turns that the server detects, in place of the model's own."""
+    """Return `server_vad` in place of the model's own turn detection."""
     return msgspec.structs.replace(
         _SERVER_VAD, create_response=given.create_response, interrupt_response=given.interrupt_response
     )
 
 
 def format_of(given: AudioFormat | None) -> Format:
-    """The format that a client means."""
+    """Return the format that a client means."""
     match given:
         case None | PcmFormat():
             return PCM_24K
@@ -317,12 +318,12 @@ def format_of(given: AudioFormat | None) -> Format:
 
 
 def told_format(format: Format) -> resources.Format:
-    """A format as clients are told of it."""
+    """Return a format as clients see it."""
     return resources.Format(format.encoding, 24000 if format == PCM_24K else None)
 
 
 def name_of(voice: str | VoiceId | None) -> str:
-    """The name of a voice, empty for none."""
+    """Return the name of a voice, empty for none."""
     return (voice.id if isinstance(voice, VoiceId) else voice) or ""
 
 
@@ -338,7 +339,7 @@ def check_voice(voice: str | VoiceId | None, model: str, catalogue: Catalogue | 
 
 
 def voice_of(name: str) -> Voice:
-    """What the worker is told: OpenAI's names stand for the model's own voice, which goes without."""
+    """Return what the worker is told: OpenAI's names stand for the model's own voice, which goes without."""
     return NO_VOICE if not name or name in BUILT_IN_VOICES else Voice(voice_id=name)
 
 

@@ -12,7 +12,7 @@ _WORD: Final = re.compile(r"\s*\S+\s*")
 
 
 class Transcript:
-    """Of one answer, whose sound is `bytes_per_s`."""
+    """The transcript of one answer, whose sound has `bytes_per_s`."""
 
     def __init__(self, bytes_per_s: int) -> None:
         self._bytes_per_s = bytes_per_s
@@ -40,7 +40,7 @@ class Transcript:
         return size if self._heard_bytes is None else min(size, max(0, self._heard_bytes - before))
 
     def cut(self, ms: int) -> int:
-        """Nothing after `ms` was heard; returns where that is, in bytes."""
+        """Cut the transcript after `ms`; return where that is, in bytes."""
         size = ms * self._bytes_per_s // 1000
         self._heard_bytes = size if self._heard_bytes is None else min(size, self._heard_bytes)
         return self._heard_bytes
@@ -63,7 +63,7 @@ class Transcript:
 
 
 def _part(text: str, heard: int, whole: int) -> str:
-    """The words that end within the first `heard` of a piece that is `whole` long."""
+    """Return the words that end within the first `heard` of a piece that is `whole` long."""
     if heard <= 0:
         return ""
     if heard >= whole:

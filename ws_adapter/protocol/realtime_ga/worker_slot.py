@@ -20,7 +20,7 @@ OPENS_S: Final = 15.0
 
 
 class Hold(Enum):
-    """How far it is."""
+    """The states of the slot."""
 
     NONE = auto()
     WANTED = auto()
@@ -50,52 +50,52 @@ class WorkerSlot:
         self._is_going_away = False
 
     def want(self, by: float) -> list[Action]:
-        """The session needs one, at the latest then."""
+        """Ask for a slot, at the latest then."""
         self.hold, self.due_at = Hold.WANTED, by
         return [TakeSlot(self._model)]
 
     def granted(self, now: float) -> None:
-        """A worker waits."""
+        """Handle a worker that waits for the settings."""
         self.hold, self.due_at = Hold.HELD, now + OPENS_S
         self.unit, self.setup, self.ready = 0, None, None
         self._is_going_away = False
 
     def open(self, setup: WorkerSetup) -> list[Action]:
-        """The worker is told what the session is."""
+        """Send the settings of the session to the worker."""
         self.hold, self.setup, self.due_at = Hold.OPENING, setup, None
         return [OpenWorkerSession(setup)]
 
     def begun(self, ready: Ready) -> None:
-        """It takes turns."""
+        """Note that the worker takes turns."""
         self.hold, self.ready = Hold.READY, ready
 
     def run(self, turn: Turn) -> list[Action]:
-        """It answers one."""
+        """Have the worker answer a turn."""
         self.hold = Hold.RUNNING
         self.unit += 1
         return [RunTurn(self.unit, turn)]
 
     def cancel(self) -> list[Action]:
-        """It stops answering."""
+        """Cancel the running turn."""
         return [CancelUnits(self.unit)] if self.hold is Hold.RUNNING else []
 
     def finalized(self) -> list[Action]:
-        """The turn is closed."""
+        """Handle the closed turn."""
         if self.hold is Hold.RUNNING:
             self.hold = Hold.READY
         return self.leave() if self._is_going_away else []
 
     def going_away(self) -> list[Action]:
-        """The worker is about to leave: what runs may come to its end."""
+        """Handle a draining worker: what runs may come to its end."""
         self._is_going_away = True
         return self.leave() if self.hold in (Hold.HELD, Hold.READY) else []
 
     def lost(self) -> None:
-        """There is none."""
+        """Handle a lost slot."""
         self.hold, self.due_at, self._is_going_away = Hold.NONE, None, False
 
     def leave(self) -> list[Action]:
-        """Gives it back, or the place in the queue."""
+        """Give it back, or the place in the queue."""
         if self.hold is Hold.NONE:
             return []
         self.lost()

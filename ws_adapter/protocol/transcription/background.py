@@ -111,7 +111,7 @@ class _Job:
         self.sent, self.first_unit, self.unit_text = 0, 0, ""
 
     def segment_of(self, unit: int) -> int:
-        """Which of its segments a unit is, from 0; negative if it is none of its own."""
+        """Return which of its segments a unit is, from 0; negative if it is none of its own."""
         return unit - self.first_unit if self.first_unit else -1
 
     def next_segment(self, unit: int) -> RunSegment:
@@ -183,7 +183,7 @@ class BackgroundTranscription:
         return [*(self._stop() if is_current else []), *self._advance(now)]
 
     def tick(self, now: float) -> list[Step]:
-        """Does what is due: items whose time is over fail, and a slot is looked for again."""
+        """Do what is due: items whose time is over fail, and a slot is looked for again."""
         steps: list[Step] = []
         for job in [job for job in self._jobs if now >= job.due_at]:
             is_current = job is self._jobs[0]
@@ -206,7 +206,7 @@ class BackgroundTranscription:
         return [OpenWorkerSession(TranscriptionSetup(self._model, is_background=True))]
 
     def displaced(self) -> None:
-        """The worker was lost before it was ready; another slot is looked for."""
+        """Handle a worker lost before it was ready; another slot is looked for."""
         self._hold = Hold.WANTED
 
     def refused(self, now: float) -> list[Step]:
@@ -234,7 +234,7 @@ class BackgroundTranscription:
             self._jobs[0].begin_again()
 
     def signal(self, signal: Signal, now: float) -> list[Step]:
-        """The worker has news."""
+        """Handle a signal of the worker."""
         match signal:
             case Ready():
                 self._hold = Hold.READY

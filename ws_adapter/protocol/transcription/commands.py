@@ -1,4 +1,4 @@
-"""What a frame of `/v1/transcription` asks for, or why it is refused."""
+"""Client frames of `/v1/transcription`, and their refusals."""
 
 from typing import Any, Final, TypeAlias
 
@@ -59,7 +59,7 @@ TranscriptionCommand: TypeAlias = ChooseModel | Append | Commit
 
 
 def read_command(frame: bytes, *, drops_input: bool = False) -> TranscriptionCommand:
-    """What a text frame asks for; with `drops_input` there is no room for audio, which is not decoded.
+    """Return what a text frame asks for; with `drops_input` there is no room for audio, which is not decoded.
 
     Raises `Rejection` or `InvalidUtf8`.
     """
@@ -108,7 +108,7 @@ def _no_model() -> Rejection:
 
 
 def _rejection(refusal: Refusal, frame: bytes) -> Rejection:
-    """A refusal of the decoder in the words of this protocol."""
+    """Return a refusal of the decoder in the words of this protocol."""
     match refusal.code, refusal.param:
         case ErrorCode.INVALID_JSON, _:
             return Rejection(Code.INVALID_JSON, "Invalid JSON")

@@ -19,7 +19,7 @@ from ws_adapter.protocol.wire.events import (
 
 
 class Code(StrEnum):
-    """What went wrong, for programs."""
+    """Error codes, for programs."""
 
     # The client's; the event changes nothing.
     INVALID_JSON = "invalid_json"
@@ -118,7 +118,7 @@ class SessionCreated(ServerEvent, kw_only=True, tag="session.created"):
 
 
 class Delta(ServerEvent, kw_only=True, tag="transcription.delta"):
-    """What the model has heard further on in the utterance."""
+    """Further text of the utterance."""
 
     delta: Annotated[str, Meta(min_length=1)]
 
@@ -156,7 +156,6 @@ class Error(ServerEvent, kw_only=True, tag="error"):
 
     @property
     def fault(self) -> Fault:
-        """See `ServerEvent.fault`."""
         return Fault(self.code, self.code in _SERVERS)
 
 
@@ -165,7 +164,6 @@ class Refused(Error, kw_only=True, tag="error"):
 
     @property
     def fault(self) -> Fault:
-        """See `ServerEvent.fault`."""
         return Fault(self.code, is_servers=False)
 
 

@@ -14,7 +14,7 @@ from ws_adapter.protocol.core.actions import (
     related,
 )
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Deaf, Place
+from ws_adapter.protocol.core.machine import Place, WithoutDetection
 from ws_adapter.protocol.core.signals import (
     Failed,
     Finalized,
@@ -59,7 +59,7 @@ UNSERVED: Final = {
 """Why there is no slot for an utterance: code and text of each verdict. Its audio is kept."""
 
 
-class Transcription(Deaf):
+class Transcription(WithoutDetection):
     """See `Machine`. It holds a slot for each utterance, and for a while after it if nobody else waits.
 
     `session_id` is `sess-` and 32 hexadecimal digits, `created` is in Unix seconds, `catalogue` tells what
@@ -92,17 +92,14 @@ class Transcription(Deaf):
 
     @property
     def is_waiting(self) -> bool:
-        """See `Machine.is_waiting`."""
         return self._utterances.current is None or not self._slot.has_worker
 
     @property
     def held_bytes(self) -> int:
-        """See `Machine.held_bytes`."""
         return 0 if self.is_over else self._utterances.waiting_bytes + sum(self._slot.at_worker)
 
     @property
     def deadline(self) -> float | None:
-        """See `Machine.deadline`."""
         if self.is_over:
             return None
         times = (self._slot.look_at, self._idle_at, self._segment_at, self._slot.away_at, self._note_at)
@@ -126,11 +123,9 @@ class Transcription(Deaf):
     # ------------------------------------------------------------------------------------ the client
 
     def opened(self, now: float) -> list[Action]:
-        """See `Machine.opened`."""
         return [Send(SessionCreated(id=self._session_id, created=self._created))]
 
     def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
-        """See `Machine.text_frame`."""
         if self.is_over:
             return []
         try:
@@ -144,7 +139,6 @@ class Transcription(Deaf):
         return [*relation, *self._advance(now)]
 
     def binary_frame(self, now: float) -> list[Action]:
-        """See `Machine.binary_frame`."""
         if self.is_over:
             return []
         message = "expected JSON in a text frame, got a binary frame; send text frames only"
@@ -180,7 +174,6 @@ class Transcription(Deaf):
         return []
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
-        """See `Machine.congested`."""
         self._congested = is_congested
         return self._advance(now)
 
@@ -189,14 +182,12 @@ class Transcription(Deaf):
         return []
 
     def slow_consumer(self) -> list[Action]:
-        """See `Machine.slow_consumer`."""
         if self.is_over:
             return []
         told = Send(Error(error=_SLOW, code=Code.SLOW_CONSUMER))
         return [told, *self._close(CloseCode.POLICY_VIOLATION, errors.SLOW_CONSUMER)]
 
     def disconnected(self) -> None:
-        """See `Machine.disconnected`."""
         self.is_over = True
 
     # ---------------------------------------------------------------------------------------- the slot
@@ -206,7 +197,6 @@ class Transcription(Deaf):
         return []
 
     def granted(self, now: float) -> list[Action]:
-        """See `Machine.granted`."""
         current = self._utterances.current
         if self.is_over:
             return []
@@ -215,11 +205,9 @@ class Transcription(Deaf):
         return self._slot.open(current.model, now)
 
     def displaced(self) -> None:
-        """See `Machine.displaced`."""
         self._slot.displaced()
 
     def refused(self, verdict: Verdict) -> list[Action]:
-        """See `Machine.refused`."""
         if self.is_over or self._utterances.current is None:
             return []
         self._slot.forget()
@@ -233,7 +221,6 @@ class Transcription(Deaf):
     # ------------------------------------------------------------------------------------ the worker
 
     def signal(self, signal: Signal, now: float) -> list[Action]:
-        """See `Machine.signal`."""
         if self.is_over:
             return []
         told: list[Action] = []
@@ -296,12 +283,12 @@ class Transcription(Deaf):
     # ------------------------------------------------------------------------------- the utterances
 
     def _finish(self) -> list[Action]:
-        """The current utterance is complete."""
+        """Complete the current utterance."""
         utterance = self._utterances.finish()
         return [*self._tell_done(utterance), *(self._tell_timed_out() if utterance.is_timed_out else [])]
 
     def _fail(self, code: Code, message: str) -> list[Action]:
-        """The current utterance is lost; what is still said of it is passed over."""
+        """Fail the current utterance and skip what still comes for it."""
         self._utterances.fail()
         told = self._tell_failure(code, message)
         if self._slot.at_worker:
@@ -309,7 +296,7 @@ class Transcription(Deaf):
         return told
 
     def _advance(self, now: float) -> list[Action]:
-        """Goes on with what there is to do; without a slot the time makes no difference."""
+        """Go on with what there is to do; without a slot the time makes no difference."""
         told: list[Action] = []
         if self.is_over:
             return told
@@ -330,30 +317,29 @@ class Transcription(Deaf):
     # ------------------------------------------------------------------------------------ telling it
 
     def _tell_text(self, text: str) -> list[Action]:
-        """The current utterance goes on."""
+        """Send further text of the current utterance."""
         return [Send(Delta(delta=text))]
 
     def _tell_done(self, utterance: Utterance) -> list[Action]:
-        """It is complete."""
+        """Send the end of the utterance."""
         return [Send(utterance.done(self._slot.prompt_tokens))]
 
     def _tell_cut(self, utterance: Utterance) -> list[Action]:
-        """It is as complete as it will be, and fails now."""
+        """Send what there is of the utterance, which fails now."""
         return self._tell_done(utterance)
 
     def _tell_timed_out(self) -> list[Action]:
-        """Nothing came for it: it was ended."""
+        """Send that the utterance was ended because nothing came for it."""
         text = f"nothing came for {self._idle_s:g} s, so the utterance was ended; commit again"
         return [Send(Error(error=text, code=Code.IDLE_TIMEOUT))]
 
     def _tell_failure(self, code: Code, message: str) -> list[Action]:
-        """It is lost."""
+        """Send that the utterance failed."""
         return [Send(Error(error=message, code=code))]
 
     # ---------------------------------------------------------------------------------------- time
 
     def tick(self, now: float, others_wait: bool) -> list[Action]:
-        """See `Machine.tick`."""
         if self.is_over:
             return []
         if is_due(self._slot.away_at, now):
@@ -374,7 +360,6 @@ class Transcription(Deaf):
     # -------------------------------------------------------------------------------------- endings
 
     def ended(self, verdict: Verdict) -> list[Action]:
-        """See `Machine.ended`."""
         if self.is_over:
             return []
         code = Code(verdict.code) if verdict.code in set(map(str, Code)) else Code.PROCESSING_ERROR
@@ -383,7 +368,6 @@ class Transcription(Deaf):
         return [told, *self._close(close, verdict.closed or verdict.code or "")]
 
     def shut_down(self) -> list[Action]:
-        """See `Machine.shut_down`."""
         return [] if self.is_over else self._close(CloseCode.SERVICE_RESTART, errors.SHUTDOWN)
 
     def _close(self, code: CloseCode, reason: str) -> list[Action]:

@@ -15,7 +15,7 @@ _RECHECK_S: Final = 1.0
 
 
 class TranscriptionSlot:
-    """What a session has of a slot; methods that return actions return what brings it there.
+    """A session's slot; methods that return actions return what brings it there.
 
     `idle_s`: so long it is kept without an utterance.
     """
@@ -48,45 +48,45 @@ class TranscriptionSlot:
         return self.hold is Hold.READY and self.look_at is None and len(self.at_worker) < self._window
 
     def want(self, model: str) -> list[Action]:
-        """The session needs one of a worker with this model, empty for any."""
+        """Ask for a slot of a worker with this model, empty for any."""
         self.hold = Hold.WANTED
         return [TakeSlot(model)]
 
     def open(self, model: str, now: float) -> list[Action]:
-        """The slot is there: its worker gets the settings."""
+        """Send the settings to the new slot's worker."""
         self.hold, self._model = Hold.OPENING, model
         self.granted_at = now
         self.last_unit = 0
         return [OpenWorkerSession(TranscriptionSetup(model))]
 
     def begun(self, ready: Ready) -> None:
-        """The worker took the settings."""
+        """Note that the worker took the settings."""
         self.hold = Hold.READY
         self._window = min(ready.max_units_in_flight, MOST_AT_WORKER)
         self.prompt_tokens = ready.prompt_tokens
 
     def displaced(self) -> None:
-        """The worker was lost before that; there will be another."""
+        """Handle a worker lost before it took the settings; another one follows."""
         self.hold = Hold.WANTED
         self.away_at = None
 
     def run(self, utterance: Utterance, segment: bytearray) -> RunSegment:
-        """The worker gets a segment of the utterance, as the unit after `last_unit`."""
+        """Send a segment of the utterance to the worker, as the unit after `last_unit`."""
         self.last_unit += 1
         self.at_worker.append(len(segment))
         begins, ends = self.last_unit == utterance.first_unit, self.last_unit == utterance.last_unit
         return RunSegment(self.last_unit, as_floats(segment), begins=begins, ends=ends)
 
     def reconsider(self, now: float) -> None:
-        """An utterance is over and the next one there: it is first looked whether others wait."""
+        """Keep the slot for the next utterance only if nobody waits."""
         self.look_at = now if self.has_worker else None
 
     def occupy(self) -> None:
-        """There is something to do for it."""
+        """Mark the slot as busy."""
         self._vacant_at = None
 
     def rest(self, now: float) -> list[Action]:
-        """There is no utterance: the slot is kept for a while, a place in the queue is not."""
+        """Rest without an utterance: keep the slot for a while, and give up a place in the queue."""
         if self.hold is Hold.NONE:
             return []
         if self.hold is Hold.WANTED or self.away_at is not None:
@@ -108,12 +108,12 @@ class TranscriptionSlot:
         return now < until
 
     def leave(self) -> list[Action]:
-        """Gives it back."""
+        """Give it back."""
         self.forget()
         return [LeaveSlot()]
 
     def forget(self) -> None:
-        """There is none any more."""
+        """Forget the slot."""
         self.hold = Hold.NONE
         self.at_worker.clear()
         self._vacant_at = self.look_at = self.away_at = None

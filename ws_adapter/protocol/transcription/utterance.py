@@ -26,7 +26,7 @@ MOST_AHEAD: Final = 1000
 
 @dataclass(slots=True)
 class Utterance:
-    """What is said between a `commit` and its final one."""
+    """The audio between a `commit` and its final one."""
 
     model: str
     audio: bytearray
@@ -54,7 +54,8 @@ class Utterance:
         return self.is_ended and not self.audio and not self.has_begun
 
     def holds(self, unit: int) -> bool:
-        """Whether `unit`, of those at the worker, is one of its own and not of an utterance before it."""
+        """Return whether `unit`, of those at the worker, is one of its own and not of an utterance before
+        it."""
         return 0 < self.first_unit <= unit
 
     def hear(self, pcm: bytes, now: float) -> None:
@@ -72,7 +73,7 @@ class Utterance:
         return self.waiting_since + SEGMENT_WAIT_S if self.audio else None
 
     def take_segment(self, unit: int, now: float) -> bytearray:
-        """What `unit` is to bring to the worker, perhaps no audio."""
+        """Return what `unit` is to bring to the worker, perhaps no audio."""
         segment = self.audio[:LARGEST_BYTES]
         del self.audio[:LARGEST_BYTES]
         self.waiting_since = now
@@ -82,7 +83,8 @@ class Utterance:
         return segment
 
     def done(self, prompt_tokens: int) -> Done:
-        """The event that ends it; a model feeds `prompt_tokens` in the first step of every utterance."""
+        """Return the event that ends it; a model feeds `prompt_tokens` in the first step of every
+        utterance."""
         given = prompt_tokens if self.has_begun else 0
         usage = Usage(
             prompt_tokens=given,
@@ -95,7 +97,7 @@ class Utterance:
 
 
 class Utterances:
-    """What a client says, in order: the `current` utterance, those committed behind it, and audio behind the
+    """A client's audio in order: the `current` utterance, those committed behind it, and audio behind the
     last final commit, which is kept for the next one.
 
     `buffer_s` bounds what waits, in seconds.
@@ -119,11 +121,11 @@ class Utterances:
     # ------------------------------------------------------------------------------------ the client
 
     def choose(self, model: str) -> None:
-        """Utterances from now on are for `model`."""
+        """Choose the model of later utterances."""
         self._model = model
 
     def hear(self, pcm: bytes, now: float) -> None:
-        """Takes audio. Raises `Rejection`."""
+        """Take audio. Raises `Rejection`."""
         if self._is_skipping:
             return
         if self.waiting_bytes + len(pcm) > self._buffer_s * BYTES_PER_S:
@@ -138,7 +140,7 @@ class Utterances:
             self._kept += pcm
 
     def commit(self, now: float, *, is_final: bool) -> bool:
-        """Begins or ends an utterance; False if there is none to begin or to end. Raises `Rejection`."""
+        """Begin or end an utterance; False if there is none to begin or to end. Raises `Rejection`."""
         if self._model is None:
             message = "no model is chosen yet; send session.update with a model first"
             raise Rejection(Code.MODEL_NOT_VALIDATED, message)
@@ -159,7 +161,7 @@ class Utterances:
     # --------------------------------------------------------------------------------- the utterances
 
     def begin_next(self) -> Utterance | None:
-        """The next utterance is the current one."""
+        """Make the next utterance the current one."""
         self.current = self._ahead.popleft() if self._ahead else None
         return self.current
 
@@ -171,18 +173,18 @@ class Utterances:
         return segment
 
     def finish(self) -> Utterance:
-        """The current one is complete, or as complete as it will be."""
+        """End the current utterance, complete or as complete as it will be."""
         assert self.current is not None
         over, self.current = self.current, None
         self.waiting_bytes -= len(over.audio)
         return over
 
     def fail(self) -> None:
-        """The current one is lost, and with it what still comes for it."""
+        """Drop the current utterance and what still comes for it."""
         self._is_skipping = not self.finish().is_ended
 
     def put_back(self) -> None:
-        """The current one was not begun: its audio is kept, before what was said after it."""
+        """Put the audio of the current utterance, which was not begun, before what came after it."""
         assert self.current is not None
         unheard, self.current = self.current, None
         if self._ahead:

@@ -41,7 +41,7 @@ class AudioFields(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SessionFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a session is to be."""
+    """The settings of a session."""
 
     type: Literal["realtime", "transcription"] | None = None
     """Only transcription: a session stays what it is."""
@@ -79,7 +79,7 @@ class VadResource(Struct, kw_only=True, tag_field="type", tag="server_vad"):
 
 
 class InputResource(Struct, kw_only=True):
-    """What is sent."""
+    """The format of the input."""
 
     format: Format
     transcription: AsGiven | None

@@ -19,7 +19,8 @@ _first: Final = msgspec.json.Decoder(_First)
 
 
 def speaks_ga(frame: bytes) -> bool:
-    """Whether a client's first frame is of OpenAI's protocol: it has a `session` object and no `model`."""
+    """Return whether a client's first frame is of OpenAI's protocol: it has a `session` object and no
+    `model`."""
     try:
         first = _first.decode(frame)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):

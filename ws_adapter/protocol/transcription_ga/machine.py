@@ -70,12 +70,10 @@ class TranscriptionGa(Transcription):
 
     @property
     def held_bytes(self) -> int:
-        """See `Machine.held_bytes`."""
         held = super().held_bytes
         return 0 if self.is_over else held + self._buffer.held_bytes + self._reading.held_bytes
 
     def opened(self, now: float) -> list[Action]:
-        """See `Machine.opened`."""
         try:
             self._change(Settings.initial(self._given, self._catalogue()))
         except Refusal as refusal:
@@ -90,7 +88,6 @@ class TranscriptionGa(Transcription):
     # ------------------------------------------------------------------------------------ the client
 
     def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
-        """See `Machine.text_frame`."""
         if self.is_over:
             return []
         if not self._frames.allow(now):
@@ -101,7 +98,6 @@ class TranscriptionGa(Transcription):
         return self._reading.apart(len(frame), partial(FRAMES.read, frame, drops_input), take)
 
     def binary_frame(self, now: float) -> list[Action]:
-        """See `Machine.binary_frame`."""
         refusal = Denied(ga.Code.INVALID_EVENT, errors.BINARY_FRAME.message)
         return [] if self.is_over else self._refuse(refusal, None, now)
 
@@ -176,7 +172,6 @@ class TranscriptionGa(Transcription):
     # --------------------------------------------------------------------------------------- the items
 
     def detected(self, scores: Sequence[float], now: float) -> list[Action]:
-        """See `Machine.detected`."""
         if self.is_over or self._listening is None:
             return []
         actions: list[Action] = []
@@ -196,7 +191,7 @@ class TranscriptionGa(Transcription):
         return [*actions, *self._advance(now)]
 
     def _commit_all(self, now: float) -> list[Action]:
-        """The client says that the user has said all."""
+        """Commit the input as one turn of the user."""
         if len(self._awaited) >= MOST_AHEAD:
             raise Denied(ga.Code.BUFFER_FULL, f"at most {MOST_AHEAD} items may await their words")
         data = self._buffer.take_all() if self._listening is None else self._buffer.take_whole()
@@ -204,7 +199,7 @@ class TranscriptionGa(Transcription):
         return self._commit(data, now)
 
     def _commit(self, data: bytes, now: float) -> list[Action]:
-        """An item of float32 at 16 kHz, whose words are awaited if there are to be any."""
+        """Return an item of float32 at 16 kHz, whose words are awaited if there are to be any."""
         item_id, self._item_id = self._item_id or self._teller.new_id("item"), ""
         if self._settings.transcribes:
             self._await(item_id, data, now)
@@ -273,15 +268,12 @@ class TranscriptionGa(Transcription):
     # -------------------------------------------------------------------------------------- endings
 
     def slow_consumer(self) -> list[Action]:
-        """See `Machine.slow_consumer`."""
         return self.ended(errors.SLOW)
 
     def ended(self, verdict: Verdict) -> list[Action]:
-        """See `Machine.ended`."""
         return [] if self.is_over else self._conclude(end_of(verdict))
 
     def shut_down(self) -> list[Action]:
-        """See `Machine.shut_down`."""
         return self.ended(errors.SERVER_SHUTDOWN)
 
     def _close(self, code: CloseCode, reason: str) -> list[Action]:
@@ -312,12 +304,10 @@ class Undecided(Transcription):
         )
 
     def opened(self, now: float) -> list[Action]:
-        """See `Machine.opened`."""
         assert self._other is not None
         return self._other.opened(now)
 
     def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
-        """See `Machine.text_frame`."""
         other, self._other = self._other, None
         if other is None or self.is_over or len(frame) > LARGE_FRAME or not speaks_ga(frame):
             return super().text_frame(frame, now, drops_input=drops_input)

@@ -1,4 +1,4 @@
-"""What a session of transcription is: changes are merged into it whole or not at all."""
+"""Settings of a transcription session: changes are merged into them whole or not at all."""
 
 from typing import Final
 
@@ -31,7 +31,7 @@ _INITIAL: Final = InputFields(PcmFormat(24000), None, None, _SERVER_VAD)
 
 
 class Settings:
-    """What a session is at a time; `worker_model` is what its worker is asked for, empty for any."""
+    """The settings of a session at a time; `worker_model` is what its worker is asked for, empty for any."""
 
     def __init__(
         self, fields: InputFields = _INITIAL, include: list[str] | None = None, worker_model: str = ""
@@ -43,7 +43,7 @@ class Settings:
 
     @classmethod
     def initial(cls, given: SessionFields | None, catalogue: Catalogue | None) -> "Settings":
-        """How a session begins; `given` is what is not as usual. Raises `Refusal` if it cannot be."""
+        """Return how a session begins; `given` is what is not as usual. Raises `Refusal` if it cannot be."""
         return cls().changed(given, catalogue, has_input=False) if given is not None else cls()
 
     @property
@@ -58,7 +58,7 @@ class Settings:
         return isinstance(self._fields.transcription, TranscriptionConfig)
 
     def changed(self, new: SessionFields, catalogue: Catalogue | None, *, has_input: bool) -> "Settings":
-        """The settings with a change. Raises `Refusal`, and then nothing of it holds."""
+        """Return the settings with a change. Raises `Refusal`, and then nothing of it holds."""
         if new.type != "transcription":
             message = "session.type: a session cannot become another; connect again with ?model="
             raise Denied(Code.INVALID_SESSION_TYPE, message, "session.type")
@@ -77,7 +77,7 @@ class Settings:
         return Settings(fields, include, _worker_model(fields, catalogue))
 
     def resource(self, session_id: str, expires_at: int) -> SessionResource:
-        """The session as its client is told of it."""
+        """Return the session as its client sees it."""
         fields, vad = self._fields, self.vad
         told_vad = None
         if vad is not None:
@@ -128,7 +128,7 @@ def _worker_model(fields: InputFields, catalogue: Catalogue | None) -> str:
 
 
 def _as_given(value: object) -> dict[str, object] | None:
-    """What was given of it."""
+    """Return what was given of it."""
     if not isinstance(value, Struct):
         return None
     fields = {name: getattr(value, name) for name in value.__struct_fields__}

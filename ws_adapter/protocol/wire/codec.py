@@ -62,14 +62,14 @@ class CutBase64(str):
 
     @classmethod
     def of(cls, size: int, data: bytes | None) -> "CutBase64":
-        """So many bytes."""
+        """Return a piece of base64 of so many bytes."""
         cut = cls(_TOKEN)
         cut.size, cut.data = size, data
         return cut
 
 
 def check(frame: bytes) -> None:
-    """Raises `InvalidUtf8`, or `Refusal` for a frame that would take too long to parse."""
+    """Raise `InvalidUtf8`, or `Refusal` for a frame that would take too long to parse."""
     if len(frame) > scan.MAX_ITEMS:
         scan.count(frame)
     if frame.isascii():
@@ -89,7 +89,7 @@ class EventDecoder(Generic[E]):
         self._shapes: dict[str, type] = {str(shape.__struct_config__.tag): shape for shape in get_args(union)}
 
     def decode(self, frame: bytes, *, sized_only: bool = False) -> E:
-        """The event in a text frame.
+        """Return the event in a text frame.
 
         Raises `InvalidUtf8`, or `Refusal` with `invalid_json`, `invalid_payload`, `missing_field` or
         `unknown_event`. With duplicate keys the last counts. With `sized_only` the audio of an append is not
@@ -103,7 +103,7 @@ class EventDecoder(Generic[E]):
         return event
 
     def _decode_cut(self, frame: bytes, sized_only: bool) -> E | None:
-        """The event in a frame whose audio is strict base64, None if the frame has to be parsed whole.
+        """Return the event in a frame whose audio is strict base64, None if the frame has to be parsed whole.
 
         Strict base64 holds no quote, no backslash, no control character and nothing beyond ASCII, so the
         token can take its place between the same two quotes: the rest means the same with either. If the
@@ -162,7 +162,7 @@ class RequestDecoder(Generic[E]):
         self._shape = shape
 
     def decode(self, frame: bytes) -> E:
-        """The object in a text frame.
+        """Return the object in a text frame.
 
         Raises `InvalidUtf8`, or `Refusal` with `invalid_json`, `invalid_payload` or `missing_field`. With
         duplicate keys the last counts.
@@ -181,7 +181,7 @@ _generic: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(float_hook=flo
 
 
 def _decode_object(frame: bytes) -> dict[str, Any]:
-    """What a frame holds whose form is not that of its struct."""
+    """Return what a frame holds whose form is not that of its struct."""
     try:
         value = _generic.decode(frame)
     except (msgspec.DecodeError, RecursionError):
@@ -192,7 +192,7 @@ def _decode_object(frame: bytes) -> dict[str, Any]:
 
 
 def _size_audio(fields: Any, names: Sequence[str] = _AUDIO_FIELDS) -> None:
-    """Replaces base64 by its size."""
+    """Replace base64 by its size."""
     for name in names:
         value = getattr(fields, name, None)
         if isinstance(value, str) and value:
@@ -239,7 +239,7 @@ NO_AUDIO: Final = Clip(np.zeros(0, np.float32))
 
 
 def decode_base64(text: str, param: str) -> bytes:
-    """The bytes behind base64 of the standard alphabet with padding; ASCII white space is ignored."""
+    """Return the bytes behind base64 of the standard alphabet with padding; ASCII white space is ignored."""
     if isinstance(text, CutBase64) and text.data is not None:
         return text.data
     try:
@@ -253,7 +253,7 @@ def decode_base64(text: str, param: str) -> bytes:
 
 
 def decode_audio(text: str, encoding: AudioEncoding, param: str) -> Clip:
-    """The samples behind base64 of raw little-endian mono PCM.
+    """Return the samples behind base64 of raw little-endian mono PCM.
 
     Raises `Refusal` for bad base64, a broken last sample, NaN or infinity, or a peak above `LOUDEST`.
     """
@@ -271,7 +271,7 @@ def decode_audio(text: str, encoding: AudioEncoding, param: str) -> Clip:
 
 
 def bounded(samples: Samples, param: str) -> Clip:
-    """Checks that `samples` are audio and clips them to [-1, 1]; raises `Refusal`."""
+    """Check that `samples` are audio and clips them to [-1, 1]; raise `Refusal`."""
     if not samples.size:
         return Clip(samples)
     # NaN wins both comparisons, so two reductions without a temporary find everything.
@@ -297,7 +297,7 @@ def encode(event: ServerEvent) -> bytes:
 
 
 def encoded(event: ServerEvent) -> Sequence[bytes]:
-    """The same in parts: audio is long, and joined once, with what goes before all of it."""
+    """Encode an event in parts: audio is long, and joined once, with what goes before all of it."""
     name = _bytes_field(type(event))
     data: bytes | None = getattr(event, name) if name else None
     if not name or not data:
@@ -310,7 +310,7 @@ def encoded(event: ServerEvent) -> Sequence[bytes]:
 
 
 def stamp(event: ServerEvent, sent_at: float, wall_clock_ms: float | None) -> None:
-    """Fills in the moment of sending, in Unix seconds, and how long the answer to a unit took, where an event
+    """Fill in the moment of sending, in Unix seconds, and how long the answer to a unit took, where an event
     tells them."""
     given: Any = event
     if event.tells_time:
@@ -321,7 +321,7 @@ def stamp(event: ServerEvent, sent_at: float, wall_clock_ms: float | None) -> No
 
 
 def audio_bytes(event: ServerEvent) -> int:
-    """Bytes of the output audio in an event, before they become base64."""
+    """Return bytes of the output audio in an event, before they become base64."""
     name = _bytes_field(type(event))
     return len(getattr(event, name) or b"") if name else 0
 

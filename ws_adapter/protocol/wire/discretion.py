@@ -1,4 +1,4 @@
-"""What may be said in the log of what a client sent: how long it is and a digest, never the text."""
+"""Redaction of client text in the log: its length and a digest, never the text."""
 
 import hashlib
 import traceback
@@ -14,5 +14,6 @@ def outline(text: str | bytes) -> str:
 
 
 def where(error: BaseException) -> str:
-    """The sort of an error and the lines it came through, without its message, which may quote a client."""
+    """Return the sort of an error and the lines it came through, without its message, which may quote a
+    client."""
     return "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__

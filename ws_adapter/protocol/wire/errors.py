@@ -25,7 +25,7 @@ class CloseCode(IntEnum):
 
 
 class ErrorCode(StrEnum):
-    """What went wrong, for programs."""
+    """Error codes, for programs."""
 
     # The client's; the session goes on.
     NOT_READY = "not_ready"
@@ -105,18 +105,18 @@ class InvalidUtf8(Exception):
 
 
 def invalid(param: str, what: str) -> Refusal:
-    """A known field whose value cannot be used; `what` continues the sentence "<param>: ..."."""
+    """Return a known field whose value cannot be used; `what` continues the sentence "<param>: ..."."""
     return Refusal(ErrorCode.INVALID_PAYLOAD, f"{param}: {what}", param)
 
 
 def missing(param: str, expected: str) -> Refusal:
-    """A required field that is absent, null or empty."""
+    """Return a required field that is absent, null or empty."""
     return Refusal(ErrorCode.MISSING_FIELD, f"{param} is missing: {expected} is required", param)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the end or failure of something behind the adapter means in public.
+    """The public meaning of an end or failure behind the adapter.
 
     `code` and `message` make an `error` event, `closed` the reason of `session.closed`, `close` the close
     code; what is None does not happen. `clock` names the clock that ran out, and its seconds.
@@ -129,23 +129,23 @@ class Verdict:
     clock: str = ""
 
     def refusal(self) -> Refusal:
-        """The same for a session that goes on."""
+        """Return the same for a session that goes on."""
         assert self.code is not None
         return Refusal(self.code, self.message)
 
 
 def timed_out(clock: str, seconds: float, message: str) -> Verdict:
-    """The end of a session whose time is up."""
+    """Return the end of a session whose time is up."""
     return Verdict(None, message, TIMEOUT, CloseCode.NORMAL, f"{clock} ({seconds:.1f}s)")
 
 
 def no_json(refusal: Refusal) -> Verdict:
-    """The end of a session whose client sent what is no JSON object with a type."""
+    """Return the end of a session whose client sent no JSON object with a type."""
     return Verdict(refusal.code, refusal.message, None, CloseCode.UNSUPPORTED_DATA)
 
 
 def flood(things: str, count: int, seconds: float) -> Verdict:
-    """The end of a session whose client sends too many of something."""
+    """Return the end of a session whose client sends too many of something."""
     message = f"too many {things}: at most {count} in {seconds:g} s are allowed; slow down and connect again"
     return Verdict(ErrorCode.RATE_LIMITED, message, None, CloseCode.POLICY_VIOLATION)
 
@@ -368,7 +368,8 @@ DEFECTS: Final = frozenset(reason for reason, verdict in VERDICTS.items() if ver
 
 
 def lost(reason: Reason, *, is_going_away: bool) -> Verdict:
-    """The end of a session that failed at its worker; `is_going_away`: the worker had said that it leaves."""
+    """Return the end of a session that failed at its worker; `is_going_away`: the worker had announced its
+    drain."""
     if is_going_away:
         return SERVER_SHUTDOWN
     verdict = VERDICTS[reason]

@@ -1,4 +1,4 @@
-"""What the events of several dialects share: fields, figures, the queue, errors.
+"""Event structs that several dialects share: fields, figures, the queue, errors.
 
 Structs are the single definition of each event: decoding, validation, its messages and the published schemas
 (`ws_adapter.schemas`, for which docstrings are descriptions) come from them. `null` for an optional field of
@@ -235,12 +235,12 @@ class ServerEvent(Struct, kw_only=True, omit_defaults=True, tag_field="type"):
         given.resume = resume
 
     def identify(self, trace_id: str) -> None:
-        """Names the trace of the session, by which its operator finds it."""
+        """Name the trace of the session, by which its operator finds it."""
 
 
 class ResumeOffer(Struct, frozen=True):
-    """How to get the session back over another connection: open the same URL with `resume=` the token and
-    `last_event=` the number of the last event that came, within `window_s` seconds of the loss."""
+    """The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the
+    number of the last event that came, within `window_s` seconds of the loss."""
 
     token: str
     """Good for one time; `session.resumed` brings the next one."""
@@ -290,7 +290,7 @@ class SessionQueueDone(ServerEvent, kw_only=True, tag="session.queue_done"):
 
 
 class ErrorBody(Struct, omit_defaults=True):
-    """What went wrong."""
+    """An error."""
 
     code: ErrorCode
     message: str
@@ -314,9 +314,7 @@ class ErrorEvent(ServerEvent, kw_only=True, tag="error"):
 
     @property
     def fault(self) -> Fault:
-        """See `ServerEvent.fault`."""
         return Fault(self.error.code, self.error.code.is_servers)
 
     def identify(self, trace_id: str) -> None:
-        """See `ServerEvent.identify`."""
         self.error.trace_id = trace_id

@@ -1,4 +1,4 @@
-"""What is wrong with a decoded event, in our own words.
+"""Faults of a decoded event, in our own words.
 
 `msgspec` decides whether an event has the shape of its struct; this module walks the same definitions to say
 which field does not, what was expected and what came, so that no library text reaches a client.
@@ -17,7 +17,7 @@ _SHOWN_CHARACTERS: Final = 40
 
 
 def find_fault(value: object, shape: type, path: str) -> Refusal | None:
-    """The first field of `value`, an object decoded from JSON, that does not fit the struct `shape`.
+    """Return the first field of `value`, an object decoded from JSON, that does not fit the struct `shape`.
 
     `path` is that of `value` itself, empty at the root of an event. None when everything fits.
     """
@@ -26,7 +26,7 @@ def find_fault(value: object, shape: type, path: str) -> Refusal | None:
 
 @cache
 def _described(shape: type) -> inspect.Type:
-    """Takes milliseconds, the first time."""
+    """Take milliseconds, the first time."""
     return inspect.type_info(shape)
 
 
@@ -83,7 +83,7 @@ def _wrong(value: object, shape: inspect.Type, path: str, what: str) -> Refusal:
 
 
 def _unknown_field(value: dict[str, Any], shape: inspect.StructType, path: str) -> Refusal | None:
-    """Of a struct that forbids them, the first field that it does not have."""
+    """Return the first field that a struct forbids."""
     if not shape.forbid_unknown_fields:
         return None
     known = {shape.tag_field, *(field.encode_name for field in shape.fields)}
@@ -114,7 +114,7 @@ def _union_fault(value: object, types: tuple[inspect.Type, ...], path: str) -> R
 
 
 def _tagged_fault(value: dict[str, Any], types: list[inspect.StructType], path: str) -> Refusal | None:
-    """Of structs that a field tells apart: what is wrong with the one that `value` says it is."""
+    """Return what is wrong with a struct, among those that a field tells apart."""
     field = str(types[0].tag_field)
     tag, place = value.get(field), _join(path, field)
     for shape in types:
@@ -135,7 +135,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _is_alike(value: object, shape: inspect.Type) -> bool:
-    """Whether `value` is of the JSON type of `shape`, within its bounds or not."""
+    """Return whether `value` is of the JSON type of `shape`, within its bounds or not."""
     match shape:
         case inspect.NoneType():
             return value is None
@@ -176,7 +176,7 @@ def _is_within(value: object, shape: inspect.Type) -> bool:
 
 
 def _is_finite(value: float) -> bool:
-    """Whether it is a number that a float can hold."""
+    """Return whether it is a number that a float can hold."""
     try:
         return math.isfinite(value)
     except OverflowError:

@@ -25,13 +25,13 @@ class Fault:
 
 
 class FrameReader(Generic[E]):
-    """Of one dialect; `union` is that of its events' tagged structs."""
+    """The frame reader of one dialect; `union` is that of its events' tagged structs."""
 
     def __init__(self, union: Any) -> None:
         self._decoder: EventDecoder[E] = EventDecoder(union)
 
     def read(self, frame: bytes, drops_input: bool) -> E | Fault:
-        """The event in a text frame; with `drops_input` the audio of an append is not looked at."""
+        """Return the event in a text frame; with `drops_input` the audio of an append is not looked at."""
         try:
             event = self._decoder.decode(frame, sized_only=drops_input)
             self.check(event)
@@ -42,10 +42,10 @@ class FrameReader(Generic[E]):
         return event
 
     def check(self, event: E) -> None:
-        """Raises `Refusal` for an event whose form is right and which nobody could follow all the same."""
+        """Raise `Refusal` for an event whose form is right and which nobody could follow all the same."""
 
     def restate(self, refusal: Refusal) -> Refusal:
-        """The refusal in the words of the protocol."""
+        """Return the refusal in the words of the protocol."""
         return refusal
 
 

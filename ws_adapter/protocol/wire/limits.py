@@ -62,7 +62,7 @@ class RateWindow:
         self._times: deque[float] = deque(maxlen=count)
 
     def allow(self, now: float) -> bool:
-        """Counts one thing at `now`; False if it is one too many, and then it does not count."""
+        """Count one thing at `now`; False if it is one too many, and then it does not count."""
         if self.next_at > now:
             return False
         self._times.append(now)
@@ -76,15 +76,15 @@ class RateWindow:
 
 
 def events_window(things: str = "events") -> RateWindow:
-    """What a client may send."""
+    """Return what a client may send."""
     return RateWindow(things, EVENTS_PER_WINDOW, EVENTS_WINDOW_S)
 
 
 def errors_window() -> RateWindow:
-    """What it may be refused."""
+    """Return what it may be refused."""
     return RateWindow("errors", ERRORS_PER_S, 1.0)
 
 
 def is_due(at: float | None, now: float) -> bool:
-    """Whether a time that may not be set has come."""
+    """Return whether a time that may not be set has come."""
     return at is not None and now >= at

@@ -1,4 +1,4 @@
-"""What can be said of a frame without parsing it: how much work a parser would have with it.
+"""Cost of a frame for a parser, counted without parsing it.
 
 A parser makes an object of every item, by the million thirty times as large as their text, and four bytes of
 every character beyond ASCII. It holds the interpreter meanwhile, on whatever thread it runs, so a frame made
@@ -33,7 +33,7 @@ _STEP: Final = 2**16
 
 
 def count(frame: bytes) -> None:
-    """Raises `Refusal` if there is too much of anything; in `MAX_ITEMS` bytes there cannot be."""
+    """Raise `Refusal` if there is too much of anything; in `MAX_ITEMS` bytes there cannot be."""
     octets = np.frombuffer(frame, np.uint8)
     marks = escapes = wide = 0
     for start in range(0, len(octets), _STEP):
@@ -52,7 +52,7 @@ def count(frame: bytes) -> None:
 
 
 def _count_items(frame: bytes) -> None:
-    """Of a frame with many marks: raises `Refusal` unless most of them stand in its strings."""
+    """Raise `Refusal` unless most of a frame's marks stand in its strings."""
     rest, strings = _STRING.subn(b"", frame, count=_MAX_STRINGS + 1)
     if strings <= _MAX_STRINGS and sum(map(rest.count, _MARKS)) <= MAX_ITEMS:
         return
@@ -62,7 +62,7 @@ def _count_items(frame: bytes) -> None:
 
 
 def _depth(text: bytes) -> int:
-    """How deep lists and objects are nested; `text` has no strings."""
+    """Return how deep lists and objects are nested; `text` has no strings."""
     octets = np.frombuffer(text, np.uint8) | _TO_BRACE
     steps = (octets == _BRACE).astype(np.int32) - (octets == _END)
     return int(steps.cumsum().max(initial=0))

@@ -1,4 +1,4 @@
-"""Makes the channels to workers."""
+"""The dialler of channels to workers."""
 
 from collections.abc import Callable
 from typing import TypeAlias

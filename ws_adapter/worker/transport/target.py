@@ -1,4 +1,4 @@
-"""Where a worker is."""
+"""The address of a worker."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """Reads `host:port`, `[v6]:port` or `unix:path`. Raises `ValueError`."""
+        """Read `host:port`, `[v6]:port` or `unix:path`. Raises `ValueError`."""
         if text.startswith("unix:"):
             if text == "unix:":
                 raise ValueError("there is no path")

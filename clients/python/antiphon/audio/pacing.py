@@ -22,10 +22,10 @@ class Clock(Protocol):
     """Where the pace comes from."""
 
     def now(self) -> float:
-        """Seconds from any fixed start, never going back."""
+        """Return seconds from any fixed start, never going back."""
 
     async def sleep(self, seconds: float) -> None:
-        """Returns that much later."""
+        """Return that much later."""
 
 
 class RealTime:
@@ -50,7 +50,7 @@ class Pace:
         self._samples = 0
 
     async def wait(self, samples: int) -> None:
-        """Returns when the next `samples` may be sent; a late call does not delay those after it."""
+        """Return when the next `samples` may be sent; a late call does not delay those after it."""
         self._samples += samples
         due = self._start + self._samples / INPUT_RATE_HZ - self._lead_s
         await self._clock.sleep(max(0.0, due - self._clock.now()))
@@ -93,7 +93,7 @@ class FileStream:
         return self._sent.is_set()
 
     async def wait_sent(self) -> None:
-        """Returns when the whole recording is out, or when the conversation ended before that."""
+        """Return when the whole recording is out, or when the conversation ended before that."""
         if self._task is None:
             raise RuntimeError("the stream is not running: open its block with `async with`")
         sent = asyncio.ensure_future(self._sent.wait())

@@ -23,7 +23,7 @@ _WIRE_DTYPE: Final = np.dtype("<f4")
 
 
 def as_samples(audio: Samples | bytes | bytearray | memoryview) -> Samples:
-    """The audio to send, checked: float32, one dimension, finite, not empty.
+    """Return the audio to send, checked: float32, one dimension, finite, not empty.
 
     Takes an array of shape `(samples,)` or the bytes of little-endian float32 samples. Raises `AudioError`.
     """
@@ -52,18 +52,18 @@ def as_samples(audio: Samples | bytes | bytearray | memoryview) -> Samples:
 
 
 def to_base64(samples: Samples) -> str:
-    """The samples as conversations carry them: float32."""
+    """Return the samples as conversations carry them: float32."""
     return base64.b64encode(np.asarray(samples, _WIRE_DTYPE).tobytes()).decode("ascii")
 
 
 def to_base64_pcm16(samples: Samples) -> str:
-    """The samples as transcription carries them: little-endian int16; louder ones are clipped."""
+    """Return the samples as transcription carries them: little-endian int16; louder ones are clipped."""
     pcm = np.clip(np.rint(samples * np.float32(32768)), -32768, 32767).astype("<i2")
     return base64.b64encode(pcm.tobytes()).decode("ascii")
 
 
 def from_base64(text: str) -> Samples:
-    """Samples that the server sent; raises `ProtocolError` if they are none."""
+    """Return samples that the server sent; raise `ProtocolError` if they are none."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -72,13 +72,14 @@ def from_base64(text: str) -> Samples:
 
 
 def from_bytes(data: bytes) -> Samples:
-    """Samples that the server sent; raises `ProtocolError` if the bytes are no whole float32 samples."""
+    """Return samples that the server sent; raise `ProtocolError` if the bytes are no whole float32
+    samples."""
     if len(data) % _WIRE_DTYPE.itemsize:
         raise ProtocolError("The server sent a part of a float32 sample.", reason="invalid_audio")
     return np.frombuffer(data, _WIRE_DTYPE)
 
 
 def pieces(samples: Samples, most: int) -> Iterator[Samples]:
-    """Cuts the samples into views of at most `most` samples, in order."""
+    """Cut the samples into views of at most `most` samples, in order."""
     for start in range(0, len(samples), most):
         yield samples[start : start + most]

@@ -36,7 +36,7 @@ class Layout:
         return cls(_PCM, 1, rate_hz, 16)
 
     def check(self, name: str | Path, rate_hz: int) -> None:
-        """Raises `AudioError` unless the samples can be sent as they are; `name` is the file's."""
+        """Raise `AudioError` unless the samples can be sent as they are; `name` is the file's."""
         need = f"mono at {rate_hz} Hz in PCM16 or float32 is needed. Convert it: {_command(name, rate_hz)}"
         if self.rate_hz != rate_hz or self.channels != 1:
             channels = "1 channel" if self.channels == 1 else f"{self.channels} channels"
@@ -50,7 +50,7 @@ class Layout:
         return self.bits // 8
 
     def decode(self, data: bytes) -> Samples:
-        """Samples of a layout that was checked; a part of one at the end is left out."""
+        """Return samples of a layout that was checked; a part of one at the end is left out."""
         whole = np.frombuffer(data[: len(data) // self.sample_bytes * self.sample_bytes], self._dtype)
         return whole.astype(np.float32) / np.float32(1 if self.encoding == _FLOAT else 32768)
 
@@ -60,7 +60,7 @@ class Layout:
 
 
 def read_wav(path: str | Path, rate_hz: int = INPUT_RATE_HZ) -> Samples:
-    """Reads a mono WAV file of `rate_hz` samples per second, PCM16 or float32, as float32 samples.
+    """Read a mono WAV file of `rate_hz` samples per second, PCM16 or float32, as float32 samples.
 
     Raises `AudioError`, whose text names the remedy, for any other file, and OSError if it cannot be read.
     """
@@ -68,7 +68,8 @@ def read_wav(path: str | Path, rate_hz: int = INPUT_RATE_HZ) -> Samples:
 
 
 def decode_wav(raw: bytes, name: str | Path, rate_hz: int) -> Samples:
-    """The samples of a WAV file that is in memory, as `read_wav`; `name` is for the text of an error."""
+    """Return the samples of a WAV file that is in memory, as `read_wav`; `name` is for the text of an
+    error."""
     if not is_wav(raw):
         raise not_a_wav(name)
     header = read_header(raw)
@@ -87,7 +88,7 @@ def decode_wav(raw: bytes, name: str | Path, rate_hz: int) -> Samples:
 
 
 def write_wav(path: str | Path, samples: Samples, rate_hz: int = OUTPUT_RATE_HZ) -> None:
-    """Writes float32 samples in [-1, 1], shape `(samples,)`, as a mono PCM16 WAV file; louder ones are
+    """Write float32 samples in [-1, 1], shape `(samples,)`, as a mono PCM16 WAV file; louder ones are
     clipped."""
     pcm = (np.clip(samples, -1.0, 1.0) * 32767).round().astype("<i2")
     with Path(path).open("wb") as raw, wave.open(raw, "wb") as file:
@@ -98,12 +99,12 @@ def write_wav(path: str | Path, samples: Samples, rate_hz: int = OUTPUT_RATE_HZ)
 
 
 def is_wav(raw: bytes) -> bool:
-    """Whether these bytes begin a WAV file."""
+    """Return whether these bytes begin a WAV file."""
     return raw[:4] == b"RIFF" and raw[8:12] == b"WAVE"
 
 
 def read_header(raw: bytes) -> tuple[Layout, int, int] | None:
-    """How the samples are stored, where they begin, and how many bytes of them there should be.
+    """Return how the samples are stored, where they begin, and how many bytes of them there should be.
 
     None if `raw` ends before that is known. Chunk sizes are what the file says, not what it holds.
     """
@@ -128,7 +129,7 @@ def _layout(body: bytes) -> Layout:
 
 
 def not_a_wav(name: str | Path) -> AudioError:
-    """What to say about a file of another kind."""
+    """Return what to say about a file of another kind."""
     return NeedsConversion(f"{name} is no WAV file. Convert it: {_command(name, INPUT_RATE_HZ)}")
 
 

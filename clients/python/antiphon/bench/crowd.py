@@ -45,7 +45,7 @@ class Figures:
 async def measure(
     url: str, api_key: str | None, mode: str, recording: Samples, sessions: int, duration_s: float
 ) -> Figures:
-    """Holds `sessions` conversations, evenly spread over the second. Raises the errors of the SDK."""
+    """Hold `sessions` conversations, evenly spread over the second. Raises the errors of the SDK."""
     seconds, last = script(recording)
     talkers = [Talker(seconds, last, offset=i * len(seconds) // sessions) for i in range(sessions)]
     try:

@@ -57,9 +57,8 @@ class Record:
 
 
 def script(recording: Samples) -> tuple[list[str], int]:
-    """The audio of each second that is sent, over and over, in base64, and which of them is the last one
-    of the recording (float32 mono, 16 kHz); -1 if that is empty.
-    """
+    """Return the audio of each second that is sent, over and over, in base64, and which of them is the last
+    one of the recording (float32 mono, 16 kHz); -1 if that is empty."""
     seconds = -(-len(recording) // INPUT_RATE_HZ)
     padded = np.zeros((seconds + QUIET_S) * INPUT_RATE_HZ, "<f4")
     padded[: len(recording)] = recording
@@ -82,7 +81,7 @@ class Talker:
         self._asked_at: float | None = None
 
     async def open(self, url: str, api_key: str | None, mode: str) -> None:
-        """Connects and waits for a slot. Raises the errors of the SDK."""
+        """Connect and wait for a slot. Raises the errors of the SDK."""
         self._socket = await open_websocket(endpoint(url, REALTIME, mode), api_key)
         try:
             while True:
@@ -102,7 +101,7 @@ class Talker:
             raise refusals.from_close(closed.rcvd.code if closed.rcvd else None) from None
 
     async def talk(self, begin: float, units: int) -> None:
-        """Sends a second every second from the monotonic time `begin` on, and waits for the last answer."""
+        """Send a second every second from the monotonic time `begin` on, and wait for the last answer."""
         assert self._socket is not None
         listening = asyncio.create_task(self._listen(self._socket))
         try:

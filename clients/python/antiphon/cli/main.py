@@ -27,7 +27,7 @@ _COMMANDS: Final = (*_TALKING, *_SERVING, *_TENANTS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code; `argv` is that of the process if left out."""
+    """Run one command and return its exit code; `argv` is that of the process if left out."""
     _configure_grpc()
     program = parser(
         "Serves full-duplex speech models, and talks to them.",
@@ -70,12 +70,13 @@ def _configure_grpc() -> None:
 
 
 def _wanted(argv: Sequence[str]) -> Sequence[str]:
-    """The command that `argv` names, so that it waits for no other; all for the help of the program."""
+    """Return the command that `argv` names, so that it waits for no other; all for the help of the
+    program."""
     return argv[:1] if argv and argv[0] in _COMMANDS else _COMMANDS
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process with the exit code of a command that has released all it held.
+    """End the process with the exit code of a command that has released all it held.
 
     Taking the interpreter apart would add nothing but time, with torch a second and a half, in which Ctrl-C
     is told by a traceback.

@@ -1,1 +1,1 @@
-"""Where a server is, what its pages say, and which exception its refusals become."""
+"""The address of a server, its pages, and the exceptions of its refusals."""

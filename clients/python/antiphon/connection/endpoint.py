@@ -38,7 +38,7 @@ _SCHEMES: Final = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
 
 
 def endpoint(url: str, path: str, mode: str | None = None) -> str:
-    """The WebSocket address of one service of a server: `path`, on `/v1/realtime` with its `mode`.
+    """Return the WebSocket address of one service of a server: `path`, on `/v1/realtime` with its `mode`.
 
     `url` may be the server's root (`ws://localhost:8006`, `http` works as well) or the whole address of any
     of its services; other query parameters are kept. Raises `ConnectError` if it is no such address.
@@ -62,14 +62,14 @@ def endpoint(url: str, path: str, mode: str | None = None) -> str:
 
 
 def page(url: str, path: str) -> str:
-    """The HTTP address of a page of the server at `url`. Raises `ConnectError`, as `endpoint`."""
+    """Return the HTTP address of a page of the server at `url`. Raises `ConnectError`, as `endpoint`."""
     return "http" + urlunsplit(urlsplit(endpoint(url, path))._replace(query="")).removeprefix("ws")
 
 
 async def open_websocket(
     url: str, api_key: str | None, max_message_bytes: int = _MAX_MESSAGE_BYTES
 ) -> ClientConnection:
-    """Connects, through the proxy of the environment unless on loopback.
+    """Connect, through the proxy of the environment unless on loopback.
 
     Raises `ConnectError` or `AuthError`.
     """
@@ -95,14 +95,14 @@ async def open_websocket(
 
 
 async def close_websocket(socket: ClientConnection, code: int = NORMAL_CLOSURE) -> None:
-    """Closes it, waiting at most 2 s for the other side. Harmless when repeated."""
+    """Close it, waiting at most 2 s for the other side. Harmless when repeated."""
     # The library cuts off a transport that may have gone by itself, and then has no loop any more.
     with contextlib.suppress(AttributeError):
         await socket.close(code)
 
 
 def is_loopback(url: str) -> bool:
-    """Whether the server is on this machine."""
+    """Return whether the server is on this machine."""
     host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback

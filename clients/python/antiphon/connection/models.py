@@ -1,4 +1,4 @@
-"""Which models a server has."""
+"""The models of a server."""
 
 from antiphon.connection.page import fetch
 from antiphon.errors import ConnectError
@@ -6,8 +6,8 @@ from antiphon.protocol.fields import Fields
 
 
 async def served_models(url: str, api_key: str | None, mode: str = "") -> tuple[str, ...]:
-    """Names of the models that are ready to serve `mode`, any if it is empty; `url` is that of the page, over
-    HTTP. A server that does not tell modes is taken to serve all of them.
+    """Return names of the models that are ready to serve `mode`, any if it is empty; `url` is that of the
+    page, over HTTP. A server that does not tell modes is taken to serve all of them.
 
     Raises `ConnectError`, `AuthError`, or `ProtocolError` if the answer is none.
     """

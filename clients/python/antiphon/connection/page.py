@@ -14,7 +14,7 @@ _TIMEOUT_S: Final = 10.0
 
 
 async def fetch(url: str, api_key: str | None) -> bytes:
-    """What the page says, at most `LARGEST_ANSWER` bytes of it.
+    """Return what the page says, at most `LARGEST_ANSWER` bytes of it.
 
     Goes through the proxy of the environment unless on loopback. Raises `ConnectError` or `AuthError`.
     """

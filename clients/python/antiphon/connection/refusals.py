@@ -1,5 +1,4 @@
-"""Which exception a refusal becomes: error events before a session exists, HTTP answers, failures to
-connect."""
+"""Exceptions of refusals: error events before a session exists, HTTP answers, failures to connect."""
 
 import re
 from datetime import UTC, datetime
@@ -26,7 +25,7 @@ PASS_KEY: Final = " Pass api_key."
 
 
 def from_error_event(event: ErrorEvent) -> AntiphonError:
-    """An `error` that came instead of a session."""
+    """Return an `error` that came instead of a session."""
     why = (event.message or event.code).rstrip(".")
     text = f"The server refused the conversation: {why}."
     if event.code in _NO_ROOM:

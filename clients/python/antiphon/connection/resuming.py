@@ -89,7 +89,7 @@ class ResumingSocket:
             self._kept.clear()
 
     async def recv(self) -> str | bytes:
-        """The next message. Raises `ConnectionClosed`."""
+        """Return the next message. Raises `ConnectionClosed`."""
         while True:
             socket = self._socket
             try:
@@ -102,7 +102,7 @@ class ResumingSocket:
             return frame
 
     async def send(self, frame: str) -> None:
-        """Sends a message; while the connection is lost, waits for the next. Raises `ConnectionClosed`."""
+        """Send a message; while the connection is lost, waits for the next. Raises `ConnectionClosed`."""
         await self._open.wait()
         self._keep(frame)
         socket = self._socket
@@ -114,16 +114,16 @@ class ResumingSocket:
                 raise
 
     async def wait_closed(self) -> None:
-        """Returns when the connection is closed."""
+        """Return when the connection is closed."""
         await self._socket.wait_closed()
 
     async def close(self, code: int) -> None:
-        """Closes it, and opens no other."""
+        """Close it, and open no other."""
         self._end()
         await close_websocket(self._socket, code)
 
     def abort(self) -> None:
-        """Cuts it off, and opens no other."""
+        """Cut it off, and open no other."""
         self._end()
         self._socket.transport.abort()
 
@@ -190,7 +190,7 @@ class ResumingSocket:
         return False
 
     async def _is_ended_within(self, seconds: float) -> bool:
-        """Waits; whether the session was ended here meanwhile."""
+        """Wait; whether the session was ended here meanwhile."""
         try:
             async with asyncio.timeout(seconds):
                 await self._ending.wait()
@@ -243,7 +243,8 @@ class ResumingSocket:
 
 
 def _may_try_again(fields: Fields) -> bool:
-    """Whether the session was resumed too often, or its adapter cannot be reached: the token stays good."""
+    """Return whether the session was resumed too often, or its adapter cannot be reached: the token stays
+    good."""
     return not _TRY_AGAIN.isdisjoint((fields.object("error").text("code"), fields.text("code")))
 
 

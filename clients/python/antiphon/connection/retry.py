@@ -1,4 +1,4 @@
-"""When and how often connecting is tried again."""
+"""Retries of connecting: when and how often."""
 
 import asyncio
 import random

@@ -62,7 +62,7 @@ async def acquire(
     model: str = "",
     credentials: grpc.ChannelCredentials | None = None,
 ) -> AsyncIterator[Lease]:
-    """Waits in the queue of the adapter at `dispatcher` for a slot, and has it for a session.
+    """Wait in the queue of the adapter at `dispatcher` for a slot, and have it for a session.
 
     `dispatcher` is its gRPC port, `host:port`, with `credentials` where it speaks TLS, or a channel to it.
     `kind` is what the session is going to be: `chat`, `audio`, `video` or `transcribe`; without a `model` any

@@ -1,4 +1,4 @@
-"""What a worker is."""
+"""Description of a worker."""
 
 import grpc
 
@@ -11,7 +11,7 @@ from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 async def get_info(
     target: str, timeout_s: float = 5.0, *, credentials: grpc.ChannelCredentials | None = None
 ) -> pb.GetInfoResponse:
-    """Asks the worker at `target` (`host:port` or `unix:path`) to describe itself; needs no session.
+    """Ask the worker at `target` (`host:port` or `unix:path`) to describe itself; needs no session.
 
     `credentials` are for workers with TLS: `grpc.ssl_channel_credentials(...)`.
     Raises `ConnectError` if none answers in time.

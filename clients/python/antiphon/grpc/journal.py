@@ -41,7 +41,7 @@ class Journal:
         return self._log.held
 
     def __len__(self) -> int:
-        """How many recorded units there are."""
+        """Return how many recorded units there are."""
         return len(self._log)
 
     def settle(self, config: pb.SessionConfig) -> pb.SessionConfig:
@@ -86,7 +86,7 @@ class Journal:
 
 
 def _packed(request: pb.PrefillRequest) -> pb.PrefillRequest:
-    """A copy whose float32 audio is PCM16 if no sample changes by that."""
+    """Return a copy whose float32 audio is PCM16 if no sample changes by that."""
     packed = pb.PrefillRequest()
     packed.CopyFrom(request)
     audio = packed.duplex.audio
@@ -99,7 +99,7 @@ def _packed(request: pb.PrefillRequest) -> pb.PrefillRequest:
 
 
 def _unpacked(request: pb.PrefillRequest) -> pb.PrefillRequest:
-    """A copy with the audio in float32."""
+    """Return a copy with the audio in float32."""
     unpacked = pb.PrefillRequest()
     unpacked.CopyFrom(request)
     audio = unpacked.duplex.audio

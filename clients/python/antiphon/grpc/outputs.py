@@ -1,4 +1,4 @@
-"""What a worker answers, typed."""
+"""Typed answers of a worker."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

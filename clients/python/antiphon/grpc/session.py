@@ -125,7 +125,7 @@ class Session:
         credentials: grpc.ChannelCredentials | None = None,
         journal: Journal | None = None,
     ) -> AsyncIterator[Self]:
-        """Opens the three streams, sends `config` and waits until the session takes units.
+        """Open the three streams, sends `config` and wait until the session takes units.
 
         `target` is a lease from `acquire`; or the worker's own address (`host:port` or `unix:path`), never
         that of a load balancer; or a channel to it that several sessions share and that stays open.
@@ -163,7 +163,7 @@ class Session:
         return self._ready.result()
 
     async def send_unit(self, audio: Samples | bytes, *, force_listen: bool = False) -> int:
-        """Sends one unit of an AUDIO or VIDEO session and asks for its answer, without waiting for it.
+        """Send one unit of an AUDIO or VIDEO session and ask for its answer, without waiting for it.
 
         `audio`: float32 in [-1, 1], shape `(samples,)`, at `ready.input_rate_hz`, at most
         `ready.unit_samples` long; less is padded with silence. With `force_listen` the model says nothing in
@@ -188,7 +188,7 @@ class Session:
         sampling: common.SamplingParams | None = None,
         keep_last_token: bool = False,
     ) -> int:
-        """Appends to the context of a TOKENS or TRANSCRIBE session, and asks for what follows from it.
+        """Append to the context of a TOKENS or TRANSCRIBE session, and ask for what follows from it.
 
         `chunk` is token ids or text in TOKENS; in TRANSCRIBE audio of any length, as in `send_unit`; None
         with `end` alone. `begin` drops the context first, `end` says that the utterance is complete.
@@ -221,7 +221,7 @@ class Session:
         tool_choice: Choice = "auto",
         parallel_tool_calls: bool = True,
     ) -> int:
-        """Asks a CHAT session to answer a whole history, or just what the user says.
+        """Ask a CHAT session to answer a whole history, or just what the user says.
 
         Nothing of an earlier unit is remembered. Clips are mono at `ready.input_rate_hz`. `sampling` holds
         for this answer only. `tools` are functions that the model may call, of which `tool_choice` asks for
@@ -242,7 +242,7 @@ class Session:
         return await self._send(pb.PrefillRequest(turn=turn), pb.GenerateUnit(sampling=sampling))
 
     async def replay(self, journal: Journal) -> list[int]:
-        """Brings a new session to where the session of `journal` was, before anything else is sent.
+        """Bring a new session to where the session of `journal` was, before anything else is sent.
 
         Open it with `journal.config`. The recorded units are heard again, and nothing comes back of them;
         then those that had no answer are sent as usual. Returns their numbers, oldest first:
@@ -271,7 +271,7 @@ class Session:
             return [await self._write_when_free(request) for request in requests]
 
     def cancel(self) -> None:
-        """Stops what the worker says about every unit sent so far; they are heard all the same.
+        """Stop what the worker says about every unit sent so far; they are heard all the same.
 
         Overtakes everything that waits. The turn stays open until a unit with `force_listen` closes it.
         """
@@ -356,7 +356,7 @@ class Session:
             )
 
     async def _supervise(self) -> None:
-        """Reads all three streams until they end, and settles how the session ended."""
+        """Read all three streams until they end, and settles how the session ended."""
         prefill, generate, finalize = self._calls
         readers = {
             asyncio.create_task(self._read(prefill, self._on_prefill)),
@@ -421,7 +421,7 @@ class Session:
         await self._outputs.put(output)
 
     async def _verdict(self, readers: set[asyncio.Task[None]]) -> AntiphonError | None:
-        """What ended the session, None if it ended well. All three calls end alike."""
+        """Return what ended the session, None if it ended well. All three calls end alike."""
         for reader in readers:
             if reader.done() and not reader.cancelled() and isinstance(reader.exception(), ProtocolError):
                 return ProtocolError(str(reader.exception()))

@@ -1,4 +1,4 @@
-"""Which exception a gRPC status becomes."""
+"""Exceptions of gRPC statuses."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Status:
 
     @classmethod
     def of(cls, code: grpc.StatusCode, message: str, trailers: Iterable[tuple[str, Any]]) -> "Status":
-        """Reads the details that a worker puts into the trailing metadata."""
+        """Read the details that a worker puts into the trailing metadata."""
         reason, field = "", None
         for key, value in trailers:
             if key == _DETAILS_KEY:

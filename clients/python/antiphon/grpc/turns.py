@@ -25,7 +25,7 @@ _MODES: Final = {
 
 
 def sound(samples: Samples, rate_hz: int) -> common.AudioChunk:
-    """Samples, float32 and mono, that have this rate."""
+    """Sample, float32 and mono, that have this rate."""
     return common.AudioChunk(
         encoding=common.AUDIO_ENCODING_PCM_F32LE,
         sample_rate_hz=rate_hz,
@@ -45,7 +45,7 @@ def message(told: Message, rate_hz: int) -> pb.ChatMessage:
 
 
 def offer(turn: pb.TurnInput, tools: Sequence[Tool], choice: Choice, *, parallel_calls: bool) -> None:
-    """Says what the model may call."""
+    """Say what the model may call."""
     turn.tools.extend(_tool(tool) for tool in tools)
     if isinstance(choice, Tool):
         turn.tool_choice.name = choice.name

@@ -43,7 +43,7 @@ class Observer(Protocol):
 async def probe(
     url: str, api_key: str | None, rules: Rules, recording: Samples, limit_s: float, observer: Observer
 ) -> int:
-    """Holds the exchange to its end, at most `limit_s`; returns how many rules were broken.
+    """Hold the exchange to its end, at most `limit_s`; return how many rules were broken.
 
     `recording` is float32 mono at 16 kHz, played in real time and followed by silence until it is answered.
     Raises `ConnectError`, `QueueFull` or `AuthError`.
@@ -164,7 +164,7 @@ class _Exchange:
             await self._send(self._rules.append(_SHORT if is_short else _SECOND))
 
     async def _is_spoken_on(self, spoken: int) -> bool:
-        """Whether more than that is spoken, or all: also of a server that is late."""
+        """Return whether more than that is spoken, or all: also of a server that is late."""
         try:
             async with asyncio.timeout(LATE_S):
                 while self._rules.is_speaking and self._rules.spoken == spoken:

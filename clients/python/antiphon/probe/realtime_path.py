@@ -1,4 +1,4 @@
-"""What the two dialects of `/v1/realtime` share: the queue before the session, its end, errors."""
+"""The common part of the two dialects of `/v1/realtime`: the queue before the session, its end, errors."""
 
 from abc import abstractmethod
 from collections.abc import Iterator

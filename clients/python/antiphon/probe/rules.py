@@ -1,4 +1,4 @@
-"""What every dialect's events must be, and what a prober needs to know of a dialect."""
+"""Rules for every dialect's events, and what a prober needs to know of a dialect."""
 
 import base64
 import binascii
@@ -66,7 +66,7 @@ class Rules(ABC):
 
     @abstractmethod
     def received(self, event: Event) -> Iterator[str]:
-        """Takes an event and yields what is wrong with it."""
+        """Take an event and yield what is wrong with it."""
 
     @abstractmethod
     def finished(self, code: int | None) -> Iterator[str]:
@@ -80,7 +80,7 @@ class Rules(ABC):
             yield f"a frame has {len(data)} bytes, more than {LARGEST_FRAME}"
 
     def _stamped(self, event: Event) -> Iterator[str]:
-        """Checks the time of sending, where it is told."""
+        """Check the time of sending, where it is told."""
         at = event.get("server_send_ts")
         if at is None:
             return
@@ -101,7 +101,7 @@ class Queue:
         self.is_done = False
 
     def takes(self, event: Event) -> bool:
-        """Whether an event is one of the queue's."""
+        """Return whether an event is one of the queue's."""
         return event["type"] in {f"{self._prefix}{name}" for name in ("queued", "queue_update", "queue_done")}
 
     def received(self, event: Event) -> Iterator[str]:
@@ -132,17 +132,17 @@ class Queue:
 
 
 def is_number(value: object) -> bool:
-    """Whether a JSON value is a number."""
+    """Return whether a JSON value is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_whole(value: object) -> bool:
-    """Whether a JSON value is a whole number."""
+    """Return whether a JSON value is a whole number."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def fields(event: Event, **kinds: type | tuple[type, ...]) -> Iterator[str]:
-    """Yields which fields are missing or of another kind; `float` takes whole numbers too."""
+    """Yield which fields are missing or of another kind; `float` takes whole numbers too."""
     for name, kind in kinds.items():
         if name not in event:
             yield f"{event['type']} has no {name}"
@@ -174,7 +174,7 @@ def audio(text: object) -> Iterator[str]:
 
 
 def sample_count(text: str) -> int:
-    """Samples of output audio."""
+    """Return samples of output audio."""
     return len(text.rstrip("=")) * 3 // 16
 
 

@@ -15,8 +15,8 @@ _LONGEST_S: Final = 30.0
 
 
 async def default_voice(url: str, api_key: str | None) -> list[str]:
-    """What is wrong with the default voice of a server. Raises `ConnectError` or `AuthError` if it cannot be
-    asked."""
+    """Return what is wrong with the default voice of a server. Raises `ConnectError` or `AuthError` if it
+    cannot be asked."""
     try:
         body = await fetch(page(url, DEFAULT_VOICE), api_key)
     except ConnectError as error:

@@ -71,7 +71,7 @@ def request(
     tool_choice: str | Tool = "auto",
     parallel_tool_calls: bool = True,
 ) -> str:
-    """The one message that a client sends. Raises `AudioError` for a voice that cannot be sent."""
+    """Return the one message that a client sends. Raises `AudioError` for a voice that cannot be sent."""
     return json.dumps(
         {
             "messages": [_message(message) for message in messages],

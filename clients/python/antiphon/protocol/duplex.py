@@ -76,7 +76,7 @@ class Continued:
 
 
 def check_mode(mode: object) -> None:
-    """Raises `ProtocolError` if `mode` is none of a full-duplex session."""
+    """Raise `ProtocolError` if `mode` is none of a full-duplex session."""
     if mode not in MODES:
         raise _unusable("mode", f'"{MODES[0]}" or "{MODES[1]}"', mode)
 
@@ -121,7 +121,7 @@ def _check(instructions: object, settings: object, seed: object) -> None:
 
 
 def _voice(voice: Clip | str) -> Mapping[str, object]:
-    """The reference audio of the model's voice, or the id of a voice of the server."""
+    """Return the reference audio of the model's voice, or the id of a voice of the server."""
     if isinstance(voice, str) and voice:
         return {"ref_audio_path": voice}
     if not isinstance(voice, Clip):
@@ -142,7 +142,7 @@ def reference_audio(voice: Clip) -> str:
 
 
 def _unusable(name: str, expected: str, given: object) -> ProtocolError:
-    """An argument of the caller's that is found before anything is sent."""
+    """Return an argument of the caller's that is found before anything is sent."""
     told = given if isinstance(given, str) else f"{type(given).__name__} {given!r}"
     text = f"`{name}` of a conversation: expected {expected}, got {str(told)[:200]}."
     return ProtocolError(text, reason="invalid_argument", param=name)
@@ -169,7 +169,7 @@ def close(reason: str) -> str:
 
 
 def queued(fields: Fields) -> Queued:
-    """A place in the queue, which all dialects that have one tell alike."""
+    """Return a place in the queue, which all dialects that have one tell alike."""
     return Queued(
         position=fields.integer("position") or 0,
         queue_length=fields.integer("queue_length") or 0,
@@ -256,7 +256,7 @@ def continued(fields: Fields) -> Continued:
 
 
 def resume_offer(fields: Fields) -> ResumeOffer | None:
-    """How the server lets a session be resumed; None if it does not."""
+    """Return how the server lets a session be resumed; None if it does not."""
     token, window_s = fields.text("token"), fields.number("window_s")
     return ResumeOffer(token, window_s) if token and window_s else None
 

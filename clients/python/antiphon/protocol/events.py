@@ -1,4 +1,4 @@
-"""What conversations yield, in the order in which it came."""
+"""Events that conversations yield, in the order of their arrival."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

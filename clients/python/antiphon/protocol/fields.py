@@ -15,7 +15,7 @@ class Fields:
 
     @classmethod
     def of(cls, frame: str | bytes) -> "Fields":
-        """The object in one WebSocket frame."""
+        """Return the object in one WebSocket frame."""
         if isinstance(frame, bytes):
             raise ProtocolError("The server sent a binary frame.", reason="invalid_frame")
         try:

@@ -1,4 +1,4 @@
-"""What a chat consists of: messages of text, pictures, recordings and videos."""
+"""Messages of a chat: text, pictures, recordings and videos."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Image:
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """The picture in a file. Raises OSError."""
+        """Return the picture in a file. Raises OSError."""
         return cls(Path(path).read_bytes())
 
 
@@ -43,7 +43,8 @@ class Clip:
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """The recording in a WAV file, which is sent as it is, or in another file that `read_audio` reads.
+        """Return the recording in a WAV file, which is sent as it is, or in another file that `read_audio`
+        reads.
 
         Raises `AudioError`, whose text names the remedy, and OSError.
         """
@@ -51,7 +52,7 @@ class Clip:
         return cls(data) if is_wav(data) else cls(read_audio(path))
 
     def samples(self, rate_hz: int) -> Samples:
-        """The samples, shape `(samples,)`, if they are mono at `rate_hz`.
+        """Return the samples, shape `(samples,)`, if they are mono at `rate_hz`.
 
         Nothing here resamples: raises `AudioError`, whose text names the remedy, for any other recording.
         """
@@ -79,7 +80,7 @@ class Video:
 
     @classmethod
     def read(cls, path: str | Path, stack_frames: int = 1) -> Self:
-        """The video in a file. Raises `VideoError` for another file, and OSError."""
+        """Return the video in a file. Raises `VideoError` for another file, and OSError."""
         data = Path(path).read_bytes()
         if not is_video(data):
             raise VideoError(f"{path} is no MP4, MOV, WebM or Matroska file. {_CONVERT.format(path=path)}")
@@ -92,7 +93,7 @@ _BOXES = frozenset({b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"})
 
 
 def is_video(data: bytes) -> bool:
-    """Whether bytes begin like a video file that a server takes."""
+    """Return whether bytes begin like a video file that a server takes."""
     return data.startswith(_MATROSKA) or data[4:8] in _BOXES
 
 
@@ -141,5 +142,5 @@ class Message:
 
 
 def history(messages: str | Sequence[Message]) -> Sequence[Message]:
-    """A chat that may be written as the one thing that the user says."""
+    """Return a chat that may be written as the one thing that the user says."""
     return [Message("user", messages)] if isinstance(messages, str) else messages

@@ -49,7 +49,7 @@ class ChatTurn:
         *,
         reconnect: bool = False,
     ) -> Self:
-        """Connects, sends the request, and waits in the queue and until the model has read it all.
+        """Connect, sends the request, and wait in the queue and until the model has read it all.
 
         `url` is the whole address. Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if
         the request is refused.
@@ -70,14 +70,14 @@ class ChatTurn:
         return self._socket.trace_id
 
     async def answer(self) -> Answer:
-        """Reads what is left, and returns the answer as a whole. Raises `SessionClosed`."""
+        """Read what is left, and return the answer as a whole. Raises `SessionClosed`."""
         async for event in self:
             if isinstance(event, Answer):
                 return event
         raise closed_here("There is no more of this answer to read.")
 
     async def close(self) -> None:
-        """Stops the answer, if it is not complete; waits at most 2 s. Harmless when repeated."""
+        """Stop the answer, if it is not complete; wait at most 2 s. Harmless when repeated."""
         self._over = True
         await self._socket.close(NORMAL_CLOSURE)
 
@@ -96,7 +96,7 @@ class ChatTurn:
         return event
 
     async def _begin(self, request: str, on_queue: Callable[[Queued], object] | None) -> None:
-        """Sends the request and reads up to `Prefilled`, which stays the first event to be read."""
+        """Send the request and read up to `Prefilled`, which stays the first event to be read."""
         # If the socket is closed already, why stands in the frames that came before.
         with contextlib.suppress(ConnectionClosed):
             await self._socket.send(request)

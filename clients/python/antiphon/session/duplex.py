@@ -84,7 +84,7 @@ class DuplexSession:
         sees: bool = False,
         reconnect: bool = False,
     ) -> Self:
-        """Connects, waits in the queue and initialises; `url` is the whole address, `init` the message that
+        """Connect, waits in the queue and initialises; `url` is the whole address, `init` the message that
         configures the session, and `sees` whether it takes pictures.
 
         Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if the settings are refused.
@@ -117,7 +117,7 @@ class DuplexSession:
         return self._mailbox.dropped
 
     async def send_audio(self, audio: Samples | bytes, *, force_listen: bool = False) -> str:
-        """Sends audio the model is to hear: float32 in [-1, 1], shape `(samples,)`, 16 kHz mono, or its
+        """Send audio the model is to hear: float32 in [-1, 1], shape `(samples,)`, 16 kHz mono, or its
         bytes.
 
         Any length; the server cuts it into units of one second. With `force_listen` the model stops speaking
@@ -133,7 +133,7 @@ class DuplexSession:
         return input_id
 
     async def send_frame(self, picture: Image | bytes | str | Path) -> None:
-        """Shows the model a picture: a JPEG, PNG or WebP file of at most 1 MiB and 4 megapixels, as its bytes
+        """Show the model a picture: a JPEG, PNG or WebP file of at most 1 MiB and 4 megapixels, as its bytes
         or as its path. Needs `mode="video"`.
 
         It goes with the audio that is sent next. The model sees at most four pictures in a second of audio:
@@ -151,7 +151,7 @@ class DuplexSession:
         self._frames.put(await asyncio.to_thread(frame_bytes, picture))
 
     async def force_listen(self) -> str:
-        """Makes the model stop speaking at once; counts as one unit of silence. Returns its `input_id`.
+        """Make the model stop speaking at once; counts as one unit of silence. Returns its `input_id`.
 
         Raises `SessionClosed`.
         """
@@ -162,7 +162,7 @@ class DuplexSession:
         return input_id
 
     def stream_file(self, path: str | Path, *, then_silence: bool = True) -> FileStream:
-        """Sends a recording in real time while its block is open: `async with session.stream_file(path):`.
+        """Send a recording in real time while its block is open: `async with session.stream_file(path):`.
 
         It is a file that `read_audio` reads. Leaving the block stops the stream. After the file,
         silence follows for as long as the block is open, for a model answers only while it hears;
@@ -172,7 +172,7 @@ class DuplexSession:
         return FileStream(self.send_audio, read_audio(path), then_silence=then_silence)
 
     async def close(self, reason: str = "user_stop") -> None:
-        """Ends the conversation and waits at most 2 s for the server's `session.closed`. Harmless when
+        """End the conversation and wait at most 2 s for the server's `session.closed`. Harmless when
         repeated.
 
         `reason` matches `[a-z0-9_]{1,64}`; the server gives it back in `Closed`.
@@ -218,7 +218,7 @@ class DuplexSession:
         await self._socket.close(_PROTOCOL_ERROR if error else NORMAL_CLOSURE)
 
     async def _receive(self) -> None:
-        """Reads until the server has closed the conversation and then the socket."""
+        """Read until the server has closed the conversation and then the socket."""
         while self._closed is None:
             event = self._decoder.decode(await self._socket.recv())
             if event is None or isinstance(event, Queued | duplex.Assigned | duplex.Continued):
@@ -233,7 +233,7 @@ class DuplexSession:
                 await self._socket.wait_closed()
 
     def _verdict(self) -> AntiphonError | None:
-        """What iterating raises after the last event."""
+        """Return what iterating raises after the last event."""
         if self._closing or (self._closed and self._closed.reason in QUIET):
             return None
         return self._ended()
@@ -256,7 +256,7 @@ async def _await_created(
     init: str,
     on_queue: Callable[[Queued], object] | None,
 ) -> Created:
-    """Plays the opening: queue, `session.init`, `session.created`."""
+    """Play the opening: queue, `session.init`, `session.created`."""
     while True:
         try:
             async with asyncio.timeout(_SILENCE_OF_SERVER_S):

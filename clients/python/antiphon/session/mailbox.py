@@ -1,4 +1,4 @@
-"""What was received and not yet read."""
+"""A mailbox of received messages that are not read yet."""
 
 import asyncio
 from collections import deque
@@ -34,7 +34,7 @@ class Mailbox(Generic[T]):
             self._changed.set()
 
     async def get(self) -> T:
-        """Waits for the next item; after the last raises StopAsyncIteration, or the error of `finish`."""
+        """Wait for the next item; after the last raises StopAsyncIteration, or the error of `finish`."""
         while not self._items:
             if self._error is not None:
                 raise self._error
@@ -62,7 +62,7 @@ class EventMailbox(Mailbox[Event]):
         self.dropped = 0
 
     def put(self, event: Event) -> None:
-        """Adds an event; never waits."""
+        """Add an event; never waits."""
         if len(self._items) >= self._capacity:
             self._drop_one()
         self._add(event)
@@ -85,7 +85,7 @@ class WaitingMailbox(Mailbox[T]):
         self._room = asyncio.Event()
 
     async def put(self, item: T) -> None:
-        """Adds an item, when there is room for it; after `discard` does nothing."""
+        """Add an item, when there is room for it; after `discard` does nothing."""
         while self._open and len(self._items) >= self._capacity:
             self._room.clear()
             await self._room.wait()

@@ -57,7 +57,7 @@ class TranscriptionSession:
 
     @classmethod
     async def open(cls, url: str, api_key: str | None, model: str, *, reconnect: bool = False) -> Self:
-        """Connects and chooses the model; `url` is the whole address.
+        """Connect and choose the model; `url` is the whole address.
 
         Raises `ConnectError`, `QueueFull` or `AuthError`, and `ProtocolError` if nobody transcribes there.
         """
@@ -82,11 +82,11 @@ class TranscriptionSession:
         return self._socket.trace_id
 
     async def use_model(self, model: str) -> None:
-        """Chooses the model of the utterances that have not begun yet. Raises `SessionClosed`."""
+        """Choose the model of the utterances that have not begun yet. Raises `SessionClosed`."""
         await self._send(transcription.update(model))
 
     async def send_audio(self, audio: Samples | bytes) -> None:
-        """Sends audio to be written down: float32 in [-1, 1], shape `(samples,)`, 16 kHz mono, or its bytes.
+        """Send audio to be written down: float32 in [-1, 1], shape `(samples,)`, 16 kHz mono, or its bytes.
 
         Any length; begins an utterance if none is open. The server keeps 30 min that it has not heard yet
         and rejects more, with the `ErrorEvent` `buffer_full`. Raises `AudioError`, `SessionClosed`.
@@ -100,7 +100,7 @@ class TranscriptionSession:
             await self._send(transcription.append(piece))
 
     async def end_utterance(self) -> None:
-        """Says that the utterance is complete: its last words and its `Transcript` follow.
+        """Say that the utterance is complete: its last words and its `Transcript` follow.
 
         Harmless when there is none. Raises `SessionClosed`.
         """
@@ -109,7 +109,7 @@ class TranscriptionSession:
             await self._send(transcription.commit(final=True))
 
     def stream_file(self, path: str | Path, *, real_time: bool = False) -> FileStream:
-        """Sends a recording as an utterance while its block is open: `async with session.stream_file(path):`.
+        """Send a recording as an utterance while its block is open: `async with session.stream_file(path):`.
 
         It is a file that `read_audio` reads. It is sent as fast as the server takes it, but at most
         20 min ahead of real time; with `real_time` as a microphone would. Leaving the block stops the
@@ -120,7 +120,7 @@ class TranscriptionSession:
         )
 
     async def close(self) -> None:
-        """Ends the session; waits at most 2 s. What has come can still be read. Harmless when repeated."""
+        """End the session; wait at most 2 s. What has come can still be read. Harmless when repeated."""
         self._closing = True
         await self._socket.close(NORMAL_CLOSURE)
 

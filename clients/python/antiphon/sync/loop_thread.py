@@ -67,7 +67,8 @@ class LoopThread:
 
 
 async def _within(coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
-    """The deadline strikes on the loop, between two steps of the coroutine, so that no result is lost."""
+    """Return the deadline strikes on the loop, between two steps of the coroutine, so that no result is
+    lost."""
     try:
         async with asyncio.timeout(timeout_s) as deadline:
             return await coroutine

@@ -163,7 +163,7 @@ async def entered(block: AbstractAsyncContextManager[T]) -> T:
 
 
 async def _next(session: Any) -> Any:
-    """The next event, None after the last: a StopAsyncIteration does not pass through a future."""
+    """Return the next event, None after the last: a StopAsyncIteration does not pass through a future."""
     async for event in session:
         return event
     return None

@@ -9,7 +9,7 @@ _propagator = TraceContextTextMapPropagator()
 
 
 def parse_traceparent(traceparent: str | None, tracestate: str | None = None) -> SpanContext | None:
-    """The remote span that a `traceparent` names; None if there is none or it is malformed.
+    """Return the remote span that a `traceparent` names; None if there is none or it is malformed.
 
     A `tracestate` that is malformed is left out.
     """
@@ -23,5 +23,5 @@ def parse_traceparent(traceparent: str | None, tracestate: str | None = None) ->
 
 
 def format_traceparent(context: SpanContext) -> str:
-    """The `traceparent` that names a span."""
+    """Return the `traceparent` that names a span."""
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & 1:02x}"

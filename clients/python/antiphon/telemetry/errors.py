@@ -1,4 +1,4 @@
-"""What can be wrong with the settings of telemetry."""
+"""Errors in the settings of telemetry."""
 
 
 class TelemetryError(Exception):

@@ -1,4 +1,4 @@
-"""The log of a service: JSON lines, or text where somebody reads along."""
+"""The log of a service: JSON lines, or text on a terminal."""
 
 import atexit
 import json
@@ -40,7 +40,7 @@ _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"
 
 
 def configure(level: str, stream: TextIO = sys.stderr) -> None:
-    """Writes the log of this process to `stream`: JSON lines, and text where that is a terminal.
+    """Write the log of this process to `stream`: JSON lines, and text where that is a terminal.
 
     `level` is the name of a level in small letters.
     """
@@ -57,7 +57,7 @@ class InSession(logging.Filter):
     """Puts the session's fields into a record where it was made."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Lets everything pass."""
+        """Let everything pass."""
         session = session_log.get()
         if session is not None:
             for name in _FIELDS:
@@ -87,7 +87,7 @@ class Collapse(logging.Filter):
         self._watched: dict[tuple[str, object], _Repeated] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is written now."""
+        """Return whether the record is written now."""
         if hasattr(record, "repeated"):
             return True
         now = self._clock()
@@ -99,7 +99,7 @@ class Collapse(logging.Filter):
         return passes
 
     def flush(self) -> None:
-        """Writes what is counted so far."""
+        """Write what is counted so far."""
         with self._lock:
             counted = self._take(math.inf)
         for watched in counted:
@@ -138,7 +138,7 @@ class _Repeated:
 
 
 def _data(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields of the session and of the event, those that have a value."""
+    """Return the fields of the session and of the event, those that have a value."""
     known = {name: getattr(record, name, None) for name in _FIELDS}
     more = {name: value for name, value in vars(record).items() if name not in _OWN}
     return {name: value for name, value in (known | more).items() if value is not None}
@@ -165,7 +165,7 @@ class TextFormatter(logging.Formatter):
     """For people: time, level, who, what, and then the fields, but for ids that only programs look up."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, with a traceback below it if there is one."""
+        """Return the line, with a traceback below it if there is one."""
         clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         shown = {name: value for name, value in _data(record).items() if name not in _FOR_MACHINES}
         data = " ".join(f"{name}={value}" for name, value in shown.items())

@@ -52,7 +52,7 @@ def page(title: str, state: str, note: str, parts: Iterable[str], *, refreshes: 
 
 
 def tiles(facts: Iterable[tuple[str, str, str]]) -> str:
-    """Values, what they are, and their tones: `good`, `warn`, `bad` or none."""
+    """Return values, what they are, and their tones: `good`, `warn`, `bad` or none."""
     cells = (
         f'<div class="tile"><b class="{tone}">{value}</b><span>{name}</span></div>'
         for value, name, tone in facts
@@ -61,7 +61,7 @@ def tiles(facts: Iterable[tuple[str, str, str]]) -> str:
 
 
 def slots(counts: Mapping[str, int]) -> str:
-    """How many slots are in which state, as a bar with its legend."""
+    """Return how many slots are in which state, as a bar with its legend."""
     total = sum(counts.values()) or 1
     used = [(state, count) for state, count in counts.items() if state != "free"]
     bars = "".join(
@@ -74,17 +74,17 @@ def slots(counts: Mapping[str, int]) -> str:
 
 
 def section(title: str, body: str) -> str:
-    """A part of the page with a title."""
+    """Return a part of the page with a title."""
     return f"<section><h2>{title}</h2>{body}</section>"
 
 
 def none(text: str) -> str:
-    """What stands where there is nothing to show."""
+    """Return what stands where there is nothing to show."""
     return f'<p class="none">{text}</p>'
 
 
 def state(word: str) -> str:
-    """The state of a worker or a slot, in its tone."""
+    """Return the state of a worker or a slot, in its tone."""
     return toned(word, _TONES.get(word, ""))
 
 

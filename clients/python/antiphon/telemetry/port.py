@@ -23,7 +23,7 @@ NOWHERE: Final = "0.0.0.0"
 
 
 def stop_listening(server: asyncio.Server | Server) -> None:
-    """Has a server accept nobody any more, while all that it has accepted goes on as before.
+    """Have a server accept nobody any more, while all that it has accepted goes on as before.
 
     `Server.close` would turn those away whose handshake is not over.
     """

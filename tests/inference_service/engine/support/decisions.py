@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from inference_service.api.setups import DuplexSettings
-from inference_service.engine.batch.candidates import Candidates, Wishes
+from inference_service.engine.batch.candidates import Candidates, SamplingOptions
 from inference_service.engine.batch.draw import Draw, TextSampler
 from inference_service.engine.batch.noise import Noise
-from inference_service.engine.batch.sampler import Sheet, adjust, choose_by_rows
+from inference_service.engine.batch.sampler import DrawTable, adjust, choose_by_rows
 
 Way = Callable[[Tensor, Sequence[Draw]], list[int | None]]
 
@@ -33,15 +33,17 @@ def decide(
 def adjusted(scores: Tensor, draw: Draw) -> Tensor:
     """The scores [vocabulary] after all rules but temperature, top-k and top-p."""
     rows = scores[None].clone()
-    sheet = Sheet([draw])
-    sheet.lie(torch.from_numpy(sheet.cells))
-    adjust(rows, [draw], sheet)
+    table = DrawTable([draw])
+    table.lie(torch.from_numpy(table.cells))
+    adjust(rows, [draw], table)
     return rows[0]
 
 
 def probabilities(scores: Tensor, draw: Draw) -> Tensor:
     """Those [vocabulary] with which the ids are drawn after all these rules."""
     values, ids = scores[None].topk(len(scores))
-    mass, kept, _ = Candidates(values.numpy(), ids.int().numpy()).kept(Wishes.of([draw], len(scores)), None)
+    mass, kept, _ = Candidates(values.numpy(), ids.int().numpy()).kept(
+        SamplingOptions.of([draw], len(scores)), None
+    )
     part = np.diff(mass[0, : kept[0]], prepend=0) / mass[0, kept[0] - 1]
     return torch.zeros_like(scores).scatter_(0, ids[0, : len(part)], torch.from_numpy(part).float())

@@ -1,1 +1,1 @@
-"""What is said in Realtime: events, their fields, and what is refused."""
+"""Events of Realtime, their fields, and refusals."""

@@ -1,4 +1,4 @@
-"""What a client may send: the eleven events of the protocol.
+"""The eleven client events of the protocol.
 
 The names and forms are those of the official SDK (`openai.types.realtime`). Other than in the dialects beside
 it, a field that is not known is refused, wherever it stands.
@@ -41,7 +41,7 @@ EventId: TypeAlias = Annotated[
 
 
 class _Event(Struct, frozen=True, tag_field="type", forbid_unknown_fields=True, kw_only=True):
-    """What all have."""
+    """Common fields of all client events."""
 
     event_id: EventId | None = None
 
@@ -55,7 +55,7 @@ class SessionUpdate(_Event, frozen=True, tag="session.update", forbid_unknown_fi
 
 
 class AudioAppend(_Event, frozen=True, tag="input_audio_buffer.append", forbid_unknown_fields=True):
-    """What the microphone hears. There is no answer to it."""
+    """Audio of the microphone, which is not answered."""
 
     audio: (
         Annotated[
@@ -72,15 +72,15 @@ class AudioAppend(_Event, frozen=True, tag="input_audio_buffer.append", forbid_u
 
 
 class AudioCommit(_Event, frozen=True, tag="input_audio_buffer.commit", forbid_unknown_fields=True):
-    """What was appended becomes an item."""
+    """Commit appended audio as an item."""
 
 
 class AudioClear(_Event, frozen=True, tag="input_audio_buffer.clear", forbid_unknown_fields=True):
-    """What was appended is forgotten."""
+    """Clear appended audio."""
 
 
 class OutputClear(_Event, frozen=True, tag="output_audio_buffer.clear", forbid_unknown_fields=True):
-    """What is not sent yet of the answer is not sent any more. There is no answer to it."""
+    """Drop the part of the answer that is not sent yet; not answered."""
 
 
 class ItemCreate(_Event, frozen=True, tag="conversation.item.create", forbid_unknown_fields=True):
@@ -120,7 +120,7 @@ class ItemDelete(_Event, frozen=True, tag="conversation.item.delete", forbid_unk
 
 
 class ResponseFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is different in one answer."""
+    """Settings of one answer that differ from the session's."""
 
     output_modalities: Modalities | None = None
     instructions: Instructions | None = None

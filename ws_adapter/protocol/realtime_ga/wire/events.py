@@ -1,4 +1,4 @@
-"""What the server sends: events of the official SDK (`openai.types.realtime`), of those that voice needs.
+"""Server events of the official SDK (`openai.types.realtime`), as far as voice needs them.
 
 Fields that the protocol has at all times are written out, null where they have no value; all others are
 absent then.
@@ -15,7 +15,7 @@ from ws_adapter.protocol.wire.events import Count, Fault, ResumeField, ServerEve
 
 
 class Code(StrEnum):
-    """What went wrong, for programs."""
+    """Error codes, for programs."""
 
     # The client's; the event changes nothing.
     INVALID_JSON = "invalid_json"
@@ -73,7 +73,7 @@ def type_of(code: Code | None) -> ErrorType:
 
 
 class RealtimeEvent(ServerEvent, kw_only=True):
-    """What all events have."""
+    """Common fields of all events."""
 
     event_id: str
 
@@ -134,18 +134,18 @@ class ItemDeleted(RealtimeEvent, kw_only=True, tag="conversation.item.deleted"):
 
 
 class AudioCommitted(RealtimeEvent, kw_only=True, tag="input_audio_buffer.committed"):
-    """What was appended becomes this item."""
+    """Appended audio was committed as this item."""
 
     previous_item_id: str | None
     item_id: str
 
 
 class AudioCleared(RealtimeEvent, kw_only=True, tag="input_audio_buffer.cleared"):
-    """What was appended is forgotten."""
+    """Clear appended audio."""
 
 
 class ResponseCreated(RealtimeEvent, kw_only=True, tag="response.created"):
-    """The model is asked."""
+    """Announce the response."""
 
     response: ResponseResource
 
@@ -185,7 +185,7 @@ class TextContent(Struct, tag_field="type", tag="text"):
 
 
 class _OfPart(RealtimeEvent, kw_only=True):
-    """Where in a response it belongs."""
+    """The place in a response."""
 
     response_id: str
     item_id: str
@@ -240,7 +240,7 @@ class TextDone(_OfPart, kw_only=True, tag="response.output_text.done"):
 
 
 class _OfCall(RealtimeEvent, kw_only=True):
-    """Where in a response it belongs."""
+    """The place in a response."""
 
     response_id: str
     item_id: str
@@ -334,7 +334,7 @@ class TranscriptionFailed(
 
 
 class ErrorBody(Struct, kw_only=True):
-    """What went wrong."""
+    """An error."""
 
     type: ErrorType
     code: Code | None
@@ -355,14 +355,13 @@ class Error(RealtimeEvent, kw_only=True, tag="error"):
 
     @property
     def fault(self) -> Fault:
-        """See `ServerEvent.fault`."""
         return Fault(self.error.code or "refused", self.error.type == "server_error")
 
 
 def error(
     own_id: str, code: Code | None, message: str, param: str | None = None, event_id: str | None = None
 ) -> Error:
-    """An error with `own_id`; `event_id` is what the client calls the event at fault."""
+    """Return an error with `own_id`; `event_id` is what the client calls the event at fault."""
     body = ErrorBody(type=type_of(code), code=code, message=message, param=param, event_id=event_id)
     return Error(event_id=own_id, error=body)
 

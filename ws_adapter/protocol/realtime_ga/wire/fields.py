@@ -1,4 +1,4 @@
-"""What a client may ask of a session and of a response; see `events` for how it is read.
+"""Client fields of a session and of a response; see `events` for how they are read.
 
 In a change a field that is absent, or null where null means nothing, stays as it is; null where the field may
 be off switches it off. Those fields are `UNSET` where they are absent.
@@ -59,7 +59,7 @@ class TranscriptionConfig(Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class NoiseReduction(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where the microphone is. It is accepted, and the model hears what was sent."""
+    """The place of the microphone. It is accepted, and the model hears what was sent."""
 
     type: Literal["near_field", "far_field"] | None = None
     strength: float | None = None
@@ -88,7 +88,7 @@ TurnDetection: TypeAlias = ServerVad | SemanticVad
 
 
 class InputFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is sent."""
+    """The format of the input."""
 
     format: AudioFormat | None = None
     transcription: TranscriptionConfig | UnsetType | None = UNSET
@@ -105,7 +105,7 @@ class VoiceId(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OutputFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is received."""
+    """The format of the output."""
 
     format: AudioFormat | None = None
     voice: str | VoiceId | None = None
@@ -147,13 +147,13 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | ToolOfChoice
 
 
 class TokenLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How much of the conversation may be kept."""
+    """Limits of the kept conversation."""
 
     post_instructions: Annotated[int, Meta(ge=0)] | None = None
 
 
 class RetentionRatio(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How much of the conversation stays when it has become too long."""
+    """The share of the conversation that stays when it has become too long."""
 
     type: Literal["retention_ratio"] | None = None
     retention_ratio: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -163,7 +163,7 @@ class RetentionRatio(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class TracingConfig(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a trace is called. It is accepted: sessions are traced as the server's operator has it."""
+    """The name of a trace. It is accepted: the server's operator decides about tracing."""
 
     workflow_name: str | None = None
     group_id: str | None = None
@@ -171,7 +171,7 @@ class TracingConfig(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class Reasoning(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How long the model may think. It is accepted."""
+    """The effort of reasoning. It is accepted."""
 
     effort: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
 
@@ -191,7 +191,7 @@ Instructions: TypeAlias = Annotated[str, Meta(max_length=MAX_PROMPT_CHARACTERS)]
 
 
 class SessionFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a session is to be."""
+    """The settings of a session."""
 
     type: Literal["realtime", "transcription"] | None = None
     """Only realtime: a session stays what it is."""
@@ -215,14 +215,14 @@ class SessionFields(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResponseOutputFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """How one answer sounds."""
+    """Audio settings of one answer."""
 
     format: AudioFormat | None = None
     voice: str | VoiceId | None = None
 
 
 class ResponseAudioFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """How one answer sounds."""
+    """Audio settings of one answer."""
 
     output: ResponseOutputFields | None = None
 

@@ -21,11 +21,10 @@ class RealtimeReader(FrameReader[E]):
         self._names = ", ".join(str(shape.__struct_config__.tag) for shape in get_args(union))
 
     def check(self, event: E) -> None:
-        """See `demand`."""
         demand(event, "")
 
     def restate(self, refusal: Refusal) -> Refusal:
-        """What is no event by its form, or none of the protocol, in the protocol's words."""
+        """Return what is no event by its form, or none of the protocol, in the protocol's words."""
         if refusal.code is ErrorCode.UNKNOWN_EVENT:
             text = f"{refusal.message}; supported are {self._names}"
             return Refusal(ErrorCode.UNKNOWN_EVENT, text, refusal.param, refusal.unknown_event)
@@ -39,7 +38,7 @@ FRAMES: Final[RealtimeReader[ClientEvent]] = RealtimeReader(ClientEvent)
 
 
 def demand(value: Any, path: str) -> None:
-    """Raises `Refusal` for the first field of a client's struct, or of one in it, that misses."""
+    """Raise `Refusal` for the first field of a client's struct, or of one in it, that misses."""
     if isinstance(value, list):
         for i, entry in enumerate(value):
             demand(entry, f"{path}[{i}]")

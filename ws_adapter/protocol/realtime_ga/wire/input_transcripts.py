@@ -12,7 +12,7 @@ from ws_adapter.protocol.realtime_ga.wire.teller import Teller
 
 
 def told(teller: Teller, item_id: str, news: InputTranscript) -> Send:
-    """The event that tells this of an item."""
+    """Return the event that tells this of an item."""
     match news:
         case InputTranscriptDelta(text=text):
             return teller.event(events.TranscriptionDelta, item_id=item_id, content_index=0, delta=text)

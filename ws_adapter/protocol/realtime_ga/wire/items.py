@@ -71,7 +71,7 @@ GivenPart: TypeAlias = InputTextPart | InputAudioPart | InputImagePart | OutputT
 
 
 class GivenMessage(Struct, frozen=True, tag_field="type", tag="message", forbid_unknown_fields=True):
-    """What somebody said."""
+    """A message."""
 
     role: Literal["user", "assistant", "system"] | None = None
     content: list[GivenPart] | None = None
@@ -100,7 +100,7 @@ class GivenCall(Struct, frozen=True, tag_field="type", tag="function_call", forb
 class GivenCallOutput(
     Struct, frozen=True, tag_field="type", tag="function_call_output", forbid_unknown_fields=True
 ):
-    """What came of it."""
+    """The result of a call."""
 
     call_id: Annotated[str, Meta(max_length=MAX_ID_CHARACTERS)] | None = None
     output: Annotated[str, Meta(extra_json_schema={"minLength": 0})] | None = None
@@ -165,7 +165,7 @@ Part: TypeAlias = Text | Heard | Seen | Written | Spoken
 
 
 class MessageItem(Struct, kw_only=True, tag_field="type", tag="message"):
-    """What somebody said."""
+    """A message."""
 
     id: str
     object: Literal["realtime.item"] = "realtime.item"
@@ -186,7 +186,7 @@ class CallItem(Struct, kw_only=True, tag_field="type", tag="function_call"):
 
 
 class CallOutputItem(Struct, kw_only=True, tag_field="type", tag="function_call_output"):
-    """What came of it."""
+    """The result of a call."""
 
     id: str
     object: Literal["realtime.item"] = "realtime.item"

@@ -1,4 +1,4 @@
-"""What is refused, and why a session ended, in the words of Realtime."""
+"""Refusals and ends of sessions, in the words of Realtime."""
 
 from typing import Final
 
@@ -56,7 +56,7 @@ class Denied(Refusal):
 
 
 def code_of(refusal: Refusal) -> Code | None:
-    """What a refusal is called."""
+    """Return what a refusal is called."""
     match refusal:
         case Denied():
             return refusal.name
@@ -68,7 +68,7 @@ def code_of(refusal: Refusal) -> Code | None:
 
 
 class End(Exception):
-    """How a connection closes: what is said before, if anything, and the close code and reason."""
+    """The close of a connection: an event before it, if any, the close code and the reason."""
 
     def __init__(self, code: Code | None, message: str, close: CloseCode, reason: str) -> None:
         super().__init__(message)
@@ -76,7 +76,7 @@ class End(Exception):
 
 
 def end_of(verdict: Verdict) -> End:
-    """What a verdict means here: the reason is `TYPE.CODE`, by which clients know what to do."""
+    """Return what a verdict means here: the reason is `TYPE.CODE`, by which clients know what to do."""
     close = verdict.close or CloseCode.INTERNAL_ERROR
     if verdict.code is ErrorCode.UNSUPPORTED_MODE:
         close = CloseCode.INVALID_REQUEST
@@ -96,12 +96,12 @@ def end_of(verdict: Verdict) -> End:
 
 
 def model_end(code: Code, message: str) -> End:
-    """The end of a session that was asked for with no model, or with one that nobody serves."""
+    """Return the end of a session that was asked for with no model, or with one that nobody serves."""
     return End(code, message, CloseCode.INVALID_REQUEST, _reason(code))
 
 
 def opening_end(refusal: Refusal) -> End:
-    """The end of a session that cannot begin as its client secret has it."""
+    """Return the end of a session that cannot begin as its client secret has it."""
     code = code_of(refusal) or Code.INVALID_VALUE
     return End(code, refusal.message, CloseCode.INVALID_REQUEST, _reason(code))
 

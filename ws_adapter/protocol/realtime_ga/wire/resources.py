@@ -1,4 +1,4 @@
-"""What is told of a session, a conversation and a response, in the forms of the official SDK.
+"""Sessions, conversations and responses as the official SDK has them.
 
 Fields that the protocol has at all times are written out, null where they have no value; all others are
 absent then.
@@ -42,7 +42,7 @@ class SemanticVadResource(Struct, kw_only=True, tag_field="type", tag="semantic_
 
 
 class InputResource(Struct, kw_only=True):
-    """What is sent."""
+    """The format of the input."""
 
     format: Format
     transcription: AsGiven | None
@@ -51,7 +51,7 @@ class InputResource(Struct, kw_only=True):
 
 
 class OutputResource(Struct, kw_only=True):
-    """What is received."""
+    """The format of the output."""
 
     format: Format
     voice: str
@@ -150,14 +150,14 @@ class Usage(Struct):
 
 
 class ResponseOutput(Struct, kw_only=True):
-    """How it sounds."""
+    """Audio settings."""
 
     format: Format
     voice: str
 
 
 class ResponseAudio(Struct, kw_only=True):
-    """How it sounds."""
+    """Audio settings."""
 
     output: ResponseOutput
 

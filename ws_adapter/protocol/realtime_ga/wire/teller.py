@@ -1,4 +1,4 @@
-"""Makes events: each with a name that no other of the session has."""
+"""Server events of one session, each with an id of its own."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from ws_adapter.protocol.realtime_ga.wire.events import Code, RealtimeEvent, err
 
 
 class Teller:
-    """Of one session; `new_token` makes ids differ."""
+    """The events of one session; `new_token` makes ids differ."""
 
     def __init__(self, new_token: Callable[[], str]) -> None:
         self._new_token = new_token
@@ -16,21 +16,21 @@ class Teller:
         self._told = 0
 
     def new_id(self, kind: str) -> str:
-        """A name for a thing of this kind, such as `item_0123456789ab`."""
+        """Return a name for a thing of this kind, such as `item_0123456789ab`."""
         return f"{kind}_{self._new_token()}"
 
     def event(self, shape: type[RealtimeEvent], **fields: Any) -> Send:
-        """An event of this shape."""
+        """Return an event of this shape."""
         return self.sound(shape, None, **fields)
 
     def sound(self, shape: type[RealtimeEvent], seconds: float | None, **fields: Any) -> Send:
-        """The same of one with so much audio in it."""
+        """Return the same of one with so much audio in it."""
         return Send(shape(event_id=self._new_event_id(), **fields), audio_s=seconds)
 
     def error(
         self, code: Code | None, message: str, param: str | None = None, event_id: str | None = None
     ) -> Send:
-        """An error; `event_id` is what the client calls the event at fault."""
+        """Return an error; `event_id` is what the client calls the event at fault."""
         return Send(error(self._new_event_id(), code, message, param, event_id))
 
     def _new_event_id(self) -> str:

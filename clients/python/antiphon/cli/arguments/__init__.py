@@ -1,1 +1,1 @@
-"""How commands read their arguments: kinds of values, keys, the address of a server."""
+"""Arguments of commands: kinds of values, keys, the address of a server."""

@@ -1,4 +1,4 @@
-"""Which server a command talks to, and with which key."""
+"""The server that a command talks to, and its key."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""How the commands read their arguments."""
+"""The parser of the commands' arguments."""
 
 import argparse
 import dataclasses
@@ -106,7 +106,7 @@ def examples(*lines: str) -> str:
 
 
 def parser(description: str, epilog: str) -> argparse.ArgumentParser:
-    """The parser of the program itself, whose help lists the commands and no options."""
+    """Return the parser of the program itself, whose help lists the commands and no options."""
     program = argparse.ArgumentParser(
         "antiphon",
         usage="antiphon [--help | --version] COMMAND ...",
@@ -129,7 +129,7 @@ def add_command(
     positional: str = "",
     program: str = "antiphon",
 ) -> Command:
-    """Adds a subcommand of `program`; the caller adds its arguments, and says the positional ones here as the
+    """Add a subcommand of `program`; the caller adds its arguments, and say the positional ones here as the
     usage shows them."""
     command = commands.add_parser(
         name,
@@ -162,7 +162,7 @@ def _number(text: str) -> float:
 
 
 def positive_int(text: str) -> int:
-    """An argument of 1 or more."""
+    """Return an argument of 1 or more."""
     value = _whole(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
@@ -170,7 +170,7 @@ def positive_int(text: str) -> int:
 
 
 def limit(text: str) -> int:
-    """An argument of 0 or more."""
+    """Return an argument of 0 or more."""
     value = _whole(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
@@ -178,7 +178,7 @@ def limit(text: str) -> int:
 
 
 def positive_float(text: str) -> float:
-    """An argument above 0."""
+    """Return an argument above 0."""
     value = _number(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is no number above 0")
@@ -186,7 +186,7 @@ def positive_float(text: str) -> float:
 
 
 def amount(text: str) -> float:
-    """An argument of 0 or more, whole or not."""
+    """Return an argument of 0 or more, whole or not."""
     value = _number(text)
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
@@ -194,7 +194,7 @@ def amount(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """An argument of 0 or more, in seconds."""
+    """Return an argument of 0 or more, in seconds."""
     value = _number(text)
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
@@ -202,7 +202,7 @@ def seconds(text: str) -> float:
 
 
 def port(text: str) -> int:
-    """A TCP port; 0 lets the system choose a free one."""
+    """Return a TCP port; 0 lets the system choose a free one."""
     value = _whole(text)
     if not 0 <= value <= 65535:
         raise argparse.ArgumentTypeError(f"{text} is no port: 0 to 65535")
@@ -210,7 +210,7 @@ def port(text: str) -> int:
 
 
 def output_file(text: str) -> Path:
-    """A file that can be written to, as far as can be told before there is something to write."""
+    """Return a file that can be written to, as far as can be told before there is something to write."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a folder: name a file in it")
@@ -222,7 +222,7 @@ def output_file(text: str) -> Path:
 
 
 def given_options(kind: type[Options], arguments: argparse.Namespace, **more: object) -> Options:
-    """The options of a service: what was given, here as `more` too, and its own defaults for the rest.
+    """Return the options of a service: what was given, here as `more` too, and its own defaults for the rest.
 
     Arguments are named as the fields.
     """
@@ -258,7 +258,7 @@ def add_log_level(command: argparse.ArgumentParser) -> None:
 
 
 def configure_log(arguments: argparse.Namespace) -> None:
-    """Writes the log to standard error: JSON lines, and text where that is a terminal."""
+    """Write the log to standard error: JSON lines, and text where that is a terminal."""
     from antiphon.telemetry.logs import configure
 
     configure(arguments.log_level)

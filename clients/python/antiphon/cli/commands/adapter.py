@@ -46,7 +46,7 @@ _PUBLIC: Final = (
 
 
 def add_to(commands: Subcommands) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     command = add_command(
         commands,
         "adapter",
@@ -303,12 +303,12 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
 
 
 def given_adapter_options(arguments: argparse.Namespace) -> list[str]:
-    """What was given of both, as arguments of `antiphon adapter`."""
+    """Return what was given of both, as arguments of `antiphon adapter`."""
     return as_given(arguments, (*_LISTEN, *_PUBLIC))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs it until it is told to stop; prints `adapter ready on URL` when it listens."""
+    """Run it until it is told to stop; print `adapter ready on URL` when it listens."""
     require_extra("adapter", "adapter")
     require_telemetry()
     from threadpoolctl import threadpool_limits

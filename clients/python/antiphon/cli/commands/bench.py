@@ -20,7 +20,7 @@ _HEADING = "sessions   units    p50 ms    p90 ms    p99 ms  first audio p50     
 
 
 def add_to(commands: Subcommands) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     command = add_command(
         commands,
         "bench",
@@ -40,7 +40,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints a line for each crowd."""
+    """Print a line for each crowd."""
     asyncio.run(_bench(arguments))
     return ExitCode.OK
 

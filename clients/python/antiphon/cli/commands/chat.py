@@ -18,7 +18,7 @@ from antiphon.cli.arguments.parser import (
     positive_float,
     positive_int,
 )
-from antiphon.cli.conversations.chat import Dialogue, Manner
+from antiphon.cli.conversations.chat import ChatOptions, Dialogue
 from antiphon.cli.conversations.picture import read_picture
 from antiphon.cli.output.failure import ExitCode, Failure, explain
 from antiphon.cli.output.terminal import Style
@@ -31,7 +31,7 @@ _GENERATION: Final = ("max_new_tokens", "temperature", "top_p", "length_penalty"
 
 
 def add_to(commands: Subcommands) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     command = add_command(
         commands,
         "chat",
@@ -79,10 +79,10 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Asks once, or until the user has no more questions."""
+    """Ask once, or until the user has no more questions."""
     if arguments.out is not None and not arguments.speak:
         raise Failure("--out is for the spoken answer. Add --speak.", ExitCode.USAGE)
-    manner = Manner(
+    options = ChatOptions(
         generation=_generation(arguments),
         streaming=not arguments.no_stream,
         enable_thinking=arguments.thinking,
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     attached: list[Part] = [read_picture(path) for path in arguments.image]
     attached += [Clip.read(path) for path in arguments.audio]
     attached += [Video.read(path) for path in arguments.video]
-    dialogue = Dialogue(arguments.url, arguments.api_key, arguments.system, manner)
+    dialogue = Dialogue(arguments.url, arguments.api_key, arguments.system, options)
     if arguments.prompt is None and not _asks_by_itself(arguments) and sys.stdin and sys.stdin.isatty():
         if arguments.json:
             raise Failure("--json is for one question. Add a PROMPT.", ExitCode.USAGE)
@@ -115,7 +115,7 @@ def _asks_by_itself(arguments: argparse.Namespace) -> bool:
 
 
 def _question(arguments: argparse.Namespace) -> Sequence[str]:
-    """The text that is asked, if any: a recording or a video is a question by itself."""
+    """Return the text that is asked, if any: a recording or a video is a question by itself."""
     if arguments.prompt is None and _asks_by_itself(arguments):
         return []
     text: str = arguments.prompt
@@ -127,7 +127,7 @@ def _question(arguments: argparse.Namespace) -> Sequence[str]:
 
 
 def _converse(dialogue: Dialogue, attached: Sequence[Part]) -> None:
-    """Reads questions until Ctrl-D, or Ctrl-C outside an answer. What is attached goes with the first."""
+    """Read questions until Ctrl-D, or Ctrl-C outside an answer. What is attached goes with the first."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  input() then edits lines and remembers them
     print("Ctrl-C stops an answer, Ctrl-D ends the chat.", file=sys.stderr)

@@ -19,7 +19,7 @@ _TITLES = {
 
 
 def add_to(commands: Subcommands) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     command = add_command(
         commands,
         "check-config",
@@ -50,7 +50,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints it; fails with `ExitCode.USAGE` if the sessions do not fit."""
+    """Print it; fail with `ExitCode.USAGE` if the sessions do not fit."""
     require_extra("check-config", "worker")
     import torch
 

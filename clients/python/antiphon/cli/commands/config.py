@@ -38,7 +38,7 @@ _DEFAULT_IN_HELP: Final = re.compile(r",? \(?default:? ([^()]*)\)$")
 
 
 def add_to(commands: Subcommands) -> None:
-    """Adds the subcommand and those below it."""
+    """Add the subcommand and those below it."""
     command = add_command(
         commands,
         "config",

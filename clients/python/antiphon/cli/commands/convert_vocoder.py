@@ -16,7 +16,7 @@ _PUBLISHED_VOICE: Final = "HT_ref_audio.wav"
 
 
 def add_to(commands: Subcommands) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     command = add_command(
         commands,
         "convert-vocoder",
@@ -40,7 +40,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Converts; nothing that the published files name is run."""
+    """Convert; nothing that the published files name is run."""
     require_extra("convert-vocoder", "worker")
     from inference_service.checkpoints.vocoder_conversion import convert
     from inference_service.models.errors import CheckpointError, VoiceError

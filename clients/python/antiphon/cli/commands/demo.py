@@ -34,7 +34,7 @@ class Question:
 
 
 def add_to(commands: Subcommands) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     command = add_command(
         commands,
         "demo",
@@ -60,7 +60,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs it; fails unless the expected words are in what the model said."""
+    """Run it; fail unless the expected words are in what the model said."""
     require_extra("demo", "all")
     question = _demo_question(arguments.recordings)
     return asyncio.run(_demo(question, arguments))
@@ -97,12 +97,12 @@ def _judge(question: Question, heard: Heard, style: Style) -> int:
 
 
 def _words(text: str) -> str:
-    """The words alone, each between two spaces, so that one text can be looked for in another."""
+    """Return the words alone, each between two spaces, so that one text can be looked for in another."""
     return " " + " ".join(re.findall(r"\w+", text.casefold())) + " "
 
 
 def _demo_question(folder: Path) -> Question:
-    """The entry of the manifest that is marked for the demo."""
+    """Return the entry of the manifest that is marked for the demo."""
     manifest = folder / "manifest.json"
     remedy = "Leave out --recordings to ask the question that comes with antiphon."
     try:

@@ -26,7 +26,7 @@ _RATES: Final = ("connections", "opens_per_min", "direct_slots")
 
 
 def add_to(commands: Subcommands) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     command = add_command(
         commands,
         "key",
@@ -51,7 +51,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the line to standard output and the key, which is stored nowhere, to standard error."""
+    """Print the line to standard output and the key, which is stored nowhere, to standard error."""
     require_extra("key", "adapter")
     from ws_adapter.process.errors import ConfigurationError
     from ws_adapter.web.keys import make_key

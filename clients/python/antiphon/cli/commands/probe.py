@@ -40,7 +40,7 @@ _ARROWS: Final = {"sent": "->", "received": "<-", "closed": "--"}
 
 
 def add_to(commands: Subcommands) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     command = add_command(
         commands,
         "probe",
@@ -69,7 +69,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the exchange; exit code 5 if a rule was broken."""
+    """Print the exchange; exit code 5 if a rule was broken."""
     recording = read_audio(arguments.file) if arguments.file else np.zeros(0, np.float32)
     if arguments.record is None:
         violations = asyncio.run(_probe(arguments, recording, None))

@@ -52,7 +52,7 @@ _OF_PROCESSES: Final = ("workers", "adapters", "dispatcher", *DISPATCHER_FILES)
 
 
 def add_to(commands: Subcommands) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     command = add_command(
         commands,
         "serve",
@@ -83,7 +83,7 @@ def _add_process_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs it until a signal, or until one of the two processes cannot be started again."""
+    """Run it until a signal, or until one of the two processes cannot be started again."""
     require_extra("serve", "all")
     check_model(arguments)
     _check_adapter(arguments)
@@ -159,12 +159,12 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 
 
 def _queue(stack: Stack) -> str:
-    """Where several adapters share it; no password is in it."""
+    """Return where several adapters share it; no password is in it."""
     return str(parse(stack.dispatcher)) if stack.dispatcher is not None else ""
 
 
 def _access(arguments: argparse.Namespace) -> str:
-    """Who may use it."""
+    """Return who may use it."""
     if "keys" in arguments or vars(arguments).get("auth") == "redis":
         return "keys"
     return f"no key: {'open to the network' if 'allow_anonymous' in arguments else 'loopback only'}"
@@ -177,7 +177,7 @@ def tell(line: str) -> None:
 
 
 def _stop_on_signal(stack: Stack, *, reloads: bool) -> asyncio.Event:
-    """The first signal sets the event, the next ones end both processes at once.
+    """Return the first signal sets the event, the next ones end both processes at once.
 
     SIGHUP is no such signal if the adapter `reloads` something by it, unless a terminal was closed.
     """
@@ -206,7 +206,7 @@ def _stop_on_signal(stack: Stack, *, reloads: bool) -> asyncio.Event:
 
 
 def _has_terminal() -> bool:
-    """Whether there is a terminal that this process belongs to."""
+    """Return whether there is a terminal that this process belongs to."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:
@@ -215,7 +215,7 @@ def _has_terminal() -> bool:
 
 
 async def _signalled_before(task: "asyncio.Task[Any]", stopping: asyncio.Event) -> bool:
-    """Waits until the task is done or a signal came; True if a signal did."""
+    """Wait until the task is done or a signal came; True if a signal did."""
     signalled = asyncio.create_task(stopping.wait())
     try:
         await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
@@ -263,7 +263,7 @@ async def print_banner(
 
 
 def _services(address: str) -> tuple[tuple[int, str, str], ...]:
-    """What the public may be offered, by the mode that the model needs for it."""
+    """Return what the public may be offered, by the mode that the model needs for it."""
     return (
         (pb.SESSION_MODE_AUDIO, "WebSocket", endpoint(address, REALTIME, mode="audio")),
         (pb.SESSION_MODE_AUDIO, "Live", endpoint(address, LIVE)),
@@ -273,7 +273,7 @@ def _services(address: str) -> tuple[tuple[int, str, str], ...]:
 
 
 def _check_adapter(arguments: argparse.Namespace) -> None:
-    """Finds an address that is refused or busy, and unusable files, before the model is loaded."""
+    """Find an address that is refused or busy, and unusable files, before the model is loaded."""
     from ws_adapter.options import AdapterOptions
     from ws_adapter.process.errors import ConfigurationError
     from ws_adapter.server.default_voice import read_default_voice
@@ -301,7 +301,7 @@ def _check_adapter(arguments: argparse.Namespace) -> None:
 
 
 def _check_dispatcher(arguments: argparse.Namespace) -> None:
-    """Finds a queue that could not be shared before the model is loaded."""
+    """Find a queue that could not be shared before the model is loaded."""
     if "dispatcher" in arguments:
         try:
             parse(arguments.dispatcher)
@@ -317,7 +317,7 @@ def _check_dispatcher(arguments: argparse.Namespace) -> None:
 
 
 def _check_free(host: str, port: int, option: str = "--port") -> None:
-    """Raises `Failure` if the adapter could not listen on one of the addresses."""
+    """Raise `Failure` if the adapter could not listen on one of the addresses."""
     try:
         for sock in bind_all(host, port):
             sock.close()

@@ -13,7 +13,7 @@ _PATIENCE_S = 10.0
 
 
 def add_to(commands: Subcommands) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     command = add_command(
         commands,
         "share-keys",
@@ -30,7 +30,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Checks the file as an adapter does, replaces all shared keys at once, and prints how many there are."""
+    """Check the file as an adapter does, replaces all shared keys at once, and print how many there are."""
     require_extra("share-keys", "adapter")
     from ws_adapter.process.errors import ConfigurationError
     from ws_adapter.web.keys import read_key_file

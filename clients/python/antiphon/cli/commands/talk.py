@@ -31,7 +31,7 @@ _REMEDY: Final = "Name the root of the server with --url, such as ws://localhost
 
 
 def add_to(commands: Subcommands) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     command = add_command(
         commands,
         "talk",
@@ -78,7 +78,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs it; fails if the recording was not heard to its end, or no answer came to its own."""
+    """Run it; fail if the recording was not heard to its end, or no answer came to its own."""
     _check_address(arguments.url)
     if arguments.file is not None and (arguments.microphone, arguments.speaker) != (None, None):
         raise Failure("--microphone and --speaker are for a conversation without FILE.", ExitCode.USAGE)
@@ -117,7 +117,7 @@ def _device(text: str) -> Device:
 
 
 def _check_address(url: str) -> None:
-    """Raises `Failure` for the address of another service, or of this one in another mode."""
+    """Raise `Failure` for the address of another service, or of this one in another mode."""
     try:
         parts = urlsplit(url)
     except ValueError:

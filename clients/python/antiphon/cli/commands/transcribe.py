@@ -21,7 +21,7 @@ _STANDARD_INPUT: Final = "-"
 
 
 def add_to(commands: Subcommands) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     command = add_command(
         commands,
         "transcribe",
@@ -42,7 +42,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the text to standard output, and everything else to standard error."""
+    """Print the text to standard output, and everything else to standard error."""
     try:
         asyncio.run(_transcribe(arguments))
     except asyncio.CancelledError:
@@ -85,7 +85,7 @@ async def _feed(session: TranscriptionSession, recording: Recording, pace: Pace,
 
 
 async def _write_down(session: TranscriptionSession, fed: asyncio.Event, page: "_Page") -> None:
-    """Returns when all that was said is written down; a server that ends it before that says why."""
+    """Return when all that was said is written down; a server that ends it before that says why."""
     async for event in session:
         page.event(event)
         if isinstance(event, Transcript) and fed.is_set():
@@ -113,7 +113,7 @@ class _Page:
         self._written = ""
 
     def event(self, event: TranscriptionEvent) -> None:
-        """Prints what is new. Raises `Failure` if the server could not go on."""
+        """Print what is new. Raises `Failure` if the server could not go on."""
         if self._lines is not None:
             self._lines.event(event)
         elif isinstance(event, TextDelta):
@@ -122,7 +122,7 @@ class _Page:
             raise Failure(f"The server did not go on: {event.message.rstrip('.')} ({event.code}).")
 
     def end(self) -> None:
-        """Ends the last line."""
+        """End the last line."""
         if self._written:
             print(flush=True)
 

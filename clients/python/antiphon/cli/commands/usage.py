@@ -26,7 +26,7 @@ class _Sum:
 
 
 def add_to(commands: Subcommands) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     command = add_command(
         commands,
         "usage",
@@ -40,7 +40,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints a table; says on standard error how many lines could not be read."""
+    """Print a table; say on standard error how many lines could not be read."""
     require_extra("usage", "adapter")
     sums: dict[tuple[str, str, str], _Sum] = defaultdict(_Sum)
     unreadable = sum(_add(file, sums) for file in arguments.files)

@@ -35,7 +35,7 @@ _MINICPMO: Final = ("no_speech", "vocoder", "vocoder_steps", "vocoder_dtype", "v
 
 
 def add_to(commands: Subcommands) -> None:
-    """Adds the subcommand."""
+    """Add the subcommand."""
     command = add_command(
         commands,
         "worker",
@@ -145,12 +145,12 @@ def add_minicpmo_options(command: argparse.ArgumentParser) -> None:
 
 
 def given_model_options(arguments: argparse.Namespace) -> list[str]:
-    """What was given of both, as arguments of `antiphon worker`."""
+    """Return what was given of both, as arguments of `antiphon worker`."""
     return as_given(arguments, (*_MODEL, *_MINICPMO))
 
 
 def check_model(arguments: argparse.Namespace) -> None:
-    """Raises `Failure` if the model that was asked for is nowhere; loads nothing."""
+    """Raise `Failure` if the model that was asked for is nowhere; load nothing."""
     from inference_service.checkpoints.location import locate
     from inference_service.models.errors import CheckpointError
 
@@ -162,7 +162,7 @@ def check_model(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs it until it is told to stop; prints `worker ready on ADDRESS` when it is."""
+    """Run it until it is told to stop; print `worker ready on ADDRESS` when it is."""
     if getattr(arguments, "engine", None) == "vllm":
         require_extra("worker --engine vllm", "vllm")
     require_extra("worker", "worker")

@@ -1,1 +1,1 @@
-"""What commands hold with a server, and the files that they send."""
+"""Conversations of commands with a server, and the files that they send."""

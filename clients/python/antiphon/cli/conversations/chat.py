@@ -18,7 +18,7 @@ from antiphon.protocol.messages import Message, Part, Video
 
 
 @dataclass(frozen=True)
-class Manner:
+class ChatOptions:
     """How to ask."""
 
     generation: GenerationConfig
@@ -32,10 +32,10 @@ class Manner:
 class Dialogue:
     """Asks, prints the answer while it comes, and remembers both."""
 
-    def __init__(self, url: str, api_key: str | None, system: str | None, manner: Manner) -> None:
+    def __init__(self, url: str, api_key: str | None, system: str | None, options: ChatOptions) -> None:
         self._url = url
         self._api_key = api_key
-        self._manner = manner
+        self._options = options
         self._history = [Message("system", system)] if system else []
         self._answers = 0
         self._note = QueueNote()
@@ -50,10 +50,10 @@ class Dialogue:
         answer = asyncio.run(self._ask([*self._history, question]))
         self._history += [question, Message("assistant", answer.text)]
         self._answers += 1
-        if answer.unsupported_fields and not self._manner.json:
+        if answer.unsupported_fields and not self._options.json:
             print(f"without effect here: {', '.join(answer.unsupported_fields)}", file=sys.stderr, flush=True)
-        if self._manner.answer is not None:
-            self._save(answer, self._manner.answer)
+        if self._options.answer is not None:
+            self._save(answer, self._options.answer)
 
     async def _ask(self, messages: Sequence[Message]) -> Answer:
         printed = ""
@@ -61,11 +61,11 @@ class Dialogue:
             try:
                 async with client.chat(
                     messages,
-                    generation=self._manner.generation,
-                    speech=Speech() if self._manner.answer is not None else None,
-                    streaming=self._manner.streaming,
+                    generation=self._options.generation,
+                    speech=Speech() if self._options.answer is not None else None,
+                    streaming=self._options.streaming,
                     omni_mode=any(isinstance(part, Video) for message in messages for part in message.parts),
-                    enable_thinking=self._manner.enable_thinking,
+                    enable_thinking=self._options.enable_thinking,
                     on_queue=self._wait,
                     reconnect=True,
                 ) as turn:
@@ -81,14 +81,14 @@ class Dialogue:
         raise AssertionError("a chat that ends without an answer raises")
 
     def _wait(self, place: Queued) -> None:
-        if self._manner.json:
+        if self._options.json:
             self._lines.event(place)
         else:
             self._note.show(place)
 
     def _print(self, event: ChatEvent, printed: str) -> str:
-        """Prints what is new in an event, and returns it."""
-        if self._manner.json:
+        """Print what is new in an event, and return it."""
+        if self._options.json:
             self._lines.event(event)
             return ""
         new = ""

@@ -59,7 +59,7 @@ class Heard:
         return np.concatenate([np.zeros(0, np.float32), *self.pieces])
 
     def write(self, path: Path, report: Report) -> None:
-        """Saves the audio as a WAV file."""
+        """Save the audio as a WAV file."""
         samples = self.samples
         write_wav(path, samples)
         report.line("saved", f"{path}, {len(samples) / OUTPUT_RATE_HZ:.2f} s of audio")
@@ -68,7 +68,7 @@ class Heard:
 async def converse(
     url: str, api_key: str | None, path: Path, limit_s: float | None, report: Report, heard: Heard
 ) -> None:
-    """Plays the recording in real time, then silence until the answer has ended, at most `limit_s` in all.
+    """Play the recording in real time, then silence until the answer has ended, at most `limit_s` in all.
 
     Without a limit an answer has a minute after the recording. What is heard is in `heard` also if this ends
     early. Raises the errors of the SDK.
@@ -90,7 +90,7 @@ async def converse(
 
 
 async def _listen(session: DuplexSession, stream: FileStream, heard: Heard, report: Report) -> None:
-    """Returns when everything seems said.
+    """Return when everything seems said.
 
     That is when an answer ends after the recording did; or, if the answer came while a recording with a
     silent end was still playing, after some units in which nothing more was said.

@@ -25,7 +25,8 @@ _SMALLER: Final = 0.7
 
 
 def read_picture(path: str) -> Image:
-    """The picture in a file; one that a server would refuse for its size is scaled down, and that is told.
+    """Return the picture in a file; one that a server would refuse for its size is scaled down, and that is
+    told.
 
     Without Pillow only its bytes are known. Raises OSError, and `Failure` for one that is too large and stays
     so; its text names the remedy.
@@ -66,7 +67,7 @@ def _fitting(path: str, picture: Image) -> Image:
 
 
 def _scaled_down(image: "pillow.Image") -> tuple[bytes, Size]:
-    """The picture as a JPEG within the limits, upright and on white, and its size."""
+    """Return the picture as a JPEG within the limits, upright and on white, and its size."""
     from PIL import Image as pillow
     from PIL import ImageOps
 

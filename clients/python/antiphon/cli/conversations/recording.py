@@ -40,7 +40,6 @@ class FileRecording:
         self._samples = read_audio(path)
 
     async def chunks(self) -> AsyncIterator[Samples]:
-        """See `Recording`."""
         for chunk in pieces(self._samples, INPUT_RATE_HZ):
             yield chunk
 
@@ -59,7 +58,6 @@ class PipedRecording:
         self._stopped = asyncio.Event()
 
     async def chunks(self) -> AsyncIterator[Samples]:
-        """See `Recording`."""
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._read, args=(loop,), daemon=True, name="standard input").start()
         stopped = asyncio.create_task(self._stopped.wait())
@@ -77,11 +75,11 @@ class PipedRecording:
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """Ends the recording here."""
+        """End the recording here."""
         self._stopped.set()
 
     async def _next(self, stopped: "asyncio.Task[bool]") -> bytes:
-        """What was read, b"" at the end."""
+        """Return what was read, b"" at the end."""
         reading = asyncio.create_task(self._reads.get())
         try:
             await asyncio.wait({reading, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -114,7 +112,7 @@ class _Decoder:
         self._heard = False
 
     def feed(self, data: bytes) -> Samples:
-        """The samples that are complete with these bytes, perhaps none. Raises `AudioError`."""
+        """Return the samples that are complete with these bytes, perhaps none. Raises `AudioError`."""
         self._rest += data if self._left is None else data[: self._left]
         if self._left is not None:
             self._left -= min(self._left, len(data))
@@ -127,12 +125,12 @@ class _Decoder:
         return samples
 
     def end(self) -> None:
-        """Raises `AudioError` if there was no audio at all."""
+        """Raise `AudioError` if there was no audio at all."""
         if not self._heard:
             raise AudioError("Standard input held no audio. Pipe in a WAV file, or PCM16 at 16 kHz.")
 
     def _read_header(self) -> bool:
-        """Whether the rest is samples now."""
+        """Return whether the rest is samples now."""
         if not _RIFF.startswith(self._rest[:4]) and not self._rest.startswith(_RIFF):
             self._layout = _RAW
             return True

@@ -1,1 +1,1 @@
-"""What commands show: events, failures and colour."""
+"""Output of commands: events, failures and colour."""

@@ -105,7 +105,7 @@ def _fields(event: object) -> tuple[str, Mapping[str, object]]:
 
 
 def _unit(event: object) -> Mapping[str, object]:
-    """Which unit of a conversation it belongs to; other events belong to none."""
+    """Return which unit of a conversation it belongs to; other events belong to none."""
     unit = getattr(event, "unit", None)
     return {} if unit is None else {"unit": unit}
 

@@ -1,4 +1,4 @@
-"""What a command says when it cannot do its work: what happened, why, and what to do next."""
+"""The message of a command that cannot do its work: what happened, why, and what to do next."""
 
 import errno
 from enum import IntEnum
@@ -66,7 +66,7 @@ REQUIRED: Final = {
 
 
 def require_extra(command: str, extra: str) -> None:
-    """Raises `Failure` if a package of the extra is not installed; imports none."""
+    """Raise `Failure` if a package of the extra is not installed; import none."""
     for module, name in REQUIRED[extra].items():
         if find_spec(module) is None:
             text = f"`antiphon {command}` needs {name}. Install with: pip install 'antiphon[{extra}]'"
@@ -101,7 +101,7 @@ def bind_failure(error: OSError, host: str, port: int, option: str) -> Failure:
 
 
 def explain(error: Exception) -> Failure:
-    """Turns whatever ended a command into a text and an exit code."""
+    """Turn whatever ended a command into a text and an exit code."""
     match error:
         case Failure():
             return error

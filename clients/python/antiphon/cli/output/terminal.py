@@ -1,4 +1,4 @@
-"""Colour and passing notes, where somebody sees them."""
+"""Colour and progress notes on a terminal."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ class Style:
         self._on = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     def __call__(self, text: str, colour: str) -> str:
-        """The text in `bold`, `dim`, `red`, `green` or `cyan`."""
+        """Return the text in `bold`, `dim`, `red`, `green` or `cyan`."""
         return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if self._on else text
 
 
@@ -29,12 +29,12 @@ class QueueNote:
         self._shown = False
 
     def show(self, place: Queued) -> None:
-        """Shows it in place of the one before."""
+        """Show it in place of the one before."""
         self._write(f"waiting: {place_words(place)}")
         self._shown = True
 
     def clear(self) -> None:
-        """Takes the line back, if there is one."""
+        """Take the line back, if there is one."""
         if self._shown:
             self._shown = False
             self._write("")
@@ -45,7 +45,7 @@ class QueueNote:
 
 
 def place_words(place: Queued) -> str:
-    """A place in the queue, and how long it may take, if the server can tell."""
+    """Return a place in the queue, and how long it may take, if the server can tell."""
     words = f"place {place.position} of {place.queue_length}"
     if not place.estimated_wait_s:
         return words
@@ -54,7 +54,7 @@ def place_words(place: Queued) -> str:
 
 
 def printable(text: str, stream: TextIO = sys.stdout) -> str:
-    """What a model wrote; on a terminal without the control characters that could command it."""
+    """Return what a model wrote; on a terminal without the control characters that could command it."""
     if not stream.isatty():
         return text
     return "".join(letter for letter in text if letter.isprintable() or letter in "\n\t")

@@ -1,4 +1,4 @@
-"""How long a process that ended waits for its next start."""
+"""The backoff between starts of a process that ends again and again."""
 
 import random
 from typing import Final
@@ -21,7 +21,7 @@ class Backoff:
         self._pause_s = FIRST_PAUSE_S
 
     def after(self, ran_s: float) -> float:
-        """The pause, in seconds, of a process that was ready for so long; 0 if it never was."""
+        """Return the pause, in seconds, of a process that was ready for so long; 0 if it never was."""
         pause_s = FIRST_PAUSE_S if ran_s >= STEADY_S else self._pause_s
         self._pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         return pause_s * self._rng.uniform(_LEAST_SHARE, 1.0)

@@ -101,7 +101,7 @@ class Child:
         return cls(name, program, process, tell)
 
     async def ready(self, timeout_s: float) -> list[str]:
-        """Waits until it has told all addresses, and returns them.
+        """Wait until it has told all addresses, and return them.
 
         Raises `Failure` if it ends before, or is not ready in time.
         """
@@ -125,13 +125,13 @@ class Child:
         return self._process.pid
 
     async def wait(self) -> int:
-        """Returns the exit code, when there is one and all output was passed on."""
+        """Return the exit code, when there is one and all output was passed on."""
         code = await self._process.wait()
         await asyncio.wait({self._reader})
         return code
 
     async def stop(self, grace_s: float) -> int:
-        """Asks the process to end, ends it after `grace_s` if it did not, and returns its exit code."""
+        """Ask the process to end, ends it after `grace_s` if it did not, and return its exit code."""
         self._signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(grace_s):
@@ -141,11 +141,11 @@ class Child:
             return await self.wait()
 
     def kill(self) -> None:
-        """Ends the process at once."""
+        """End the process at once."""
         self._signal(signal.SIGKILL)
 
     def reload(self) -> None:
-        """Has the process read its files again, as soon as it listens to that."""
+        """Have the process read its files again, as soon as it listens to that."""
         self._outdated = not self._ready.is_set()
         if self._ready.is_set():
             self._signal(signal.SIGHUP)

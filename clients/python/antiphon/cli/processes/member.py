@@ -1,4 +1,4 @@
-"""One place among the processes of a stack: whoever fills it is started again when it dies."""
+"""One member of a stack of processes, which is started again when it dies; rolling restart replaces it."""
 
 import asyncio
 import time
@@ -48,7 +48,7 @@ class Member:
         self._changing = asyncio.Lock()
 
     def account(self) -> dict[str, Any]:
-        """How it is, for the status page; see `ws_adapter.observability.processes`."""
+        """Return how it is, for the status page; see `ws_adapter.observability.processes`."""
         child = self._child
         is_ready = child is not None and child.is_running and child.ready_at is not None
         return {
@@ -66,7 +66,7 @@ class Member:
         return await self._ready(child)
 
     async def keep(self) -> Failure:
-        """Starts it again whenever it ends although nobody asked it to; returns why that makes no sense."""
+        """Start it again whenever it ends although nobody asked it to; return why that makes no sense."""
         assert self._child is not None
         while True:
             child = self._child
@@ -78,7 +78,7 @@ class Member:
                         return failure
 
     async def roll(self, drain_s: float) -> bool:
-        """Replaces the child: the next is ready first, then this one drains, for at most `drain_s`.
+        """Replace the child: the next is ready first, then this one drains, for at most `drain_s`.
 
         Returns False if the next one is never ready; then all stays as it was.
         """
@@ -110,18 +110,18 @@ class Member:
         return True
 
     async def stop(self, grace_s: float) -> bool:
-        """Has all its children end, at once those that take longer; returns whether all ended well."""
+        """Have all its children end, at once those that take longer; return whether all ended well."""
         running = [child for child in self._children() if child.is_running]
         codes = await asyncio.gather(*(child.stop(grace_s) for child in running))
         return not any(codes)
 
     def kill(self) -> None:
-        """Ends all its children at once."""
+        """End all its children at once."""
         for child in self._children():
             child.kill()
 
     def reload(self) -> None:
-        """Has its children read their files again."""
+        """Have its children read their files again."""
         for child in self._children():
             child.reload()
 

@@ -1,4 +1,4 @@
-"""What a stack of processes consists of, and the arguments of each."""
+"""The processes of a stack, and the arguments of each."""
 
 import os
 import secrets
@@ -63,7 +63,7 @@ class Arguments:
 
     @classmethod
     def of(cls, plan: Plan, folder: Path, dispatcher: str | None) -> "Arguments":
-        """What several adapters sign alike has one key, made here unless the environment has one."""
+        """Return what several adapters sign alike has one key, made here unless the environment has one."""
         names = (WORKER_KEY, CLIENT_SECRET_KEY) if dispatcher is not None else ()
         variables = {name: os.environ.get(name) or secrets.token_hex(32) for name in names}
         # It may have a password in it; and without one that of the environment is not meant.
@@ -81,7 +81,7 @@ class Arguments:
         return self.folder / "processes.json"
 
     def target(self, worker: int, generation: int) -> str:
-        """Where a worker listens, both counted from 0."""
+        """Return where a worker listens, both counted from 0."""
         return f"unix:{self.folder / f'worker-{worker + 1}-{generation}.sock'}"
 
     def worker(self, index: int, generation: int) -> list[str]:

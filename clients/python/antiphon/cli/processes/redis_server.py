@@ -23,7 +23,7 @@ _WRONG: Final = re.compile("error|fatal|cannot", re.IGNORECASE)
 
 
 def find_redis() -> str:
-    """The program. Raises `Failure` if none is installed."""
+    """Return the program. Raises `Failure` if none is installed."""
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     if found is None:
         raise Failure(
@@ -35,7 +35,7 @@ def find_redis() -> str:
 
 
 def redis_url(folder: Path) -> str:
-    """What adapters and workers are told."""
+    """Return what adapters and workers are told."""
     return f"unix://{_socket(folder)}"
 
 

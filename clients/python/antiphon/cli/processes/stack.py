@@ -88,7 +88,7 @@ class Stack:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     async def start(self) -> list[list[str]]:
-        """Starts the workers, then the adapters; returns each adapter's addresses when all are ready: those
+        """Start the workers, then the adapters; return each adapter's addresses when all are ready: those
         for clients, the plain one first, and that of its administration, if it has one.
 
         Raises `Failure` if one ends before or takes too long.
@@ -110,7 +110,7 @@ class Stack:
         return found
 
     async def watch(self) -> Failure:
-        """Starts again whichever ends although nobody asked it to; returns why one is beyond that."""
+        """Start again whichever ends although nobody asked it to; return why one is beyond that."""
         keeping = [asyncio.create_task(member.keep()) for member in self._members_all]
         try:
             done, _ = await asyncio.wait(keeping, return_when=asyncio.FIRST_COMPLETED)
@@ -127,7 +127,7 @@ class Stack:
             member.reload()
 
     async def roll(self) -> None:
-        """Replaces one worker and adapter after another; stops where one cannot be. Only once at a time."""
+        """Replace one worker and adapter after another; stop where one cannot be. Only once at a time."""
         if self._is_rolling:
             self._tell("  Processes are being replaced already.")
             return
@@ -142,11 +142,11 @@ class Stack:
             self._is_rolling = False
 
     async def drain(self) -> bool:
-        """Lets running conversations finish, then stops all; returns whether all ended well."""
+        """Let running conversations finish, then stop all; return whether all ended well."""
         return await self._stop(self._longest_drain_s)
 
     def kill(self) -> None:
-        """Ends all of them at once."""
+        """End all of them at once."""
         for member in self._members_all:
             member.kill()
 
@@ -196,7 +196,7 @@ class Stack:
         _replace(self._given.processes_file, json.dumps(accounts))
 
     def _name_workers(self) -> None:
-        """Tells an adapter that has the queue to itself who the workers are."""
+        """Tell an adapter that has the queue to itself who the workers are."""
         file = self._given.workers_file
         text = "".join(f"{target}\n" for target in self.worker_targets)
         if self.dispatcher is None and (not file.exists() or file.read_text() != text):
@@ -222,7 +222,7 @@ def _backoff() -> Backoff:
 
 
 async def _all(starts: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What they return; the first failure ends the others."""
+    """Return what they return; the first failure ends the others."""
     tasks = [asyncio.ensure_future(start) for start in starts]
     try:
         return await asyncio.gather(*tasks)
@@ -233,7 +233,7 @@ async def _all(starts: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def _until_ready(address: str) -> None:
-    """Waits until the adapter says that a session could start; raises `Failure` if it takes too long."""
+    """Wait until the adapter says that a session could start; raise `Failure` if it takes too long."""
     try:
         async with asyncio.timeout(_FIND_WORKER_S):
             while True:

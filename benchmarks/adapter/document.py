@@ -189,7 +189,7 @@ did not run.
 Clients begin when they like, and their seconds end at random. Here they do, or they all end at the same
 instant: the engine alone, on a clock that goes by its thread's processor time, so that the figures are those
 of a machine that does nothing else. The phases of sessions are left as they are: what is begun together
-costs less, and nobody is served better by being spread ([decisions](decisions.md)).
+costs less, and nobody is served better by being spread ([decisions](decisions/README.md)).
 
 {phases}
 """

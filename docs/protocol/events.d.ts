@@ -17,7 +17,7 @@ export namespace Realtime {
     /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
     trace_context?: unknown;
   }
-  /** What a session is to be. Voice fields are also accepted here; those inside `voice` win. */
+  /** The settings of a session. Voice fields are also accepted here; those inside `voice` win. */
   interface InitPayload {
     /** Base64 of a WAV file or of raw float32 mono at 16 kHz, 0.5 s to 30 s, with or without `data:...;base64,` before it. */
     ref_audio_base64?: Base64 | null;
@@ -180,7 +180,7 @@ export namespace Realtime {
   interface SessionQueueDone {
     type: "session.queue_done";
   }
-  /** The session takes input. */
+  /** Return the event for a session that takes input. */
   interface SessionCreated {
     type: "session.created";
     metrics: Metrics;
@@ -250,7 +250,7 @@ export namespace Realtime {
     text_tokens: number;
     audio_tokens: number;
   }
-  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
     /** Good for one time; `session.resumed` brings the next one. */
     token: string;
@@ -292,7 +292,7 @@ export namespace Realtime {
     /** The model has said all that it wanted to. */
     reason?: "turn_end";
   }
-  /** What the model says in a unit, as text. */
+  /** Text of a unit. */
   interface TextDelta {
     type: "response.output.delta";
     metrics: Metrics;
@@ -312,7 +312,7 @@ export namespace Realtime {
     chunk_usage?: TokenUsage;
     text: string;
   }
-  /** What the model says in a unit, as audio. */
+  /** Audio of a unit. */
   interface AudioDelta {
     type: "response.output.delta";
     metrics: Metrics;
@@ -354,7 +354,7 @@ export namespace Realtime {
     type: "error";
     error: ErrorBody;
   }
-  /** What went wrong. */
+  /** An error. */
   interface ErrorBody {
     code: ErrorCode;
     /** For people: names the field, what was expected and what came. */
@@ -368,7 +368,7 @@ export namespace Realtime {
     /** By which the operator of the server finds the session. */
     trace_id?: string;
   }
-  /** What went wrong, for programs. */
+  /** Error codes, for programs. */
   type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "quota_exceeded" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
 }
 
@@ -385,7 +385,7 @@ export namespace RealtimeChat {
     /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
     trace_context?: unknown;
   }
-  /** What a session is to be. Voice fields are also accepted here; those inside `voice` win. */
+  /** The settings of a session. Voice fields are also accepted here; those inside `voice` win. */
   interface InitPayload {
     /** Base64 of a WAV file or of raw float32 mono at 16 kHz, 0.5 s to 30 s, with or without `data:...;base64,` before it. */
     ref_audio_base64?: Base64 | null;
@@ -464,7 +464,7 @@ export namespace RealtimeChat {
     /** The client's name for this append, on every answer to it. One is made up without it. */
     input_id?: string | null;
   }
-  /** What one side said. */
+  /** A message of one side. */
   interface ChatMessage {
     role: "assistant" | "system" | "tool" | "user";
     /** A text, or parts in their order; at most 4 pictures in one message. Only one with `tool_calls` may be without; that of a tool is a text. */
@@ -507,13 +507,13 @@ export namespace RealtimeChat {
     type?: "function" | null;
     function: CalledFunction;
   }
-  /** What was called, and with what. */
+  /** A called function with its arguments. */
   interface CalledFunction {
     name: string;
     /** A JSON object, at most 65,536 bytes. */
     arguments: string;
   }
-  /** How the tokens of the answer are drawn. */
+  /** Sampling of the answer's tokens. */
   interface GenerationFields {
     /** Most tokens of the answer, 512 by default. */
     max_new_tokens?: number | null;
@@ -524,7 +524,7 @@ export namespace RealtimeChat {
     /** 1.0 by default; above it answers get longer, below it shorter. */
     length_penalty?: number | null;
   }
-  /** Whether and how the answer is spoken. */
+  /** Speech of the answer. */
   interface SpeechFields {
     enabled?: boolean | null;
     mode?: "audio_assistant" | "audio_roleplay" | "default" | "omni" | "voice_cloning" | null;
@@ -535,7 +535,7 @@ export namespace RealtimeChat {
     /** Language to speak. */
     language?: string | null;
   }
-  /** How pictures are looked at. */
+  /** Handling of pictures. */
   interface ImageFields {
     /** Into how many slices a picture may be cut; 1 by default. */
     max_slice_nums?: number | null;
@@ -547,7 +547,7 @@ export namespace RealtimeChat {
     type?: "function" | null;
     function: FunctionFields;
   }
-  /** What the model may call. */
+  /** A function that the model may call. */
   interface FunctionFields {
     name: string;
     /** What it does, for the model. */
@@ -692,7 +692,7 @@ export namespace RealtimeChat {
     text_tokens: number;
     audio_tokens: number;
   }
-  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
     /** Good for one time; `session.resumed` brings the next one. */
     token: string;
@@ -801,7 +801,7 @@ export namespace RealtimeChat {
     type: "function";
     function: DoneFunction;
   }
-  /** What is called, and with what. */
+  /** A called function with its arguments. */
   interface DoneFunction {
     name: string;
     /** A JSON object. */
@@ -828,7 +828,7 @@ export namespace RealtimeChat {
     type: "error";
     error: ErrorBody;
   }
-  /** What went wrong. */
+  /** An error. */
   interface ErrorBody {
     code: ErrorCode;
     /** For people: names the field, what was expected and what came. */
@@ -842,7 +842,7 @@ export namespace RealtimeChat {
     /** By which the operator of the server finds the session. */
     trace_id?: string;
   }
-  /** What went wrong, for programs. */
+  /** Error codes, for programs. */
   type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "quota_exceeded" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
 }
 
@@ -859,7 +859,7 @@ export namespace Earlier {
     /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
     trace_context?: unknown;
   }
-  /** What a session is to be. */
+  /** The settings of a session. */
   interface SessionFields {
     /** Base64 of a WAV file or of raw float32 mono at 16 kHz, 0.5 s to 30 s, with or without `data:...;base64,` before it. */
     ref_audio_base64?: Base64 | null;
@@ -966,7 +966,7 @@ export namespace Earlier {
   interface SessionQueueDone {
     type: "session.queue_done";
   }
-  /** The session takes input. */
+  /** Return the event for a session that takes input. */
   interface SessionCreated {
     type: "session.created";
     session_id: string;
@@ -1001,7 +1001,7 @@ export namespace Earlier {
     text_tokens: number;
     audio_tokens: number;
   }
-  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
     /** Good for one time; `session.resumed` brings the next one. */
     token: string;
@@ -1016,7 +1016,7 @@ export namespace Earlier {
     /** Messages of the client that the session took; those after them were lost. */
     received: number;
   }
-  /** What the model says in one unit: text and audio together, each may be empty. */
+  /** The text and audio of one unit together; each may be empty. */
   interface AudioDelta {
     type: "response.output_audio.delta";
     /** Tokens of context now held. */
@@ -1086,7 +1086,7 @@ export namespace Earlier {
     type: "error";
     error: ErrorBody;
   }
-  /** What went wrong. */
+  /** An error. */
   interface ErrorBody {
     code: ErrorCode;
     /** For people: names the field, what was expected and what came. */
@@ -1100,7 +1100,7 @@ export namespace Earlier {
     /** By which the operator of the server finds the session. */
     trace_id?: string;
   }
-  /** What went wrong, for programs. */
+  /** Error codes, for programs. */
   type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "quota_exceeded" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
 }
 
@@ -1166,7 +1166,7 @@ export namespace Duplex {
     /** Alias of `data`. */
     base64?: Base64 | null;
   }
-  /** What the camera sees: goes with the next unit. */
+  /** A picture of the camera, which goes with the next unit. */
   interface VideoFrame {
     type: "video_frame";
     /** Base64 of a JPEG, PNG or WebP file of at most 1 MiB and 4 megapixels. */
@@ -1256,7 +1256,7 @@ export namespace Duplex {
   interface QueueDone {
     type: "queue_done";
   }
-  /** The session takes input. */
+  /** Return the event for a session that takes input. */
   interface Prepared {
     type: "prepared";
     /** Tokens of the settings: system prompt and voice. */
@@ -1268,7 +1268,7 @@ export namespace Duplex {
     unsupported_fields?: Array<string>;
     resume?: ResumeOffer;
   }
-  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
     /** Good for one time; `session.resumed` brings the next one. */
     token: string;
@@ -1327,7 +1327,7 @@ export namespace Duplex {
     type: "paused";
     timeout: number;
   }
-  /** The break is over. */
+  /** End the pause. */
   interface Resumed {
     type: "resumed";
   }
@@ -1355,7 +1355,7 @@ export namespace Duplex {
     /** By which the operator of the server finds the session. */
     trace_id?: string;
   }
-  /** What went wrong, for programs. */
+  /** Error codes, for programs. */
   type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "quota_exceeded" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
 }
 
@@ -1387,7 +1387,7 @@ export namespace Chat {
     /** True by default. False: at most one call in the answer. */
     parallel_tool_calls?: boolean | null;
   }
-  /** What one side said. */
+  /** A message of one side. */
   interface ChatMessage {
     role: "assistant" | "system" | "tool" | "user";
     /** A text, or parts in their order; at most 4 pictures in one message. Only one with `tool_calls` may be without; that of a tool is a text. */
@@ -1430,13 +1430,13 @@ export namespace Chat {
     type?: "function" | null;
     function: CalledFunction;
   }
-  /** What was called, and with what. */
+  /** A called function with its arguments. */
   interface CalledFunction {
     name: string;
     /** A JSON object, at most 65,536 bytes. */
     arguments: string;
   }
-  /** How the tokens of the answer are drawn. */
+  /** Sampling of the answer's tokens. */
   interface GenerationFields {
     /** Most tokens of the answer, 512 by default. */
     max_new_tokens?: number | null;
@@ -1447,7 +1447,7 @@ export namespace Chat {
     /** 1.0 by default; above it answers get longer, below it shorter. */
     length_penalty?: number | null;
   }
-  /** Whether and how the answer is spoken. */
+  /** Speech of the answer. */
   interface SpeechFields {
     enabled?: boolean | null;
     mode?: "audio_assistant" | "audio_roleplay" | "default" | "omni" | "voice_cloning" | null;
@@ -1458,7 +1458,7 @@ export namespace Chat {
     /** Language to speak. */
     language?: string | null;
   }
-  /** How pictures are looked at. */
+  /** Handling of pictures. */
   interface ImageFields {
     /** Into how many slices a picture may be cut; 1 by default. */
     max_slice_nums?: number | null;
@@ -1470,7 +1470,7 @@ export namespace Chat {
     type?: "function" | null;
     function: FunctionFields;
   }
-  /** What the model may call. */
+  /** A function that the model may call. */
   interface FunctionFields {
     name: string;
     /** What it does, for the model. */
@@ -1519,7 +1519,7 @@ export namespace Chat {
     input_tokens: number;
     resume?: ResumeOffer;
   }
-  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
     /** Good for one time; `session.resumed` brings the next one. */
     token: string;
@@ -1580,7 +1580,7 @@ export namespace Chat {
     type: "function";
     function: DoneFunction;
   }
-  /** What is called, and with what. */
+  /** A called function with its arguments. */
   interface DoneFunction {
     name: string;
     /** A JSON object. */
@@ -1595,7 +1595,7 @@ export namespace Chat {
     /** By which the operator of the server finds the session. */
     trace_id?: string;
   }
-  /** What went wrong, for programs. */
+  /** Error codes, for programs. */
   type ErrorCode = "inference_error" | "init_timeout" | "invalid_event" | "invalid_frame" | "invalid_json" | "invalid_payload" | "missing_field" | "not_ready" | "paused" | "queue_cancelled" | "queue_full" | "queue_timeout" | "quota_exceeded" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode" | "unsupported_protocol" | "worker_busy" | "worker_connect_failed";
 }
 
@@ -1639,7 +1639,7 @@ export namespace Transcription {
     session?: Record<string, unknown>;
     resume?: ResumeOffer;
   }
-  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
     /** Good for one time; `session.resumed` brings the next one. */
     token: string;
@@ -1654,7 +1654,7 @@ export namespace Transcription {
     /** Messages of the client that the session took; those after them were lost. */
     received: number;
   }
-  /** What the model has heard further on in the utterance. */
+  /** Further text of the utterance. */
   interface Delta {
     type: "transcription.delta";
     delta: string;
@@ -1684,7 +1684,7 @@ export namespace Transcription {
     error: string;
     code: Code;
   }
-  /** What went wrong, for programs. */
+  /** Error codes, for programs. */
   type Code = "buffer_full" | "context_full" | "idle_timeout" | "invalid_audio" | "invalid_event" | "invalid_frame" | "invalid_json" | "model_not_found" | "model_not_validated" | "processing_error" | "queue_full" | "quota_exceeded" | "rate_limited" | "resume_failed" | "service_unavailable" | "slow_consumer" | "unauthorized" | "unknown_event" | "unsupported_mode";
 }
 
@@ -1701,7 +1701,7 @@ export namespace Live {
     /** The client's name for this event; answers to it have it as `client_event_id`. */
     event_id?: string | null;
   }
-  /** What a session is to be; nothing of it but `delegation` can be changed later. */
+  /** The settings of a session; only `delegation` can be changed later. */
   interface SessionConfig {
     /** One of `/v1/models`. */
     model: string;
@@ -1720,7 +1720,7 @@ export namespace Live {
     /** Not looked at. */
     safety_identifier?: string | null;
   }
-  /** What is sent and received. */
+  /** The audio formats of both directions. */
   interface AudioConfig {
     /** Of both directions; PCM at 24 kHz without it. */
     format?: PcmFormat | PcmuFormat | PcmaFormat | null;
@@ -1741,7 +1741,7 @@ export namespace Live {
     type: "audio/pcma";
     rate: 8000;
   }
-  /** How the model sounds. */
+  /** The format and voice of the model's audio. */
   interface OutputConfig {
     /** A registered voice, or one of OpenAI's names, which stand for the model's own voice. */
     voice?: string | VoiceId | null;
@@ -1750,14 +1750,14 @@ export namespace Live {
   interface VoiceId {
     id: string;
   }
-  /** Who would do what the model hands on. It hands nothing on here, which an `info` says. */
+  /** Delegation, which no model here does, as an `info` says. */
   interface DelegationConfig {
     type: "client" | "responses";
     acknowledgement_delay_ms?: number | null;
     /** Settings of the service that would; not looked at. */
     responses?: Record<string, unknown> | null;
   }
-  /** By whoever runs the application. */
+  /** A message of the application. */
   interface DeveloperMessage {
     role: "developer";
     id?: string | null;
@@ -1766,12 +1766,12 @@ export namespace Live {
     /** Exactly one. */
     content: Array<InputText>;
   }
-  /** What somebody wrote. */
+  /** A written text. */
   interface InputText {
     text: string;
     type?: "input_text" | null;
   }
-  /** By the user. */
+  /** A message of the user. */
   interface UserMessage {
     role: "user";
     id?: string | null;
@@ -1780,7 +1780,7 @@ export namespace Live {
     /** Exactly one. */
     content: Array<InputText>;
   }
-  /** By the model. */
+  /** A message of the model. */
   interface AssistantMessage {
     role: "assistant";
     id?: string | null;
@@ -1789,7 +1789,7 @@ export namespace Live {
     /** Exactly one. */
     content: Array<OutputText>;
   }
-  /** What the model said. */
+  /** A text that the model said. */
   interface OutputText {
     text: string;
     type?: "output_text" | "text" | null;
@@ -1801,13 +1801,13 @@ export namespace Live {
     /** The client's name for this event; answers to it have it as `client_event_id`. */
     event_id?: string | null;
   }
-  /** What may change. */
+  /** Changes of a running session. */
   interface SessionChanges {
     delegation?: DelegationConfig | null;
     /** Only empty: nobody decides here. */
     triggers?: Array<unknown> | null;
   }
-  /** What the microphone hears, all the time. There is no answer to it. */
+  /** Audio of the microphone, sent all the time and not answered. */
   interface AudioAppend {
     type: "session.input_audio.append";
     /** Base64 of raw mono audio in the format of the session; it may be cut anywhere. */
@@ -1815,19 +1815,19 @@ export namespace Live {
     /** The client's name for this event; answers to it have it as `client_event_id`. */
     event_id?: string | null;
   }
-  /** From now on the model hears silence, whatever is appended. */
+  /** Mute the input: the model hears silence, whatever is appended. */
   interface AudioMute {
     type: "session.input_audio.mute";
     /** The client's name for this event; answers to it have it as `client_event_id`. */
     event_id?: string | null;
   }
-  /** From now on the model hears what is appended. */
+  /** Unmute the input. */
   interface AudioUnmute {
     type: "session.input_audio.unmute";
     /** The client's name for this event; answers to it have it as `client_event_id`. */
     event_id?: string | null;
   }
-  /** How the model is to behave from now on; it reads that before the next second. Some models cannot. */
+  /** Instructions that the model reads before the next second. Some models cannot. */
   interface InstructionsAppend {
     type: "session.instructions.append";
     /** At most 2,000 bytes of UTF-8: the protocol allows 500 tokens, which are about as many. */
@@ -1884,17 +1884,17 @@ export namespace Live {
     delegation?: ResolvedDelegation;
     safety_identifier?: string;
   }
-  /** What is sent and received. */
+  /** The audio formats of both directions. */
   interface ResolvedAudio {
     format: ResolvedFormat;
     output: ResolvedOutput;
   }
-  /** What is sent and received. */
+  /** The audio formats of both directions. */
   interface ResolvedFormat {
     type: "audio/pcm" | "audio/pcma" | "audio/pcmu";
     rate: number;
   }
-  /** How the model sounds. */
+  /** The format and voice of the model's audio. */
   interface ResolvedOutput {
     voice?: string;
   }
@@ -1905,7 +1905,7 @@ export namespace Live {
     /** As it was given. */
     responses?: Record<string, unknown>;
   }
-  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
     /** Good for one time; `session.resumed` brings the next one. */
     token: string;
@@ -1928,13 +1928,13 @@ export namespace Live {
     client_event_id?: string;
     session: SessionResource;
   }
-  /** What is to be heard now: 200 ms, all the time, silence included. */
+  /** Audio to be played now: 200 ms, all the time, silence included. */
   interface OutputAudioDelta {
     type: "session.output_audio.delta";
     /** Base64 of raw mono audio in the format of the session. */
     delta: Base64;
   }
-  /** What the model says in the audio that begins now. */
+  /** The transcript of the audio that begins now. */
   interface OutputTranscriptDelta {
     type: "session.output_transcript.delta";
     event_id: string;
@@ -1983,7 +1983,7 @@ export namespace Live {
     /** On the time line of the session. */
     end_ms: number;
   }
-  /** The model has read it. */
+  /** Note that the model has read the turn. */
   interface ThinkingAppended {
     type: "session.thinking.appended";
     event_id: string;
@@ -1994,7 +1994,7 @@ export namespace Live {
     /** On the time line of the session. */
     end_ms: number;
   }
-  /** The model has read it. */
+  /** Note that the model has read the turn. */
   interface CommentaryAppended {
     type: "session.commentary.appended";
     event_id: string;
@@ -2014,12 +2014,12 @@ export namespace Live {
     usage: LiveUsage;
     context_window?: ContextWindow;
   }
-  /** Of the session so far. */
+  /** Usage of the session so far. */
   interface LiveUsage {
     /** Of audio that the model has heard. */
     seconds: number;
   }
-  /** How full the context of the model is. */
+  /** Use of the model's context. */
   interface ContextWindow {
     usage_ratio: number;
   }
@@ -2050,7 +2050,7 @@ export namespace Live {
     client_event_id?: string;
     error: ErrorDetail;
   }
-  /** What went wrong. */
+  /** An error. */
   interface ErrorDetail {
     /** Whose fault it is. */
     type: "invalid_request_error" | "server_error";
@@ -2061,7 +2061,7 @@ export namespace Live {
     param?: string;
     client_event_id?: string;
   }
-  /** What went wrong, for programs. */
+  /** Error codes, for programs. */
   type Code = "context_window_full" | "inference_failed" | "insufficient_quota" | "invalid_api_key" | "invalid_frame" | "invalid_json" | "invalid_value" | "missing_required_parameter" | "model_not_found" | "queue_cancelled" | "queue_full" | "queue_timeout" | "rate_limit_exceeded" | "resume_failed" | "service_unavailable" | "session_already_started" | "session_not_started" | "slow_consumer" | "unknown_parameter" | "unsupported" | "unsupported_mode";
 }
 
@@ -2078,7 +2078,7 @@ export namespace RealtimeGa {
     /** The client's name for this event; an error about it has it as `error.event_id`. */
     event_id?: string | null;
   }
-  /** What a session is to be. */
+  /** The settings of a session. */
   interface SessionFields {
     /** Only realtime: a session stays what it is. */
     type: "realtime" | "transcription";
@@ -2104,7 +2104,7 @@ export namespace RealtimeGa {
     input?: InputFields | null;
     output?: OutputFields | null;
   }
-  /** What is sent. */
+  /** The format of the input. */
   interface InputFields {
     format?: PcmFormat | PcmuFormat | PcmaFormat | null;
     transcription?: TranscriptionConfig | null;
@@ -2136,7 +2136,7 @@ export namespace RealtimeGa {
     keywords?: Array<string> | null;
     delay?: "high" | "low" | "medium" | "minimal" | "xhigh" | null;
   }
-  /** Where the microphone is. It is accepted, and the model hears what was sent. */
+  /** The place of the microphone. It is accepted, and the model hears what was sent. */
   interface NoiseReduction {
     type?: "far_field" | "near_field" | null;
     strength?: number | null;
@@ -2158,7 +2158,7 @@ export namespace RealtimeGa {
     create_response?: boolean | null;
     interrupt_response?: boolean | null;
   }
-  /** What is received. */
+  /** The format of the output. */
   interface OutputFields {
     format?: PcmFormat | PcmuFormat | PcmaFormat | null;
     /** A registered voice, or one of OpenAI's names, which stand for the model's own voice. */
@@ -2183,13 +2183,13 @@ export namespace RealtimeGa {
     type: "function";
     name: string;
   }
-  /** How much of the conversation stays when it has become too long. */
+  /** The share of the conversation that stays when it has become too long. */
   interface RetentionRatio {
     type: "retention_ratio";
     retention_ratio: number;
     token_limits?: TokenLimits | null;
   }
-  /** How much of the conversation may be kept. */
+  /** Limits of the kept conversation. */
   interface TokenLimits {
     post_instructions?: number | null;
   }
@@ -2199,17 +2199,17 @@ export namespace RealtimeGa {
     version?: string | null;
     variables?: Record<string, unknown> | null;
   }
-  /** What a trace is called. It is accepted: sessions are traced as the server's operator has it. */
+  /** The name of a trace. It is accepted: the server's operator decides about tracing. */
   interface TracingConfig {
     workflow_name?: string | null;
     group_id?: string | null;
     metadata?: Record<string, unknown> | null;
   }
-  /** How long the model may think. It is accepted. */
+  /** The effort of reasoning. It is accepted. */
   interface Reasoning {
     effort?: "high" | "low" | "medium" | "minimal" | "xhigh" | null;
   }
-  /** What the microphone hears. There is no answer to it. */
+  /** Audio of the microphone, which is not answered. */
   interface AudioAppend {
     type: "input_audio_buffer.append";
     /** Base64 of raw mono audio in the input format; it may be cut anywhere. */
@@ -2217,19 +2217,19 @@ export namespace RealtimeGa {
     /** The client's name for this event; an error about it has it as `error.event_id`. */
     event_id?: string | null;
   }
-  /** What was appended becomes an item. */
+  /** Commit appended audio as an item. */
   interface AudioCommit {
     type: "input_audio_buffer.commit";
     /** The client's name for this event; an error about it has it as `error.event_id`. */
     event_id?: string | null;
   }
-  /** What was appended is forgotten. */
+  /** Clear appended audio. */
   interface AudioClear {
     type: "input_audio_buffer.clear";
     /** The client's name for this event; an error about it has it as `error.event_id`. */
     event_id?: string | null;
   }
-  /** What is not sent yet of the answer is not sent any more. There is no answer to it. */
+  /** Drop the part of the answer that is not sent yet; not answered. */
   interface OutputClear {
     type: "output_audio_buffer.clear";
     /** The client's name for this event; an error about it has it as `error.event_id`. */
@@ -2244,7 +2244,7 @@ export namespace RealtimeGa {
     /** The client's name for this event; an error about it has it as `error.event_id`. */
     event_id?: string | null;
   }
-  /** What somebody said. */
+  /** A message. */
   interface GivenMessage {
     type: "message";
     role: "assistant" | "system" | "user";
@@ -2299,7 +2299,7 @@ export namespace RealtimeGa {
     object?: "realtime.item" | null;
     status?: "completed" | "in_progress" | "incomplete" | null;
   }
-  /** What came of it. */
+  /** The result of a call. */
   interface GivenCallOutput {
     type: "function_call_output";
     call_id: string;
@@ -2339,7 +2339,7 @@ export namespace RealtimeGa {
     /** The client's name for this event; an error about it has it as `error.event_id`. */
     event_id?: string | null;
   }
-  /** What is different in one answer. */
+  /** Settings of one answer that differ from the session's. */
   interface ResponseFields {
     /** Either audio, which comes with its transcript, or text. */
     output_modalities?: Array<"audio" | "text"> | null;
@@ -2358,11 +2358,11 @@ export namespace RealtimeGa {
     prompt?: StoredPrompt | null;
     reasoning?: Reasoning | null;
   }
-  /** How one answer sounds. */
+  /** Audio settings of one answer. */
   interface ResponseAudioFields {
     output?: ResponseOutputFields | null;
   }
-  /** How one answer sounds. */
+  /** Audio settings of one answer. */
   interface ResponseOutputFields {
     format?: PcmFormat | PcmuFormat | PcmaFormat | null;
     voice?: string | VoiceId | null;
@@ -2419,7 +2419,7 @@ export namespace RealtimeGa {
     input: InputResource;
     output: OutputResource;
   }
-  /** What is sent. */
+  /** The format of the input. */
   interface InputResource {
     format: Format;
     /** As it was given. */
@@ -2450,13 +2450,13 @@ export namespace RealtimeGa {
     create_response: boolean;
     interrupt_response: boolean;
   }
-  /** What is received. */
+  /** The format of the output. */
   interface OutputResource {
     format: Format;
     voice: string;
     speed: number;
   }
-  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
     /** Good for one time; `session.resumed` brings the next one. */
     token: string;
@@ -2495,7 +2495,7 @@ export namespace RealtimeGa {
     previous_item_id: string | null;
     item: MessageItem | CallItem | CallOutputItem;
   }
-  /** What somebody said. */
+  /** A message. */
   interface MessageItem {
     type: "message";
     id: string;
@@ -2545,7 +2545,7 @@ export namespace RealtimeGa {
     call_id: string;
     arguments: string;
   }
-  /** What came of it. */
+  /** The result of a call. */
   interface CallOutputItem {
     type: "function_call_output";
     id: string;
@@ -2581,19 +2581,19 @@ export namespace RealtimeGa {
     event_id: string;
     item_id: string;
   }
-  /** What was appended becomes this item. */
+  /** Appended audio was committed as this item. */
   interface AudioCommitted {
     type: "input_audio_buffer.committed";
     event_id: string;
     previous_item_id: string | null;
     item_id: string;
   }
-  /** What was appended is forgotten. */
+  /** Clear appended audio. */
   interface AudioCleared {
     type: "input_audio_buffer.cleared";
     event_id: string;
   }
-  /** The model is asked. */
+  /** Announce the response. */
   interface ResponseCreated {
     type: "response.created";
     event_id: string;
@@ -2625,11 +2625,11 @@ export namespace RealtimeGa {
     code: string;
     message: string;
   }
-  /** How it sounds. */
+  /** Audio settings. */
   interface ResponseAudio {
     output: ResponseOutput;
   }
-  /** How it sounds. */
+  /** Audio settings. */
   interface ResponseOutput {
     format: Format;
     voice: string;
@@ -2865,7 +2865,7 @@ export namespace RealtimeGa {
     event_id: string;
     error: ErrorBody;
   }
-  /** What went wrong. */
+  /** An error. */
   interface ErrorBody {
     type: "authentication_error" | "invalid_request_error" | "rate_limit_error" | "server_error";
     code: Code | null;
@@ -2876,7 +2876,7 @@ export namespace RealtimeGa {
     /** The `event_id` of the event at fault, if that had one. */
     event_id: string | null;
   }
-  /** What went wrong, for programs. */
+  /** Error codes, for programs. */
   type Code = "beta_api_shape_disabled" | "cannot_update_voice" | "conversation_already_has_active_response" | "conversation_full" | "inference_failed" | "input_audio_buffer_commit_empty" | "input_audio_buffer_full" | "insufficient_quota" | "internal_error" | "invalid_api_key" | "invalid_event" | "invalid_json" | "invalid_model" | "invalid_session_type" | "invalid_type" | "invalid_value" | "item_create_duplicate_item_id" | "item_delete_invalid_item_id" | "item_retrieve_invalid_item_id" | "item_truncate_invalid_item_id" | "missing_model" | "missing_required_parameter" | "rate_limit_exceeded" | "response_cancel_not_active" | "resume_failed" | "server_overloaded" | "session_expired" | "slow_consumer" | "unknown_parameter";
 }
 
@@ -2893,7 +2893,7 @@ export namespace TranscriptionGa {
     event_id?: string | null;
     session: SessionFields;
   }
-  /** What a session is to be. */
+  /** The settings of a session. */
   interface SessionFields {
     /** Only transcription: a session stays what it is. */
     type: "realtime" | "transcription";
@@ -2905,7 +2905,7 @@ export namespace TranscriptionGa {
   interface AudioFields {
     input?: InputFields | null;
   }
-  /** What is sent. */
+  /** The format of the input. */
   interface InputFields {
     format?: PcmFormat | PcmuFormat | PcmaFormat | null;
     transcription?: TranscriptionConfig | null;
@@ -2937,7 +2937,7 @@ export namespace TranscriptionGa {
     keywords?: Array<string> | null;
     delay?: "high" | "low" | "medium" | "minimal" | "xhigh" | null;
   }
-  /** Where the microphone is. It is accepted, and the model hears what was sent. */
+  /** The place of the microphone. It is accepted, and the model hears what was sent. */
   interface NoiseReduction {
     type?: "far_field" | "near_field" | null;
     strength?: number | null;
@@ -2959,7 +2959,7 @@ export namespace TranscriptionGa {
     create_response?: boolean | null;
     interrupt_response?: boolean | null;
   }
-  /** What the microphone hears. There is no answer to it. */
+  /** Audio of the microphone, which is not answered. */
   interface AudioAppend {
     type: "input_audio_buffer.append";
     /** Base64 of raw mono audio in the input format; it may be cut anywhere. */
@@ -2967,13 +2967,13 @@ export namespace TranscriptionGa {
     /** The client's name for this event; an error about it has it as `error.event_id`. */
     event_id?: string | null;
   }
-  /** What was appended becomes an item. */
+  /** Commit appended audio as an item. */
   interface AudioCommit {
     type: "input_audio_buffer.commit";
     /** The client's name for this event; an error about it has it as `error.event_id`. */
     event_id?: string | null;
   }
-  /** What was appended is forgotten. */
+  /** Clear appended audio. */
   interface AudioClear {
     type: "input_audio_buffer.clear";
     /** The client's name for this event; an error about it has it as `error.event_id`. */
@@ -2986,7 +2986,7 @@ export namespace TranscriptionGa {
     /** The client's name for this event; an error about it has it as `error.event_id`. */
     event_id?: string | null;
   }
-  /** What is different in one answer. */
+  /** Settings of one answer that differ from the session's. */
   interface ResponseFields {
     /** Either audio, which comes with its transcript, or text. */
     output_modalities?: Array<"audio" | "text"> | null;
@@ -3005,11 +3005,11 @@ export namespace TranscriptionGa {
     prompt?: StoredPrompt | null;
     reasoning?: Reasoning | null;
   }
-  /** How one answer sounds. */
+  /** Audio settings of one answer. */
   interface ResponseAudioFields {
     output?: ResponseOutputFields | null;
   }
-  /** How one answer sounds. */
+  /** Audio settings of one answer. */
   interface ResponseOutputFields {
     format?: PcmFormat | PcmuFormat | PcmaFormat | null;
     voice?: string | VoiceId | null;
@@ -3031,7 +3031,7 @@ export namespace TranscriptionGa {
     type: "function";
     name: string;
   }
-  /** What somebody said. */
+  /** A message. */
   interface GivenMessage {
     type: "message";
     role: "assistant" | "system" | "user";
@@ -3086,7 +3086,7 @@ export namespace TranscriptionGa {
     object?: "realtime.item" | null;
     status?: "completed" | "in_progress" | "incomplete" | null;
   }
-  /** What came of it. */
+  /** The result of a call. */
   interface GivenCallOutput {
     type: "function_call_output";
     call_id: string;
@@ -3108,7 +3108,7 @@ export namespace TranscriptionGa {
     version?: string | null;
     variables?: Record<string, unknown> | null;
   }
-  /** How long the model may think. It is accepted. */
+  /** The effort of reasoning. It is accepted. */
   interface Reasoning {
     effort?: "high" | "low" | "medium" | "minimal" | "xhigh" | null;
   }
@@ -3138,7 +3138,7 @@ export namespace TranscriptionGa {
   interface AudioResource {
     input: InputResource;
   }
-  /** What is sent. */
+  /** The format of the input. */
   interface InputResource {
     format: Format;
     /** As it was given. */
@@ -3159,7 +3159,7 @@ export namespace TranscriptionGa {
     prefix_padding_ms: number;
     silence_duration_ms: number;
   }
-  /** How to get the session back over another connection: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
+  /** The offer to resume the session: open the same URL with `resume=` the token and `last_event=` the number of the last event that came, within `window_s` seconds of the loss. */
   interface ResumeOffer {
     /** Good for one time; `session.resumed` brings the next one. */
     token: string;
@@ -3180,14 +3180,14 @@ export namespace TranscriptionGa {
     event_id: string;
     session: SessionResource;
   }
-  /** What was appended becomes this item. */
+  /** Appended audio was committed as this item. */
   interface AudioCommitted {
     type: "input_audio_buffer.committed";
     event_id: string;
     previous_item_id: string | null;
     item_id: string;
   }
-  /** What was appended is forgotten. */
+  /** Clear appended audio. */
   interface AudioCleared {
     type: "input_audio_buffer.cleared";
     event_id: string;
@@ -3215,7 +3215,7 @@ export namespace TranscriptionGa {
     previous_item_id: string | null;
     item: MessageItem | CallItem | CallOutputItem;
   }
-  /** What somebody said. */
+  /** A message. */
   interface MessageItem {
     type: "message";
     id: string;
@@ -3265,7 +3265,7 @@ export namespace TranscriptionGa {
     call_id: string;
     arguments: string;
   }
-  /** What came of it. */
+  /** The result of a call. */
   interface CallOutputItem {
     type: "function_call_output";
     id: string;
@@ -3327,7 +3327,7 @@ export namespace TranscriptionGa {
     event_id: string;
     error: ErrorBody;
   }
-  /** What went wrong. */
+  /** An error. */
   interface ErrorBody {
     type: "authentication_error" | "invalid_request_error" | "rate_limit_error" | "server_error";
     code: Code | null;
@@ -3338,6 +3338,6 @@ export namespace TranscriptionGa {
     /** The `event_id` of the event at fault, if that had one. */
     event_id: string | null;
   }
-  /** What went wrong, for programs. */
+  /** Error codes, for programs. */
   type Code = "beta_api_shape_disabled" | "cannot_update_voice" | "conversation_already_has_active_response" | "conversation_full" | "inference_failed" | "input_audio_buffer_commit_empty" | "input_audio_buffer_full" | "insufficient_quota" | "internal_error" | "invalid_api_key" | "invalid_event" | "invalid_json" | "invalid_model" | "invalid_session_type" | "invalid_type" | "invalid_value" | "item_create_duplicate_item_id" | "item_delete_invalid_item_id" | "item_retrieve_invalid_item_id" | "item_truncate_invalid_item_id" | "missing_model" | "missing_required_parameter" | "rate_limit_exceeded" | "response_cancel_not_active" | "resume_failed" | "server_overloaded" | "session_expired" | "slow_consumer" | "unknown_parameter";
 }

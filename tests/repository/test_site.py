@@ -12,6 +12,7 @@ from tests.repository.source_tree import ROOT
 from tests.repository.test_docs import GENERATED
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
+FIND_IT = ROOT / "docs/howto/find-it.md"
 BUILD_S = 300
 
 
@@ -58,3 +59,12 @@ def test_code_of_a_file_is_as_it_stands_there(page: Path) -> None:
 def test_tutorials_show_code() -> None:
     shown = [page.name for page in PAGES if '``` title="' in re.sub(r"```\w+ ", "``` ", page.read_text())]
     assert shown == ["client-in-fifty-lines.md", "first-grpc-client.md", "first-python-client.md"]
+
+
+def test_searches_for_standard_terms_lead_to_the_named_files() -> None:
+    rows = re.findall(r"^\| .+\? \| `(.+)` \| `(.+)` \|$", FIND_IT.read_text(), re.MULTILINE)
+    assert len(rows) >= 20
+
+    for term, name in rows:
+        text = " ".join((ROOT / name).read_text().split()).lower()
+        assert term.lower() in text, (term, name)

@@ -15,7 +15,7 @@ a client sends; some of it stops there:
 - A text message of one frame passes the library's parser by, where nothing waits before it and nothing came
   behind it, and `write_text` writes such a frame by itself. A unit of 85 KB in and 128 KB out costs the
   adapter 10 % more CPU than while both were replaced inside the library; with the library's own parser and
-  `broadcast` it was 21 % more (docs/decisions.md).
+  `broadcast` it was 21 % more (docs/decisions/0009-http-and-websocket.md).
   The library copies a message three times. Its only hook for one is `recv`, which wakes a task.
 
 No method of the library is replaced. `close` is overridden, and asyncio's callbacks.
@@ -428,7 +428,7 @@ class PublicConnection(ServerConnection):
             return False
         frame = b"".join((_text_head(sum(map(len, parts))), *parts))
         self._byte_count.sent += len(frame)
-        self.transport.write(frame)  # as `writelines` should: see docs/decisions.md
+        self.transport.write(frame)  # as `writelines` should: see docs/decisions/0009-http-and-websocket.md
         return True
 
     def begin_answer(self, begun: Respond) -> None:

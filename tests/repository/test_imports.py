@@ -188,7 +188,7 @@ def scripted_names(source: str) -> list[str]:
 
 
 def test_transports_are_written_to_by_write_alone(tree: SourceTree) -> None:
-    """`writelines` of some versions of Python never says that its buffer is full: see the record on WebSockets."""
+    """`writelines` of some versions of Python never says that its buffer is full."""
     assert [module for module, file in tree.files.items() if ".writelines(" in file.read_text()] == []
 
 

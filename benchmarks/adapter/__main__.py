@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.adapter import document
 from benchmarks.load.processes import OTHER_CPU
 
-NAMES = ("codec", "cost", "transports", "live", "speech", "idle", "density", "overload", "resume")
+NAMES = ("codec", "cost", "transports", "live", "speech", "idle", "density", "overload", "resume", "failover")
 
 
 def main() -> int:

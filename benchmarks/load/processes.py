@@ -66,11 +66,11 @@ class Process:
 @contextmanager
 def running(
     *arguments: str,
-    cpu: int = OTHER_CPU,
+    cpu: int | None = OTHER_CPU,
     variables: Mapping[str, str] | None = None,
     log: IO[bytes] | None = None,
 ) -> Iterator[Process]:
-    """`python -m <arguments>`, pinned to `cpu`, until the block is left.
+    """Run `python -m <arguments>`, pinned to `cpu`, or to none, until the block is left.
 
     `variables` are added to the environment; `log` takes its standard error, which otherwise is ours. The
     program says `... ready on <address>` when it is.
@@ -82,7 +82,7 @@ def running(
         command, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment
     ) as process:
         try:
-            os.sched_setaffinity(process.pid, {cpu})
+            os.sched_setaffinity(process.pid, _CPUS if cpu is None else {cpu})
             assert process.stdin is not None
             assert process.stdout is not None
             for line in process.stdout:

@@ -178,13 +178,13 @@ class Accounts:
         self._spent: OrderedDict[str, tuple[float, Tenant]] = OrderedDict()
         """Accounts whose quota was found spent, and when."""
         self._timer: Timer | None = None
+        """Runs while a session with a quota is open."""
 
     def start(self) -> None:
         """Begin to look after sessions."""
         self._book.start()
         if self.log is not None:
             self.log.start()
-        self._beat()
 
     async def close(self) -> None:
         """Book and write what waits."""
@@ -213,6 +213,8 @@ class Accounts:
     async def admit(self, meter: Meter) -> None:
         charge = meter.charge
         self._open[meter] = None
+        if self._timer is None:
+            self._timer = self.clock.call_at(self.clock.now() + BEAT_S, self._beat)
         if not charge.is_spent(self.clock.now()):
             return
         take = charge.ask(self.clock.now())
@@ -259,7 +261,9 @@ class Accounts:
 
     def _beat(self) -> None:
         """Have every session take what it needs for the next second, and end those that got nothing."""
-        self._timer = self.clock.call_at(self.clock.now() + BEAT_S, self._beat)
+        self._timer = None
+        if self._open:
+            self._timer = self.clock.call_at(self.clock.now() + BEAT_S, self._beat)
         for meter in list(self._open):
             try:
                 self._look_after(meter)

@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.semconv import Reason
 from inference_service.app import load_engine
-from inference_service.engine import engine, session
+from inference_service.engine import engine, live_session, session
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.sessions import duplex
 from inference_service.session import admission
@@ -33,7 +33,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    for module in (engine, session, duplex):
+    for module in (engine, live_session, session, duplex):
         monkeypatch.setattr(module, "time", found)
     monkeypatch.setattr(admission, "LEAST_UNITS", UNITS)
     return found

@@ -111,7 +111,8 @@ async def test_client_that_sends_one_whole_utterance_and_waits() -> None:
             before = len(engine.session.heard)
             for _ in range(5):
                 await clock.advance(1.0)
-            assert len(engine.session.heard) == before
+            # One unit of silence may have been on its way when the turn ended.
+            assert len(engine.session.heard) <= before + 1
             await client.send(CLOSE)
             await client.rest()
 

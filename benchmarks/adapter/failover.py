@@ -1,0 +1,123 @@
+"""A worker with a crowd is killed: how soon each of its sessions is answered again, by another worker.
+
+Workers, adapter and clients are the real ones, `antiphon-mini` included, and share all cores. Every client
+plays recorded questions in real time. A session counts from the SIGKILL until the first answer to a unit
+behind `session.moved`.
+"""
+
+import asyncio
+import os
+import signal
+import statistics
+import tempfile
+import time
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+import antiphon
+from benchmarks.adapter.report import Goal, Report
+from benchmarks.load.processes import Process, running
+
+RECORDINGS: Final = Path(__file__).parents[2] / "tests/recordings"
+
+SESSIONS: Final = 16
+TALK_S: Final = 12.0
+"""How long the sessions talk before the worker is killed: the journal that is replayed."""
+
+GOAL_S: Final = 3.0
+"""The 99th percentile that is allowed."""
+
+_PATIENCE_S: Final = 60.0
+_QUESTIONS: Final = ("joke", "name", "counting", "light")
+
+
+class Caller:
+    """One session that talks in real time; the times of its answers and of its move."""
+
+    def __init__(self, number: int) -> None:
+        self.moved_at = 0.0
+        self.back_at = 0.0
+        """When the first unit behind the move was answered."""
+        self.is_open = asyncio.Event()
+        self._number = number
+
+    async def talk(self, url: str) -> None:
+        """Talk until cancelled."""
+        question = antiphon.read_wav(str(RECORDINGS / f"{_QUESTIONS[self._number % len(_QUESTIONS)]}.wav"))
+        silent = np.zeros(8 * antiphon.INPUT_RATE_HZ, np.float32)
+        sound = np.resize(np.concatenate([question, silent]), 120 * antiphon.INPUT_RATE_HZ)
+        async with antiphon.connect(url) as client, client.duplex(seed=self._number) as session:
+            self.is_open.set()
+            playing = asyncio.create_task(self._play(session, sound))
+            try:
+                async for event in session:
+                    if isinstance(event, antiphon.Moved):
+                        self.moved_at = time.monotonic()
+                    elif self.moved_at and not self.back_at:
+                        self.back_at = time.monotonic()
+            finally:
+                playing.cancel()
+
+    async def _play(self, session: antiphon.DuplexSession, sound: np.ndarray) -> None:
+        await asyncio.sleep(self._number / SESSIONS)  # phases of their own
+        begin = time.monotonic()
+        for second in range(len(sound) // antiphon.INPUT_RATE_HZ):
+            await asyncio.sleep(max(0.0, begin + second - time.monotonic()))
+            start = second * antiphon.INPUT_RATE_HZ
+            await session.send_audio(sound[start : start + antiphon.INPUT_RATE_HZ])
+
+
+async def _once() -> list[tuple[float, float]]:
+    """Kill one worker; return for each session the seconds until its move and until its next answer."""
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(_worker()) for _ in range(2))
+        targets = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "workers"
+        targets.write_text(f"{first.address}\n")
+        command = ("antiphon.cli", "adapter", "--workers-file", str(targets), "--port", "0")
+        front = stack.enter_context(running(*command, "--log-level", "error", cpu=None))
+        callers = [Caller(number) for number in range(SESSIONS)]
+        talks: list[asyncio.Task[None]] = []
+        try:
+            for caller in callers:
+                talks.append(asyncio.create_task(caller.talk(f"ws://{front.address}")))
+                async with asyncio.timeout(_PATIENCE_S):
+                    await caller.is_open.wait()
+            targets.write_text(f"{first.address}\n{second.address}\n")
+            os.kill(front.pid, signal.SIGHUP)  # all sessions are at the first one
+            await asyncio.sleep(TALK_S)
+            os.kill(first.pid, signal.SIGKILL)
+            killed_at = time.monotonic()
+            await asyncio.sleep(5 * GOAL_S)
+        finally:
+            for talk in talks:
+                talk.cancel()
+            await asyncio.gather(*talks, return_exceptions=True)
+        lost = float("inf")
+        return [((it.moved_at or lost) - killed_at, (it.back_at or lost) - killed_at) for it in callers]
+
+
+def _worker() -> AbstractContextManager[Process]:
+    options = ("--slots", str(SESSIONS), "--log-level", "error")
+    return running("antiphon.cli", "worker", "--listen", "127.0.0.1:0", *options, cpu=None)
+
+
+async def measure(is_short: bool) -> Report:
+    """Return the table of one killed worker, several times."""
+    found = [time for _ in range(1 if is_short else 5) for time in await _once()]
+    moved, back = zip(*found, strict=True)
+    worst = float(np.percentile(back, 99))
+    rows = [
+        ("until session.moved", len(moved), statistics.median(moved), float(np.percentile(moved, 99))),
+        ("until the next answer", len(back), statistics.median(back), worst),
+    ]
+    return Report(
+        "failover",
+        f"A killed worker of antiphon-mini: seconds of its sessions, {TALK_S:g} s of conversation replayed",
+        ("what", "sessions", "median", "p99"),
+        rows,
+        [Goal("seconds from SIGKILL to the next answer, p99", worst, GOAL_S)],
+        where="all processes on both cores",
+    )

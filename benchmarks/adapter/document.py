@@ -109,6 +109,15 @@ The adapter has one event loop. The threads of `grpc.aio` wake it with one byte 
 reads one byte a turn. Long turns let the socket between them fill up: output then waits while input is still
 read. Admission and dropping of stale units keep the turns short.
 
+## Lost connections and lost workers
+
+{resume}
+
+The other sessions wait while the adapter shakes hands with those that come back: their p99 grows for that
+time.
+
+{failover}
+
 ## Memory of an idle session
 
 {idle}
@@ -264,7 +273,7 @@ The ear hears a second and the vocoder says one, of sessions together and one af
 
 def write() -> None:
     """Write the page."""
-    names = ("cost", "live", "speech", "codec", "density", "overload", "idle")
+    names = ("cost", "live", "speech", "codec", "density", "overload", "idle", "resume", "failover")
     figures = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in names}
     text = _TEXT.format(**{name: section(figures[name]) for name in names})
     if NEIGHBOURS.exists():

@@ -26,7 +26,7 @@ BACK_S: Final = 5.0
 """Within which all are to be back."""
 
 TIMES: Final = 1.5
-"""What the 99th percentile of the others may grow by."""
+"""Largest growth of the p99 of the other sessions."""
 
 _UNIT: Final = text_frame(APPEND)
 _RESUMED: Final = b'"session.resumed"'

@@ -1,7 +1,7 @@
 """Cost of gRPC streams for the engine's thread by contention for the GIL.
 
 Streams in a process of their own tell what they cost it anyway, by the caches and the memory that processors
-share. A thread that has a processor of its own, and work, waits for the interpreter's lock alone. The clients
+share. A thread that has a processor of its own, and work, waits for the GIL alone. The clients
 share theirs with the streams, and give way to these: they would else stop whoever has the lock.
 """
 

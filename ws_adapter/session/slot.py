@@ -401,7 +401,7 @@ class Slot:
         return self._waits
 
     def _said_early(self, signal: Signal) -> None:
-        """That the worker leaves is nothing to who is still another's to take."""
+        """Keep the news of a drain until the session has begun; pass on every other signal."""
         if isinstance(signal, GoingAway):
             self._leaves_at = self._source.services.clock.now() + signal.time_left_s
         elif self._failover is not None and self._failover.is_moving and self.streams is not None:

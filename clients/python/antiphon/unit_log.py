@@ -23,7 +23,7 @@ class _Entry(Generic[Kept]):
 
 
 class UnitLog(Generic[Kept]):
-    """What a caller keeps of each unit, within bounds.
+    """Answered units of a session, within bounds.
 
     The log holds at most `seconds` of units and `size` bytes. The oldest units go first, up to one that
     continues no turn; a turn that is longer than that leaves nothing.

@@ -173,7 +173,7 @@ def test_calls_with_other_arguments_are_refused(call: tuple[Any, ...]) -> None:
 
 
 def test_threads_may_multiply_at_once() -> None:
-    """The interpreter's lock is let go for as long as it takes."""
+    """The kernel releases the GIL while it computes."""
     product, x = Panels(*layer(512, 512)), rows(64, 512)
     expected = product.product(x)
     with ThreadPoolExecutor(4) as pool:

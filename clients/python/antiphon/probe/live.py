@@ -28,7 +28,7 @@ class Live(Rules):
         self._said_ms = 0
         """Where the last words ended."""
         self._transcribed_ms = 0
-        """Where the last words of the user ended."""
+        """End of the last words of the user, in milliseconds of the stream."""
         self._has_words = False
         self._seconds = 0.0
 

@@ -21,7 +21,7 @@ _Session = TypeVar("_Session", bound=AsyncDuplexSession | AsyncChatTurn | AsyncT
 
 
 class _Conversation(Generic[_Session, _Event]):
-    """What all kinds of conversations have."""
+    """Base of every kind of conversation."""
 
     def __init__(self, session: _Session, loop: LoopThread, timeout_s: float) -> None:
         self._session = session

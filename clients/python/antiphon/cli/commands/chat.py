@@ -127,7 +127,7 @@ def _question(arguments: argparse.Namespace) -> Sequence[str]:
 
 
 def _converse(dialogue: Dialogue, attached: Sequence[Part]) -> None:
-    """Read questions until Ctrl-D, or Ctrl-C outside an answer. What is attached goes with the first."""
+    """Read questions until Ctrl-D, or Ctrl-C outside an answer. Attachments go with the first question."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  input() then edits lines and remembers them
     print("Ctrl-C stops an answer, Ctrl-D ends the chat.", file=sys.stderr)

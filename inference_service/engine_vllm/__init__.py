@@ -1,1 +1,1 @@
-"""A second engine, for chats and token streams: vLLM computes, in processes of its own."""
+"""A second engine, for chats, token streams and transcription: vLLM computes, in processes of its own."""

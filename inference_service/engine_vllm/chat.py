@@ -7,9 +7,9 @@ from inference_service.api.engine import Deliver, End, Event, Failure, Finish, P
 from inference_service.api.setups import ChatSetup, Sampling
 from inference_service.engine.session import QueuedUnit, Run
 from inference_service.engine.sessions.answer import Answer
-from inference_service.engine.sessions.prompt import ChatPreprocessor, Dialogue, Prompt, Words
-from inference_service.engine_vllm.generator import Generator
-from inference_service.engine_vllm.requests import Request, seed_of
+from inference_service.engine.sessions.prompt import Dialogue, Prompt, Words
+from inference_service.engine_vllm.generator import Generator, Request, seed_of
+from inference_service.engine_vllm.prompts import Expand, MediaPrompt, VllmPreprocessor
 from inference_service.engine_vllm.session import VllmSession
 
 
@@ -37,10 +37,10 @@ class VllmChat(VllmSession[Prompt]):
         dialogue: Dialogue,
         generator: Generator,
         deliver: Deliver,
+        expand: Expand,
     ) -> None:
-        super().__init__(
-            session_id, sink, ChatPreprocessor(dialogue, setup.system_prompt), generator, deliver
-        )
+        preprocessor = VllmPreprocessor(dialogue, setup.system_prompt, generator, setup.tenant, expand)
+        super().__init__(session_id, sink, preprocessor, generator, deliver)
         self._setup = setup
         self._dialogue = dialogue
         self._ids: tuple[int, ...] = ()
@@ -69,6 +69,8 @@ class VllmChat(VllmSession[Prompt]):
             return
         self._ids = tuple(_ids(unit.input))
         run.text_rows = unit.input.text_tokens
+        run.audio_rows, run.vision_rows = unit.input.audio_tokens, unit.input.vision_tokens
+        run.vision_slices = unit.input.slices
         run.ignored_fields = unit.input.ignored_fields
 
     def refused(self) -> End | None:
@@ -91,7 +93,7 @@ class VllmChat(VllmSession[Prompt]):
     def request(self) -> Request:
         run = self.run
         assert run.unit.overrides is not None
-        own = run.unit.overrides.seed
+        own, prompt = run.unit.overrides.seed, run.unit.input
         return Request(
             self._ids,
             run.most,
@@ -99,6 +101,7 @@ class VllmChat(VllmSession[Prompt]):
             self._dialogue.ends,
             seed_of(self._setup.seed, run.number) if own is None else seed_of(own, 0),
             self._setup.tenant,
+            prompt.payload if isinstance(prompt, MediaPrompt) else None,
         )
 
     def decide(self, token: int, tell: Callable[[Event], None]) -> End | None:

@@ -1,14 +1,76 @@
-"""What the engine needs of vLLM: something that continues ids."""
+"""The protocol of a generator, which samples tokens for requests; vLLM is one. Imports no vLLM."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from hashlib import sha256
+from typing import Any, Final, Protocol
 
-from inference_service.engine_vllm.requests import Request
+from inference_service.api.setups import KEEP_ALL, Sampling, Tenant
+from inference_service.engine.batch.draw import COLDEST
+from inference_service.models.chat_template import Media
+
+SAMPLE_RATE: Final = 16_000
+"""Sample rate of clips in Hz; vLLM resamples them for a model that hears at another rate."""
 
 
 class GeneratorDead(Exception):
     """The processes that compute are gone; the message says what is known."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A context, and how it is to be continued."""
+
+    ids: tuple[int, ...]
+    most: int
+    """Tokens that may be sampled."""
+    sampling: Sampling
+    ends: frozenset[int]
+    """The model's end-of-sequence ids."""
+    seed: int
+    tenant: Tenant
+    payload: Any = None
+    """Prepared media among `ids`; None without any."""
+
+    @property
+    def cache_salt(self) -> str | None:
+        """Part of the name of every cached block, so that tenants share none."""
+        return self.tenant.salt.hex() or None
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the keyword arguments of vLLM's `SamplingParams`.
+
+        Ids that end a sequence are passed as stop ids: vLLM would read its own from files by other rules.
+        Text is made here, so vLLM detokenizes nothing.
+        """
+        drawn = self.sampling
+        is_greedy = drawn.temperature < COLDEST
+        ends = () if drawn.ignore_eos else self.ends
+        return {
+            "max_tokens": self.most,
+            "temperature": 0.0 if is_greedy else drawn.temperature,
+            "top_p": drawn.top_p,
+            "top_k": 0 if drawn.top_k == KEEP_ALL else drawn.top_k,
+            "repetition_penalty": drawn.repetition_penalty,
+            "stop_token_ids": sorted({*drawn.stop_token_ids, *ends}),
+            "ignore_eos": True,
+            "seed": None if is_greedy else self.seed,
+            "detokenize": False,
+        }
+
+
+def medium_name(tenant: Tenant, kind: str, data: bytes) -> str:
+    """Return what vLLM's caches know a medium by: they hold what is computed of it under this name alone.
+
+    The kind is in it because one name with two numbers of embeddings would end the engine.
+    """
+    parts = (tenant.salt, kind.encode(), data)
+    return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()
+
+
+def seed_of(seed: int, unit: int) -> int:
+    """Return the seed of one unit of a session, below 2 ** 63: vLLM seeds each request by itself."""
+    return int.from_bytes(sha256(f"{seed}/{unit}".encode()).digest()[:8]) >> 1
 
 
 @dataclass(frozen=True)
@@ -35,10 +97,51 @@ OnStep = Callable[[int, int], None]
 """Gets the running requests and the tokens of each step, prompt and output together, on the loop's thread."""
 
 
+class MediaRefused(ValueError):
+    """The model cannot take these pictures, clips or videos; the text says why."""
+
+
+@dataclass(frozen=True)
+class Medium:
+    """A picture (RGB uint8 [height, width, 3]), a clip (float32 at 16 kHz) or a video (uint8 [frames, height,
+    width, 3])."""
+
+    kind: Media
+    content: Any
+    name: str
+    """Name in vLLM's caches, another one for each tenant."""
+    frames_per_s: float = 1.0
+    """Frames in a second of a video."""
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """A prompt in which each medium has as many ids as it has embeddings."""
+
+    ids: tuple[int, ...]
+    embeddings: tuple[tuple[Media, int], ...]
+    """Kind and embeddings of each medium."""
+    payload: Any
+    """Media of one request, as vLLM takes them."""
+
+
 class Generator(Protocol):
     """Continues requests, many at a time, on the thread of one event loop."""
 
     on_step: OnStep
+    media: frozenset[Media]
+    """Kinds of media that the model takes."""
+    most_embeddings: int
+    """Most embeddings of one medium."""
+    whole_contexts: int
+    """Contexts of the greatest length that the cache holds at a time."""
+
+    def placeholder(self, kind: Media, number: int) -> str:
+        """Return the text that stands for a medium, the `number`-th of its kind from 1, where the chat
+        template writes none."""
+
+    async def expand(self, ids: list[int], media: Sequence[Medium]) -> Expanded:
+        """Prepare media for the places that `ids` hold, in order for each kind. Raises `MediaRefused`."""
 
     @property
     def is_dead(self) -> bool:
@@ -52,6 +155,12 @@ class Generator(Protocol):
         """Sample until a stop id or `most`; closing the generator aborts the request.
 
         Raises `GeneratorDead`.
+        """
+
+    def listen(self, steps: AsyncGenerator[Request, None]) -> AsyncGenerator[Sampled, None]:
+        """Sample one token for each step of a context that grows by them; closing the generator aborts it.
+
+        A step's payload is its sound, float32 [samples] at `SAMPLE_RATE`. Raises `GeneratorDead`.
         """
 
     def stop(self) -> None:

@@ -1,25 +1,43 @@
 """vLLM's `AsyncLLM` as a generator. Imports vLLM, and is imported only where that is installed."""
 
 import time
-from collections.abc import AsyncGenerator
-from typing import Any
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Final
 
+from PIL import Image
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.engine.protocol import StreamingInput
+from vllm.inputs import TokensPrompt
 from vllm.inputs.engine import tokens_input
+from vllm.model_executor.model_loader import get_model_cls
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from inference_service.engine_vllm.generator import GeneratorDead, Load, OnStep, Sampled
-from inference_service.engine_vllm.requests import Request
+from inference_service.api.setups import COMMON, Sampling
+from inference_service.engine_vllm.generator import (
+    SAMPLE_RATE,
+    Expanded,
+    GeneratorDead,
+    Load,
+    MediaRefused,
+    Medium,
+    OnStep,
+    Request,
+    Sampled,
+    medium_name,
+)
+from inference_service.models.chat_template import Media
 
 _CPU_ROWS = 512
 """Tokens of one step on a CPU: a step of vLLM's usual number may take longer than an engine that hangs."""
 _STOP_S = 8.0
 """How long the processes of vLLM may take to end before they are killed."""
+_MODALITIES: Final = {Media.PICTURE: "image", Media.CLIP: "audio", Media.VIDEO: "video"}
+_KINDS: Final = {modality: kind for kind, modality in _MODALITIES.items()}
 
 
 class LlmGenerator:
@@ -41,18 +59,50 @@ class LlmGenerator:
         self.device: str = str(config.device_config.device_type)
         self.tensor_parallel_size: int = config.parallel_config.tensor_parallel_size
         self.pipeline_parallel_size: int = config.parallel_config.pipeline_parallel_size
+        processor = self._llm.renderer.mm_processor
+        limits = processor.info.get_supported_mm_limits() if processor is not None else {}
+        self.media = frozenset(kind for kind, name in _MODALITIES.items() if name in limits)
+        self.most_embeddings: int = self._llm.input_processor.mm_encoder_cache_size
         cache = config.cache_config
         self.load = Load(0, cache.num_gpu_blocks or 0, cache.block_size or 0, 0)
+        # All kinds of layers counted: those of an encoder or a sliding window take blocks of their own.
+        self.whole_contexts = int(cache.kv_cache_max_concurrency or 0)
 
     @property
     def is_dead(self) -> bool:
         return bool(self._llm.errored)
 
+    def placeholder(self, kind: Media, number: int) -> str:
+        model = get_model_cls(self._llm.vllm_config.model_config)
+        return str(model.get_placeholder_str(_MODALITIES[kind], number) or "")
+
+    async def expand(self, ids: list[int], media: Sequence[Medium]) -> Expanded:
+        data: dict[str, list[Any]] = {}
+        names: dict[str, list[str]] = {}
+        for medium in media:
+            modality = _MODALITIES[medium.kind]
+            data.setdefault(modality, []).append(_item(medium))
+            names.setdefault(modality, []).append(medium.name)
+        prompt = TokensPrompt(prompt_token_ids=ids, multi_modal_data=data, multi_modal_uuids=names)
+        try:
+            made = await self._llm.renderer.process_for_engine_async(prompt, time.time())
+        except (ValueError, TypeError, RuntimeError, IndexError, AssertionError) as error:  # of its processor
+            raise MediaRefused(" ".join(str(error).split())[:200] or type(error).__name__) from error
+        counts = tuple(
+            (_KINDS[modality], int(place.get_num_embeds()))
+            for modality, places in made["mm_placeholders"].items()
+            for place in places
+        )
+        return Expanded(tuple(made["prompt_token_ids"]), counts, made)
+
     async def generate(self, request: Request) -> AsyncGenerator[Sampled, None]:
-        self._count += 1
-        prompt = tokens_input(list(request.ids), cache_salt=request.cache_salt)
-        parameters = SamplingParams(**request.parameters(), output_kind=RequestOutputKind.DELTA)
-        outputs = self._llm.generate(prompt, parameters, f"request-{self._count}-{time.monotonic_ns()}")
+        if request.payload is None:
+            prompt = tokens_input(list(request.ids), cache_salt=request.cache_salt)
+        else:
+            prompt = {**request.payload}
+            if request.cache_salt is not None:
+                prompt["cache_salt"] = request.cache_salt
+        outputs = self._llm.generate(prompt, _parameters(request), self._named())
         try:
             async for output in outputs:
                 yield Sampled(output.outputs[0].token_ids, output.num_cached_tokens or 0)
@@ -61,8 +111,60 @@ class LlmGenerator:
         finally:
             await outputs.aclose()
 
+    async def listen(self, steps: AsyncGenerator[Request, None]) -> AsyncGenerator[Sampled, None]:
+        first = _parameters(Request((0,), 1, Sampling(temperature=0.0), frozenset(), 0, COMMON))
+        outputs = self._llm.generate(self._heard(steps), first, self._named())
+        try:
+            async for output in outputs:
+                if output.outputs[0].token_ids:
+                    yield Sampled(output.outputs[0].token_ids)
+        except EngineDeadError as error:
+            raise GeneratorDead(str(error)) from error
+        finally:
+            await outputs.aclose()
+
+    async def _heard(self, steps: AsyncGenerator[Request, None]) -> AsyncGenerator[StreamingInput, None]:
+        async for step in steps:
+            name = medium_name(step.tenant, Media.CLIP.name, step.payload.tobytes())
+            prompt = TokensPrompt(
+                prompt_token_ids=list(step.ids),
+                multi_modal_data={"audio": (step.payload, None)},
+                multi_modal_uuids={"audio": [name]},
+            )
+            made = await self._llm.renderer.process_for_engine_async(prompt, time.time())
+            if step.cache_salt is not None:
+                made["cache_salt"] = step.cache_salt
+            yield StreamingInput(made, _parameters(step))
+
+    def _named(self) -> str:
+        self._count += 1
+        return f"request-{self._count}-{time.monotonic_ns()}"
+
     def stop(self) -> None:
         self._llm.shutdown(timeout=_STOP_S)
+
+
+def _parameters(request: Request) -> SamplingParams:
+    return SamplingParams(**request.parameters(), output_kind=RequestOutputKind.DELTA)
+
+
+def _item(medium: Medium) -> Any:
+    match medium.kind:
+        case Media.PICTURE:
+            return Image.fromarray(medium.content, "RGB")
+        case Media.CLIP:
+            return medium.content, SAMPLE_RATE
+        case Media.VIDEO:
+            frames = len(medium.content)
+            about = {
+                "fps": medium.frames_per_s,
+                "duration": frames / medium.frames_per_s,
+                "total_num_frames": frames,
+                "frames_indices": list(range(frames)),
+                "video_backend": "opencv",
+                "do_sample_frames": False,
+            }
+            return medium.content, about
 
 
 class _Stats(StatLoggerBase):  # type: ignore[misc]

@@ -9,12 +9,11 @@ from typing import Any, Generic
 
 from inference_service.api.engine import Deliver, End, Event, Finalized, SessionFailed, Sink, UnitUsage
 from inference_service.engine.session import Prepared, Preprocessor, QueuedUnit, Run, UnitQueue, summed
-from inference_service.engine_vllm.generator import Generator
-from inference_service.engine_vllm.requests import Request
+from inference_service.engine_vllm.generator import Generator, Request
 
 
 class VllmSession(ABC, Generic[Prepared]):
-    """What chats and token streams have in common.
+    """Common part of all sessions.
 
     Only the thread of the event loop touches it, but for `preprocessor`, which is the media pool's. Orders
     are put into `queue`, after which `wake` is called.
@@ -92,7 +91,12 @@ class VllmSession(ABC, Generic[Prepared]):
         """An order has been followed."""
         self._woken.set()
         if self._sampling is not None and self.is_cancelled:
-            self._sampling.cancel()
+            self.interrupt()
+
+    def interrupt(self) -> None:
+        """End the sampling of the unit under way, which is cancelled."""
+        assert self._sampling is not None
+        self._sampling.cancel()
 
     def tell(self, *events: Event) -> None:
         """Pass events on to the caller."""
@@ -158,13 +162,17 @@ class VllmSession(ABC, Generic[Prepared]):
         run = self.run
         async with aclosing(self._generator.generate(self.request())) as steps:
             async for step in steps:
-                if not run.heard_at:
-                    run.heard_at = run.decided_at = time.monotonic()
+                self.note_heard()
                 run.cached = step.cached
                 end = self._decide_all(step.ids)
                 if end is not None:
                     return end
         raise RuntimeError("vLLM ended a request before its last token.")
+
+    def note_heard(self) -> None:
+        """Note the time of the unit's first token."""
+        if not self.run.heard_at:
+            self.run.heard_at = self.run.decided_at = time.monotonic()
 
     def _decide_all(self, ids: Sequence[int]) -> End | None:
         events: list[Event] = []

@@ -28,18 +28,22 @@ def prepare_environment(options: WorkerOptions, environment: MutableMapping[str,
         environment["OMP_NUM_THREADS"] = str(options.threads)
 
 
-def engine_arguments(options: WorkerOptions, folder: Path, positions: int | None = None) -> dict[str, Any]:
+def engine_arguments(
+    options: WorkerOptions, folder: Path, positions: int | None = None, *, is_mistrals: bool = False
+) -> dict[str, Any]:
     """Return the keyword arguments of vLLM's `AsyncEngineArgs`.
 
-    `positions` is how many the model has. vLLM counts the token sampled last, which needs no entry of the
-    context, so it gets one token more than a context may have where the model allows it.
+    `positions` is how many the model has, and `is_mistrals` whether the folder has Mistral's layout. vLLM
+    counts the token sampled last, which needs no entry of the context, so it gets one token more than a
+    context may have where the model allows it.
     """
     arguments: dict[str, Any] = {
         "model": str(folder),
+        "runner": "generate",
         "dtype": options.dtype or "auto",
         "max_num_seqs": options.slots or MOST_SLOTS,
         "enable_prefix_caching": True,
-        "skip_tokenizer_init": True,
+        "mm_processor_cache_gb": 0,  # it counts on requests that a cancel may take back
         "trust_remote_code": False,
         "load_format": "safetensors",
         "generation_config": "vllm",
@@ -48,9 +52,13 @@ def engine_arguments(options: WorkerOptions, folder: Path, positions: int | None
         "tensor_parallel_size": options.tensor_parallel_size or 1,
         "pipeline_parallel_size": options.pipeline_parallel_size or 1,
     }
+    if is_mistrals:
+        arguments |= dict.fromkeys(("tokenizer_mode", "config_format", "load_format"), "mistral")
     if options.context_limit is not None:
         longest = options.context_limit + 1
         arguments["max_model_len"] = longest if positions is None else min(longest, positions)
+    if options.distributed_executor_backend is not None:
+        arguments["distributed_executor_backend"] = options.distributed_executor_backend
     if options.quantization is not None:
         arguments["quantization"] = options.quantization
     if options.gpu_memory_utilization is not None:

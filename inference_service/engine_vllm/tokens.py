@@ -23,8 +23,7 @@ from inference_service.api.setups import Sampling, TokensSetup
 from inference_service.engine.session import QueuedUnit, Run
 from inference_service.engine.sessions.text import Detokenizer
 from inference_service.engine.sessions.tokens import TokensChunk, TokensPreprocessor
-from inference_service.engine_vllm.generator import Generator
-from inference_service.engine_vllm.requests import Request, seed_of
+from inference_service.engine_vllm.generator import Generator, Request, seed_of
 from inference_service.engine_vllm.session import VllmSession
 from inference_service.models.plain_tokenizer import PlainTokenizer
 

@@ -12,8 +12,7 @@ import pytest
 from inference_service.api.engine import Advanced, Closed, Done, End, Piece, Ready, SessionFailed
 from inference_service.api.setups import StreamInput, Tenant
 from inference_service.engine_vllm import engine as module
-from inference_service.engine_vllm.generator import Sampled
-from inference_service.engine_vllm.requests import Request
+from inference_service.engine_vllm.generator import Request, Sampled
 from tests.inference_service.engine_vllm.support import engines
 from tests.inference_service.engine_vllm.support.engines import HAS_VLLM, Rig
 from tests.support.patience import PATIENCE_S
@@ -93,6 +92,45 @@ def test_request_is_aborted_when_its_session_closes(plain: Rig) -> None:
             assert talker.until(Done).end in (End.CANCELLED, End.CHUNK)
         talker.close()
         assert plain.generator.open == 0
+
+
+def test_cancel_ends_a_unit_that_waits_for_its_first_token(plain: Rig) -> None:
+    generator = plain.generator
+    assert generator is not None
+    waiting: queue.Queue[str] = queue.Queue()
+
+    async def held(request: Request) -> AsyncGenerator[Sampled, None]:
+        waiting.put("begun")
+        try:
+            await asyncio.Event().wait()
+            yield Sampled((A,))
+        finally:
+            waiting.put("aborted")
+
+    generator.generate = held  # type: ignore[method-assign]
+    talker, other = plain.stream(0), plain.stream(1)
+    for end in ("cancel", "close"):
+        number = talker.send(StreamInput((A, B, C)))
+        assert waiting.get(timeout=PATIENCE_S) == "begun"
+        if end == "cancel":
+            talker.session.cancel(number)
+            talker.session.finalize(number)
+            assert talker.over(number).done.end is End.CANCELLED
+        else:
+            talker.close()
+        assert waiting.get(timeout=PATIENCE_S) == "aborted"
+    other.close()
+
+
+def test_cancel_after_the_last_token_changes_nothing(plain: Rig, greedy: Any) -> None:
+    talker = plain.stream()
+    number = talker.send(StreamInput((A, B, C)))
+    talker.until(Done)
+    talker.session.cancel(number)
+    talker.session.finalize(number)
+    said = talker.over(number)
+    assert (said.done.end, said.ids) == (End.CHUNK, greedy([A, B, C], 4))
+    talker.close()
 
 
 def test_no_event_comes_after_stop(plain: Rig) -> None:

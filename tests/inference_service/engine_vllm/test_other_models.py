@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from inference_service.api.setups import Tenant
+from inference_service.api.setups import StreamInput, Tenant, UnitOverrides
 from tests.inference_service.engine.support import tiny_causal
 from tests.inference_service.engine_vllm.support import engines
 from tests.inference_service.engine_vllm.support.engines import MISSING, NAMES
@@ -13,6 +13,11 @@ from tests.support.long import long
 
 CONTEXT = 300
 """More than two blocks of vLLM's cache on a CPU."""
+ANSWER = 200
+CACHED = 520
+"""Tokens of a context that the cache below holds once, and not for every session at a time."""
+BLOCKS = 8
+"""Blocks of the cache, of 128 tokens each."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(it, marks=long) if it == "vllm" else it for it in NAMES])
@@ -53,3 +58,30 @@ def test_two_tensor_parallel_processes_say_what_generate_says(folder: Path, gree
         talker.close()
     finally:
         rig.engine.stop()
+
+
+@long
+@pytest.mark.skipif(not engines.HAS_VLLM, reason=MISSING)
+def test_sessions_beyond_the_cache_say_what_generate_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM preempts a request for another one, and computes it again."""
+    folder = engines.save(tmp_path / "qwen3", max_position_embeddings=1024)
+    greedy = tiny_causal.continued(folder, ends=False)
+    engines.limit_cache(monkeypatch, BLOCKS)
+    rig = engines.start("vllm", folder, CACHED)
+    try:
+        assert rig.engine.occupancy().kv_capacity_tokens == BLOCKS * 128
+        talkers = [rig.stream(slot) for slot in range(engines.SLOTS)]
+        prompts = [[(7 * i + slot) % 250 for i in range(CONTEXT)] for slot in range(engines.SLOTS)]
+        units = [
+            talker.send(StreamInput(tuple(prompt)), UnitOverrides(max_new_tokens=ANSWER))
+            for talker, prompt in zip(talkers, prompts, strict=True)
+        ]
+        for talker, unit, prompt in zip(talkers, units, prompts, strict=True):
+            talker.session.finalize(unit)
+            assert talker.over(unit).ids == greedy(prompt, ANSWER)
+            talker.close()
+    finally:
+        rig.engine.stop()
+    assert rig.fatal.empty()

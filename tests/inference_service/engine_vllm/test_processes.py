@@ -18,9 +18,18 @@ from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream
+from tests.inference_service.engine_vllm.support import tiny_realtime
+from tests.inference_service.engine_vllm.support.dictation import (
+    SOUND,
+    in_openais_events,
+    speech,
+    transcripts,
+    written,
+)
 from tests.inference_service.engine_vllm.support.engines import HAS_VLLM, LIMIT, MISSING
-from tests.inference_service.support.caller import Caller, channel_to, soon
+from tests.inference_service.support.caller import Caller, channel_to, soon, until_free
 from tests.support.long import long
+from tests.ws_adapter.support.stage import running_adapter
 
 pytestmark = [long, pytest.mark.skipif(not HAS_VLLM, reason=MISSING), pytest.mark.timeout(1500)]
 
@@ -173,3 +182,24 @@ async def test_killed_worker_leaves_no_engine_behind(folder: Path, tmp_path: Pat
         running.process.kill()
         await running.exit_code()
         await running.nothing_is_left()
+
+
+async def test_worker_transcribes_through_the_adapter_and_a_killed_caller_frees_its_slot(
+    tmp_path: Path,
+) -> None:
+    folder = tiny_realtime.save(tmp_path / "hearing")
+    expected = written(folder, SOUND)
+    async with worker(folder, tmp_path / "log") as running:
+        info = await get_info(running.address)
+        assert [*info.modes] == [pb.SESSION_MODE_TRANSCRIBE]
+        async with channel_to(running.address) as channel:
+            caller = await Caller(channel).open()
+            await caller.configure(mode=pb.SESSION_MODE_TRANSCRIBE)
+            await caller.send_unit(1, speech(SOUND))
+            await caller.read(Stream.GENERATE)
+            for call in caller.calls.values():
+                call.cancel()
+        await until_free(running.address, 3)
+        async with running_adapter(running.address) as stage:
+            assert await transcripts(stage.address, [SOUND, SOUND]) == [expected, expected]
+            assert await in_openais_events(stage.address, folder.name, SOUND)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,27 +15,33 @@ from antiphon.grpc import get_info
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import Deliver, EngineInfo, OnFatal
-from inference_service.checkpoints.causal import read_folder
+from inference_service.api.engine import Deliver, OnFatal
 from inference_service.engine_vllm.engine import VllmEngine
-from inference_service.engine_vllm.loading import assemble
-from inference_service.engine_vllm.loop import LoopThread
 from inference_service.options import WorkerOptions
+from inference_service.rpc.outbox import BACKLOG
 from inference_service.session.units import Stream
-from tests.inference_service.engine_vllm.support.engines import LIMIT, SLOTS
-from tests.inference_service.engine_vllm.support.plain_generator import PlainGenerator
+from tests.inference_service.engine_vllm.support import tiny_realtime
+from tests.inference_service.engine_vllm.support.dictation import (
+    SOUND,
+    in_openais_events,
+    speech,
+    transcripts,
+    written,
+)
+from tests.inference_service.engine_vllm.support.engines import LIMIT, SLOTS, assemble, plain_generator
 from tests.inference_service.support.caller import Caller, channel_to, soon, until, until_free
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import RunningWorker, running_worker
 from tests.ws_adapter.support.stage import running_adapter
 
+UNITS = 40
 GREEDY = common.SamplingParams(temperature=0.0, ignore_eos=True, max_new_tokens=4)
 
 
 class Served:
     """A worker over a generator that the test holds."""
 
-    def __init__(self, folder: Path, running: RunningWorker, generator: PlainGenerator) -> None:
+    def __init__(self, folder: Path, running: RunningWorker, generator: Any) -> None:
         self.folder = folder
         self.running = running
         self.generator = generator
@@ -44,14 +50,11 @@ class Served:
 
 @asynccontextmanager
 async def served(folder: Path, **options: Any) -> AsyncIterator[Served]:
-    made: list[PlainGenerator] = []
+    made: list[Any] = []
 
     def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> VllmEngine:
-        generator = PlainGenerator(folder, LIMIT + 1)
-        made.append(generator)
-        info = EngineInfo("vllm", "0", "cpu")
-        about = read_folder(folder)
-        return assemble(about, generator, LoopThread("engine"), info, SLOTS, deliver, on_fatal)
+        made.append(plain_generator(folder))
+        return assemble(folder, made[0], deliver, on_fatal)
 
     async with running_worker(load, slots=SLOTS, **options) as running:
         yield Served(folder, running, made[0])
@@ -120,6 +123,79 @@ async def test_caller_that_vanishes_leaves_no_request(folder: Path) -> None:
         assert worker.generator.open == 0
 
 
+async def check_unread_answers_are_bounded(
+    slow: Caller, chunk: pb.StreamInput, begun: Callable[[], int], neighbour: Callable[[int], Awaitable[None]]
+) -> None:
+    """Send units without reading what the model says; a neighbour is served meanwhile."""
+    finalized = asyncio.Semaphore(2)
+
+    async def send() -> None:
+        for unit in range(1, UNITS + 1):
+            await finalized.acquire()
+            await slow.send_unit(unit, chunk)
+
+    async def read(call: Stream) -> None:
+        for _ in range(UNITS):
+            await slow.calls[call].read()
+            if call is Stream.FINALIZE:
+                finalized.release()
+
+    async with asyncio.TaskGroup() as tasks:
+        sending = [tasks.create_task(send())]
+        sending += [tasks.create_task(read(call)) for call in (Stream.PREFILL, Stream.FINALIZE)]
+        await until(lambda: begun() >= BACKLOG)
+        for unit in range(1, 4):
+            await neighbour(unit)
+        assert begun() <= 2 * (BACKLOG + 2) < UNITS
+        for task in sending:
+            task.cancel()
+    for call in slow.calls.values():
+        call.cancel()
+
+
+async def test_caller_that_does_not_read_costs_a_bounded_amount(folder: Path, greedy: Any) -> None:
+    async with served(folder) as worker, channel_to(worker.address) as channel:
+        slow, other = await stream(channel), await stream(channel)
+
+        def begun() -> int:
+            return sum(it.ids == (5,) for it in worker.generator.requests)
+
+        async def neighbour(unit: int) -> None:
+            chunk = pb.StreamInput(token_ids=pb.TokenIds(ids=[5, 17]), begin_utterance=True)
+            assert (await other.unit(unit, chunk)).token_ids == greedy([5, 17], 4)
+
+        chunk = pb.StreamInput(token_ids=pb.TokenIds(ids=[5]), begin_utterance=True)
+        await check_unread_answers_are_bounded(slow, chunk, begun, neighbour)
+        await other.half_close(*Stream)
+        await until_free(worker.address, SLOTS)
+        assert worker.generator.open == 0
+
+
+async def test_transcriber_that_does_not_read_costs_a_bounded_amount(tmp_path: Path) -> None:
+    folder = tiny_realtime.save(tmp_path / "hearing")
+    expected = written(folder, SOUND)
+    async with served(folder) as worker, channel_to(worker.address) as channel:
+        slow, other = [await Caller(channel).open() for _ in range(2)]
+        for caller in (slow, other):
+            await caller.configure(mode=pb.SESSION_MODE_TRANSCRIBE)
+        of_the_neighbour = 0
+
+        def begun() -> int:
+            """Return how many utterances of the slow caller the model has begun to hear."""
+            return sum(len(it.ids) > 1 for it in worker.generator.requests) - of_the_neighbour
+
+        async def neighbour(unit: int) -> None:
+            nonlocal of_the_neighbour
+            heard = await other.unit(unit, speech(SOUND, ends=True))
+            of_the_neighbour += 1
+            assert heard.text == expected
+
+        await check_unread_answers_are_bounded(slow, speech(SOUND[:1600], ends=True), begun, neighbour)
+        await other.half_close(*Stream)
+        await until_free(worker.address, SLOTS)
+        assert worker.generator.open == 0
+
+
 async def test_dead_engine_ends_sessions_and_the_worker(folder: Path) -> None:
     async with served(folder) as worker, channel_to(worker.address) as channel:
         caller = await stream(channel)
@@ -134,6 +210,20 @@ async def test_drain_lets_a_session_finish(folder: Path, greedy: Any) -> None:
         worker.running.worker.interrupt()
         assert (await caller.read(Stream.GENERATE)).HasField("go_away")
         assert (await caller.unit(1, ids(5, 17))).token_ids == greedy([5, 17], 4)
+        await caller.half_close(*Stream)
+        assert await soon(asyncio.shield(worker.running.run)) == 0
+
+
+async def test_drain_lets_an_utterance_end(tmp_path: Path) -> None:
+    folder = tiny_realtime.save(tmp_path / "hearing")
+    async with served(folder) as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure(mode=pb.SESSION_MODE_TRANSCRIBE)
+        first = await caller.unit(1, speech(SOUND[:8000]))
+        worker.running.worker.interrupt()
+        assert (await caller.read(Stream.GENERATE)).HasField("go_away")
+        last = await caller.unit(2, speech(SOUND[8000:], begins=False, ends=True))
+        assert first.text + last.text == written(folder, SOUND)
         await caller.half_close(*Stream)
         assert await soon(asyncio.shield(worker.running.run)) == 0
 
@@ -154,3 +244,39 @@ async def test_modes_of_the_other_engine_are_refused(folder: Path, mode: int) ->
         caller = await Caller(channel).open()
         await caller.send_config(mode=mode)
         assert (await caller.end()).reason == Reason.MODE_UNSUPPORTED
+
+
+async def test_transcription_through_the_adapter_in_both_protocols(tmp_path: Path) -> None:
+    folder = tiny_realtime.save(tmp_path / "hearing")
+    expected = written(folder, SOUND)
+    async with served(folder) as worker, running_adapter(worker.address) as stage:
+        assert await transcripts(stage.address, [SOUND, SOUND]) == [expected, expected]
+        assert await in_openais_events(stage.address, folder.name, SOUND)
+        await until_free(worker.address, SLOTS)
+        assert worker.generator.open == 0
+
+
+async def test_caller_that_vanishes_in_the_middle_of_an_utterance_leaves_nothing(tmp_path: Path) -> None:
+    folder = tiny_realtime.save(tmp_path / "hearing")
+    async with served(folder) as worker:
+        async with channel_to(worker.address) as channel:
+            caller = await Caller(channel).open()
+            await caller.configure(mode=pb.SESSION_MODE_TRANSCRIBE, background=True)
+            await caller.send_unit(1, speech(SOUND))
+            await caller.read(Stream.GENERATE)
+            for call in caller.calls.values():
+                call.cancel()
+        await until_free(worker.address, SLOTS)
+        assert worker.generator.open == 0
+
+
+async def test_dead_engine_ends_transcriptions_and_the_worker(tmp_path: Path) -> None:
+    folder = tiny_realtime.save(tmp_path / "hearing")
+    async with served(folder) as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        ready = await caller.configure(mode=pb.SESSION_MODE_TRANSCRIBE, background=True)
+        assert [*ready.ignored_fields] == ["background"]
+        await caller.unit(1, speech(SOUND))
+        worker.generator.is_dead = True
+        assert (await caller.end()).reason == Reason.ENGINE_FATAL
+        assert await soon(asyncio.shield(worker.running.run)) == 3

@@ -24,8 +24,8 @@ from inference_service.checkpoints.location import find
 from inference_service.config.resolve import resolve
 from inference_service.config.sampling import unit_overrides
 from inference_service.engine_vllm import loading
+from inference_service.engine_vllm.generator import Request, medium_name, seed_of
 from inference_service.engine_vllm.plugin import WORKER, follow_worker
-from inference_service.engine_vllm.requests import Request, seed_of
 from inference_service.engine_vllm.settings import engine_arguments, prepare_environment
 from inference_service.errors import ConfigurationError, UnitRefused
 from inference_service.options import WorkerOptions
@@ -103,6 +103,7 @@ def test_arguments_of_options() -> None:
         engine="vllm",
         tensor_parallel_size=2,
         pipeline_parallel_size=3,
+        distributed_executor_backend="ray",
         quantization="awq",
         gpu_memory_utilization=0.8,
         dtype="float16",
@@ -114,6 +115,7 @@ def test_arguments_of_options() -> None:
     expected = {
         "tensor_parallel_size": 2,
         "pipeline_parallel_size": 3,
+        "distributed_executor_backend": "ray",
         "quantization": "awq",
         "gpu_memory_utilization": 0.8,
         "dtype": "float16",
@@ -145,6 +147,7 @@ def test_environment_keeps_what_the_operator_set() -> None:
         ({"quantization": "awq"}, "quantization"),
         ({"engine": "vllm", "tensor_parallel_size": 0}, "tensor_parallel_size"),
         ({"engine": "vllm", "gpu_memory_utilization": 1.5}, "gpu_memory_utilization"),
+        ({"engine": "vllm", "distributed_executor_backend": "other"}, "distributed_executor_backend"),
         ({"engine": "vllm", "device": "cuda"}, "device"),
         ({"engine": "vllm", "kernels": "off"}, "kernels"),
         ({"engine": "vllm", "no_speech": True}, "no_speech"),
@@ -166,7 +169,20 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
 
 def test_a_full_duplex_model_is_refused_before_vllm_is_started() -> None:
     with pytest.raises(ConfigurationError, match=r"^The engine vllm serves .* pass --engine antiphon\.$"):
-        loading.require_served(find("antiphon-mini"))
+        loading.read_served(find("antiphon-mini"))
+
+
+def test_an_encoder_before_the_decoder_is_refused_before_vllm_is_started(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "whisper", "is_encoder_decoder": true}')
+    with pytest.raises(ConfigurationError, match=r"^The engine vllm serves models without an encoder"):
+        loading.read_served(tmp_path)
+
+
+def test_media_names_differ_by_tenant_kind_and_bytes() -> None:
+    given = [(b"a", "CLIP", b"x"), (b"b", "CLIP", b"x"), (b"a", "VIDEO", b"x"), (b"a", "CLIP", b"y")]
+    names = [medium_name(Tenant(salt), kind, data) for salt, kind, data in given]
+    assert len({*names}) == len(given)
+    assert medium_name(Tenant(b"a"), "CLIP", b"x") == names[0]
 
 
 def test_get_info_describes_the_engine() -> None:

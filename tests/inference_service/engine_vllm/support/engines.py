@@ -7,9 +7,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
-from inference_service.api.engine import Closed, Done, Engine, EngineInfo, Event, Finalized, Piece
+from inference_service.api.engine import (
+    Closed,
+    Deliver,
+    Done,
+    Engine,
+    EngineInfo,
+    Event,
+    Finalized,
+    OnFatal,
+    Piece,
+)
 from inference_service.api.setups import (
     NO_OVERRIDES,
     ChatMessage,
@@ -19,17 +30,21 @@ from inference_service.api.setups import (
     StreamInput,
     Tenant,
     TokensSetup,
+    TranscribeSetup,
     TurnInput,
     UnitOverrides,
 )
-from inference_service.checkpoints.causal import read_folder
 from inference_service.engine.engine import LiveEngine
-from inference_service.engine_vllm.loading import assemble
+from inference_service.engine_vllm import loading
+from inference_service.engine_vllm.engine import VllmEngine
+from inference_service.engine_vllm.folder import RunningVllm
 from inference_service.engine_vllm.loading import load_engine as load_vllm
+from inference_service.engine_vllm.loading import read_served
 from inference_service.engine_vllm.loop import LoopThread
 from inference_service.families import table
 from inference_service.options import WorkerOptions
 from tests.inference_service.engine.support import tiny_causal
+from tests.inference_service.engine_vllm.support.plain_ear import PlainEar
 from tests.inference_service.engine_vllm.support.plain_generator import PlainGenerator
 from tests.support.patience import PATIENCE_S
 
@@ -153,7 +168,8 @@ class Rig:
     name: str
     engine: Engine
     fatal: "queue.Queue[str]"
-    generator: PlainGenerator | None = None
+    generator: Any = None
+    """The generator over transformers; None for other engines."""
 
     def stream(self, slot: int = 0, sampling: Sampling = GREEDY, **settings: Any) -> Talker:
         """Open a token stream."""
@@ -162,6 +178,11 @@ class Rig:
     def chat(self, slot: int = 0, sampling: Sampling = GREEDY, **settings: Any) -> Talker:
         """Open a chat."""
         return self._open(slot, ChatSetup(sampling, **{"seed": 1, "tenant": Tenant(b"a"), **settings}))
+
+    def transcription(self, slot: int = 0, **settings: Any) -> Talker:
+        """Open a transcription."""
+        sampling = settings.pop("sampling", Sampling(max_new_tokens=1000, temperature=0.0, top_p=1.0))
+        return self._open(slot, TranscribeSetup(sampling, **{"seed": 1, "tenant": Tenant(b"a"), **settings}))
 
     def _open(self, slot: int, setup: SessionSetup) -> Talker:
         return Talker(self.engine, setup, slot)
@@ -176,15 +197,13 @@ def deliver(batch: list[tuple[Callable[[Any], None], Any]]) -> None:
 def start(name: str, folder: Path, limit: int = LIMIT, tensor_parallel_size: int = 1) -> Rig:
     """Start an engine over the folder; only vLLM spreads it over processes."""
     fatal: queue.Queue[str] = queue.Queue()
+    hears = (folder / "params.json").exists()
     if name == "antiphon":
-        build = table.load(folder, torch.device("cpu"), limit)
+        build = table.load(folder, torch.device("cpu"), None if hears else limit)
         return Rig(name, LiveEngine(build(SLOTS), SLOTS, deliver, fatal.put), fatal)
     if name == "plain":
-        generator = PlainGenerator(folder, limit + 1)
-        info = EngineInfo("vllm", "", "cpu")
-        about = read_folder(folder)
-        engine = assemble(about, generator, LoopThread("engine"), info, SLOTS, deliver, fatal.put)
-        return Rig(name, engine, fatal, generator)
+        generator = plain_generator(folder, limit)
+        return Rig(name, assemble(folder, generator, deliver, fatal.put), fatal, generator)
     options = WorkerOptions(
         engine="vllm",
         model=str(folder),
@@ -195,6 +214,29 @@ def start(name: str, folder: Path, limit: int = LIMIT, tensor_parallel_size: int
         tensor_parallel_size=tensor_parallel_size,
     )
     return Rig(name, load_vllm(options, deliver, fatal.put), fatal)
+
+
+def plain_generator(folder: Path, limit: int = LIMIT) -> Any:
+    """Return a generator over transformers, for contexts of so many tokens."""
+    hears = (folder / "params.json").exists()
+    return PlainEar(folder, limit + 1) if hears else PlainGenerator(folder, limit + 1)
+
+
+def assemble(folder: Path, generator: Any, deliver: Deliver, on_fatal: OnFatal) -> VllmEngine:
+    """Return the vLLM engine over such a generator."""
+    info = EngineInfo("vllm", "0", "cpu")
+    vllm = RunningVllm(generator, LoopThread("engine"), info, SLOTS, deliver, on_fatal)
+    return read_served(folder).assemble(vllm)
+
+
+def limit_cache(monkeypatch: pytest.MonkeyPatch, blocks: int) -> None:
+    """Give the vLLM that starts next a cache of so many blocks, one of which stays empty."""
+    arguments = loading.engine_arguments
+    monkeypatch.setattr(
+        loading,
+        "engine_arguments",
+        lambda *given, **named: {**arguments(*given, **named), "num_gpu_blocks_override": blocks},
+    )
 
 
 def is_here(name: str) -> bool:

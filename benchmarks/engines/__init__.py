@@ -1,0 +1,1 @@
+"""Chats through the whole stack, with either engine behind it."""

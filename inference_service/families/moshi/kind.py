@@ -10,7 +10,6 @@ from inference_service.api.engine import SessionFailed, Sink
 from inference_service.api.setups import Content, DuplexSetup, UnitInput, Window
 from inference_service.checkpoints.moshi.folder import MoshiCheckpoint
 from inference_service.engine.batch.decoder import PackedDecoder
-from inference_service.engine.batch.noise import SPEECH, Noise
 from inference_service.engine.batch.rolling import RollingContext
 from inference_service.engine.device.rows import Rows
 from inference_service.engine.device.transfer import upload
@@ -18,10 +17,13 @@ from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Preprocessor, SessionKind
 from inference_service.engine.sessions.text import Detokenizer
+from inference_service.families.moshi.draws import FrameDraws
+from inference_service.families.moshi.frame_run import Heard
 from inference_service.families.moshi.framing import Framing
+from inference_service.families.moshi.monologue import HOLD, Monologue
 from inference_service.families.moshi.prompt import Openings
 from inference_service.families.moshi.rewind import MOST, PastFrame
-from inference_service.families.moshi.session import HOLD, FrameSession, Heard, Said
+from inference_service.families.moshi.session import FrameSession, Said
 from inference_service.media.pool import Priority
 
 
@@ -87,10 +89,8 @@ class FrameKind(SessionKind[FrameSession]):
                 setup.system_prompt,
             ),
             setup=setup,
-            words=model.words,
-            text=Detokenizer(self._checkpoint.tokenizer.decode),
-            noise=Noise(setup.seed),
-            voice_noise=Noise(setup.seed, SPEECH),
+            monologue=Monologue(model.words, Detokenizer(self._checkpoint.tokenizer.decode)),
+            draws=FrameDraws(setup.seed),
             silence=model.silence,
             frame_s=self._frame_s,
             again=self._silent_rows,

@@ -46,7 +46,7 @@ _WITHOUT_EFFECT = frozenset(
 """Settings of models that decide in each unit whether to speak, and then write an answer."""
 GROUPED = UnitFormat(1.0, 16_000)
 """The usual format of units, that of the public protocols: frames come and leave in groups of 12 and 13. A
-session that asks for it has frames of its own, at the rate of the codec."""
+session that asks for it has single frames, at the rate of the codec or at 16 kHz."""
 
 
 def slot_capacity(window: int) -> int:
@@ -133,6 +133,7 @@ class MoshiRuntime(Runtime):
 def info_of(checkpoint: MoshiCheckpoint) -> ModelInfo:
     """Return what callers are told of a model."""
     model, codec = checkpoint.model, checkpoint.model.codec
+    frame_s = codec.samples / codec.sample_rate_hz
     return ModelInfo(
         name=checkpoint.name,
         context_limit=model.window,
@@ -141,7 +142,11 @@ def info_of(checkpoint: MoshiCheckpoint) -> ModelInfo:
         unit_seconds=GROUPED.seconds,
         reads_prompts=checkpoint.reads_prompts,
         without_effect=_WITHOUT_EFFECT,
-        other_formats=(UnitFormat(codec.samples / codec.sample_rate_hz, codec.sample_rate_hz),),
+        other_formats=(
+            UnitFormat(frame_s, codec.sample_rate_hz),
+            UnitFormat(frame_s, GROUPED.sample_rate_hz),
+        ),
+        yields=True,
         duplex_defaults=SETTINGS,
         window=Window(),
         modes=frozenset({Mode.AUDIO}),

@@ -6,11 +6,8 @@ frame of the model's sound is complete, and leaves, once the row of its own mome
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from math import log
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,58 +18,29 @@ from inference_service.api.engine import (
     Failure,
     Finalized,
     Finish,
-    Piece,
     Ready,
     Rewound,
     SessionFailed,
 )
 from inference_service.api.setups import NO_OVERRIDES, DuplexSettings, DuplexSetup
-from inference_service.engine.batch.draw import COLDEST, UNIFORMS, Draw
+from inference_service.engine.batch.draw import Draw
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.rolling import RollingContext
 from inference_service.engine.device.rows import Rows
-from inference_service.engine.session import Run, Session, Stage
-from inference_service.engine.sessions.text import Detokenizer
+from inference_service.engine.session import Session, Stage
+from inference_service.families.moshi.draws import FrameDraws
+from inference_service.families.moshi.frame_run import FrameRun, Heard
+from inference_service.families.moshi.monologue import Monologue
 from inference_service.families.moshi.rewind import History, PastFrame
 from inference_service.models.moshi.mimi import ConvState
-from inference_service.models.moshi.model import Codes, Words
+from inference_service.models.moshi.model import Codes
 
-Heard = list[Tensor]
-"""The frames of a unit, float32 [samples] each."""
-
-HOLD: Final = 12
-"""Frames without a word after which a turn is over: about a second."""
 _POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this unit.", retryable=True)
-
-
-@dataclass
-class FrameRun(Run[Heard]):
-    """The unit being worked on."""
-
-    settings: DuplexSettings
-    noise: Noise | None = None
-    """Where its draws come from, if not from the session's own."""
-    frames: int = 0
-    """Frames of it that have been heard."""
-    samples: int = 0
-    """Samples of its sound."""
-    text: str = ""
-    ids: list[int] = field(default_factory=list)
-    sound: list[NDArray[np.float32]] = field(default_factory=list)
-    """What its frames came to: it goes out when the last one is over, as words and then as sound."""
-    says: bool = False
-    """Whether the model was in a turn in one of its frames."""
-    ends_turn: bool = False
-
-    @property
-    def has_more(self) -> bool:
-        """Whether a frame of it has not been heard."""
-        return self.unit.input is not None and self.frames < len(self.unit.input)
 
 
 @dataclass(frozen=True)
 class Said:
-    """What the next row holds of the model's own stream."""
+    """The model's own tokens in the next row."""
 
     text: int
     first: int
@@ -83,7 +51,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Before:
-    """What a frame that goes wrong goes back to."""
+    """The state before a frame, to which the session returns if the frame fails."""
 
     row: int
     """The position of its row."""
@@ -95,40 +63,43 @@ class Before:
 
 @dataclass(eq=False)
 class FrameSession(Session[Heard]):
-    """One conversation: its context, codec, random numbers and place in the loop over its units."""
+    """One conversation: its context, codec, random numbers and place in the loop over its units.
+
+    The ear is the encoding half of the codec, the mouth the decoding half.
+    """
 
     _: KW_ONLY
     setup: DuplexSetup
-    words: Words
-    text: Detokenizer
-    noise: Noise
-    voice_noise: Noise
+    monologue: Monologue
+    draws: FrameDraws
     silence: Codes
     """Codes of a frame in which nothing is said."""
     frame_s: float
     again: Callable[[Sequence[PastFrame]], Tensor]
-    """Makes rows [n, hidden] of frames in which nothing was said."""
+    """Makes rows [n, hidden] of frames as if the model had said nothing in them."""
     ear: RollingContext
     ear_state: ConvState
     mouth: RollingContext
     mouth_state: ConvState
     unspoken: ConvState
-    """The state of a mouth that has said nothing."""
+    """The state of a mouth before its first frame."""
     heard: Tensor
     """Codes of the frame heard last, [codes]."""
     said: Said
     running: FrameRun | None = None
     history: History = field(default_factory=History)
-    hold: int = 0
-    """Frames without a word until the open turn is over; 0 outside turns."""
     heard_units: int = 0
     _before: Before | None = None
     _drawn_text: int = 0
-    _recent: deque[int] = field(default_factory=lambda: deque(maxlen=512))
     _going_back: int = 0
-    _unshown: list[int] = field(default_factory=list)
+    """Units from which the rewind under way takes something back."""
 
     # -------------------------------------------------------------------------------------------- deadlines
+
+    @property
+    def defers_others(self) -> bool:
+        """Return false: a tick makes a frame of every session, and is not longer for the frames that wait."""
+        return False
 
     @property
     def unit_s(self) -> float:
@@ -158,6 +129,7 @@ class FrameSession(Session[Heard]):
     def _begin(self) -> None:
         assert self.queue.first is not None
         self.running = FrameRun(self.queue.first, self.setup.duplex, cached=self.context.tokens)
+        self.draws.of_unit = None
 
     def next_frame(self) -> Tensor:
         """Return the frame to hear, [samples]."""
@@ -167,9 +139,10 @@ class FrameSession(Session[Heard]):
         return unit.input[run.frames if run is not None else 0]
 
     def hear(self, row: Tensor, heard: Tensor, beside: Tensor, ear_state: ConvState, ear_rows: int) -> None:
-        """Take the row [1, hidden] of the next frame.
+        """Feed the row [1, hidden] of the next frame.
 
-        Its codes [codes] were `heard`; `beside` are those of the user's stream in the row.
+        `heard` are the codes [codes] that the ear made of it, `beside` the user's codes in the row. The ear's
+        context has `ear_rows` more entries.
         """
         if self.running is None:
             self._begin()
@@ -210,7 +183,7 @@ class FrameSession(Session[Heard]):
         run.decided_at = time.monotonic()
         if overrides is not None and overrides is not NO_OVERRIDES:
             run.settings = overrides.apply(run.settings)
-            run.noise = None if overrides.seed is None else Noise(overrides.seed)
+            self.draws.of_unit = None if overrides.seed is None else Noise(overrides.seed)
         if run.failure is not None:
             self.conclude(run, End.FAILED)
         elif run.unit.rejection is not None:
@@ -236,67 +209,46 @@ class FrameSession(Session[Heard]):
         return forced or run.failure is not None or self.queue.is_cancelled(run.unit)
 
     def _fall_silent(self) -> None:
-        """The frame is heard and answered by silence; a turn is over."""
-        self._recent.clear()
+        """Answer the frame by silence, and end an open turn."""
+        self.monologue.forget_recent()
         self.quieten()
         self._frame_over()
 
     def quieten(self) -> None:
-        """The next row holds silence, and the next sound begins on a clean voice."""
-        self.said = Said(self.words.pad, self.silence[0], self.silence[1:])
-        self.text.flush()
-        self._unshown = []
-        self.hold = 0
+        """Put silence into the next row, and let the next sound begin on a fresh decoder."""
+        self.said = Said(self.monologue.words.pad, self.silence[0], self.silence[1:])
+        self.monologue.break_off()
         if self.mouth.length:
             self.mouth.restart()
         self.mouth_state = self.unspoken
 
     def foresee(self) -> Draw | None:
         if self.stage is Stage.PROMPT:
-            return self._draw(self.setup.duplex)
+            return self.draws.text(self.setup.duplex, self.monologue)
         run = self.running
         if self.stage is not Stage.PREFILL or run is None or run.unit.overrides is None:
             return None
         if run.unit.rejection is not None or (run.unit.overrides is not NO_OVERRIDES and not run.decided_at):
             return None
-        return None if self._is_silent else self._draw(run.settings)
+        return None if self._is_silent else self.draws.text(run.settings, self.monologue)
 
     def draw(self) -> Draw | None:
         if self._is_silent:
             self._fall_silent()
             return None
-        return self._draw(self.running.settings if self.running is not None else self.setup.duplex)
-
-    def _draw(self, settings: DuplexSettings) -> Draw:
-        scale = settings.listen_prob_scale
-        return Draw(
-            0.0 if settings.greedy else settings.temperature,
-            settings.top_k,
-            settings.top_p,
-            self._text_noise.ahead(UNIFORMS),
-            recent=np.array(self._recent, np.int32),
-            repetition_penalty=settings.text_repetition_penalty,
-            favoured=self.words.pad,
-            bias=log(scale) if scale > 0 else -np.inf,
-        )
+        return self.draws.text(self._settings, self.monologue)
 
     @property
-    def _text_noise(self) -> Noise:
-        return self.noise if self.running is None or self.running.noise is None else self.running.noise
-
-    @property
-    def _voice_noise(self) -> Noise:
-        own = self.running.noise if self.running is not None else None
-        return self.voice_noise if own is None else own
+    def _settings(self) -> DuplexSettings:
+        return self.running.settings if self.running is not None else self.setup.duplex
 
     def decide(self, token: int | None) -> int | None:
         if token is None:
             self.poisoned()
             return None
-        self._text_noise.use(UNIFORMS)
+        self.draws.text_drawn()
         self._drawn_text = token
-        if token not in self.words.silent:
-            self._recent.append(token)
+        self.monologue.drawn(token)
         if self.running is not None:
             self.running.sampled += 1
             self.running.begin_speech()
@@ -315,24 +267,22 @@ class FrameSession(Session[Heard]):
 
     def code_numbers(self, codes: int) -> tuple[float, list[float]]:
         """Return the temperature of the frame's codes, and a random number for each."""
-        settings = self.running.settings if self.running is not None else self.setup.duplex
-        is_greedy = settings.greedy or settings.tts_temperature < COLDEST
-        return 0.0 if is_greedy else settings.tts_temperature, self._voice_noise.ahead(codes)
+        return self.draws.codes(self._settings, codes)
 
     @property
     def is_heard(self) -> bool:
-        """Whether the frame under way is to become sound: all are but the one before the first unit."""
+        """Whether the frame under way becomes sound: all do but the one of the prompt."""
         return self.running is not None and self.setup.duplex.generate_audio
 
     def spoken(self, codes: list[int], pcm: NDArray[np.float32] | None, spoken_at: float) -> None:
-        """The codes of the frame, negative ones if they are no numbers, and its sound [samples]."""
+        """Take the codes of the frame, negative if the model gave no numbers, and its sound [samples]."""
         run = self.running
         if run is not None:
             run.end_speech(spoken_at)
         if min(codes) < 0:
             self.poisoned()
             return
-        self._voice_noise.use(len(codes))
+        self.draws.codes_drawn(len(codes))
         if run is None:
             self.said = Said(self._drawn_text, codes[0], self.said.late)
             self.events.append(Ready(self.context.prompt))
@@ -347,40 +297,16 @@ class FrameSession(Session[Heard]):
         self._frame_over()
 
     def _say(self, run: FrameRun, pcm: NDArray[np.float32] | None) -> None:
-        """Give out the text and sound of a frame; outside turns there is neither."""
-        token, was_open = self._drawn_text, self.hold > 0
-        text = ""
-        if token in self.words.silent:
-            self.hold = max(0, self.hold - 1)
-        else:
-            self.hold = HOLD
-            self._unshown.append(token)
-            text = self.text.add(token)
-        if not was_open and not self.hold:
+        """Give out the text and sound [samples] of a frame; outside turns there is neither."""
+        written = self.monologue.write(self._drawn_text)
+        if not written.in_turn:
             return
-        run.says = True
-        run.ends_turn = was_open and not self.hold
-        if run.ends_turn:
-            text += self.text.flush()
-        if text:
-            run.text += text
-            run.ids += self._unshown
-            self._unshown = []
         if pcm is not None:
             self.history.sent(run.samples, len(pcm))
-            run.samples += len(pcm)
-            run.sound.append(pcm)
-
-    def _give_out(self, run: FrameRun) -> None:
-        """The words and the sound of the unit that is over."""
-        if run.text:
-            self.events.append(Piece(run.number, run.text, tuple(run.ids)))
-        if run.sound:
-            sound = run.sound[0] if len(run.sound) == 1 else np.concatenate(run.sound)
-            self.events.append(Piece(run.number, audio=sound))
+        run.say(written, pcm)
 
     def _frame_over(self) -> None:
-        """The next frame of the unit is to be heard; without one the unit ends."""
+        """Go on to the next frame of the unit, or end the unit."""
         run = self._run
         if run.has_more and run.failure is None:
             self.stage = Stage.PREFILL
@@ -394,14 +320,14 @@ class FrameSession(Session[Heard]):
         else:
             end = End.CHUNK if run.says else End.LISTEN
         if end not in (End.FAILED, End.CANCELLED):
-            self._give_out(run)
+            self.events += run.pieces()
         run.finish = Finish.EOS if run.sampled else None
         self.conclude(run, end)
 
     # ------------------------------------------------------------------------------------------------ ending
 
     def poisoned(self) -> None:
-        """The unit fails; the frame leaves no trace, so that the session can go on."""
+        """Fail the unit and take its frame back, so that the session can go on."""
         self.to_feed = self.last_hidden = None
         if self.stage is Stage.REWIND:
             self.fail(SessionFailed("INFERENCE_FAILED", "The model cannot hear again what it heard."))
@@ -428,12 +354,12 @@ class FrameSession(Session[Heard]):
             self.stage = Stage.HEARD
 
     def end_unit(self) -> None:
-        """The context knows no units: its window slides row by row."""
+        """Do nothing: the window of the context slides row by row, not unit by unit."""
 
     def finalize(self) -> None:
         self.events.append(Finalized(self._run.number, self.context.tokens, 0, self.usage))
         self.queue.close_first()
-        self.running = None
+        self.running = self.draws.of_unit = None
         self.stage = Stage.IDLE
 
     # -------------------------------------------------------------------------------------------- going back
@@ -443,7 +369,7 @@ class FrameSession(Session[Heard]):
         return self.queue.may_rewind and self.stage in (Stage.IDLE, Stage.HEARD)
 
     def rewind(self) -> None:
-        """What was said and not heard becomes silence; what the user said meanwhile is heard again."""
+        """Replace what was said and not heard by silence, and hear again what the user said meanwhile."""
         order = self.queue.rewinds[0]
         taken = self.history.take_back(order.unit, order.heard_samples)
         if isinstance(taken, Failure):
@@ -477,7 +403,7 @@ class FrameSession(Session[Heard]):
 
     @property
     def rolling(self) -> RollingContext:
-        """Its context, which looks back on a window."""
+        """The context of the temporal transformer."""
         assert isinstance(self.context, RollingContext)
         return self.context
 

@@ -10,6 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from inference_service.checkpoints.moshi import voices
 from inference_service.checkpoints.moshi.folder import MoshiCheckpoint, load
+from inference_service.checkpoints.moshi.published import Published
+from inference_service.checkpoints.moshi.saved import Saved
 from inference_service.models.errors import CheckpointError
 from tests.inference_service.engine.support import tiny_moshi
 from tests.inference_service.engine.support.tiny_moshi import CODEC_FILE, CODES, TOKENIZER_FILE, VOICES
@@ -89,6 +91,24 @@ def _fewer_quantizers(folder: Path) -> None:
     save_file({n: it for n, it in load_file(path).items() if ".rvq_rest.vq.layers.0." not in n}, path)
 
 
+def _other_width(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    save_file(tensors | {"text_linear.weight": tensors["text_linear.weight"][:, :5].clone()}, path)
+
+
+def _promise_terabytes(folder: Path) -> None:
+    """The header names a tensor that the file does not hold."""
+    shape = [1 << 20, 1 << 20]
+    entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, 4 * shape[0] * shape[1]]}
+    header = json.dumps({"text_linear.weight": entry}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(64))
+
+
+def _another_tokenizer(folder: Path) -> None:
+    (folder / TOKENIZER_FILE).write_bytes(tiny_moshi.sentencepiece(tiny_moshi.PIECES[:300]))
+
+
 def _no_voices(folder: Path) -> None:
     for path in (folder / "voices").iterdir():
         path.unlink()
@@ -111,6 +131,13 @@ def _narrow_voice(folder: Path) -> None:
             f"has weights of {CODES - 1 + CODES} codebooks, not of {CODES}",
         ),
         (_fewer_quantizers, CODEC_FILE, "lacks 3 tensors"),
+        (
+            _other_width,
+            "model.safetensors",
+            r"decoder\.lm_head\.weight has the shape \[320, 5\], not \[320, 64\]",
+        ),
+        (_promise_terabytes, "model.safetensors", "is not a readable safetensors file"),
+        (_another_tokenizer, TOKENIZER_FILE, "has 300 tokens; the model has 320"),
         (_no_voices, "voices", "holds no voices as safetensors"),
         (_narrow_voice, f"{VOICES[0]}.safetensors", r"embeddings must be numbers \[n, 64\]"),
         (_config(model_type="stt", depformer_dim=8), "config.json", "is of a model for 'stt'"),
@@ -119,9 +146,14 @@ def _narrow_voice(folder: Path) -> None:
     ],
     ids=lambda it: getattr(it, "__name__", None),
 )
-def test_unusable_published_folder_is_refused_with_its_file(
-    tmp_path: Path, spoil: Callable[[Path], None], file: str, message: str
+def test_unusable_published_folder_is_refused_with_its_file_before_weights_are_read(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spoil: Callable[[Path], None],
+    file: str,
+    message: str,
 ) -> None:
+    monkeypatch.setattr(Published, "network", _never)
     folder = tiny_moshi.publish(tmp_path / "published", personaplex=True)
     spoil(folder)
 
@@ -130,6 +162,36 @@ def test_unusable_published_folder_is_refused_with_its_file(
 
     assert file in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def _never(files: object, dtype: torch.dtype) -> None:
+    pytest.fail("weights were read")
+
+
+@pytest.mark.parametrize("named", ["../model.safetensors", "/etc/passwd", 5], ids=str)
+def test_index_that_leaves_its_folder_is_refused(tmp_path: Path, named: object) -> None:
+    folder = tiny_moshi.save(tmp_path / "saved")
+    (folder / "model.safetensors").rename(tmp_path / "model.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"decoder.lm_head.weight": named}}))
+
+    with pytest.raises(CheckpointError, match="names no files of the folder") as refused:
+        loaded(folder)
+
+    assert str(index) in str(refused.value)
+
+
+def test_saved_folder_without_a_codebook_is_refused_before_weights_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny_moshi.save(tmp_path / "saved")
+    path = folder / "model.safetensors"
+    last = f"embed_tokens.{2 * CODES - 1}.weight"
+    save_file({name: it for name, it in load_file(path).items() if name != last}, path, {"format": "pt"})
+    monkeypatch.setattr(Saved, "network", _never)
+
+    with pytest.raises(CheckpointError, match=rf"model\.safetensors lacks 1 tensors, first {last}"):
+        loaded(folder)
 
 
 def test_saved_folder_of_another_codec_is_refused(tmp_path: Path) -> None:

@@ -1,43 +1,34 @@
 """Conversations with Moshi and PersonaPlex: token for token what their reference says, frame after frame."""
 
-import time
+import gc
+import tracemalloc
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from transformers import MoshiForConditionalGeneration
 
-from inference_service.api.engine import Done, End, Event, Piece, Prefilled, Ready, Rewound, SessionFailed
+from inference_service.api.engine import Done, End, Prefilled, Ready, Rewound, SessionFailed
 from inference_service.api.setups import (
-    DuplexSettings,
-    DuplexSetup,
     UnitFormat,
-    UnitInput,
-    UnitOverrides,
-    VoiceReference,
 )
 from inference_service.checkpoints.moshi.folder import MoshiCheckpoint, load
-from inference_service.engine.session import QueuedUnit
-from inference_service.engine.tick import Tick
-from inference_service.families.moshi import kind, rewind, runtime, session
+from inference_service.families.moshi import kind, monologue, rewind, runtime
 from inference_service.families.moshi.framing import Framing, Resampler
 from inference_service.families.moshi.prompt import Openings
 from inference_service.families.moshi.runtime import SETTINGS, MoshiRuntime
-from inference_service.families.moshi.session import FrameSession
 from inference_service.models.token2wav.features import resampled
 from tests.inference_service.engine.support import tiny_moshi
 from tests.inference_service.engine.support.left import is_clean
+from tests.inference_service.engine.support.moshi_caller import GREEDY, SAMPLES, Caller, sound
 from tests.inference_service.engine.support.tiny_moshi import CODES, SIZE, TEXTS, WINDOW
+from tests.support.long import long
 
 CPU = torch.device("cpu")
-SAMPLES = 1920
-GREEDY = replace(SETTINGS, greedy=True)
 PAD = 3
-NATIVE = UnitFormat(0.08, 24_000)
 
 
 @pytest.fixture(scope="module")
@@ -55,75 +46,6 @@ def personaplex(tmp_path_factory: pytest.TempPathFactory) -> MoshiCheckpoint:
 def no_gradients() -> Iterator[None]:
     with torch.inference_mode():
         yield
-
-
-def sound(frames: int, seed: int = 1) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return 0.3 * torch.randn(frames * SAMPLES, generator=generator)
-
-
-class Caller:
-    """One conversation, frame after frame, without the engine's thread."""
-
-    def __init__(
-        self,
-        where: MoshiRuntime,
-        slot: int = 0,
-        *,
-        settings: DuplexSettings = GREEDY,
-        prompt: str = "",
-        voice_id: str = "",
-        units: UnitFormat = NATIVE,
-    ) -> None:
-        voice = VoiceReference(voice_id=voice_id)
-        setup = DuplexSetup(prompt, settings, where.info.window, 7, voice=voice, format=units)
-        opened = where.open("caller", slot, setup, lambda events: None)
-        assert isinstance(opened, FrameSession)
-        self.where, self.session, self.told, self.sent = where, opened, list[Event](), 0
-        self.tick = Tick(where)
-        self.refusal = where.start(opened)
-        self.work()
-
-    def work(self, *others: "Caller") -> None:
-        everybody = [self, *others]
-        while self.tick.has_work([it.session for it in everybody]):
-            self.tick.run([it.session for it in everybody])
-            for it in everybody:
-                it.told += it.session.events
-                it.session.events.clear()
-
-    def send(self, pcm: Tensor, *, force_listen: bool = False, decide: bool = True) -> None:
-        self.sent += 1
-        prepared = self.session.preprocessor.prepare(UnitInput(pcm.numpy()))
-        self.session.queue.prefill(QueuedUnit(self.sent, prepared, time.monotonic()))
-        if decide:
-            self.decide(force_listen=force_listen)
-
-    def decide(self, *, force_listen: bool = False) -> None:
-        self.session.queue.generate(self.sent, force_listen, UnitOverrides())
-        self.session.queue.finalize(self.sent)
-
-    def say(self, pcm: Tensor, **how: bool) -> None:
-        for frame in pcm.split(SAMPLES):
-            self.send(frame, **how)
-            self.work()
-
-    @property
-    def ends(self) -> list[End]:
-        return [event.end for event in self.told if isinstance(event, Done)]
-
-    @property
-    def text(self) -> str:
-        return "".join(event.text for event in self.told if isinstance(event, Piece))
-
-    @property
-    def audio(self) -> Tensor:
-        pieces = [it.audio for it in self.told if isinstance(it, Piece) and it.audio is not None]
-        return torch.from_numpy(np.concatenate(pieces)) if pieces else torch.zeros(0)
-
-    def leave(self) -> None:
-        self.session.leave()
-        self.where.clear(self.session.slot)
 
 
 class Reference:
@@ -211,7 +133,7 @@ def said_text(checkpoint: MoshiCheckpoint, reference: Reference, begin: int) -> 
 @pytest.fixture
 def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn never ends, so that all sound is given out."""
-    monkeypatch.setattr(session, "HOLD", 10_000)
+    monkeypatch.setattr(monologue, "HOLD", 10_000)
 
 
 @pytest.mark.usefixtures("talkative")
@@ -321,6 +243,7 @@ def test_every_frame_of_every_session_is_made_in_one_tick(moshi: MoshiCheckpoint
     assert all(any(isinstance(it, Done) for it in caller.session.events) for caller in crowd)
 
 
+@long
 def test_window_rolls_on_as_if_memory_had_no_end(
     moshi: MoshiCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +264,32 @@ def test_window_rolls_on_as_if_memory_had_no_end(
     assert torch.allclose(narrow.audio, wide.audio, atol=1e-4)
 
 
+@long
+def test_conversation_beyond_its_window_takes_no_more_memory(moshi: MoshiCheckpoint) -> None:
+    """The window has 96 frames, and the newest 125 can be taken back."""
+    caller = Caller(MoshiRuntime(moshi, 1))
+    pcm = sound(1)
+
+    def say(frames: int) -> int:
+        for _ in range(frames):
+            caller.say(pcm)
+            caller.told.clear()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = say(max(WINDOW, rewind.MOST) + 10)
+        after = say(40)
+    finally:
+        tracemalloc.stop()
+    caller.leave()
+
+    assert caller.session.rolling.position > WINDOW + rewind.MOST // 2
+    assert after - before < 40 * 256, "a frame leaves nothing behind"
+
+
+@pytest.mark.long
 def test_forced_listening_is_silent_and_ends_a_turn(moshi: MoshiCheckpoint) -> None:
     caller = Caller(MoshiRuntime(moshi, 1), settings=replace(GREEDY, listen_prob_scale=0.0))
     caller.say(sound(3))
@@ -355,9 +304,9 @@ def test_turn_ends_a_second_after_its_last_word(moshi: MoshiCheckpoint) -> None:
     caller = Caller(MoshiRuntime(moshi, 1), settings=replace(GREEDY, listen_prob_scale=0.0))
     caller.say(sound(1))
     caller.session.setup = replace(caller.session.setup, duplex=replace(GREEDY, listen_prob_scale=1e30))
-    caller.say(sound(session.HOLD + 1))
+    caller.say(sound(monologue.HOLD + 1))
 
-    assert caller.ends == [*[End.CHUNK] * session.HOLD, End.TURN, End.LISTEN]
+    assert caller.ends == [*[End.CHUNK] * monologue.HOLD, End.TURN, End.LISTEN]
 
 
 def test_cancelled_unit_is_heard_and_not_answered(moshi: MoshiCheckpoint) -> None:

@@ -7,12 +7,16 @@ import struct
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import MimiConfig, MimiModel, MoshiConfig, MoshiForConditionalGeneration
+
+from inference_service.families.moshi.framing import Resampler
 
 TEXTS, CODES, SIZE = 320, 4, 32
 """Text tokens, codebooks of a stream, and codes of a codebook."""
@@ -23,6 +27,7 @@ CODEC_FILE = "tokenizer-e351c8d8-checkpoint125.safetensors"
 TOKENIZER_FILE = "tokenizer_spm_32k_3.model"
 VOICES = ("NATF0", "NATM1")
 _SPACE = "\u2581"
+_PAD = 3
 PIECES = [
     *[("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3), ("<pad>", 0.0, 3)],
     *[(f"<0x{byte:02X}>", -20.0, 6) for byte in range(256)],
@@ -30,7 +35,7 @@ PIECES = [
     *[(letter, -4.0, 1) for letter in "aeinorstdlu"],
     *[(f"{_SPACE}{word}", -2.0, 1) for word in ("yes", "no", "hello", "you")],
 ]
-PIECES += [(f"{_SPACE}{a}{b}", -5.0, 1) for a in "bcdfg" for b in "aeiou"][: TEXTS - len(PIECES)]
+PIECES += [(f"{_SPACE}{a}{b}", -5.0, 1) for a in "bcdfghjkmp" for b in "aeiou"][: TEXTS - len(PIECES)]
 """Text tokens with their scores and kinds; the tokens at 0 and 3 say nothing."""
 
 
@@ -86,8 +91,12 @@ def save(folder: Path) -> Path:
     return folder
 
 
-def publish(folder: Path, *, personaplex: bool = False) -> Path:
-    """Write the folder as Kyutai publishes Moshi, or as NVIDIA publishes PersonaPlex, voices converted."""
+def publish(folder: Path, *, personaplex: bool = False, yields: bool = False) -> Path:
+    """Write the folder as Kyutai publishes Moshi, or as NVIDIA publishes PersonaPlex, voices converted.
+
+    One that `yields` has weights by which it speaks while the user is silent, and falls silent while there is
+    a tone.
+    """
     folder.mkdir(parents=True)
     described = config()
     codec, depth = described.audio_encoder_config, described.depth_decoder_config
@@ -107,13 +116,20 @@ def publish(folder: Path, *, personaplex: bool = False) -> Path:
     (folder / "mimi.json").write_text(
         json.dumps({"seanet": seanet, "quantizer": quantizer, "transformer": stack})
     )
-    save_file(_published_language(personaplex), folder / "model.safetensors")
-    save_file(_published_codec(), folder / CODEC_FILE)
+    language = _published_language(personaplex)
+    save_file(language | (_yielding(language) if yields else {}), folder / "model.safetensors")
+    save_file(_published_codec() | (_hearing() if yields else {}), folder / CODEC_FILE)
     (folder / TOKENIZER_FILE).write_bytes(sentencepiece())
     if personaplex:
         for name in VOICES:
             save_voice(folder, name)
     return folder
+
+
+def tone(seconds: float, rate: int = 16_000) -> NDArray[np.float32]:
+    """Sound at which a model that yields falls silent."""
+    times = np.arange(round(seconds * rate)) / rate
+    return (0.8 * np.sin(2 * np.pi * 307 * times)).astype(np.float32)
 
 
 def save_voice(folder: Path, name: str, suffix: str = ".safetensors") -> Path:
@@ -132,7 +148,7 @@ def save_voice(folder: Path, name: str, suffix: str = ".safetensors") -> Path:
     return path
 
 
-def sentencepiece() -> bytes:
+def sentencepiece(given: list[tuple[str, float, int]] = PIECES) -> bytes:
     """The tokenizer as a SentencePiece model."""
     pieces = (
         _field(
@@ -142,7 +158,7 @@ def sentencepiece() -> bytes:
             + struct.pack("<f", score)
             + bytes([3 << 3, kind]),
         )
-        for piece, score, kind in PIECES
+        for piece, score, kind in given
     )
     return b"".join(pieces) + _field(2, bytes([3 << 3, 1])) + _field(3, bytes([3 << 3, 1]))
 
@@ -198,6 +214,41 @@ def _published_language(personaplex: bool) -> dict[str, Tensor]:
             made[f"{gating}.linear_in.weight"] = source[f"{theirs}.mlp.fc1.weight"][code % CODES]
             made[f"{gating}.linear_out.weight"] = source[f"{theirs}.mlp.fc2.weight"][code % CODES]
     return {name: tensor.clone() for name, tensor in made.items()}
+
+
+def _hearing() -> dict[str, Tensor]:
+    """A first codebook whose code 0 is silence; all others are frames of a tone, each in another phase."""
+    codec = network().audio_encoder
+    codebook, seen = codec.quantizer.semantic_residual_vector_quantizer.layers[0].codebook, list[Tensor]()
+    quantize = codebook.quantize
+
+    def noted(rows: Tensor) -> Tensor:
+        seen.append(rows.reshape(-1, rows.shape[-1]))
+        found: Tensor = quantize(rows)
+        return found
+
+    codebook.quantize = noted
+    with torch.inference_mode():
+        for sound in (np.zeros(4 * 16_000, np.float32), tone(4)):
+            pcm = Resampler(16_000, 24_000).feed(sound)
+            codec.encode(torch.from_numpy(pcm)[None, None], num_quantizers=1)
+    silence, loud = seen
+    stem = "quantizer.rvq_first.vq.layers.0._codebook"
+    return {
+        f"{stem}.embedding_sum": torch.cat([silence[-1:], loud[8 : 7 + SIZE]]),
+        f"{stem}.cluster_usage": torch.ones(SIZE),
+    }
+
+
+def _yielding(language: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights by which a tone of the user makes the token without a word certain, and silence impossible."""
+    hears, scores = f"emb.{CODES}.weight", language["text_linear.weight"].clone()
+    torch.manual_seed(4)
+    direction = torch.randn(config().hidden_size).sign()
+    signs = torch.ones(SIZE + 1, 1)
+    signs[[0, SIZE]] = -1
+    scores[_PAD] = direction / 2
+    return {hears: 4 * signs * direction, "text_linear.weight": scores}
 
 
 def _norms(own: str, source: dict[str, Tensor], theirs: str) -> dict[str, Tensor]:

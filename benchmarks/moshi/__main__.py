@@ -1,0 +1,111 @@
+"""Crowds of Moshi: `python -m benchmarks.moshi [--short]`.
+
+Simulates 1 to 64 conversations on an assumed card, and measures the tiny model on this machine. Prints both,
+and writes them into `docs/moshi.md` unless it was short.
+"""
+
+import argparse
+import platform
+import re
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from benchmarks.minicpmo.report import processor
+from benchmarks.moshi.card import GIB, TickCost, published, row_bytes, window
+from benchmarks.moshi.simulation import JITTER_S, LIFE_S, PROMPT_ROWS, Outcome, simulate
+from benchmarks.moshi.tiny import Speed, measure, runtime
+
+SESSIONS: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+DOCUMENT: Final = Path(__file__).parents[2] / "docs/moshi.md"
+_SECTION: Final = re.compile(r"(<!-- benchmarks.moshi -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def main() -> int:
+    """Simulates, measures and writes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--short", action="store_true", help="less of both; writes nothing")
+    short = parser.parse_args().short
+    torch.set_num_threads(1)
+    cost = TickCost()
+    crowds = [(count, crowd(cost, count, 5.0 if short else 60.0)) for count in SESSIONS]
+    where = runtime(8)
+    speeds = [measure(where, count, 10 if short else 50) for count in (1, 8)]
+    text = section(cost, crowds, speeds)
+    print(text)
+    if not short:
+        write(text)
+    return 0
+
+
+def crowd(cost: TickCost, sessions: int, seconds: float) -> Outcome:
+    """Return what becomes of so many conversations, each of which looks back on the whole window."""
+    return simulate(sessions, seconds, lambda frames, rows: cost.seconds(frames, rows, window()))
+
+
+def section(cost: TickCost, crowds: Sequence[tuple[int, Outcome]], speeds: Sequence[Speed]) -> str:
+    """Return the figures in Markdown."""
+    card, sizes = cost.card, published()
+    weights, session = sum(sizes.weights.values()), sum(sizes.session.values())
+    at = f"{processor()}, one thread, Python {platform.python_version()}, torch {torch.__version__}"
+    lines = [
+        f"`python -m benchmarks.moshi`, {datetime.now(UTC).date().isoformat()}, {at}.",
+        "",
+        "**Simulated**, not measured: no GPU has run this. The engine's own scheduler and share decide which "
+        "rows a tick has; its time is a sum of parts that do not overlap, assumed for the published sizes in "
+        "bfloat16:",
+        "",
+        f"- the card is an {card.name}: {card.bytes_per_s / 1e12:g} TB/s, of which "
+        f"{card.share_of_bandwidth:.0%} are reached; {card.flops_16 / 1e12:.0f} and "
+        f"{card.flops_32 / 1e12:.0f} TFLOP/s, of which {card.share_of_flops:.0%} are reached;",
+        f"- every tick reads the weights ({weights / GIB:.1f} GiB) once, and of each session a full window "
+        f"of {window():,} rows ({window() * row_bytes() / GIB:.2f} GiB), as after four minutes;",
+        f"- {card.launches} launches of {card.launch_s * 1e6:g} us each and {card.kernels:,} kernels of "
+        f"{card.kernel_s * 1e6:g} us in captured regions, for all sessions together;",
+        f"- frames come every 80 ms with a standard deviation of {JITTER_S * 1000:g} ms; a conversation "
+        f"lasts {LIFE_S:g} s, and the next one in its slot has a prompt of {PROMPT_ROWS} rows.",
+        "",
+        "| conversations | tick, ms | p50 of a frame, ms | p99, ms | late | card busy | fits into memory |",
+        "|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for count, outcome in crowds:
+        tick = sorted(outcome.ticks)[len(outcome.ticks) // 2]
+        lines.append(
+            f"| {count} | {tick * 1000:.0f} | {outcome.quantile(0.5) * 1000:.0f} "
+            f"| {outcome.quantile(0.99) * 1000:.0f} | {outcome.late:.1%} | {outcome.busy:.0%} "
+            f"| {'yes' if count <= cost.most_sessions else 'no'} |"
+        )
+    lines += [
+        "",
+        f"A frame is late that is answered more than 80 ms after it came. {cost.most_sessions} conversations "
+        f"fit, of {session / GIB:.2f} GiB each, into {card.share_of_memory:.0%} of the memory.",
+        "",
+        "**Measured** on the CPU named above, with a tiny model of random weights (two layers of everything, "
+        "four codebooks): processor time of the median tick in which all conversations hear and say a "
+        "frame.",
+        "",
+        "| conversations | tick, ms | real-time factor of all | of each |",
+        "|---:|---:|---:|---:|",
+        *(
+            f"| {it.sessions} | {it.tick_s * 1000:.1f} | {it.factor:.2f} | {it.factor / it.sessions:.3f} |"
+            for it in speeds
+        ),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def write(text: str, document: Path = DOCUMENT) -> None:
+    """Put the figures between the marks of the page. Raises `ValueError` if it has none."""
+    made, count = _SECTION.subn(lambda mark: f"{mark[1]}{text}{mark[2]}", document.read_text())
+    if count != 1:
+        raise ValueError(f"{document} has no place for the figures of Moshi")
+    document.write_text(made)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""The unit of a conversation that is under way, and what its frames have come to so far."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from inference_service.api.engine import Piece
+from inference_service.api.setups import DuplexSettings
+from inference_service.engine.session import Run
+from inference_service.families.moshi.monologue import Written
+
+Heard = list[Tensor]
+"""The frames of a unit, float32 [samples] each, at the rate of the codec."""
+
+
+@dataclass
+class FrameRun(Run[Heard]):
+    """The unit being worked on. Text and sound go out together when its last frame is over."""
+
+    settings: DuplexSettings
+    frames: int = 0
+    """Frames of it that have been heard."""
+    samples: int = 0
+    """Samples of its sound."""
+    text: str = ""
+    ids: list[int] = field(default_factory=list)
+    sound: list[NDArray[np.float32]] = field(default_factory=list)
+    says: bool = False
+    """Whether the model was in a turn in one of its frames."""
+    ends_turn: bool = False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a frame of it has not been heard."""
+        return self.unit.input is not None and self.frames < len(self.unit.input)
+
+    def say(self, written: Written, pcm: NDArray[np.float32] | None) -> None:
+        """Add a frame of a turn: its text, and its sound [samples] if there is a voice."""
+        self.says, self.ends_turn = True, written.ends_turn
+        self.text += written.text
+        self.ids += written.ids
+        if pcm is not None:
+            self.samples += len(pcm)
+            self.sound.append(pcm)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield its text, then its sound, as far as there is any."""
+        if self.text:
+            yield Piece(self.number, self.text, tuple(self.ids))
+        if self.sound:
+            yield Piece(
+                self.number, audio=self.sound[0] if len(self.sound) == 1 else np.concatenate(self.sound)
+            )

@@ -1,0 +1,79 @@
+"""The inner monologue of a conversation: a token of text in every frame, most of which say nothing."""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_service.engine.sessions.text import Detokenizer
+from inference_service.models.moshi.model import Words
+
+HOLD: Final = 12
+"""Frames without a word after which a turn is over: about a second."""
+_RECENT: Final = 512
+"""Tokens that the repetition penalty looks at."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """The text of one frame."""
+
+    text: str = ""
+    ids: tuple[int, ...] = ()
+    """Tokens of the text; those of a character that is not whole yet come with its rest."""
+    in_turn: bool = False
+    """Whether the frame belongs to a turn of the model, and its sound is given out."""
+    ends_turn: bool = False
+
+
+class Monologue:
+    """Makes text and turns of the tokens: a word opens a turn, and `HOLD` frames without one end it."""
+
+    def __init__(self, words: Words, text: Detokenizer) -> None:
+        self.words: Final = words
+        self._text = text
+        self._recent: deque[int] = deque(maxlen=_RECENT)
+        self._left = 0
+        """Frames without a word until the open turn is over; 0 outside turns."""
+        self._unshown: list[int] = []
+
+    @property
+    def recent(self) -> NDArray[np.int32]:
+        """The newest tokens that say something, oldest first."""
+        return np.array(self._recent, np.int32)
+
+    def drawn(self, token: int) -> None:
+        """Note a token that was drawn, whether or not its frame will be given out."""
+        if token not in self.words.silent:
+            self._recent.append(token)
+
+    def write(self, token: int) -> Written:
+        """Take the token of a frame that is given out."""
+        was_open, text = self._left > 0, ""
+        if token in self.words.silent:
+            self._left = max(0, self._left - 1)
+        else:
+            self._left = HOLD
+            self._unshown.append(token)
+            text = self._text.add(token)
+        if not was_open and not self._left:
+            return Written()
+        ends_turn = was_open and not self._left
+        if ends_turn:
+            text += self._text.flush()
+        ids: tuple[int, ...] = ()
+        if text:
+            ids, self._unshown = tuple(self._unshown), []
+        return Written(text, ids, in_turn=True, ends_turn=ends_turn)
+
+    def break_off(self) -> None:
+        """Forget the open turn and what of its text was not shown."""
+        self._text.flush()
+        self._unshown = []
+        self._left = 0
+
+    def forget_recent(self) -> None:
+        """Let the repetition penalty begin anew."""
+        self._recent.clear()

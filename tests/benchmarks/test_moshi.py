@@ -1,0 +1,61 @@
+"""The simulation of crowds of Moshi."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.moshi import tiny
+from benchmarks.moshi.__main__ import write
+from benchmarks.moshi.card import TickCost, window
+from benchmarks.moshi.simulation import FRAME_S, simulate
+
+
+def test_lone_conversation_waits_for_its_own_tick_alone() -> None:
+    outcome = simulate(1, 10.0, lambda frames, rows: 0.01)
+
+    assert outcome.quantile(0.99) == pytest.approx(0.01)
+    assert outcome.late == 0
+    assert len(outcome.latencies) == pytest.approx(10.0 / FRAME_S, abs=2)
+
+
+def test_engine_that_is_slower_than_its_frames_is_always_late() -> None:
+    outcome = simulate(4, 10.0, lambda frames, rows: 0.05 * frames)
+
+    assert outcome.late > 0.9
+    assert outcome.busy == pytest.approx(1.0, abs=0.02)
+
+
+def test_prompts_of_new_conversations_are_read_in_portions_beside_frames() -> None:
+    rows_of_ticks: list[int] = []
+
+    def cost(frames: int, rows: int) -> float:
+        rows_of_ticks.append(rows)
+        return 0.004 + 0.0001 * rows
+
+    outcome = simulate(16, 120.0, cost)
+
+    assert max(rows_of_ticks) > 0
+    assert outcome.late == 0
+
+
+def test_cost_of_the_assumed_card_grows_with_the_crowd() -> None:
+    cost = TickCost()
+    ticks = [cost.seconds(count, 0, window()) for count in (1, 32, 64)]
+
+    assert ticks == sorted(ticks)
+    assert 0 < ticks[0] < FRAME_S
+    assert 1 < cost.most_sessions < 64
+
+
+def test_page_without_a_place_for_the_figures_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("nothing")
+
+    with pytest.raises(ValueError, match="no place"):
+        write("figures", page)
+
+
+def test_tiny_model_holds_the_conversations_that_are_measured() -> None:
+    where = tiny.runtime(2)
+
+    assert tiny.measure(where, 2, 3).tick_s > 0

@@ -1,0 +1,96 @@
+"""A conversation with a tiny Moshi, tick by tick and without the engine's thread."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inference_service.api.engine import Done, End, Event, Piece
+from inference_service.api.setups import (
+    DuplexSettings,
+    DuplexSetup,
+    UnitFormat,
+    UnitInput,
+    UnitOverrides,
+    VoiceReference,
+)
+from inference_service.engine.session import QueuedUnit
+from inference_service.engine.tick import Tick
+from inference_service.families.moshi.runtime import SETTINGS, MoshiRuntime
+from inference_service.families.moshi.session import FrameSession
+
+SAMPLES = 1920
+GREEDY = replace(SETTINGS, greedy=True)
+NATIVE = UnitFormat(0.08, 24_000)
+
+
+def sound(frames: int, seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return 0.3 * torch.randn(frames * SAMPLES, generator=generator)
+
+
+class Caller:
+    """One conversation, frame after frame, without the engine's thread."""
+
+    def __init__(
+        self,
+        where: MoshiRuntime,
+        slot: int = 0,
+        *,
+        settings: DuplexSettings = GREEDY,
+        prompt: str = "",
+        voice_id: str = "",
+        units: UnitFormat = NATIVE,
+        budget: int | None = None,
+    ) -> None:
+        voice = VoiceReference(voice_id=voice_id)
+        setup = DuplexSetup(prompt, settings, where.info.window, 7, voice=voice, format=units)
+        opened = where.open("caller", slot, setup, lambda events: None)
+        assert isinstance(opened, FrameSession)
+        self.where, self.session, self.told, self.sent = where, opened, list[Event](), 0
+        self.tick = Tick(where, budget)
+        self.refusal = where.start(opened)
+        self.work()
+
+    def work(self, *others: "Caller") -> None:
+        everybody = [self, *others]
+        while self.tick.has_work([it.session for it in everybody]):
+            self.tick.run([it.session for it in everybody])
+            for it in everybody:
+                it.told += it.session.events
+                it.session.events.clear()
+
+    def send(self, pcm: Tensor, *, force_listen: bool = False, decide: bool = True) -> None:
+        self.sent += 1
+        prepared = self.session.preprocessor.prepare(UnitInput(pcm.numpy()))
+        self.session.queue.prefill(QueuedUnit(self.sent, prepared, time.monotonic()))
+        if decide:
+            self.decide(force_listen=force_listen)
+
+    def decide(self, *, force_listen: bool = False) -> None:
+        self.session.queue.generate(self.sent, force_listen, UnitOverrides())
+        self.session.queue.finalize(self.sent)
+
+    def say(self, pcm: Tensor, **how: bool) -> None:
+        for frame in pcm.split(SAMPLES):
+            self.send(frame, **how)
+            self.work()
+
+    @property
+    def ends(self) -> list[End]:
+        return [event.end for event in self.told if isinstance(event, Done)]
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.told if isinstance(event, Piece))
+
+    @property
+    def audio(self) -> Tensor:
+        pieces = [it.audio for it in self.told if isinstance(it, Piece) and it.audio is not None]
+        return torch.from_numpy(np.concatenate(pieces)) if pieces else torch.zeros(0)
+
+    def leave(self) -> None:
+        self.session.leave()
+        self.where.clear(self.session.slot)

@@ -13,9 +13,10 @@ from benchmarks.quality.film import SIZES
 from benchmarks.quality.scoring import Score, Turn
 from benchmarks.quality.session import UnitByUnit, sound
 from inference_service.training.chat import styled
-from inference_service.training.corpus.domain import HEARING, Exchange, Intent, Split, draw
 from inference_service.training.corpus.pictures import NOTHING, SCENES, draw_picture, encoded
 from inference_service.training.corpus.voices import SAMPLE_RATE, held_out_voice
+from inference_service.training.domains.domain import Exchange, Split
+from inference_service.training.domains.mini import HEARING, Intent, draw
 
 _PER_TALK = 3
 """Questions of one conversation; the later ones have the earlier answers before them."""

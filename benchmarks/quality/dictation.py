@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from antiphon.v1 import inference_service_pb2 as pb
 from benchmarks.quality.session import UnitByUnit, sound
-from inference_service.training.corpus.domain import Intent, Split, draw
 from inference_service.training.corpus.voices import SAMPLE_RATE, flite_voice, held_out_voice
+from inference_service.training.domains.domain import Split
+from inference_service.training.domains.mini import Intent, draw
 
 _PER_SESSION = 5
 _CHUNK = SAMPLE_RATE // 4

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.quality.script import Question, Script
-from inference_service.training.corpus.domain import Intent
+from inference_service.training.domains.mini import Intent
 
 
 @dataclass

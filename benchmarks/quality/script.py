@@ -7,11 +7,13 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.quality import people
 from benchmarks.quality.film import Film
 from inference_service.models.pacing import chunks
 from inference_service.training.corpus.composition import FRAMES, onset_unit
-from inference_service.training.corpus.domain import HEARING, Exchange, Intent, Split, draw
 from inference_service.training.corpus.voices import SAMPLE_RATE, flite_voice, held_out_voice
+from inference_service.training.domains.domain import Exchange, Split
+from inference_service.training.domains.mini import HEARING, Intent, draw
 
 SEED = 7_102_026
 """Fixed before the checkpoint was trained."""
@@ -27,13 +29,20 @@ class Condition(StrEnum):
     PAUSES = "pauses up to 20 s"
     THIRD_MINUTE = "third minute"
     FLITE_SLT = "flite slt"
+    PEOPLE = "a person"
     CAMERA = "camera on"
     VISION = "vision"
 
     @property
     def intents(self) -> tuple[Intent, ...]:
         """What is asked; with the camera on, the questions are those of the other rows."""
-        return (Intent.VISION,) if self is Condition.VISION else HEARING
+        match self:
+            case Condition.VISION:
+                return (Intent.VISION,)
+            case Condition.PEOPLE:
+                return people.INTENTS
+            case _:
+                return HEARING
 
 
 @dataclass(frozen=True)
@@ -87,9 +96,8 @@ def write_script(rng: random.Random, condition: Condition, intents: list[Intent]
     at = rng.uniform(1.5, 5.0)
 
     def ask(intent: Intent, measured: bool) -> float:
-        exchange = draw(rng, Split.HELD_OUT, intent)
-        voice = flite_voice(rng, "slt") if condition is Condition.FLITE_SLT else held_out_voice(rng)
-        pcm = voice.say(exchange.question) * np.float32(10 ** rng.uniform(-0.6, 0.1))
+        exchange, spoken = spoken_question(rng, condition, intent)
+        pcm = spoken * np.float32(10 ** rng.uniform(-0.6, 0.1))
         begin = round(at * SAMPLE_RATE)
         end_frame = -(-(begin + len(pcm)) // _HOP)
         onset = max(_FIRST_UNIT, onset_unit(end_frame))
@@ -116,6 +124,17 @@ def write_script(rng: random.Random, condition: Condition, intents: list[Intent]
     if film is not None:
         film.roll(len(pcm) // SAMPLE_RATE)
     return Script(pcm, questions, film.frames if film else [])
+
+
+def spoken_question(
+    rng: random.Random, condition: Condition, intent: Intent
+) -> tuple[Exchange, NDArray[np.float32]]:
+    """Draw a question and its sound: mono float32 at 16 kHz."""
+    if condition is Condition.PEOPLE:
+        return people.question(rng, intent)
+    exchange = draw(rng, Split.HELD_OUT, intent)
+    voice = flite_voice(rng, "slt") if condition is Condition.FLITE_SLT else held_out_voice(rng)
+    return exchange, voice.say(exchange.question)
 
 
 def watched(film: Film, rng: random.Random, exchange: Exchange, onset: int) -> Exchange:

@@ -1,0 +1,1 @@
+"""Words of a small grammar, heard by an acoustic model that was trained on people."""

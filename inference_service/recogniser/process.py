@@ -1,0 +1,171 @@
+"""The recogniser's process, seen from the worker.
+
+pocketsphinx keeps the interpreter to itself while it works, so it works in a process of its own. What fails
+there, or takes too long, is an utterance that only the encoder has heard.
+"""
+
+import json
+import logging
+import os
+import select
+import subprocess
+import threading
+import time
+import weakref
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from inference_service import child
+from inference_service.recogniser.decoder import Recognised
+
+logger = logging.getLogger(__name__)
+
+PACKAGE: Final = "pocketsphinx"
+START_S: Final = 30.0
+"""Longest that the process may take to be ready."""
+READY_S: Final = 2.0
+"""Longest that an utterance waits for a process that starts; after that the encoder alone has heard it."""
+ANSWER_S: Final = 2.0
+"""Longest that an answer is waited for; a later one is thrown away."""
+HUNG_S: Final = 10.0
+"""Age of a question without answer at which the process is given up."""
+REST_S: Final = 10.0
+"""Seconds without recogniser after its process failed."""
+_MOST_LINE: Final = 1 << 12
+
+
+def is_installed() -> bool:
+    """Return whether the recogniser can run here."""
+    return find_spec(PACKAGE) is not None
+
+
+class _LateError(TimeoutError):
+    """A line has not come yet."""
+
+
+class RecogniserProcess:
+    """One process for all sessions of a worker, started by the first one. Threads may share it."""
+
+    def __init__(self, grammar: Path) -> None:
+        """`grammar` is a JSGF file."""
+        self._grammar = grammar
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._end: weakref.finalize[..., RecogniserProcess] | None = None
+        self._is_ready = self._owes = False
+        """Whether the process has started, and whether it still owes an answer that came too late."""
+        self._started_at = self._asked_at = self._rests_until = 0.0
+
+    def start(self) -> None:
+        """Start the process unless it runs. Waits for nothing: the event loop may call it."""
+        if self._process is None and self._lock.acquire(blocking=False):
+            try:
+                self._started()
+            finally:
+                self._lock.release()
+
+    def recognise(self, sound: bytes) -> Recognised | None:
+        """Return what was said in 16 kHz PCM16; None if that is nothing, or cannot be told in time."""
+        with self._lock:
+            process = self._started()
+            if process is None:
+                return None
+            try:
+                return self._ask(process, sound)
+            except (OSError, ValueError, TypeError) as error:
+                logger.warning("recogniser failed, the encoder hears alone for %g s: %s", REST_S, error)
+                self._rests_until = time.monotonic() + REST_S
+                self._stop()
+                return None
+
+    def close(self) -> None:
+        """End the process; it starts again when it is needed."""
+        with self._lock:
+            self._stop()
+
+    def _started(self) -> subprocess.Popen[bytes] | None:
+        if self._process is None and time.monotonic() >= self._rests_until:
+            self._process = subprocess.Popen(
+                child.command(f"{__package__}.program", str(self._grammar)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=child.environment(),
+                bufsize=0,
+            )
+            assert self._process.stdin is not None
+            os.set_blocking(self._process.stdin.fileno(), False)
+            self._end = weakref.finalize(self, _ended, self._process)
+            self._is_ready = self._owes = False
+            self._started_at = time.monotonic()
+        return self._process
+
+    def _ask(self, process: subprocess.Popen[bytes], sound: bytes) -> Recognised | None:
+        if not self._is_ready:
+            try:
+                self._line(process, READY_S)
+            except _LateError:
+                if time.monotonic() - self._started_at > START_S:
+                    raise
+                return None
+            self._is_ready = True
+        end = time.monotonic() + ANSWER_S
+        try:
+            if self._owes:
+                self._line(process, ANSWER_S)
+            self._owes, self._asked_at = True, time.monotonic()
+            self._send(process, len(sound).to_bytes(4, "big") + sound)
+            heard = json.loads(self._line(process, end - time.monotonic()))
+        except _LateError as late:
+            if time.monotonic() - self._asked_at > HUNG_S:
+                raise
+            logger.warning("recogniser late, the encoder hears an utterance alone: %s", late)
+            return None
+        self._owes = False
+        return Recognised(**heard | {"words": tuple(heard["words"])}) if heard is not None else None
+
+    @staticmethod
+    def _send(process: subprocess.Popen[bytes], data: bytes) -> None:
+        """Write all of it. Raises `OSError` if the process does not read it in time."""
+        assert process.stdin is not None
+        rest, end = memoryview(data), time.monotonic() + ANSWER_S
+        ready = select.poll()
+        ready.register(process.stdin, select.POLLOUT)
+        while rest:
+            if not ready.poll(max(0.0, end - time.monotonic()) * 1000):
+                raise TimeoutError(f"its input was not read within {ANSWER_S:g} s")
+            rest = rest[os.write(process.stdin.fileno(), rest) :]
+
+    @staticmethod
+    def _line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
+        """Return the next line of the process.
+
+        Raises `_LateError` if there is none in time, `OSError` if there will be none.
+        """
+        assert process.stdout is not None
+        line, end = b"", time.monotonic() + seconds
+        ready = select.poll()
+        ready.register(process.stdout, select.POLLIN)
+        while not line.endswith(b"\n"):
+            if not ready.poll(max(0.0, end - time.monotonic()) * 1000):
+                raise _LateError(f"no answer within {seconds:g} s")
+            part = os.read(process.stdout.fileno(), _MOST_LINE)
+            if not part or len(line) > _MOST_LINE:
+                raise OSError(f"its process ended with exit code {process.poll()}")
+            line += part
+        return line
+
+    def _stop(self) -> None:
+        if self._end is not None:
+            self._end()
+        self._process = self._end = None
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    """End a process and take its exit code."""
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        assert stream is not None
+        stream.close()

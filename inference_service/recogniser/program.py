@@ -1,0 +1,27 @@
+"""The program of the recogniser's process: sound on standard input, what was said on standard output.
+
+Its argument is the path of a grammar. It writes a line when it is ready. Each piece of sound comes behind its
+length in four bytes; each answer is a line of JSON, `null` where nothing was said. It ends with its input.
+"""
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from inference_service.recogniser.decoder import Recogniser
+
+NICE = 5
+"""`nice` value above that of the worker: ticks come first."""
+
+
+def main() -> None:
+    """Recognise what comes in."""
+    os.nice(NICE)
+    recogniser = Recogniser(Path(sys.argv[1]).read_text())
+    source, out = sys.stdin.buffer, sys.stdout
+    print("ready", file=out, flush=True)
+    while head := source.read(4):
+        heard = recogniser.recognise(source.read(int.from_bytes(head, "big")))
+        print(json.dumps(asdict(heard) if heard is not None else None), file=out, flush=True)

@@ -1,1 +1,1 @@
-"""Training of the default checkpoint `antiphon-mini`: data, training and evaluation."""
+"""Training of small models of a domain, `antiphon-mini` among them: data, training and evaluation."""

@@ -19,6 +19,7 @@ from inference_service.training.corpus.augment import Augmenter
 from inference_service.training.corpus.spoken import Utterance, load
 from inference_service.training.ear import SpellingEar, batches, spelled, spelling_loss
 from inference_service.training.precision import mixed
+from inference_service.training.rounds import Bar
 
 _BATCH = 64
 _QUIET = -3.0
@@ -76,6 +77,7 @@ def spelling_head(ear: Path, corpus: list[Utterance], seconds: float) -> Spellin
     model.encoder.requires_grad_(False)
     optimizer = torch.optim.AdamW(model.spell.parameters(), lr=1e-2, betas=(0.9, 0.98))
     augmenter = Augmenter(8)
+    bar = Bar("spelling", seconds)
     start, step, average = time.monotonic(), 0, 0.0
     while (elapsed := time.monotonic() - start) < seconds:
         for mel, lengths, targets in batches(corpus, augmenter, min(96, len(corpus))):
@@ -88,7 +90,8 @@ def spelling_head(ear: Path, corpus: list[Utterance], seconds: float) -> Spellin
             optimizer.step()
             step += 1
             average = loss.item() if step == 1 else 0.95 * average + 0.05 * loss.item()
-        print(f"spelling {step:5d} {elapsed:5.0f} s  loss {average:.3f}", flush=True)
+        bar.note(step, elapsed, f"loss {average:.3f}")
+    bar.close()
     return model
 
 

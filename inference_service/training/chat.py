@@ -14,18 +14,11 @@ from inference_service.media.mel import BANDS, log_mel
 from inference_service.training.corpus.augment import Augmenter
 from inference_service.training.corpus.camera import Pixels
 from inference_service.training.corpus.composition import FRAMES
-from inference_service.training.corpus.domain import (
-    ONES,
-    OUT_OF_DOMAIN_REPLY,
-    Exchange,
-    Intent,
-    Split,
-    draw,
-)
 from inference_service.training.corpus.pictures import NOTHING, Album, Scene, random_scene
 from inference_service.training.corpus.spoken import Utterance
 from inference_service.training.corpus.vocabulary import SPECIAL
-from inference_service.training.corpus.writing import PROMPTS, Row, Writer
+from inference_service.training.corpus.writing import Row, Writer
+from inference_service.training.domains.domain import ONES, Domain, Exchange, Split
 
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
@@ -35,8 +28,6 @@ CLIP_ASIDE = (
     "please listen to the audio and answer", "Here is a recording.",
 )  # fmt: skip
 """What may be written beside a spoken question."""
-_WEIGHTS = {Intent.ARITHMETIC: 7.0, Intent.DIGITS: 3.0, Intent.COUNTING: 1.5, Intent.OUT_OF_DOMAIN: 2.5}
-_HEARING_WEIGHTS = [(i, _WEIGHTS.get(i, 1.0)) for i in Intent if i is not Intent.VISION]
 _DRILLS = 0.45
 """Share of conversations that are long and in text alone."""
 _ASKING = frozenset("what what's who how can could do are whats where when why did does".split())
@@ -150,15 +141,17 @@ def strange(rng: random.Random) -> str:
 class Talker:
     """Draws conversations with a training corpus for clips and an album for pictures."""
 
-    def __init__(self, corpus: list[Utterance], album: Album | None, augmenter: Augmenter) -> None:
+    def __init__(
+        self, domain: Domain, corpus: list[Utterance], album: Album | None, augmenter: Augmenter
+    ) -> None:
         self._a = augmenter
+        self._domain = domain
         self._album = album
-        by_intent: dict[Intent, list[Utterance]] = {}
+        by_intent: dict[str, list[Utterance]] = {}
         for utterance in corpus:
             by_intent.setdefault(utterance.exchange.intent, []).append(utterance)
         self._by_intent = by_intent
-        self._intents = [intent for intent, _ in _HEARING_WEIGHTS]
-        self._cumulative = list(accumulate(weight for _, weight in _HEARING_WEIGHTS))
+        self._cumulative = list(accumulate(domain.typed.get(intent, 1.0) for intent in domain.intents))
 
     def talk(self) -> list[Message]:
         """Return one conversation of one to five questions, each with its answer, or a longer one in text
@@ -166,7 +159,7 @@ class Talker:
         rng = self._a.rng
         memory = _Memory()
         if rng.random() < 0.45:
-            prompt = rng.choice(PROMPTS) if rng.random() < 0.8 else strange(rng)
+            prompt = rng.choice(self._domain.prompts) if rng.random() < 0.8 else strange(rng)
             memory.messages.append(Message("system", [prompt]))
         drill = rng.random() < _DRILLS
         turns = rng.randint(6, 9) if drill else 1 if rng.random() < 0.25 else rng.randint(2, 5)
@@ -186,9 +179,11 @@ class Talker:
         if sighted and rng.random() < 0.6:
             for _ in range(1 if rng.random() < 0.8 else rng.randint(2, 3)):
                 parts.append(self._picture(memory))
-        vision = rng.random() < (0.75 if parts else 0.3 if sighted else 0.04)
-        intent = Intent.VISION if vision else rng.choices(self._intents, cum_weights=self._cumulative)[0]
-        if parts and vision and rng.random() < 0.08:
+        domain = self._domain
+        looks = domain.looking and rng.random() < (0.75 if parts else 0.3 if sighted else 0.04)
+        asked = domain.looking if looks else None
+        intent = asked or rng.choices(domain.intents, cum_weights=self._cumulative)[0]
+        if parts and looks and rng.random() < 0.08:
             memory.messages.append(Message("user", parts))
             return memory.seen.reply
         if heard and rng.random() < 0.7 and intent in self._by_intent:
@@ -198,11 +193,11 @@ class Talker:
             if aside := rng.choice(CLIP_ASIDE):
                 words.insert(rng.randint(0, 1), aside)
         else:
-            exchange = draw(rng, Split.TRAIN, intent)
-            if intent is Intent.OUT_OF_DOMAIN and rng.random() < 0.5:
-                exchange = Exchange(intent, strange(rng), OUT_OF_DOMAIN_REPLY)
+            exchange = domain.draw(rng, Split.TRAIN, intent)
+            if intent == domain.out_of_domain and rng.random() < 0.5:
+                exchange = Exchange(intent, strange(rng), exchange.reply)
             words = [styled(exchange.question, rng)]
-        if exchange.intent is Intent.VISION:
+        if exchange.intent == domain.looking:
             exchange = replace(exchange, reply=memory.seen.reply)
         parts = parts + words if rng.random() < 0.7 else words + parts
         memory.messages.append(Message("user", parts))

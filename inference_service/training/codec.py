@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from inference_service.training.corpus.acoustics import silence
 from inference_service.training.corpus.answers import SpokenReply, load
-from inference_service.training.corpus.domain import standing_replies
 from inference_service.training.corpus.recipe import VOCODER
+from inference_service.training.domains.domain import Domain
 
 _PITCH_WEIGHT = 8.0
 _VOICING_WEIGHT = 2.0
@@ -22,6 +23,8 @@ _STANDING_WEIGHT = 12.0
 """How much more a patch of a reply without numbers counts."""
 _MOVED = 192
 _WORST_SHARE = 0.6
+_FEW = 0.5
+"""Share of patches of replies without numbers up to which they need codes that others have."""
 
 
 def scaled(frames: Tensor) -> Tensor:
@@ -63,9 +66,9 @@ def k_means(points: Tensor, count: int, seed: int) -> Tensor:
     return centres
 
 
-def standing(corpus: list[SpokenReply]) -> Tensor:
+def standing(domain: Domain, corpus: list[SpokenReply]) -> Tensor:
     """Return which patches of a corpus belong to replies without numbers, [patches]."""
-    known = set(standing_replies())
+    known = set(domain.standing_replies())
     counts = [sum(map(len, reply.frames)) // VOCODER.frames_per_code for reply in corpus]
     return torch.tensor([reply.text in known for reply in corpus]).repeat_interleave(torch.tensor(counts))
 
@@ -95,22 +98,29 @@ def encode(corpus: list[SpokenReply], centres: Tensor) -> list[list[list[int]]]:
 
 
 def codebook(corpus: list[SpokenReply], codes: list[list[list[int]]]) -> Tensor:
-    """Mean acoustic frames of each code, [codes, frames_per_code, bands + 2]."""
+    """Mean acoustic frames of each code, [codes, frames_per_code, bands + 2]; silence without any."""
     frames = np.concatenate([unit for reply in corpus for unit in reply.frames])
     points = torch.from_numpy(frames).reshape(-1, VOCODER.frames_per_code, VOCODER.bands + 2)
     labels = torch.tensor([code for units in codes for unit in units for code in unit])
     sums = torch.zeros(VOCODER.codes, *points.shape[1:]).index_add_(0, labels, points)
-    return sums / torch.bincount(labels, minlength=VOCODER.codes).clamp(min=1)[:, None, None]
+    counts = torch.bincount(labels, minlength=VOCODER.codes)
+    means = sums / counts.clamp(min=1)[:, None, None]
+    pitch = float(frames[:, VOCODER.bands].mean())
+    means[counts == 0] = torch.from_numpy(silence(VOCODER.frames_per_code, VOCODER.bands, pitch))
+    return means
 
 
-def make(corpus_path: Path, out: Path) -> None:
+def make(domain: Domain, corpus_path: Path, out: Path) -> None:
     """Write the vocoder's codebook and the codes of the corpus to `out`."""
     torch.set_num_threads(1)
     corpus = load(corpus_path)
     points = torch.cat([patches(unit) for reply in corpus for unit in reply.frames])
-    centres = k_means(points, VOCODER.codes, seed=0)
-    centres, _ = move_idle(points, standing(corpus), centres)
+    # A small domain says so little that each patch may have a code of its own.
+    centres = k_means(points, min(VOCODER.codes, len(points)), seed=0)
+    wanted = standing(domain, corpus)
+    if len(points) > VOCODER.codes and wanted.float().mean() < _FEW:
+        centres, _ = move_idle(points, wanted, centres)
     codes = encode(corpus, centres)
     error = (points - centres[nearest(points, centres)]).abs().mean()
-    print(f"codec: {len(points)} patches, {VOCODER.codes} codes, mean error {error:.3f}", flush=True)
+    print(f"codec: {len(points)} patches, {len(centres)} codes, mean error {error:.3f}", flush=True)
     torch.save({"codes": codes, "codebook": codebook(corpus, codes)}, out)

@@ -15,6 +15,7 @@ from inference_service.training.corpus.augment import Augmenter
 from inference_service.training.corpus.recipe import AUDIO, LANGUAGE
 from inference_service.training.corpus.spoken import Utterance, load
 from inference_service.training.precision import mixed
+from inference_service.training.rounds import Bar, save
 
 _CHARACTERS = " abcdefghijklmnopqrstuvwxyz'"
 _PAD = -3.0
@@ -85,13 +86,14 @@ def train(
     model = SpellingEar()
     if resume:
         model.encoder.load_state_dict(torch.load(out, weights_only=True))
+    bar = Bar("ear", seconds)
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.01, betas=(0.9, 0.98))
     augmenter = Augmenter(1)
     random.seed(0)
     start, step, average, preparing = time.monotonic(), 0, 0.0, 0.0
     while (elapsed := time.monotonic() - start) < seconds:
         before = time.monotonic()
-        group = batches(corpus, augmenter, batch)
+        group = batches(corpus, augmenter, min(batch, len(corpus)))
         preparing += time.monotonic() - before
         for mel, lengths, targets in group:
             for settings in optimizer.param_groups:
@@ -103,11 +105,9 @@ def train(
             optimizer.step()
             step += 1
             average = loss.item() if step == 1 else 0.98 * average + 0.02 * loss.item()
+        bar.move(elapsed)
         if step % 60 == 0:
-            print(
-                f"ear {step:6d} {elapsed:6.0f} s  loss {average:.3f}"
-                f"  data {preparing / (elapsed + 1e-9):.2f}",
-                flush=True,
-            )
-            torch.save(model.encoder.state_dict(), out)
-    torch.save(model.encoder.state_dict(), out)
+            bar.note(step, elapsed, f"loss {average:.3f}  data {preparing / (elapsed + 1e-9):.2f}")
+            save(model.encoder.state_dict(), out)
+    bar.close()
+    save(model.encoder.state_dict(), out)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from inference_service.recogniser.decoder import GRAMMAR, Recogniser
 from inference_service.training import chat
 from inference_service.training.corpus.recipe import (
     AUDIO,
@@ -19,22 +20,23 @@ from inference_service.training.corpus.recipe import (
     PROMPT_SUFFIX,
     SPEECH,
     TRANSCRIPTION_PROMPT,
-    TURN_BOUND,
     VISION,
     VOCODER,
     WINDOW_HIGH,
     WINDOW_LOW,
+    turn_bound,
 )
+from inference_service.training.domains.domain import Domain
 
 
-def config() -> dict[str, Any]:
+def config(domain: Domain, vocabulary: int) -> dict[str, Any]:
     """Return the checkpoint's `config.json`."""
     backbone = SPEECH.backbone
-    return {
+    config = {
         "architectures": ["DuplexModel"],
         "model_type": "antiphon_duplex",
-        "name": "antiphon-mini",
-        "vocab_size": LANGUAGE.vocab_size,
+        "name": domain.name,
+        "vocab_size": vocabulary,
         "hidden_size": LANGUAGE.hidden_size,
         "intermediate_size": LANGUAGE.intermediate_size,
         "num_hidden_layers": LANGUAGE.num_hidden_layers,
@@ -48,7 +50,6 @@ def config() -> dict[str, Any]:
         "attention_bias": LANGUAGE.attention_bias,
         "tie_word_embeddings": LANGUAGE.tie_word_embeddings,
         "audio_config": asdict(AUDIO),
-        "vision_config": asdict(VISION),
         "tts_config": {
             "hidden_size": backbone.hidden_size,
             "intermediate_size": backbone.intermediate_size,
@@ -70,27 +71,43 @@ def config() -> dict[str, Any]:
             "context_limit": CONTEXT_LIMIT,
             "window_high": WINDOW_HIGH,
             "window_low": WINDOW_LOW,
-            "turn_bound": asdict(TURN_BOUND),
+            "turn_bound": asdict(turn_bound(domain)),
             "defaults": DUPLEX_DEFAULTS,
         },
         "transcription": {"prompt": TRANSCRIPTION_PROMPT},
     }
+    return config | ({"vision_config": asdict(VISION)} if domain.looking else {})
 
 
-def export(joint: Path, speech: Path, codec: Path, tokenizer: Path, out: Path) -> None:
+def export(domain: Domain, joint: Path, speech: Path, codec: Path, tokenizer: Path, out: Path) -> None:
     """Write config, tokenizer and weights (bfloat16, the codebook float32) into `out`."""
     tensors = {k: v for k, v in torch.load(joint, weights_only=True).items() if k != "llm.lm_head.weight"}
+    if not domain.looking:
+        tensors = {k: v for k, v in tensors.items() if not k.startswith(("vpm.", "resampler."))}
     tensors |= {f"tts.{k}": v for k, v in torch.load(speech, weights_only=True).items()}
     tensors["vocoder.codebook"] = torch.load(codec, weights_only=True)["codebook"]
+    vocabulary = len(tensors["llm.model.embed_tokens.weight"])
     out.mkdir(parents=True, exist_ok=True)
     # Pitch needs more than bfloat16's three digits, so the codebook stays in float32.
     stored = {k: v.float() if k == "vocoder.codebook" else v.to(torch.bfloat16) for k, v in tensors.items()}
     save_file({k: v.contiguous() for k, v in stored.items()}, out / "model.safetensors")
     (out / "model.safetensors").chmod(0o644)
-    (out / "config.json").write_text(json.dumps(config(), indent=1) + "\n")
+    (out / "config.json").write_text(json.dumps(config(domain, vocabulary), indent=1) + "\n")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         if (tokenizer / name).resolve() != (out / name).resolve():
             shutil.copy(tokenizer / name, out / name)
     shutil.copy(chat.TEMPLATE, out / chat.TEMPLATE.name)
+    _write_grammar(domain.grammar(), out / GRAMMAR)
     size = (out / "model.safetensors").stat().st_size / 1e6
     print(f"{out}: {sum(v.numel() for v in tensors.values()) / 1e6:.2f} M parameters, {size:.1f} MB")
+
+
+def _write_grammar(grammar: str, path: Path) -> None:
+    """Write the recogniser's grammar; leave it out, and say so, where a word has no known pronunciation."""
+    path.unlink(missing_ok=True)
+    try:
+        Recogniser(grammar)
+    except ValueError as error:
+        print(f"{error} The model is made without a recogniser of people.")
+        return
+    path.write_text(grammar)

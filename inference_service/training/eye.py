@@ -12,6 +12,7 @@ from inference_service.models.vision_encoder import Resampler, VisionEncoder
 from inference_service.training.corpus.pictures import SCENES, Album
 from inference_service.training.corpus.recipe import LANGUAGE, VISION
 from inference_service.training.precision import mixed
+from inference_service.training.rounds import Bar, save
 
 _ASIDE = 400
 """Pictures kept to watch the share of right names, at most a tenth."""
@@ -44,6 +45,7 @@ def train(album_path: Path, out: Path, seconds: float, batch: int = 64, peak: fl
     pixels, labels = torch.from_numpy(album.pixels), torch.from_numpy(album.labels)
     aside = min(_ASIDE, len(pixels) // 10)
     model = NamingEye()
+    bar = Bar("eye", seconds)
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.02, betas=(0.9, 0.98))
     start, step, average = time.monotonic(), 0, 0.0
     while (elapsed := time.monotonic() - start) < seconds:
@@ -60,8 +62,10 @@ def train(album_path: Path, out: Path, seconds: float, batch: int = 64, peak: fl
         optimizer.step()
         step += 1
         average = loss.item() if step == 1 else 0.97 * average + 0.03 * loss.item()
+        bar.move(elapsed)
         if step % 100 == 0:
             with torch.no_grad():
                 right = (model(pixels[:aside]).argmax(1) == labels[:aside]).float().mean()
-            print(f"eye {step:6d} {elapsed:6.0f} s  loss {average:.3f}  unseen right {right:.3f}", flush=True)
-    torch.save(model.eye(), out)
+            bar.note(step, elapsed, f"loss {average:.3f}  unseen right {right:.3f}")
+    bar.close()
+    save(model.eye(), out)

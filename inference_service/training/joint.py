@@ -21,9 +21,8 @@ from inference_service.training.alignment import load_ends
 from inference_service.training.corpus.augment import Augmenter
 from inference_service.training.corpus.camera import Camera
 from inference_service.training.corpus.composition import Composer
-from inference_service.training.corpus.domain import Intent, Split, draw
 from inference_service.training.corpus.pictures import Album
-from inference_service.training.corpus.recipe import AUDIO, LANGUAGE, VISION
+from inference_service.training.corpus.recipe import AUDIO, LANGUAGE, VISION, language
 from inference_service.training.corpus.spoken import Utterance, load
 from inference_service.training.corpus.transcription import Dictator, dictated
 from inference_service.training.corpus.writing import (
@@ -34,7 +33,9 @@ from inference_service.training.corpus.writing import (
     Row,
     Writer,
 )
+from inference_service.training.domains.domain import Domain, Split
 from inference_service.training.precision import mixed
+from inference_service.training.rounds import Bar, save
 
 _DICTATED_UNITS = (5, 8, 13, 20, 40)
 _LISTEN_WEIGHT = 0.5
@@ -45,9 +46,9 @@ _GROUPS = 6
 class JointModel(nn.Module):
     """Ear, eye and language model under the names they have in the checkpoint."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: int) -> None:
         super().__init__()
-        self.llm = Qwen3ForCausalLM(LANGUAGE)
+        self.llm = Qwen3ForCausalLM(language(tokens))
         self.apm = AudioEncoder(AUDIO, LANGUAGE.hidden_size)
         self.vpm = VisionEncoder(VISION)
         self.resampler = Resampler(VISION, LANGUAGE.hidden_size)
@@ -138,17 +139,17 @@ SEEING_LESSON = Lesson(about_pictures=0.4, unfilmed=0.4)
 TURNS_LESSON = Lesson(about_pictures=0.4, unfilmed=0.45, written=4, spoken=0.35, chats=7, dictations=52)
 
 
-def written(rng: random.Random, writer: Writer, camera: Camera, lesson: Lesson) -> Row:
+def written(domain: Domain, rng: random.Random, writer: Writer, camera: Camera, lesson: Lesson) -> Row:
     """Return a sequence of written questions; some are about the pictures shown, or missing."""
     exchanges = []
     about_pictures = lesson.about_pictures * (1.0 if camera.films else 0.1)
     for i in range(lesson.questions):
         camera.advance(i + 1)
-        if rng.random() < about_pictures:
-            exchange = draw(rng, Split.TRAIN, Intent.VISION)
+        if domain.looking and rng.random() < about_pictures:
+            exchange = domain.draw(rng, Split.TRAIN, domain.looking)
             exchanges.append(replace(exchange, reply=camera.seen.reply))
         else:
-            exchanges.append(draw(rng, Split.TRAIN, Intent.ARITHMETIC if rng.random() < 0.6 else None))
+            exchanges.append(domain.written(rng))
     return writer.text(exchanges, camera.units)
 
 
@@ -156,16 +157,17 @@ class Teacher:
     """Makes the batches of a round; the same seed makes the same."""
 
     def __init__(
-        self, corpus: list[Utterance], album: Album | None, ends: list[list[int]] | None,
+        self, domain: Domain, corpus: list[Utterance], album: Album | None, ends: list[list[int]] | None,
         tokenizer: Tokenizer, lesson: Lesson, seed: int,
     ) -> None:  # fmt: skip
         self._a = Augmenter(seed)
+        self._domain = domain
         self._lesson = lesson
         self._album = album
-        self._composer = Composer(corpus, self._a, album, lesson.unfilmed)
-        self._talker = chat.Talker(corpus, album, self._a)
-        self._dictator = Dictator(corpus, ends, self._a) if ends else None
-        self.writer = Writer(tokenizer, self._a.rng)
+        self._composer = Composer(domain, corpus, self._a, album, lesson.unfilmed)
+        self._talker = chat.Talker(domain, corpus, album, self._a)
+        self._dictator = Dictator(domain, corpus, ends, self._a) if ends else None
+        self.writer = Writer(tokenizer, self._a.rng, domain.prompts)
 
     def batch(self, size: int) -> list[Row]:
         """Return the rows of one step; there are `size` spoken sessions of 18 units or as much of other
@@ -176,7 +178,7 @@ class Teacher:
         rows = [writer.conversation(self._composer.conversation(units)) for _ in range(sessions)]
         for _ in range(lesson.written):
             camera = Camera(self._a.noise_rng, self._album, lesson.unfilmed)
-            rows.append(written(rng, writer, camera, lesson))
+            rows.append(written(self._domain, rng, writer, camera, lesson))
         rows += [chat.written(writer, self._talker.talk()) for _ in range(lesson.chats)]
         if self._dictator:
             length = rng.choice(_DICTATED_UNITS)
@@ -186,6 +188,7 @@ class Teacher:
 
 
 def train(
+    domain: Domain,
     corpus_path: Path, tokenizer_path: Path, ear: Path, out: Path, seconds: float, resume: bool = False,
     frozen_share: float = 0.4, peak: float = 2e-3, batch: int = 12, seed: int = 2, smoothing: float = 0.02,
     questions: Path | None = None, pictures: Path | None = None, word_ends: Path | None = None,
@@ -198,7 +201,8 @@ def train(
     """
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    model = JointModel()
+    tokenizer = Tokenizer.load(tokenizer_path)
+    model = JointModel(tokenizer.size)
     if resume:
         model.load_state_dict(torch.load(out, weights_only=True))
     else:
@@ -206,14 +210,16 @@ def train(
     model.vpm.requires_grad_(eye_learns)
     model.resampler.requires_grad_(eye_learns)
     teacher = Teacher(
+        domain,
         load(corpus_path) + (load(questions) if questions else []),
         Album(pictures) if pictures else None,
         load_ends(word_ends) if word_ends else None,
-        Tokenizer.load(tokenizer_path),
+        tokenizer,
         lesson,
         seed,
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak, weight_decay=0.02, betas=(0.9, 0.98))
+    bar = Bar("joint", seconds)
     start, step, loss_average, right_average, preparing = time.monotonic(), 0, 0.0, 0.0, 0.0
     while (elapsed := time.monotonic() - start) < seconds:
         before = time.monotonic()
@@ -233,12 +239,15 @@ def train(
         step += 1
         loss_average = loss.item() if step == 1 else 0.97 * loss_average + 0.03 * loss.item()
         right_average = right if step == 1 else 0.97 * right_average + 0.03 * right
+        bar.move(elapsed)
         if step % 20 == 0:
-            print(
-                f"joint {step:6d} {elapsed:6.0f} s  loss {loss_average:.3f}"
-                f"  spoken tokens right {right_average:.3f}  data {preparing / (elapsed + 1e-9):.2f}",
-                flush=True,
+            bar.note(
+                step,
+                elapsed,
+                f"loss {loss_average:.3f}  spoken tokens right {right_average:.3f}"
+                f"  data {preparing / (elapsed + 1e-9):.2f}",
             )
         if step % 100 == 0:
-            torch.save(model.state_dict(), out)
-    torch.save(model.state_dict(), out)
+            save(model.state_dict(), out)
+    bar.close()
+    save(model.state_dict(), out)

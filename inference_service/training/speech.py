@@ -14,18 +14,13 @@ from inference_service.models.tokenizer import Tokenizer
 from inference_service.training import chat
 from inference_service.training.chat import Message
 from inference_service.training.corpus.answers import SpokenReply, load
-from inference_service.training.corpus.domain import (
-    Exchange,
-    Intent,
-    Split,
-    draw,
-    seen_replies,
-    standing_replies,
-)
 from inference_service.training.corpus.recipe import LANGUAGE, SPEECH
 from inference_service.training.corpus.writing import Row, Writer
+from inference_service.training.domains.domain import Domain, Exchange, Split
+from inference_service.training.domains.mini import seen_replies
 from inference_service.training.joint import JointModel
 from inference_service.training.precision import mixed
+from inference_service.training.rounds import Bar, save
 
 _IGNORED = -100
 _WRONG_CODES = 0.05
@@ -60,7 +55,7 @@ def turns(
     result = []
     for reply, units in zip(corpus, codes, strict=True):
         text = reply.text
-        spoken = writer.text([Exchange(Intent.ARITHMETIC, text, text)])
+        spoken = writer.text([Exchange("", text, text)])
         chatted = chat.written(writer, [Message("user", [text]), Message("assistant", [text])])
         chatted.ids = [*chatted.ids[:-1], *turn_end]
         tokens = [[t for word in chunk for t in writer.encode(f" {word}")] for chunk in reply.words]
@@ -115,13 +110,13 @@ def write(
     return torch.cat(rows), labels
 
 
-def draw_turn(data: list[Turn], by_text: dict[str, Turn], rng: random.Random) -> Turn:
+def draw_turn(domain: Domain, data: list[Turn], by_text: dict[str, Turn], rng: random.Random) -> Turn:
     """Mostly any reply or one as often as the domain says it, else one about a picture."""
     kind = rng.random()
     frequent = None
     if kind < 0.45:
-        frequent = by_text.get(draw(rng, Split.TRAIN).reply)
-    elif kind < _SEEN_SHARE + 0.45:
+        frequent = by_text.get(domain.draw(rng, Split.TRAIN).reply)
+    elif domain.looking and kind < _SEEN_SHARE + 0.45:
         frequent = by_text.get(rng.choice(seen_replies()))
     return frequent or rng.choice(data)
 
@@ -144,34 +139,36 @@ def loss_of(head: SpeechHead, batch: list[tuple[Tensor, list[int]]]) -> Tensor:
 
 
 def train(
-    corpus_path: Path, codec: Path, tokenizer_path: Path, joint: Path | None, out: Path, seconds: float,
-    resume: bool, peak: float = 1.5e-3,
+    domain: Domain, corpus_path: Path, codec: Path, tokenizer_path: Path, joint: Path | None, out: Path,
+    seconds: float, resume: bool, peak: float = 1.5e-3,
 ) -> None:  # fmt: skip
     """Train for `seconds` of wall time; without `joint` the meaning of words is still noise."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
-    writer = Writer(Tokenizer.load(tokenizer_path), random.Random(0))
-    model = JointModel()
+    tokenizer = Tokenizer.load(tokenizer_path)
+    writer = Writer(tokenizer, random.Random(0), domain.prompts)
+    model = JointModel(tokenizer.size)
     if joint is not None:
         model.load_state_dict(torch.load(joint, weights_only=True))
     data = turns(load(corpus_path), torch.load(codec, weights_only=True)["codes"], writer, model)
     order = torch.randperm(len(data), generator=generator).tolist()
     aside = min(HELD_OUT, len(data) // 10)
-    unheard = {data[i].text for i in order[:aside]} - set(standing_replies())
+    unheard = {data[i].text for i in order[:aside]} - set(domain.standing_replies())
     held_out = [turn for turn in data if turn.text in unheard]
     data = [turn for turn in data if turn.text not in unheard]
-    head = SpeechHead(SPEECH, LANGUAGE.hidden_size, LANGUAGE.vocab_size)
+    head = SpeechHead(SPEECH, LANGUAGE.hidden_size, model.llm.config.vocab_size)
     if resume:
         head.load_state_dict(torch.load(out, weights_only=True))
     by_text, rng = {turn.text: turn for turn in data}, random.Random(1)
     turn_end = writer.encode("<|turn_eos|>")[0]
     optimizer = torch.optim.AdamW(head.parameters(), lr=peak, weight_decay=0.02, betas=(0.9, 0.98))
+    bar = Bar("speech", seconds)
     start, step, average = time.monotonic(), 0, 0.0
     while (elapsed := time.monotonic() - start) < seconds:
         for settings in optimizer.param_groups:
             settings["lr"] = peak * min(1, step / 100 + 0.02) * (1 - elapsed / seconds * 0.95)
-        chosen = [draw_turn(data, by_text, rng) for _ in range(24)]
+        chosen = [draw_turn(domain, data, by_text, rng) for _ in range(24)]
         loss = loss_of(head, [write(head, turn, turn_end, generator) for turn in chosen])
         optimizer.zero_grad()
         loss.backward()
@@ -179,12 +176,14 @@ def train(
         optimizer.step()
         step += 1
         average = loss.item() if step == 1 else 0.97 * average + 0.03 * loss.item()
+        bar.move(elapsed)
         if step % 50 == 0:
-            torch.save(head.state_dict(), out)
-            with torch.no_grad():
-                unseen = loss_of(head, [write(head, turn, turn_end, generator) for turn in held_out])
-            print(
-                f"speech {step:6d} {elapsed:6.0f} s  loss {average:.3f}  unseen replies {unseen:.3f}",
-                flush=True,
-            )
-    torch.save(head.state_dict(), out)
+            save(head.state_dict(), out)
+            note = f"loss {average:.3f}"
+            if held_out:
+                with torch.no_grad():
+                    unseen = loss_of(head, [write(head, turn, turn_end, generator) for turn in held_out])
+                note += f"  unseen replies {unseen:.3f}"
+            bar.note(step, elapsed, note)
+    bar.close()
+    save(head.state_dict(), out)

@@ -1,6 +1,5 @@
 """Spoken replies in the model's own voice, cut into the units in which they are said."""
 
-import random
 import subprocess
 from dataclasses import dataclass
 from functools import cache
@@ -12,16 +11,15 @@ from tqdm import tqdm
 
 from inference_service.models.pacing import chunks
 from inference_service.training.corpus.acoustics import analyse, resample_frames, silence
-from inference_service.training.corpus.domain import ONES, Split, all_replies, draw
 from inference_service.training.corpus.recipe import VOCODER
-from inference_service.training.corpus.voices import OWN_VOICE, SAMPLE_RATE, read_wav
+from inference_service.training.corpus.voices import SAMPLE_RATE, read_wav
+from inference_service.training.domains.domain import Domain
 
 UNIT_FRAMES = 100
 _LEAD = 3
 _SLOWEST = 1.4
 _LAST_SLOWER = 1.15
 _CLOSING = 8
-_RANDOM_DIGITS = 900
 
 
 @dataclass(frozen=True)
@@ -38,27 +36,28 @@ class SpokenReply:
 
 
 @cache
-def _phones(word: str) -> int:
-    return sum(phone != "pau" for phone in _flite(word, "-ps").split())
+def _phones(voice: str, word: str) -> int:
+    return sum(phone != "pau" for phone in _flite(voice, word, "-ps").split())
 
 
-def _flite(text: str, show: str, out: str = "none") -> str:
-    command = ["flite", "-voice", OWN_VOICE, show, "-t", text, "-o", out]
+def _flite(voice: str, text: str, show: str, out: str = "none") -> str:
+    command = ["flite", "-voice", voice, show, "-t", text, "-o", out]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def word_ends(reply: str, segments: str) -> list[float]:
-    """End of each word in seconds, from flite's list of phones with their end times."""
+def word_ends(voice: str, reply: str, segments: str) -> list[float]:
+    """End of each word in seconds, from flite's list of phones with their end times.
+
+    Words by themselves may have other phones than in a sentence; their ends are then shifted in proportion.
+    """
     ends = [float(end) for name, end in (item.split(":") for item in segments.split()) if name != "pau"]
-    counts = [_phones(word) for word in reply.split()]
-    if sum(counts) != len(ends):
-        raise ValueError(f"{reply!r}: {sum(counts)} phones in the words, {len(ends)} in the sentence")
-    return [ends[i - 1] for i in np.cumsum(counts)]
+    last = np.cumsum([_phones(voice, word) for word in reply.split()])
+    return [ends[max(1, round(i * len(ends) / last[-1])) - 1] for i in last]
 
 
-def speak(reply: str, wav: Path) -> SpokenReply:
+def speak(voice: str, reply: str, wav: Path) -> SpokenReply:
     """Synthesise a reply and fits each chunk of words into its unit."""
-    ends = word_ends(reply, _flite(reply, "-psdur", str(wav)))
+    ends = word_ends(voice, reply, _flite(voice, reply, "-psdur", str(wav)))
     pcm, rate = read_wav(wav)
     assert rate == SAMPLE_RATE
     frames = analyse(pcm, VOCODER.bands)
@@ -88,23 +87,13 @@ def _fit(part: NDArray[np.float32], last: bool) -> NDArray[np.float32]:
     return np.concatenate([fitted, silence(target - length, VOCODER.bands, float(fitted[-1, VOCODER.bands]))])
 
 
-def replies() -> list[str]:
-    """Return every reply of the domain, with a sample of the repeated digits."""
-    rng = random.Random(7)
-    digits = [
-        " ".join(rng.choice(ONES[:10]) for _ in range(rng.randint(2, 4))) for _ in range(_RANDOM_DIGITS)
-    ]
-    drawn = {draw(rng, Split.TRAIN).reply for _ in range(500)}
-    return sorted(set(all_replies()) | set(digits) | drawn)
-
-
-def build(out: Path) -> None:
-    """Write the spoken replies to `out` (.npz)."""
+def build(domain: Domain, out: Path) -> None:
+    """Write the spoken replies of a domain to `out` (.npz)."""
     out.parent.mkdir(parents=True, exist_ok=True)
     wav = out.with_suffix(".wav")
     texts, lengths, frames = [], [], []
-    for reply in tqdm(replies(), desc="replies"):
-        spoken = speak(reply, wav)
+    for reply in tqdm(domain.replies(), desc="replies", disable=None):
+        spoken = speak(domain.voice, reply, wav)
         texts.append(reply)
         lengths += [len(unit) for unit in spoken.frames]
         frames += spoken.frames

@@ -23,6 +23,11 @@ def _resample(power: Power, positions: NDArray[np.floating], axis: int) -> Power
     return np.asarray(power.take(low, axis) * (1 - part) + power.take(high, axis) * part)
 
 
+def resample(power: Power, places: NDArray[np.floating]) -> Power:
+    """Return mel power [len(places), 80] at `places` of the whole, from 0 to 1."""
+    return _resample(power, places * (len(power) - 1), 0)
+
+
 class Augmenter:
     """Random variation with one seed; every method returns a new array."""
 
@@ -42,6 +47,17 @@ class Augmenter:
         if rng.random() < 0.4:
             power = self._reverberation(power)
         return np.asarray(power * np.float32(10 ** rng.uniform(-2.4, 0.5)), dtype=np.float32)
+
+    def strange(self, power: Power) -> Power:
+        """Return an utterance [frames, 80] that the ear cannot make out: bands and frames in other places."""
+        rng = self.rng
+        bend = np.cumsum(np.exp(self.noise_rng.standard_normal(BANDS) * 0.6))
+        power = _resample(power, bend / bend[-1] * (BANDS - 1) * rng.uniform(0.6, 1.0), 1)
+        steps = np.exp(self.noise_rng.standard_normal(max(3, len(power) // 12)) * 0.7)
+        pace = np.interp(np.arange(len(power)), np.linspace(0, len(power), len(steps)), steps)
+        places = np.cumsum(pace)
+        power = _resample(power, places / places[-1] * (len(power) - 1), 0)
+        return np.asarray(power * self._slope(10, 0.8), dtype=np.float32)
 
     def _slope(self, knots: int, step: float) -> Power:
         walk = np.exp(np.cumsum(self.noise_rng.standard_normal(knots)) * step)

@@ -14,19 +14,20 @@ from numpy.typing import NDArray
 
 from inference_service.media.mel import BANDS, log_mel
 from inference_service.models.pacing import chunks
-from inference_service.training.corpus.augment import Augmenter, Power
+from inference_service.training.corpus.augment import Augmenter, Power, resample
 from inference_service.training.corpus.camera import Camera, Pixels
-from inference_service.training.corpus.domain import Exchange, Intent
 from inference_service.training.corpus.pictures import Album
 from inference_service.training.corpus.spoken import Utterance
+from inference_service.training.domains.domain import Domain, Exchange
 
 FRAMES = 100
 """Mel frames of one unit."""
 TAIL = 30
 """Frames of silence after a question before the model may answer."""
 TAUGHT_FORCED_LISTENS = 3
-FAVOURED = {Intent.LIGHT: 4.0, Intent.DIGITS: 1.5, Intent.COUNTING: 1.5, Intent.VISION: 3.5}
-"""Intents whose sentences are hard to tell apart are asked this much more often than they are spoken."""
+
+RECOGNISED_SHARES = (0.0, 0.0, 0.75, 0.95)
+"""Shares of a session's utterances whose words the recogniser tells: none where there is no recogniser."""
 
 LISTEN = "<|listen|>"
 SPEAK = "<|speak|>"
@@ -41,6 +42,8 @@ class UnitPlan:
     tokens: list[str] = field(default_factory=lambda: [LISTEN])
     taught: bool = True
     pictures: list[Pixels] = field(default_factory=list)
+    words: str = ""
+    """Recognised words of an utterance that ended in this unit."""
 
 
 @dataclass
@@ -70,16 +73,18 @@ class Composer:
 
     def __init__(
         self,
+        domain: Domain,
         corpus: list[Utterance],
         augmenter: Augmenter,
         album: Album | None = None,
         unfilmed: float = 1.0,
     ) -> None:
+        self._domain = domain
         self._corpus = corpus
         self._unfilmed = unfilmed
         self._album = album
-        self._weights = list(accumulate(FAVOURED.get(u.exchange.intent, 1.0) for u in corpus))
-        self._stops = [u for u in corpus if u.exchange.intent is Intent.STOP]
+        self._weights = list(accumulate(domain.asked.get(u.exchange.intent, 1.0) for u in corpus))
+        self._stops = [u for u in corpus if u.exchange.intent == domain.interruption]
         self._a = augmenter
 
     def _gap(self) -> int:
@@ -100,46 +105,79 @@ class Composer:
         at = rng.randint(0, 500) if rng.random() < 0.8 else rng.randint(500, 2000)
         last = forced
         silent = rng.random() < 0.08
+        recognised: dict[int, list[str]] = {}
+        attention = rng.choice(RECOGNISED_SHARES)
         while not silent and at < target_units * FRAMES:
             utterance = rng.choices(self._corpus, cum_weights=self._weights)[0]
-            speech = self._a.speech(utterance.power)
+            is_recognised = self._is_recognised(utterance, attention)
+            exchange = utterance.exchange
+            if is_recognised:
+                exchange = self._domain.recognised(exchange, rng)
+            speech = self._heard(utterance, is_recognised)
             spoken.append((at, speech))
             camera.advance(at // FRAMES)
             unit = onset_unit(at + len(speech))
+            if is_recognised:
+                recognised.setdefault(unit, []).append(exchange.question)
             while unit in plans:
                 unit += 1
             if rng.random() < 0.04:
                 plans[unit] = UnitPlan(taught=False)
                 unit += 1
             camera.advance(unit + 1, still=rng.random() < 0.5)
-            exchange = utterance.exchange
-            if exchange.intent is Intent.VISION:
+            if exchange.intent == self._domain.looking:
                 exchange = replace(exchange, reply=camera.seen.reply)
             exchanges.append(exchange)
-            last = self._answer(exchange.reply, unit, plans, spoken)
+            words = recognised if rng.random() < attention else None
+            last = self._answer(exchange.reply, unit, plans, spoken, words)
             camera.advance(last + 1, still=rng.random() < 0.85)
             at = (last + 1) * FRAMES + self._gap()
         units = max(last + 1 + rng.randint(0, 3), target_units)
         camera.advance(units)
         planned = [
-            replace(plans.get(i, UnitPlan()), pictures=pictures) for i, pictures in enumerate(camera.units)
+            replace(plans.get(i, UnitPlan()), pictures=pictures, words=" ".join(recognised.get(i, ())))
+            for i, pictures in enumerate(camera.units)
         ]
         return Conversation(self._mix(units * FRAMES, spoken), planned, exchanges)
 
+    def _is_recognised(self, utterance: Utterance, attention: float) -> bool:
+        """Return whether the recogniser writes an utterance down; it never does so outside the domain."""
+        outside = utterance.exchange.intent == self._domain.out_of_domain
+        return not outside and self._a.rng.random() < attention
+
+    def _heard(self, utterance: Utterance, is_recognised: bool) -> Power:
+        """Return an utterance as it arrives; one that is recognised may be beyond the ear, as people are."""
+        rng = self._a.rng
+        speech = self._a.speech(utterance.power)
+        kind = rng.random()
+        if not is_recognised or kind < 0.4:
+            return speech
+        if kind < 0.7:
+            return self._a.strange(speech)
+        other = rng.choice(self._corpus).power
+        return resample(self._a.speech(other), np.linspace(0, 1, len(speech)))
+
     def _answer(
-        self, reply: str, unit: int, plans: dict[int, UnitPlan], spoken: list[tuple[int, Power]]
-    ) -> int:
-        """Plan the reply from `unit` on, perhaps cut short, and return its last unit."""
+        self, reply: str, unit: int, plans: dict[int, UnitPlan], spoken: list[tuple[int, Power]],
+        recognised: dict[int, list[str]] | None,
+    ) -> int:  # fmt: skip
+        """Plan the reply from `unit` on, perhaps cut short, and return its last unit.
+
+        What cuts it short is put into `recognised`, if that is given.
+        """
         rng = self._a.rng
         speaking = reply_plans(reply)
         cut, forced = len(speaking), False
-        if len(speaking) >= 3 and rng.random() < 0.35:
-            stop = self._a.speech(rng.choice(self._stops).power)
+        if self._stops and len(speaking) >= 3 and rng.random() < 0.35:
+            said = rng.choice(self._stops)
+            stop = self._heard(said, recognised is not None)
             begin = (unit + 1) * FRAMES + rng.randint(-10, (len(speaking) - 2) * FRAMES)
             heard = max(1, onset_unit(begin + len(stop)) - unit)
             if heard < len(speaking):
                 spoken.append((begin, stop))
                 cut = heard
+                if recognised is not None:
+                    recognised.setdefault(unit + cut, []).append(said.exchange.question)
         elif len(speaking) >= 2 and rng.random() < 0.06:
             cut, forced = rng.randint(1, len(speaking) - 1), True
         for i, plan in enumerate(speaking[:cut]):

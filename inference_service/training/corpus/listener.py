@@ -4,7 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import resample_poly
 
-from inference_service.training.corpus.domain import ONES, all_replies
+from inference_service.training.domains.domain import ONES
+from inference_service.training.domains.mini import all_replies
 
 
 def grammar() -> str:

@@ -11,8 +11,8 @@ from PIL import Image, ImageDraw, ImageFilter
 from tqdm import tqdm
 
 from inference_service.media.image import decode_frame
-from inference_service.training.corpus.domain import COLOURS, NOTHING_SEEN_REPLY, SHAPES, seen_reply
 from inference_service.training.corpus.recipe import VISION
+from inference_service.training.domains.mini import COLOURS, NOTHING_SEEN_REPLY, SHAPES, seen_reply
 
 TRAINING_SEED = 20_261_202
 _SHARD = 200

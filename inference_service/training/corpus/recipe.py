@@ -1,15 +1,18 @@
-"""The sizes of `antiphon-mini` and the folder layout of a training run."""
+"""The sizes of a model of the recipe."""
+
+from copy import copy
 
 from transformers import LlamaConfig, Qwen3Config
 
 from inference_service.models.config import AudioConfig, SpeechConfig, TurnBound, VisionConfig, VocoderConfig
+from inference_service.models.pacing import chunks
+from inference_service.training.domains.domain import Domain
 
-VOCABULARY = 672
 PROMPT_PREFIX = "<|im_start|>system\n"
 PROMPT_SUFFIX = "<|im_end|>"
 TRANSCRIPTION_PROMPT = "<|im_start|>system\nTranscribe.<|im_end|>"
 LANGUAGE = Qwen3Config(
-    vocab_size=VOCABULARY,
+    vocab_size=0,
     hidden_size=256,
     intermediate_size=640,
     num_hidden_layers=4,
@@ -21,6 +24,7 @@ LANGUAGE = Qwen3Config(
     tie_word_embeddings=True,
     rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
 )
+"""Its vocabulary is that of the tokenizer: `language`."""
 AUDIO = AudioConfig(hidden=192, blocks=9, kernel=13, expansion=2, pool=5)
 VISION = VisionConfig(image_size=64, hidden=128, queries=4)
 SPEECH = SpeechConfig(
@@ -48,8 +52,8 @@ VOCODER = VocoderConfig(codes=1024, sample_rate_hz=24_000, frames_per_code=4, ba
 CONTEXT_LIMIT = 2048
 WINDOW_HIGH = 512
 WINDOW_LOW = 384
-TURN_BOUND = TurnBound(units=6, rest=4)
-"""Its longest answer takes five units; somebody who talks over it all the time never hears it end one."""
+REST = 4
+"""Units of listening after a turn that had to be ended."""
 DUPLEX_DEFAULTS = {
     "force_listen_count": 3,
     "max_new_speak_tokens_per_chunk": 20,
@@ -63,3 +67,18 @@ DUPLEX_DEFAULTS = {
     "tts_temperature": 0.3,
 }
 """What a session gets when its `config` is empty: low temperatures suit a model this small."""
+
+
+def language(tokens: int) -> Qwen3Config:
+    """Return the language model's config for a tokenizer of so many tokens."""
+    config = copy(LANGUAGE)
+    config.vocab_size = -(-tokens // 32) * 32
+    return config
+
+
+def turn_bound(domain: Domain) -> TurnBound:
+    """Return the bound of a turn: one unit more than the longest answer.
+
+    Somebody who talks over a model all the time never hears it end one.
+    """
+    return TurnBound(units=1 + max(len(chunks(reply)) for reply in domain.replies()), rest=REST)

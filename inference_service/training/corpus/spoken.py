@@ -3,6 +3,7 @@
 import random
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from inference_service.media.mel import BANDS, CONTEXT, HOP, mel_power
-from inference_service.training.corpus.domain import Exchange, Intent, Split, draw
 from inference_service.training.corpus.voices import training_voice
+from inference_service.training.domains.domain import Domain, Exchange, Split
 
 TRAINING_SEED = 20_260_101
 VISION_SEED = 20_261_201
@@ -26,28 +27,36 @@ class Utterance:
     power: NDArray[np.float32]
 
 
-def _synthesise(seed: int, intent: Intent | None) -> list[tuple[str, str, str, NDArray[np.float16]]]:
+def _synthesise(
+    domain: Domain, seed: int, count: int, *, intent: str | None
+) -> list[tuple[str, str, str, NDArray[np.float16]]]:
     rng = random.Random(seed)
     shard = []
-    for _ in range(_SHARD):
-        exchange = draw(rng, Split.TRAIN, intent)
+    for _ in range(count):
+        exchange = domain.draw(rng, Split.TRAIN, intent)
         pcm = training_voice(rng).say(exchange.question)
         pcm = np.pad(pcm, (0, 480 - len(pcm) % HOP))
         power = mel_power(pcm, np.zeros(CONTEXT, np.float32))
         log_power = np.log(power + 1e-8).astype(np.float16)
-        shard.append((exchange.intent.value, exchange.question, exchange.reply, log_power))
+        shard.append((str(exchange.intent), exchange.question, exchange.reply, log_power))
     return shard
 
 
 def build(
-    path: Path, utterances: int, processes: int, seed: int = TRAINING_SEED, intent: Intent | None = None
+    domain: Domain,
+    path: Path,
+    utterances: int,
+    processes: int,
+    seed: int = TRAINING_SEED,
+    intent: str | None = None,
 ) -> None:
     """Synthesise a corpus into `path` (.npz), of one intent if it is given; the same seed gives the same."""
     seeds = [seed + i for i in range(-(-utterances // _SHARD))]
+    counts = [min(_SHARD, utterances - i * _SHARD) for i in range(len(seeds))]
     with ProcessPoolExecutor(processes) as pool:
         shards = list(
             tqdm(
-                pool.map(_synthesise, seeds, [intent] * len(seeds)),
+                pool.map(partial(_synthesise, domain, intent=intent), seeds, counts),
                 total=len(seeds),
                 desc="corpus",
                 unit_scale=_SHARD,
@@ -72,5 +81,5 @@ def load(path: Path) -> list[Utterance]:
     corpus = []
     for (intent, question, reply), length, end in zip(data["text"], data["length"], ends, strict=True):
         power = np.exp(log_power[end - length : end].astype(np.float32))
-        corpus.append(Utterance(Exchange(Intent(intent), str(question), str(reply)), power))
+        corpus.append(Utterance(Exchange(str(intent), str(question), str(reply)), power))
     return corpus

@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from inference_service.media.mel import BANDS, log_mel
 from inference_service.training.corpus.augment import Augmenter, Power
 from inference_service.training.corpus.composition import FRAMES
-from inference_service.training.corpus.domain import Intent
 from inference_service.training.corpus.recipe import TRANSCRIPTION_PROMPT
 from inference_service.training.corpus.spoken import Utterance
 from inference_service.training.corpus.writing import Row, Writer
+from inference_service.training.domains.domain import Domain
 
 SPARE = 20
 """Frames between the end of a word and the end of the unit in which it is written."""
-FAVOURED = {Intent.DIGITS: 2.0, Intent.LIGHT: 2.0, Intent.COUNTING: 1.5}
 CHUNK_END = "<|chunk_eos|>"
 
 
@@ -42,9 +41,11 @@ def writing_unit(end_frame: int) -> int:
 class Dictator:
     """Draws dictations from a corpus and its word ends (`alignment`); the same seed draws the same."""
 
-    def __init__(self, corpus: list[Utterance], ends: list[list[int]], augmenter: Augmenter) -> None:
+    def __init__(
+        self, domain: Domain, corpus: list[Utterance], ends: list[list[int]], augmenter: Augmenter
+    ) -> None:
         self._corpus = list(zip(corpus, ends, strict=True))
-        self._weights = list(accumulate(FAVOURED.get(u.exchange.intent, 1.0) for u in corpus))
+        self._weights = list(accumulate(domain.dictated.get(u.exchange.intent, 1.0) for u in corpus))
         self._a = augmenter
 
     def _gap(self) -> int:

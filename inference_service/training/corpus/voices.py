@@ -126,11 +126,16 @@ def flite_voice(rng: random.Random, name: str) -> Voice:
     return Voice("flite", name, rng.uniform(0.8, 1.25), _FLITE_PITCH_HZ[name] * rng.uniform(0.85, 1.2))
 
 
+def without_silence(speech: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return speech, float32 at 16 kHz, without the silence round it."""
+    envelope = np.convolve(np.abs(speech), np.ones(160, np.float32) / 160, "same")
+    loud = np.where(envelope > 0.01 * envelope.max() + 1e-4)[0]
+    return speech[max(0, loud[0] - 160) : loud[-1] + 160]
+
+
 def _trimmed(speech: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
     if rate != SAMPLE_RATE:
         common = gcd(SAMPLE_RATE, rate)
         speech = resample_poly(speech, SAMPLE_RATE // common, rate // common).astype(np.float32)
-    envelope = np.convolve(np.abs(speech), np.ones(160, np.float32) / 160, "same")
-    loud = np.where(envelope > 0.01 * envelope.max() + 1e-4)[0]
-    speech = speech[max(0, loud[0] - 160) : loud[-1] + 160]
+    speech = without_silence(speech)
     return np.asarray(speech / max(1e-6, float(np.abs(speech).max())) * 0.6, dtype=np.float32)

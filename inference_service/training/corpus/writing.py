@@ -1,6 +1,7 @@
 """Training sequences: token ids, what the model decides among them, and what it hears and sees."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,18 +10,13 @@ from numpy.typing import NDArray
 from inference_service.models.tokenizer import Tokenizer
 from inference_service.training.corpus.camera import Pixels
 from inference_service.training.corpus.composition import LISTEN, Conversation, reply_plans
-from inference_service.training.corpus.domain import Exchange
 from inference_service.training.corpus.recipe import AUDIO, PROMPT_PREFIX, PROMPT_SUFFIX, VISION
+from inference_service.training.domains.domain import PROMPTS, Exchange
 
 AUDIO_SLOT = -1
 PICTURE_SLOT = -2
 IGNORED = -100
 FRAMES_PER_SLOT = 2 * AUDIO.pool
-PROMPTS = (
-    "You are a helpful assistant.", "Answer briefly.", "", "You are a friendly voice assistant.",
-    "Be brief and clear.", "You help people with numbers.", "Speak with the user.",
-    "Today is a good day. Answer in one sentence.",
-)  # fmt: skip
 
 
 @dataclass
@@ -59,9 +55,10 @@ class Row:
 class Writer:
     """Writes conversations as token sequences."""
 
-    def __init__(self, tokenizer: Tokenizer, rng: random.Random) -> None:
+    def __init__(self, tokenizer: Tokenizer, rng: random.Random, prompts: Sequence[str] = PROMPTS) -> None:
         self._tokenizer = tokenizer
         self._rng = rng
+        self._prompts = prompts
         self._ids: dict[str, list[int]] = {}
         self.listen = self.encode(LISTEN)[0]
 
@@ -81,7 +78,7 @@ class Writer:
         return self._tokenizer.encode(text)
 
     def _prompt(self) -> list[int]:
-        prompt = self._rng.choice(PROMPTS)
+        prompt = self._rng.choice(self._prompts)
         return [*self.template(PROMPT_PREFIX), *self.plain(prompt), *self.template(PROMPT_SUFFIX)]
 
     def _decisions(self, row: Row, tokens: list[str], taught: bool) -> None:
@@ -102,6 +99,7 @@ class Writer:
         for plan in conversation.units:
             self._open(row, plan.pictures)
             row.hear(len(conversation.mel) // len(conversation.units))
+            row.add(self.plain(plan.words))
             self._decisions(row, plan.tokens, plan.taught)
             row.add(self.encode("</unit>"))
         return row

@@ -12,17 +12,13 @@ from inference_service.training import chat
 from inference_service.training.chat import Clip, Message, Talker, rendered, strange, styled, written
 from inference_service.training.corpus import pictures, vocabulary
 from inference_service.training.corpus.augment import Augmenter
-from inference_service.training.corpus.domain import (
-    NOTHING_SEEN_REPLY,
-    Intent,
-    Split,
-    draw,
-    seen_replies,
-)
 from inference_service.training.corpus.pictures import Album
 from inference_service.training.corpus.recipe import VISION
 from inference_service.training.corpus.spoken import Utterance
 from inference_service.training.corpus.writing import AUDIO_SLOT, IGNORED, PICTURE_SLOT, Row, Writer
+from inference_service.training.domains.domain import Split
+from inference_service.training.domains.mini import MINI, NOTHING_SEEN_REPLY, Intent, draw, seen_replies
+from tests.support.long import long
 
 END = "<|im_end|>"
 PICTURE = np.zeros((64, 64, 3), np.uint8)
@@ -32,7 +28,7 @@ CLIP = Clip(np.zeros((200, 80), np.float32))
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("chat")
-    vocabulary.build(folder)
+    vocabulary.build(MINI, folder)
     pictures.build(folder / "pictures.npz", 400, 1)
     return folder
 
@@ -73,6 +69,7 @@ TALK = [
 ]
 
 
+@long
 def test_only_the_taught_answers_are_lessons_and_they_end(folder: Path, writer: Writer) -> None:
     row = written(writer, TALK)
     assert lessons(folder, row) == [f" i see nothing{END}", f" okay{END}"]
@@ -137,7 +134,7 @@ def test_text_that_spells_a_special_token_stays_text(writer: Writer) -> None:
 def test_answers_are_about_the_newest_picture(folder: Path, corpus: list[Utterance], seed: int) -> None:
     album = Album(folder / "pictures.npz")
     about_pictures = set(seen_replies()) - {NOTHING_SEEN_REPLY}
-    talker = Talker(corpus, album, Augmenter(seed))
+    talker = Talker(MINI, corpus, album, Augmenter(seed))
     for messages in (talker.talk() for _ in range(20)):
         pictured = False
         for message in messages:
@@ -150,7 +147,7 @@ def test_answers_are_about_the_newest_picture(folder: Path, corpus: list[Utteran
 def test_the_same_seed_gives_the_same_rows(corpus: list[Utterance], writer: Writer) -> None:
     first, second = (
         [written(writer, talker.talk()).ids for _ in range(5)]
-        for talker in (Talker(corpus, None, Augmenter(4)) for _ in range(2))
+        for talker in (Talker(MINI, corpus, None, Augmenter(4)) for _ in range(2))
     )
     assert first == second
 
@@ -165,7 +162,7 @@ def test_people_type_the_same_question_in_many_ways() -> None:
 def test_typed_questions_never_come_from_the_held_out_side(corpus: list[Utterance]) -> None:
     rng = random.Random(0)
     held_out = {draw(rng, Split.HELD_OUT, Intent.GREETING).question for _ in range(200)}
-    talker = Talker(corpus, None, Augmenter(2))
+    talker = Talker(MINI, corpus, None, Augmenter(2))
     asked = {
         str(part).lower() for _ in range(200) for m in talker.talk() if m.role == "user" for part in m.parts
     }

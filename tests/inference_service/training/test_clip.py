@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from scipy.signal import resample_poly, stft
 
 from inference_service.training.clip import RATE_HZ, speak
-from inference_service.training.corpus.domain import ABILITIES_REPLY
 from inference_service.training.corpus.listener import Listener
+from inference_service.training.domains.mini import ABILITIES_REPLY
 from tests.e2e.conftest import FOLDER
 from ws_adapter.server.default_voice import SHIPPED
 

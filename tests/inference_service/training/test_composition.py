@@ -18,8 +18,9 @@ from inference_service.training.corpus.composition import (
     onset_unit,
     reply_plans,
 )
-from inference_service.training.corpus.domain import Intent, Split, draw
 from inference_service.training.corpus.spoken import Utterance
+from inference_service.training.domains.domain import Split
+from inference_service.training.domains.mini import MINI, Intent, draw
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_a_reply_speaks_in_every_unit_and_ends_its_turn_once() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_conversation_has_a_second_of_sound_for_each_unit(corpus: list[Utterance], seed: int) -> None:
-    conversation = Composer(corpus, Augmenter(seed)).conversation(20)
+    conversation = Composer(MINI, corpus, Augmenter(seed)).conversation(20)
     assert conversation.mel.shape == (FRAMES * len(conversation.units), BANDS)
     assert np.isfinite(conversation.mel).all()
 
@@ -55,7 +56,7 @@ def test_a_conversation_has_a_second_of_sound_for_each_unit(corpus: list[Utteran
 @pytest.mark.parametrize("seed", range(20))
 def test_turns_never_overlap_and_every_turn_ends(corpus: list[Utterance], seed: int) -> None:
     speaking = False
-    for unit in Composer(corpus, Augmenter(seed)).conversation(25).units:
+    for unit in Composer(MINI, corpus, Augmenter(seed)).conversation(25).units:
         if speaking:
             assert unit.tokens != [LISTEN]
         speaking = unit.tokens[0] == SPEAK and TURN_END not in unit.tokens
@@ -63,7 +64,7 @@ def test_turns_never_overlap_and_every_turn_ends(corpus: list[Utterance], seed: 
 
 
 def test_forced_listens_teach_nothing(corpus: list[Utterance]) -> None:
-    composer = Composer(corpus, Augmenter(0))
+    composer = Composer(MINI, corpus, Augmenter(0))
     conversations = [composer.conversation(15) for _ in range(40)]
     untaught = [unit for c in conversations for unit in c.units if not unit.taught]
     assert untaught
@@ -71,6 +72,6 @@ def test_forced_listens_teach_nothing(corpus: list[Utterance]) -> None:
 
 
 def test_the_same_seed_gives_the_same_conversation(corpus: list[Utterance]) -> None:
-    first, second = (Composer(corpus, Augmenter(9)).conversation(12) for _ in range(2))
+    first, second = (Composer(MINI, corpus, Augmenter(9)).conversation(12) for _ in range(2))
     assert np.array_equal(first.mel, second.mel)
     assert first.units == second.units

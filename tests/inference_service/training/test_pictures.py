@@ -12,14 +12,6 @@ from inference_service.training.corpus import pictures, vocabulary
 from inference_service.training.corpus.augment import Augmenter
 from inference_service.training.corpus.camera import Camera
 from inference_service.training.corpus.composition import CHUNK_END, SPEAK, TURN_END, Composer
-from inference_service.training.corpus.domain import (
-    COLOURS,
-    NOTHING_SEEN_REPLY,
-    SHAPES,
-    Intent,
-    Split,
-    draw,
-)
 from inference_service.training.corpus.pictures import (
     NOTHING,
     SCENES,
@@ -30,6 +22,8 @@ from inference_service.training.corpus.pictures import (
 )
 from inference_service.training.corpus.spoken import Utterance
 from inference_service.training.corpus.writing import Writer
+from inference_service.training.domains.domain import Split
+from inference_service.training.domains.mini import COLOURS, MINI, NOTHING_SEEN_REPLY, SHAPES, Intent, draw
 from inference_service.training.joint import SEEING_LESSON, written
 
 SIZE = (320, 240)
@@ -70,6 +64,7 @@ def test_a_picture_file_is_one_that_the_worker_reads(seed: int) -> None:
     assert decode_frame(data, field="frame", side=64).shape == (64, 64, 3)
 
 
+@pytest.mark.long
 def test_an_album_has_pictures_of_every_scene(album: Album) -> None:
     assert album.pixels.shape == (400, 64, 64, 3)
     assert set(album.labels.tolist()) == set(range(len(SCENES)))
@@ -113,7 +108,7 @@ def test_what_is_seen_is_what_the_newest_picture_shows(album: Album) -> None:
 
 def test_a_composed_answer_is_about_what_is_seen_when_it_begins(album: Album) -> None:
     for seed in range(20):
-        composer = Composer(corpus(), Augmenter(seed), album, unfilmed=0.2)
+        composer = Composer(MINI, corpus(), Augmenter(seed), album, unfilmed=0.2)
         conversation = composer.conversation(20)
         said = " ".join(
             token.strip()
@@ -128,12 +123,12 @@ def test_a_composed_answer_is_about_what_is_seen_when_it_begins(album: Album) ->
 
 
 def test_a_written_sequence_holds_its_pictures_between_their_marks(album: Album, tmp_path: Path) -> None:
-    vocabulary.build(tmp_path)
+    vocabulary.build(MINI, tmp_path)
     writer = Writer(Tokenizer.load(tmp_path), random.Random(0))
     begin, end = writer.encode("<image>")[0], writer.encode("</image>")[0]
     for seed in range(10):
         camera = Camera(np.random.default_rng(seed), album, unfilmed=0.0)
-        row = written(random.Random(seed), writer, camera, SEEING_LESSON)
+        row = written(MINI, random.Random(seed), writer, camera, SEEING_LESSON)
         marks = [i for i, token in enumerate(row.ids) if token == begin]
         assert len(marks) == len(row.pictures)
         assert all(row.ids[i + 5] == end and set(row.ids[i + 1 : i + 5]) == {-2} for i in marks)

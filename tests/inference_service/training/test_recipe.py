@@ -16,8 +16,8 @@ from inference_service.training import alignment, codec, ear, export, eye, joint
 from inference_service.training.corpus import pictures, vocabulary
 from inference_service.training.corpus.acoustics import analyse
 from inference_service.training.corpus.answers import UNIT_FRAMES
-from inference_service.training.corpus.domain import HEARING, Intent
 from inference_service.training.corpus.recipe import VOCODER
+from inference_service.training.domains.mini import HEARING, MINI, Intent
 from tests.recordings import make
 
 FOLDER = Path(make.__file__).parent
@@ -64,8 +64,8 @@ def look_and_see(work: Path) -> None:
     common = {"frozen_share": 1.0, "batch": 2, "smoothing": 0.0, "pictures": work / "pictures.npz"}
     files = (work / "tokenizer", work / "ear.pt", work / "seeing.pt", SECONDS, True)
     questions, spoken = work / "questions.npz", work / "corpus.npz"
-    joint.train(questions, *files, lesson=joint.LOOKING_LESSON, **common)  # type: ignore[arg-type]
-    joint.train(spoken, *files, questions=questions, lesson=joint.SEEING_LESSON, **common)  # type: ignore[arg-type]
+    joint.train(MINI, questions, *files, lesson=joint.LOOKING_LESSON, **common)  # type: ignore[arg-type]
+    joint.train(MINI, spoken, *files, questions=questions, lesson=joint.SEEING_LESSON, **common)  # type: ignore[arg-type]
 
 
 def take_turns(work: Path) -> None:
@@ -74,7 +74,7 @@ def take_turns(work: Path) -> None:
     alignment.build(spoken, work / "ear.pt", work / "word_ends.npz", SECONDS)
     shutil.copy(work / "seeing.pt", work / "turns.pt")
     joint.train(
-        work / "corpus.npz", work / "tokenizer", work / "ear.pt", work / "turns.pt", SECONDS, True,
+        MINI, work / "corpus.npz", work / "tokenizer", work / "ear.pt", work / "turns.pt", SECONDS, True,
         frozen_share=1.0, batch=2, smoothing=0.0, questions=work / "questions.npz",
         pictures=work / "pictures.npz", word_ends=work / "word_ends.npz", lesson=joint.TURNS_LESSON,
     )  # fmt: skip
@@ -87,19 +87,22 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_corpus(work / "corpus.npz", *HEARING)
     write_corpus(work / "questions.npz", Intent.VISION)
     write_replies(work / "replies.npz")
-    vocabulary.build(work / "tokenizer")
+    vocabulary.build(MINI, work / "tokenizer")
     ear.train(work / "corpus.npz", work / "ear.pt", SECONDS, batch=24)
-    joint.train(work / "corpus.npz", work / "tokenizer", work / "ear.pt", work / "joint.pt", SECONDS, batch=2)
+    joint.train(
+        MINI, work / "corpus.npz", work / "tokenizer", work / "ear.pt", work / "joint.pt", SECONDS, batch=2
+    )
     look_and_see(work)
     take_turns(work)
-    codec.make(work / "replies.npz", work / "codec.pt")
+    codec.make(MINI, work / "replies.npz", work / "codec.pt")
     files = (work / "replies.npz", work / "codec.pt", work / "tokenizer", work / "turns.pt")
-    speech.train(*files, work / "speech.pt", SECONDS, resume=False)
-    export.export(*(work / f for f in ("turns.pt", "speech.pt", "codec.pt", "tokenizer", "checkpoint")))
+    speech.train(MINI, *files, work / "speech.pt", SECONDS, resume=False)
+    export.export(MINI, *(work / f for f in ("turns.pt", "speech.pt", "codec.pt", "tokenizer", "checkpoint")))
     torch.set_num_threads(threads)
     return work
 
 
+@pytest.mark.long
 def test_the_recipe_ends_in_a_checkpoint_that_the_worker_can_load(work: Path) -> None:
     model, tokenizer, config = load_duplex(work / "checkpoint", torch.device("cpu"))
     assert config.name == "antiphon-mini"

@@ -5,7 +5,6 @@ import random
 import wave
 from pathlib import Path
 
-from inference_service.training.corpus.domain import Intent, Split, split_of
 from inference_service.training.corpus.voices import (
     HELD_OUT_ESPEAK,
     OWN_VOICE,
@@ -14,6 +13,8 @@ from inference_service.training.corpus.voices import (
     held_out_voice,
     training_voice,
 )
+from inference_service.training.domains.domain import Split
+from inference_service.training.domains.mini import Intent, split_of
 from tests.recordings import make
 
 FOLDER = Path(make.__file__).parent

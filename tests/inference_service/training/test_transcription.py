@@ -11,10 +11,11 @@ from inference_service.training.alignment import best_path, word_ends
 from inference_service.training.corpus import vocabulary
 from inference_service.training.corpus.augment import Augmenter
 from inference_service.training.corpus.composition import FRAMES
-from inference_service.training.corpus.domain import Intent, Split, draw
 from inference_service.training.corpus.spoken import Utterance
 from inference_service.training.corpus.transcription import SPARE, Dictator, dictated, writing_unit
 from inference_service.training.corpus.writing import AUDIO_SLOT, IGNORED, Writer
+from inference_service.training.domains.domain import Split
+from inference_service.training.domains.mini import MINI, Intent, draw
 
 CLASSES = 5
 
@@ -84,7 +85,7 @@ def test_a_word_is_written_in_the_first_unit_with_time_to_spare(end: int) -> Non
 def test_every_word_of_an_utterance_is_written_once_and_in_order(
     corpus: list[Utterance], ends: list[list[int]], seed: int
 ) -> None:
-    dictation = Dictator(corpus, ends, Augmenter(seed)).dictation(12)
+    dictation = Dictator(MINI, corpus, ends, Augmenter(seed)).dictation(12)
     assert dictation.mel.shape == (FRAMES * len(dictation.units), 80)
     assert np.isfinite(dictation.mel).all()
     text = " ".join(word for words in dictation.units for word in words)
@@ -95,7 +96,7 @@ def test_every_word_of_an_utterance_is_written_once_and_in_order(
 
 
 def test_some_dictations_are_silent(corpus: list[Utterance], ends: list[list[int]]) -> None:
-    dictator = Dictator(corpus, ends, Augmenter(0))
+    dictator = Dictator(MINI, corpus, ends, Augmenter(0))
     written = [any(dictator.dictation(6).units) for _ in range(150)]
     assert 0.85 < np.mean(written) < 1
 
@@ -103,10 +104,10 @@ def test_some_dictations_are_silent(corpus: list[Utterance], ends: list[list[int
 def test_a_row_decides_the_words_and_the_end_of_every_unit(
     corpus: list[Utterance], ends: list[list[int]], tmp_path: Path
 ) -> None:
-    vocabulary.build(tmp_path)
+    vocabulary.build(MINI, tmp_path)
     tokenizer = Tokenizer.load(tmp_path)
     writer = Writer(tokenizer, random.Random(0))
-    dictation = Dictator(corpus, ends, Augmenter(5)).dictation(10)
+    dictation = Dictator(MINI, corpus, ends, Augmenter(5)).dictation(10)
     row = dictated(writer, dictation)
     end, begin = writer.encode("<|chunk_eos|>")[0], writer.encode("<unit>")[0]
 

@@ -1,20 +1,21 @@
 """The world of the default checkpoint: questions, answers and the split between training and measuring."""
 
+import hashlib
+import json
 import random
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
+from inference_service.checkpoints.location import locate
 from inference_service.models.pacing import chunks
-from inference_service.training.corpus.domain import (
-    Exchange,
-    Intent,
-    Split,
-    all_replies,
-    arithmetic,
-    draw,
-    spell,
-    split_of,
-)
+from inference_service.models.tokenizer import Tokenizer
+from inference_service.training.corpus import vocabulary
+from inference_service.training.corpus.recipe import language, turn_bound
+from inference_service.training.domains.domain import Exchange, Split, spell
+from inference_service.training.domains.mini import MINI, Intent, all_replies, arithmetic, draw, split_of
 
 DRAWS = 400
 
@@ -68,3 +69,40 @@ def test_a_unit_of_speech_stays_under_the_character_limit_of_the_protocol() -> N
         words = chunks(reply)
         assert [w for chunk in words for w in chunk] == reply.split()
         assert all(len(" ".join(chunk)) < 28 for chunk in words)
+
+
+def digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    ("split", "known"), [(Split.TRAIN, "b302b545bce4ab0b"), (Split.HELD_OUT, "c5044ee24bed1c6b")]
+)
+def test_domain_of_the_shipped_model_draws_the_sentences_that_it_was_trained_on(
+    split: Split, known: str
+) -> None:
+    """Recorded before domains were objects: the shipped weights and their evaluation depend on it."""
+    rng = random.Random(20_260_101)
+    drawn = (MINI.draw(rng, split, intent) for intent in (None, *Intent) for _ in range(200))
+
+    assert digest(f"{e.intent}|{e.question}|{e.reply}" for e in drawn) == known
+
+
+def test_domain_of_the_shipped_model_has_the_words_and_replies_that_it_was_trained_on() -> None:
+    rng = random.Random(3)
+
+    written = (MINI.written(rng) for _ in range(200))
+    assert digest(f"{e.question}|{e.reply}" for e in written) == "cb12443b46a334ae"
+    assert digest(MINI.words()) == "2980967cd629e72e"
+    assert digest(MINI.replies()) == "046b73a17c36d5d8"
+    assert digest(MINI.standing_replies()) == "fcbe7bd3c3c21206"
+
+
+def test_tokenizer_and_turn_bound_of_the_shipped_model_come_from_its_domain(tmp_path: Path) -> None:
+    shipped = locate("antiphon-mini")
+    vocabulary.build(MINI, tmp_path)
+
+    assert (tmp_path / "tokenizer.json").read_bytes() == (shipped / "tokenizer.json").read_bytes()
+    config = json.loads((shipped / "config.json").read_text())
+    assert language(Tokenizer.load(tmp_path).size).vocab_size == config["vocab_size"]
+    assert asdict(turn_bound(MINI)) == config["duplex"]["turn_bound"]

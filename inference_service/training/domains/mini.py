@@ -1,23 +1,25 @@
 """The small world of `antiphon-mini`: what people say in it and what the model answers.
 
-Every sentence belongs to exactly one side of a split made by a hash of its words: the sentences of
-`Split.HELD_OUT` are never used in training, only to measure. Bare core phrases ("hello", "stop")
-are always on the training side.
+A hash of its words puts a sentence on one side of the split. Bare core phrases ("hello", "stop") are always
+on the training side.
 """
 
-import hashlib
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
-HELD_OUT_PERCENT = 12
-
-ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen"
-).split()
-TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
+from inference_service.training.domains.domain import (
+    HELD_OUT_PERCENT,
+    ONES,
+    Domain,
+    Exchange,
+    Split,
+    bucket_of,
+    join,
+    jsgf,
+    spell,
+)
+from inference_service.training.domains.unrelated import unrelated
 
 
 class Intent(StrEnum):
@@ -47,60 +49,26 @@ COLOURS = ("red", "green", "blue", "yellow", "white", "black")
 SHAPES = ("circle", "square", "triangle")
 
 
-class Split(StrEnum):
-    """The side of the train / held-out split that a sentence is on."""
-
-    TRAIN = "train"
-    HELD_OUT = "held_out"
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """One question and its only right answer, both in lower-case words without punctuation."""
-
-    intent: Intent
-    question: str
-    reply: str
-
-
-def spell(number: int) -> str:
-    """Spell a whole number from -999 to 999 in words: 42 is "forty two", -3 is "minus three"."""
-    if number < 0:
-        return "minus " + spell(-number)
-    if number < 20:
-        return ONES[number]
-    if number < 100:
-        return TENS[number // 10] + (f" {ONES[number % 10]}" if number % 10 else "")
-    rest = number % 100
-    return f"{ONES[number // 100]} hundred" + (f" {spell(rest)}" if rest else "")
-
-
 def split_of(question: str) -> Split:
     """Return the side of the split on which a sentence lies, by a hash of its words alone."""
     if question in _ALWAYS_TRAINED:
         return Split.TRAIN
-    digest = hashlib.sha256(question.encode()).digest()
-    bucket = int.from_bytes(digest[:4], "big") % 100
-    return Split.HELD_OUT if bucket < HELD_OUT_PERCENT else Split.TRAIN
-
-
-def _join(*parts: str) -> str:
-    return " ".join(part for part in parts if part)
+    return Split.HELD_OUT if bucket_of(question) < HELD_OUT_PERCENT else Split.TRAIN
 
 
 def _product(before: Iterable[str], core: Iterable[str], after: Iterable[str]) -> list[str]:
     after = list(after)
     core = list(core)
-    return [_join(b, c, a) for b in before for c in core for a in after]
+    return [join(b, c, a) for b in before for c in core for a in after]
 
 
-_PHRASES: dict[Intent, list[str]] = {
-    Intent.GREETING: _product(
+_PARTS: dict[Intent, tuple[list[str], list[str], list[str]]] = {
+    Intent.GREETING: (
         ["", "oh", "well"],
         ["hello", "hi", "hey", "good morning", "good evening", "good afternoon", "hello hello", "greetings"],
         ["", "there", "my friend", "to you", "again"],
     ),
-    Intent.NAME: _product(
+    Intent.NAME: (
         ["", "please", "hey", "so", "excuse me"],
         [
             "what is your name",
@@ -114,7 +82,7 @@ _PHRASES: dict[Intent, list[str]] = {
         ],
         ["", "please", "now"],
     ),
-    Intent.HOW_ARE_YOU: _product(
+    Intent.HOW_ARE_YOU: (
         ["", "hey", "so", "and", "tell me"],
         [
             "how are you",
@@ -126,7 +94,7 @@ _PHRASES: dict[Intent, list[str]] = {
         ],
         ["", "today", "now", "my friend"],
     ),
-    Intent.ABILITIES: _product(
+    Intent.ABILITIES: (
         ["", "please", "hey", "so"],
         [
             "what can you do",
@@ -140,7 +108,7 @@ _PHRASES: dict[Intent, list[str]] = {
         ],
         ["", "please", "now", "today"],
     ),
-    Intent.LIGHT: _product(
+    Intent.LIGHT: (
         ["", "please", "can you", "could you please", "now"],
         [
             f"{verb} {thing}"
@@ -156,7 +124,7 @@ _PHRASES: dict[Intent, list[str]] = {
         ],
         ["", "please", "now"],
     ),
-    Intent.JOKE: _product(
+    Intent.JOKE: (
         ["", "please", "can you", "hey", "now"],
         [
             "tell me a joke",
@@ -170,12 +138,12 @@ _PHRASES: dict[Intent, list[str]] = {
         ],
         ["", "please", "now", "today"],
     ),
-    Intent.THANKS: _product(
+    Intent.THANKS: (
         ["", "okay", "great", "good", "oh"],
         ["thank you", "thanks", "thank you very much", "thanks a lot", "many thanks", "thank you so much"],
         ["", "for your help", "my friend", "again"],
     ),
-    Intent.GOODBYE: _product(
+    Intent.GOODBYE: (
         ["", "okay", "well", "thanks and", "so"],
         [
             "goodbye",
@@ -188,12 +156,12 @@ _PHRASES: dict[Intent, list[str]] = {
         ],
         ["", "my friend", "then"],
     ),
-    Intent.STOP: _product(
+    Intent.STOP: (
         ["", "please", "okay", "hey", "no"],
         ["stop", "stop it", "be quiet", "stop talking", "wait", "stop that", "silence", "quiet"],
         ["", "please", "now"],
     ),
-    Intent.VISION: _product(
+    Intent.VISION: (
         ["", "please", "hey", "so", "and", "now"],
         [
             "what do you see",
@@ -219,6 +187,8 @@ _PHRASES: dict[Intent, list[str]] = {
         ["", "please", "now"],
     ),
 }
+"""Words before a phrase, the phrases, and words behind them."""
+_PHRASES = {intent: _product(*parts) for intent, parts in _PARTS.items()}
 _DIRECTIONS = [f"{depth} {side}" for depth in ("front", "rear", "side") for side in ("left", "right")] + [
     "front center",
     "rear center",
@@ -239,37 +209,6 @@ _COUNT_BEFORE = [
 ]  # fmt: skip
 _COUNT_AFTER = ["", "please", "now", "for me"]
 _DIGITS_BEFORE = ["repeat after me", "repeat", "please repeat", "say after me", "say", "say the numbers"]
-
-_PEOPLE = (
-    "my brother|my sister|the teacher|the doctor|her father|his mother|our neighbour|the children|a man|"
-    "the old woman|they|we|the students|the driver|somebody|the farmer|your cousin|the captain"
-).split("|")
-_VERBS = (
-    "bought|lost|found|wanted|painted|cleaned|broke|forgot|carried|sold|washed|ordered|borrowed|opened|"
-    "hid|noticed|watched|needed"
-).split("|")
-_OBJECTS = (
-    "a new car|the garden|some bread|an old book|the window|a red coat|the newspaper|two tickets|"
-    "a bottle of water|the bicycle|a table|the kitchen|fresh apples|the keys|a letter|the piano|"
-    "a yellow umbrella|the long road|some music|the computer"
-).split("|")
-_TIMES = (
-    "yesterday|last week|in the morning|after dinner|at the station|near the river|before the rain|"
-    "in the city|on monday|at school|without asking|in the summer|this afternoon|very slowly|"
-    "with a friend|at the market"
-).split("|")
-_REQUESTS = (
-    "please book|send|where did you put|set|do you remember|why did they sell|play|who wrote|describe|"
-    "close|i would like to buy|when does he need|did you see|bring me|please clean|we should visit"
-).split("|")
-_REMARKS = (
-    "the weather is|the movie was|my computer is|this soup is|the train is|that story was|"
-    "the house looks|his answer was|the river is|the sky was|the music sounds|our dog is"
-).split("|")
-_QUALITIES = (
-    "very nice|too slow|really long|quite cold|rather late|much too loud|deep and dark|warm today|"
-    "not so bad|a little strange|beautiful in spring|better than before|terrible|empty at night"
-).split("|")
 
 ABILITIES_REPLY = "i can calculate count repeat and tell a joke"
 JOKE_REPLY = "why did the robot cross the road because a chicken programmed it"
@@ -293,6 +232,18 @@ _ALWAYS_TRAINED = frozenset(phrases[0] for phrases in _PHRASES.values()) | {
 }  # fmt: skip
 
 
+_OPERATORS = "(plus | minus | times)"
+_BARE_NUMBERS = 0.45
+"""Share of recognised digits that are told without a request to repeat them."""
+
+
+def _any(options: Iterable[str]) -> str:
+    """Return a JSGF group of options; it is optional if one of them is empty."""
+    options = list(options)
+    said = " | ".join(filter(None, options))
+    return f"[{said}]" if "" in options else f"({said})"
+
+
 def _draw_phrase(rng: random.Random, intent: Intent) -> Exchange:
     question = rng.choice(_PHRASES[intent])
     if intent is Intent.LIGHT:
@@ -310,34 +261,28 @@ def arithmetic(before: str, a: int, operator: str, b: int) -> Exchange:
     """Return the arithmetic exchange "`before` a operator b"; `operator` is plus, minus or times."""
     value = {"plus": a + b, "minus": a - b, "times": a * b}[operator]
     task = f"{spell(a)} {operator} {spell(b)}"
-    return Exchange(Intent.ARITHMETIC, _join(before, task), f"{task} is {spell(value)}")
+    return Exchange(Intent.ARITHMETIC, join(before, task), f"{task} is {spell(value)}")
 
 
 def _draw_counting(rng: random.Random) -> Exchange:
     last = rng.randint(2, 12)
-    question = _join(rng.choice(_COUNT_BEFORE), spell(last), rng.choice(_COUNT_AFTER))
+    question = join(rng.choice(_COUNT_BEFORE), spell(last), rng.choice(_COUNT_AFTER))
     return Exchange(Intent.COUNTING, question, " ".join(spell(i) for i in range(1, last + 1)))
 
 
 def _draw_digits(rng: random.Random) -> Exchange:
     digits = " ".join(ONES[rng.randint(0, 9)] for _ in range(rng.randint(2, 4)))
-    return Exchange(Intent.DIGITS, _join(rng.choice(_DIGITS_BEFORE), digits), digits)
+    return Exchange(Intent.DIGITS, join(rng.choice(_DIGITS_BEFORE), digits), digits)
 
 
 def _draw_direction(rng: random.Random) -> Exchange:
     direction = rng.choice(_DIRECTIONS)
-    question = _join(rng.choice(_DIRECTION_BEFORE), direction, rng.choice(_DIRECTION_AFTER))
+    question = join(rng.choice(_DIRECTION_BEFORE), direction, rng.choice(_DIRECTION_AFTER))
     return Exchange(Intent.DIRECTION, question, direction)
 
 
 def _draw_out_of_domain(rng: random.Random) -> Exchange:
-    kinds: list[Callable[[], str]] = [
-        lambda: _join(rng.choice(_PEOPLE), rng.choice(_VERBS), rng.choice(_OBJECTS), rng.choice(_TIMES)),
-        lambda: _join(rng.choice(_PEOPLE), rng.choice(_VERBS), rng.choice(_OBJECTS)),
-        lambda: _join(rng.choice(_REQUESTS), rng.choice(_OBJECTS), rng.choice(["", *_TIMES])),
-        lambda: _join(rng.choice(_REMARKS), rng.choice(_QUALITIES), rng.choice(["", *_TIMES])),
-    ]
-    return Exchange(Intent.OUT_OF_DOMAIN, rng.choice(kinds)(), OUT_OF_DOMAIN_REPLY)
+    return Exchange(Intent.OUT_OF_DOMAIN, unrelated(rng), OUT_OF_DOMAIN_REPLY)
 
 
 _DRAWS: dict[Intent, Callable[[random.Random], Exchange]] = {
@@ -370,9 +315,10 @@ Questions about pictures are drawn by name only: they have a corpus of their own
 """
 
 
-def draw(rng: random.Random, split: Split, intent: Intent | None = None) -> Exchange:
+def draw(rng: random.Random, split: Split, intent: str | None = None) -> Exchange:
     """Draw one random exchange of the domain from one side of the split, with no picture in view."""
-    chosen = intent or rng.choices(list(TRAINING_WEIGHTS), list(TRAINING_WEIGHTS.values()))[0]
+    weights = TRAINING_WEIGHTS
+    chosen = Intent(intent) if intent else rng.choices(list(weights), list(weights.values()))[0]
     make = _DRAWS.get(chosen)
     while True:
         exchange = make(rng) if make else _draw_phrase(rng, chosen)
@@ -408,3 +354,88 @@ def heard_replies() -> list[str]:
 def all_replies() -> list[str]:
     """Return every reply the domain knows except the repeated digits."""
     return sorted([*heard_replies(), *seen_replies()])
+
+
+_RANDOM_DIGITS = 900
+
+
+class Mini(Domain):
+    """The domain of `antiphon-mini`."""
+
+    def draw(self, rng: random.Random, split: Split, intent: str | None = None) -> Exchange:
+        return draw(rng, split, intent)
+
+    def words(self) -> list[str]:
+        """Return every word that people or the model say inside the domain, pictures aside.
+
+        The names of colours and shapes are spelled in pieces, so the vocabulary is that of earlier
+        checkpoints.
+        """
+        rng = random.Random(0)
+        heard = {
+            word
+            for intent in HEARING
+            if intent is not Intent.OUT_OF_DOMAIN
+            for _ in range(1500)
+            for word in draw(rng, Split.TRAIN, intent).question.split()
+        }
+        said = {word for reply in heard_replies() for word in reply.split()}
+        return sorted(heard | said | {word for n in range(401) for word in spell(n).split()})
+
+    def replies(self) -> list[str]:
+        """Return every reply, with a sample of the repeated digits."""
+        rng = random.Random(7)
+        digits = [
+            " ".join(rng.choice(ONES[:10]) for _ in range(rng.randint(2, 4))) for _ in range(_RANDOM_DIGITS)
+        ]
+        drawn = {draw(rng, Split.TRAIN).reply for _ in range(500)}
+        return sorted(set(all_replies()) | set(digits) | drawn)
+
+    def standing_replies(self) -> list[str]:
+        """Return the replies that hold no number."""
+        return standing_replies()
+
+    def grammar(self) -> str:
+        """Return the grammar of all questions; numbers may also stand alone, to be repeated."""
+        number, digit = _any([*ONES, "twenty"]), _any(ONES[:10])
+        digits = f"{digit} {digit} [{digit}] [{digit}]"
+        phrases = {intent.value: " ".join(map(_any, parts)) for intent, parts in _PARTS.items()}
+        return jsgf(
+            phrases
+            | {
+                Intent.ARITHMETIC.value: f"{_any(_ARITHMETIC_BEFORE)} {number} {_OPERATORS} {number}",
+                Intent.COUNTING.value: f"{_any(_COUNT_BEFORE)} {number} {_any(_COUNT_AFTER)}",
+                Intent.DIGITS.value: f"{_any(['', *_DIGITS_BEFORE])} {digits} | {number}",
+                Intent.DIRECTION.value: " ".join(
+                    map(_any, (_DIRECTION_BEFORE, _DIRECTIONS, _DIRECTION_AFTER))
+                ),
+            }
+        )
+
+    def recognised(self, exchange: Exchange, rng: random.Random) -> Exchange:
+        """Return the exchange, or numbers alone in the place of digits that are to be repeated."""
+        if exchange.intent != Intent.DIGITS or rng.random() >= _BARE_NUMBERS:
+            return exchange
+        said = exchange.reply if rng.random() < 0.6 else spell(rng.randint(0, 20))
+        return Exchange(Intent.DIGITS, said, said)
+
+    def written(self, rng: random.Random) -> Exchange:
+        """Draw mostly sums, which take the longest to learn."""
+        return draw(rng, Split.TRAIN, Intent.ARITHMETIC if rng.random() < 0.6 else None)
+
+
+MINI = Mini(
+    name="antiphon-mini",
+    intents=HEARING,
+    out_of_domain=Intent.OUT_OF_DOMAIN,
+    interruption=Intent.STOP,
+    looking=Intent.VISION,
+    utterances=26_000,
+    minutes=18_110 / 60,
+    asked={Intent.LIGHT: 4.0, Intent.DIGITS: 1.5, Intent.COUNTING: 1.5, Intent.VISION: 3.5},
+    dictated={Intent.DIGITS: 2.0, Intent.LIGHT: 2.0, Intent.COUNTING: 1.5},
+    typed={
+        Intent.ARITHMETIC: 7.0, Intent.DIGITS: 3.0, Intent.COUNTING: 1.5, Intent.OUT_OF_DOMAIN: 2.5,
+    },
+)  # fmt: skip
+"""Intents whose sentences are hard to tell apart are asked more often than they are spoken."""

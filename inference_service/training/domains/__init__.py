@@ -1,0 +1,1 @@
+"""Domains: what people say to a model, what it answers, and which sentences are held out."""

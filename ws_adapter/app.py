@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from antiphon.listening import where
 from antiphon.redis import RedisTls, RedisUnusable, connect, read_password, read_tls
-from antiphon.semconv import JOURNAL_BYTES, SERVICE_ADAPTER
+from antiphon.semconv import HANDSHAKES_WAITING, JOURNAL_BYTES, JOURNAL_GAPS, JOURNALS_BEHIND, SERVICE_ADAPTER
 from antiphon.telemetry.errors import TelemetryError
+from antiphon.telemetry.instruments import observed_counter
 from antiphon.telemetry.lag import measure_lag
 from antiphon.telemetry.providers import Telemetry, start
 from ws_adapter.detection.detector import Detector
@@ -50,8 +51,10 @@ from ws_adapter.server.key_expiry import KeyExpiry
 from ws_adapter.server.listener import PublicServer
 from ws_adapter.server.pages import Pages
 from ws_adapter.server.runtime_settings import RuntimeSettings, queue_rules
+from ws_adapter.server.takeover import Takeovers
 from ws_adapter.session.readers import Readers
 from ws_adapter.session.services import Services
+from ws_adapter.shared_journal.journals import SharedJournals
 from ws_adapter.usage.accounts import Accounts
 from ws_adapter.usage.log import UsageLog
 from ws_adapter.web.files import read_files
@@ -63,6 +66,7 @@ from ws_adapter.worker.transport.dialler import dialler
 from ws_adapter.worker.transport.tls import WorkerTls
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
     from redis.asyncio import Redis
 
     from ws_adapter.direct.server import DirectServer
@@ -74,8 +78,9 @@ EXIT_DRAINED: Final = 0
 EXIT_FAULT: Final = 1
 EXIT_CONFIGURATION: Final = 2
 
-GC_THRESHOLDS: Final = (10_000, 20, 20)
-"""A unit leaves no cycles behind: at the usual 700 objects the collector looks for them every few units."""
+GC_THRESHOLDS: Final = (2_000, 2, 250)
+"""A unit leaves no cycles behind: at the usual 700 objects the collector looks for them every few units. What
+a crowd of new sessions leaves is looked at in small parts: all sessions wait for each."""
 
 _DAY_S: Final = 86_400.0
 
@@ -174,6 +179,8 @@ class Adapter:
         parts.services.registry.start()
         parts.services.dispatcher.start()
         parts.peers.start()
+        if parts.services.shared_journals is not None:
+            parts.services.shared_journals.start()
         parts.services.accounts.start()
         parts.services.load.start()
         watching = [
@@ -214,6 +221,8 @@ class Adapter:
             if parts.shared_keys is not None:
                 await parts.shared_keys.close()
             await parts.services.accounts.close()
+            if parts.services.shared_journals is not None:
+                await parts.services.shared_journals.close()
             await parts.peers.close()
             await parts.services.dispatcher.close()
             await parts.services.registry.stop()
@@ -314,7 +323,19 @@ def _assemble(
     journals = Journals(options.journal_s, round(options.journal_mib * 2**20))
     observe(telemetry.meter, JOURNAL_BYTES, lambda: journals.held_bytes)
     detector = Detector(best_scorer())
-    services = Services(options, dispatcher, registry, clock, load, Readers(), detector, journals, accounts)
+    shared_journals = _shared_journals(options, redis_tls, telemetry.meter, peers.adapter_id)
+    services = Services(
+        options,
+        dispatcher,
+        registry,
+        clock,
+        load,
+        Readers(),
+        detector,
+        journals,
+        accounts,
+        shared_journals,
+    )
     detects = services.detector.name
     told = options.processes_file
     snapshot = Snapshot(telemetry.meter, dispatcher, registry, load, metrics, clock, detects, peers, told)
@@ -335,7 +356,9 @@ def _assemble(
         recorder,
         forwarder,
         acceptor,
+        Takeovers(access.resume_tokens, shared_journals) if shared_journals is not None else None,
     )
+    observe(telemetry.meter, HANDSHAKES_WAITING, lambda: len(server.handshakes))
     direct = _direct_server(services, access, metrics, handshake, certificate)
     expiry = KeyExpiry(access, clock, lambda: _end_withdrawn(server, direct))
     readable: dict[str, Callable[[], None]] = {}
@@ -417,6 +440,28 @@ def _shared_keys(
     return SharedKeys(_redis(options.dispatcher, options, tls), take)
 
 
+def _shared_journals(
+    options: AdapterOptions, tls: RedisTls | None, meter: "Meter", adapter_id: str
+) -> SharedJournals | None:
+    """Return the journals that Redis keeps too, None where it keeps none. Raises `ConfigurationError`."""
+    if options.journal != "redis":
+        return None
+    if options.dispatcher is None:
+        raise ConfigurationError("--journal redis means nothing without --dispatcher URL.")
+    if options.client_secret_key is None and options.client_secret_key_file is None:
+        raise ConfigurationError(
+            "With --journal redis adapters read each other's tokens. Set ANTIPHON_CLIENT_SECRET_KEY or pass "
+            "--client-secret-key-file."
+        )
+    from ws_adapter.shared_journal.link import JournalLink
+
+    link = JournalLink(_redis(options.dispatcher, options, tls, is_text=False))
+    journals = SharedJournals(link, adapter_id, options.resume_window_s)
+    observe(meter, JOURNALS_BEHIND, lambda: journals.behind)
+    observed_counter(meter, JOURNAL_GAPS, lambda: [((), journals.gaps)])
+    return journals
+
+
 def _accounts(options: AdapterOptions, tls: RedisTls | None, metrics: Metrics, clock: Clock) -> Accounts:
     """Return what all sessions are counted in. Raises `ConfigurationError`."""
     log = UsageLog(options.usage_log) if options.usage_log is not None else None
@@ -488,9 +533,10 @@ def _reload_redis(tls: RedisTls) -> None:
         raise ConfigurationError(str(error)) from None
 
 
-def _redis(url: str, options: AdapterOptions, tls: RedisTls | None) -> "Redis":
+def _redis(url: str, options: AdapterOptions, tls: RedisTls | None, *, is_text: bool = True) -> "Redis":
     try:
-        return connect(url, tls=tls, password=read_password(options.dispatcher_password_file))
+        password = read_password(options.dispatcher_password_file)
+        return connect(url, tls=tls, password=password, is_text=is_text)
     except RedisUnusable as error:
         raise ConfigurationError(str(error)) from None
 

@@ -7,6 +7,7 @@ from typing import Final, Literal, get_args
 
 from antiphon.redis import RedisUnusable, parse
 from antiphon.semconv import MIN_WORKER_KEY_BYTES
+from ws_adapter.dispatch.revisions import read_weights
 from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.process.load import LoadLimits
 from ws_adapter.protocol.core.kind import Kind
@@ -32,7 +33,7 @@ RELOADED: Final = frozenset(
     allowed_origins trusted_proxies connections_per_address opens_per_min_per_address
     frames_per_s_per_address pages_per_min_per_address connections_per_key opens_per_min_per_key
     direct_slots_per_caller direct_session_limit_s direct_idle_s max_cpu max_loop_lag_ms
-    queue_update_s queue_max_wait_s no_worker_grace_s session_limit_audio_s session_limit_video_s
+    revisions queue_update_s queue_max_wait_s no_worker_grace_s session_limit_audio_s session_limit_video_s
     session_limit_realtime_s realtime_wait_s input_transcript_s live_interrupt pause_timeout_s init_timeout_s
     duplex_idle_s chat_idle_s transcription_idle_s transcription_buffer_s unit_flush_s silence_tail_units
     max_append_s max_lag_s max_waiting_units max_waiting_mib outbox_audio_s outbox_mib slow_consumer_s
@@ -44,6 +45,7 @@ RELOADED: Final = frozenset(
 _DefaultMode = Literal["video", "audio", "chat", "transcription"]
 _Auth = Literal["off", "keys", "redis"]
 _Interrupt = Literal["speech", "model"]
+_Journal = Literal["memory", "redis"]
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,10 @@ class AdapterOptions:
     pages_per_min_per_address: int = 600
     """Most HTTP pages for one address beyond loopback within a minute, 0 for any number."""
 
+    handshakes_per_s: float = 150.0
+    """Opening handshakes of WebSockets that begin in a second; others wait for up to 4 s, in turns of their
+    addresses. 0 for any number at once."""
+
     connections_per_key: int = 0
     opens_per_min_per_key: int = 0
 
@@ -231,6 +237,11 @@ class AdapterOptions:
 
     queue_capacity: int = 1000
     """Most sessions that may wait for a slot."""
+
+    revisions: tuple[str, ...] = ()
+    """Weights of the revisions of models, each entry like `antiphon-mini=stable:95,canary:5`. New sessions
+    are divided by them; a revision of weight 0 or without one gets none. Of a model without an entry all
+    revisions are alike."""
 
     queue_update_s: float = 3.0
     queue_max_wait_s: float = 0.0
@@ -306,6 +317,11 @@ class AdapterOptions:
     """Seconds of a full-duplex session that are kept for another worker, should its own be lost; 0 keeps
     none, and the session ends with its worker."""
 
+    journal: _Journal = "memory"
+    """Where journals are kept: `memory`, for the loss of a worker alone, or `redis`, in the Redis of the
+    dispatcher too, so that the sessions of an adapter that dies go on at another one. All adapters need the
+    same key of client secrets, and --peer-listen for clients that come back while their adapter lives."""
+
     journal_mib: float = 256.0
     """What is kept of all sessions together: beyond it each keeps its share. 0 keeps none."""
 
@@ -329,6 +345,7 @@ class AdapterOptions:
             )
         if self.client_secret_key is not None:
             parse_signing_keys(self.client_secret_key, SOURCE)
+        read_weights(self.revisions)
         self._check_access()
         for name in ("queue_capacity", "max_waiting_units"):
             if getattr(self, name) < 1:
@@ -387,6 +404,11 @@ class AdapterOptions:
     def _check_peers(self) -> None:
         """What adapters need to forward connections to each other."""
         files = (self.peer_ca, self.peer_cert, self.peer_cert_key)
+        if self.journal == "redis" and not (self.resume_window_s and self.journal_s and self.journal_mib):
+            raise ConfigurationError(
+                "--journal redis keeps journals of sessions that can be resumed. Set --resume-window-s, "
+                "--journal-s and --journal-mib above 0."
+            )
         if self.peer_listen is None:
             if self.peer_advertise is not None or any(files):
                 raise ConfigurationError(
@@ -562,6 +584,7 @@ _OF_DISPATCHER = ("dispatcher_ca", "dispatcher_cert", "dispatcher_cert_key", "di
 _CHOICES = (
     ("auth", _Auth),
     ("default_realtime_mode", _DefaultMode),
+    ("journal", _Journal),
     ("live_interrupt", _Interrupt),
 )
 _POSITIVE = """
@@ -574,7 +597,7 @@ _NOT_NEGATIVE = """
     session_limit_realtime_s connections_per_address opens_per_min_per_address frames_per_s_per_address
     pages_per_min_per_address connections_per_key opens_per_min_per_key silence_tail_units
     direct_slots_per_caller direct_session_limit_s direct_idle_s input_transcript_s
-    journal_s journal_mib
+    journal_s journal_mib handshakes_per_s
     max_inflight_mib max_cpu max_loop_lag_ms recordings_max_days recordings_max_gib drain_timeout_s
 """.split()
 

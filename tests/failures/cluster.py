@@ -33,7 +33,7 @@ PATIENCE_S = 30.0
 
 WORKER = (
     *("--modes", "audio", "--prompted", "--admin-port", "0", "--drain-timeout-s", "2"),
-    *("--unit-s", "600", "--config-s", "600", "--context-limit", "1000000"),
+    *("--unit-s", "600", "--config-s", "600", "--context-limit", "1000000", "--replays"),
 )
 ADAPTER = (
     *("--admin-port", "0", "--drain-timeout-s", "2", "--no-worker-grace-s", "60"),
@@ -134,6 +134,8 @@ class Cluster:
         """Of the first worker."""
         self.is_spoiled = False
         """Whether a scene has failed, so that nothing can be relied on."""
+        self.far_has_moved = False
+        """Whether `far` talks with the first worker, which has taken it over."""
         self.link: Link
         self.worker: RunningWorker
         self.other: RunningWorker
@@ -234,6 +236,7 @@ class Cluster:
 
     async def begin_far(self) -> None:
         """It comes, and talks."""
+        self.far_has_moved = False
         self.far = Visit("far", "neighbour")
         self._far = asyncio.create_task(self.far.run(self.other_url))
         await self.hear(self.far)
@@ -261,7 +264,7 @@ class Cluster:
             self.is_spoiled = False
             await self.stop()
             await self.start()
-        elif not self.has_far:
+        elif self.far_has_moved or not self.has_far:
             await self.restart_adapter()
 
     async def check_queue(self) -> None:

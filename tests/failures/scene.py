@@ -36,6 +36,9 @@ OVER = End((), 1000)
 SERVED = End((), None)
 """Its session goes on, or begins, as if nothing had happened."""
 
+CONTINUES = End(("session.moved",), None)
+"""Its worker is lost, and another one goes on: a pause, no word lost or told twice."""
+
 BUSY = End(("error:worker_busy",), 1013, is_sure=False)
 """Its worker has not noticed yet that others have gone."""
 
@@ -47,6 +50,7 @@ NAMES = {
     GONE: "cut",
     OVER: "over",
     SERVED: "served",
+    CONTINUES: "continues",
 }
 
 
@@ -108,11 +112,21 @@ class Scene:
         if state in HELD:
             self.cluster.release(self.party.visits[state].key, *HELD[state])
 
+    async def until_moving(self, ends: dict[str, End], within_s: float) -> None:
+        """Wait until all whose worker is lost wait for another slot."""
+        moving = sum(end is CONTINUES for end in ends.values())
+        await until_waiting(self.cluster.adapter, moving, within_s)
+
     async def served(self, ends: dict[str, End]) -> None:
         """Those whose sessions go on are answered."""
         for state, end in ends.items():
             visit = self.party.visits[state]
-            if end is SERVED or not end.is_sure:
+            if end is CONTINUES:
+                await self._until_answered(visit)
+                kinds = visit.kinds(self._heard[visit])
+                assert visit.code is None, kinds
+                assert kinds.count("session.moved") == 1, kinds
+            elif end is SERVED or not end.is_sure:
                 await self._until_answered(visit)
                 if visit.code is not None:
                     self._check(visit, end)
@@ -133,9 +147,10 @@ class Scene:
             self._release(visit.state)
             await visit.say_more()
             wanted, count = "listen", 1 if visit.state == "attaching" else 2
-        await visit.until(
-            lambda: visit.kinds().count(wanted) >= count or visit.code is not None, PATIENCE_S, wanted
-        )
+        while visit.kinds().count(wanted) < count and visit.code is None:
+            assert time.monotonic() < ends, (visit.key, wanted, visit.kinds())
+            self._release(visit.state)  # a session that goes on at another worker waits there anew
+            await asyncio.sleep(0.1)
 
 
 @asynccontextmanager
@@ -204,9 +219,17 @@ async def check_clean(cluster: Cluster) -> None:
         await cluster.hear(cluster.far)
     for name, sessions in cluster.active.items():
         await until_active(cluster.processes[name], sessions)
-    await until_slots(cluster.worker, attached=0)
-    await until_slots(cluster.other, attached=there)
-    await _until_gauges(cluster.worker, {semconv.KV_TOKENS: 0})
+    workers = (cluster.worker, cluster.other)
+
+    async def attached() -> int:
+        return sum([await _attached_to(worker) for worker in workers])
+
+    await _until_equal(attached, there)
+    cluster.far_has_moved = bool(there) and await _attached_to(cluster.worker) == 1
+    empty, far_at = reversed(workers) if cluster.far_has_moved else workers
+    await until_slots(empty, attached=0)
+    await until_slots(far_at, attached=there)
+    await _until_gauges(empty, {semconv.KV_TOKENS: 0})
     for name, running in cluster.processes.items():
         before = running.before or running.files  # a new process has nothing to be held against
         await _until_closed(name, running, before)
@@ -228,6 +251,15 @@ async def until_active(adapter: Running, sessions: int, within_s: float = PATIEN
     await _until_gauges(adapter, wanted, within_s)
 
 
+async def until_waiting(adapter: Running, sessions: int, within_s: float) -> None:
+    """Waits until at least so many sessions wait for a slot."""
+
+    async def read() -> bool:
+        return (await adapter.scrape()).total(semconv.QUEUE_LENGTH.name) >= sessions
+
+    await _until_equal(read, True, within_s)
+
+
 async def _until_gauges(
     running: Running, wanted: dict[semconv.Metric, float], within_s: float = PATIENCE_S
 ) -> None:
@@ -247,6 +279,11 @@ async def until_slots(running: Running, attached: int, within_s: float = PATIENC
         return {state: page.value(semconv.SLOTS.name, state=state) or 0.0 for state in states}
 
     await _until_equal(read, {"attached": attached, "held": 0, "cleaning": 0}, within_s)
+
+
+async def _attached_to(running: Running) -> int:
+    """How many sessions a worker has."""
+    return int((await running.scrape()).value(semconv.SLOTS.name, state="attached") or 0)
 
 
 async def _until_equal(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.failures.faults import CUT_OFF, DELAY_S, GOES_ON, LOSS, SILENCE_S, WORKER_LOST, ends
 from tests.failures.scene import (
-    FAILED,
+    CONTINUES,
     MARGIN_S,
     SERVED,
     SHUTDOWN,
@@ -143,7 +143,7 @@ SHARED_FAULTS = (
     SharedFault("cut", "worker - Redis", GOES_ON, SERVED, 1.0, _cut_workers, _nothing),
     SharedFault("blackhole", "worker - Redis", GOES_ON, SERVED, 1.0, _hold_workers, _heal, is_long=True),
     SharedFault("slow", "worker - Redis", GOES_ON, SERVED, 1.0, _slow_workers, _heal, is_long=True),
-    SharedFault("kill", "worker", WORKER_LOST, FAILED, 1.0, _kill_worker, _restart_worker, is_long=True),
+    SharedFault("kill", "worker", WORKER_LOST, CONTINUES, 1.0, _kill_worker, _restart_worker, is_long=True),
     SharedFault("kill", "one of two adapters", CUT_OFF, SERVED, 1.0, _kill_adapter, _restart_adapter),
     SharedFault("stop", "one of two adapters", WORKER_LOST, SERVED, 1.0, _freeze_adapter, _nothing),
     SharedFault(
@@ -170,6 +170,8 @@ async def played(cluster: SharedCluster, fault: SharedFault) -> None:
             await cluster.hear(scene.near)
         await fault.recover(cluster, scene)
         await scene.served(fault.ends)
+        if fault.near is CONTINUES:
+            await cluster.hear(scene.near)
 
 
 async def _outage(cluster: SharedCluster, scene: Scene, fault: SharedFault) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from antiphon.semconv import LeaseOutcome, QueueOutcome, SlotState
+from antiphon.semconv import STABLE, LeaseOutcome, QueueOutcome, SlotState
 from ws_adapter.direct.refusals import Refused
 from ws_adapter.dispatch.base import (
     ANY_TERMS,
@@ -189,7 +189,7 @@ class Loan:
             self._heard_at = self._clock.now()
             held = self._metrics.leases.granted(lease, demand.kind, self._heard_at)
             self._metrics.waited(self._clock.now() - self._since, QueueOutcome.GRANTED)
-            outcome = LeaseOutcome.RETURNED
+            outcome, revision = LeaseOutcome.RETURNED, self._registry.revision(lease.target)
             try:
                 with self._meter.slot(self._registry.model(lease.target)):
                     if await self._is_attached(lease):
@@ -205,7 +205,7 @@ class Loan:
                         self._tell(Revoked(f"nobody attached within {ATTACH_S:g} s"))
             finally:
                 self._metrics.leases.returned(held)
-                self._metrics.lease_outcomes[outcome] += 1
+                self._metrics.lease_outcomes[outcome, revision or STABLE] += 1
 
     def _tell(self, update: QueuePlace | Lease | Revoked) -> None:
         if self._updates and isinstance(self._updates[-1], QueuePlace):

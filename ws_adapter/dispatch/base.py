@@ -174,7 +174,7 @@ class Dispatcher(Protocol):
     """
 
     rules: QueueRules
-    """May be replaced: tickets keep those they were made with."""
+    """May be replaced: tickets keep the times they were made with, and take the new weights."""
 
     def acquire(
         self,
@@ -187,6 +187,7 @@ class Dispatcher(Protocol):
         terms: LeaseTerms = ANY_TERMS,
         share: Share | None = None,
         priority: Priority = Priority.NORMAL,
+        revision: str = "",
     ) -> AbstractAsyncContextManager[Ticket]:
         """Enter a queue; leaving the block leaves the queue or give the slot back, on every path.
 
@@ -194,6 +195,8 @@ class Dispatcher(Protocol):
         the session to those who look at the queue. `again` is the pool in which the caller lost its worker:
         in that pool it goes to the head of the queue, in any other to the end. `terms` are signed into the
         lease. With a `share` the slots of its holder are bounded. `priority` is its class in the queue.
+        `revision` is that of the worker which the session had before: it gets one of the same if one has a
+        slot. That changes no place in the queue.
 
         Leave the block only when the worker has ended all three calls. Raises `QueueFull`, `SlotLimit` or
         `DispatcherUnavailable` on entering; an `AttachFailed` that leaves the block tells the dispatcher

@@ -12,8 +12,10 @@
 --   waiting                      how many of each kind wait
 --   ticket_exp, worker_exp       when a ticket or a worker that says nothing is dropped
 --   grant_exp                    when a lease that is not attached is revoked, by <worker>/<slot>
---   t:<ticket>                   adapter, kind, label, since; once granted worker, slot, epoch, target
---   w:<worker>                   target, accepting, slots, load
+--   t:<ticket>                   adapter, kind, label, since, weights, revision; once granted worker, slot, epoch,
+--                                target
+--   w:<worker>                   target, accepting, slots, load, revision
+--   turns                        revision -> credit, where revisions have weights: see `choose`
 --   avail                        workers that take a session, by their busy slots
 --   free:<worker>                free slots by the time since when
 --   l:<worker>                   slot -> "epoch state since kind ticket"; granted, attached, revoked
@@ -26,6 +28,7 @@ local GRANT_MS = 10000
 local LONGEST_STEP_MS = 2000
 local EPOCH_LEAP = 1000
 local ALPHA = 0.3
+local STABLE = 'stable' -- the revision of a worker that names none
 local AHEAD = 2 ^ 52 -- of a ticket at the head of the queue, off its seq
 local MEMBERS = 1000 -- of one ZADD: a call takes some thousand arguments
 
@@ -63,15 +66,38 @@ local function let_go(p, ticket)
   end
 end
 
+-- Weights such as `stable:95 canary:5` as a list of {revision, weight}, without those that get no session.
+local function read_weights(text)
+  local weights = {}
+  for revision, weight in string.gmatch(text, '(%S+):(%d+)') do
+    if tonumber(weight) > 0 then
+      weights[#weights + 1] = { revision, tonumber(weight) }
+    end
+  end
+  return weights
+end
+
+-- Whether a worker of this revision gets sessions; without weights every one does.
+local function takes(weights, revision)
+  for _, each in ipairs(weights) do
+    if each[1] == revision then
+      return true
+    end
+  end
+  return #weights == 0
+end
+
 -- How many slots a holder may have; 0 is all of the pool but one.
-local function most_slots(p, most)
+local function most_slots(p, most, weights)
   if most > 0 then
     return most
   end
   local slots = 0
   for _, worker in ipairs(call('ZRANGE', p .. 'worker_exp', 0, -1)) do
-    local w = call('HMGET', p .. 'w:' .. worker, 'accepting', 'slots')
-    slots = slots + (w[1] == '1' and tonumber(w[2]) or 0)
+    local w = call('HMGET', p .. 'w:' .. worker, 'accepting', 'slots', 'revision')
+    if w[1] == '1' and takes(weights, w[3] or STABLE) then
+      slots = slots + tonumber(w[2])
+    end
   end
   return math.max(1, slots - 1)
 end
@@ -229,6 +255,41 @@ local function grant(p, time, ticket, worker)
   call('PUBLISH', p .. 'a:' .. of[2], 'granted ' .. ticket)
 end
 
+-- The worker for a ticket: the least busy one, with weights that of the revision whose turn it is. Smooth weighted
+-- round robin over the revisions that have a free slot; `Turns` in revisions.py computes the same. A session stays
+-- at the revision that it had, if that has a slot. nil if no worker takes it.
+local function choose(p, ticket)
+  local t = call('HMGET', p .. 't:' .. ticket, 'weights', 'revision')
+  local weights = read_weights(t[1] or '')
+  if #weights == 0 then
+    return call('ZRANGE', p .. 'avail', 0, 0)[1]
+  end
+  local least_busy, total, best = {}, 0, nil
+  for _, worker in ipairs(call('ZRANGE', p .. 'avail', 0, -1)) do
+    local revision = call('HGET', p .. 'w:' .. worker, 'revision') or STABLE
+    least_busy[revision] = least_busy[revision] or worker
+  end
+  if t[2] and takes(weights, t[2]) and least_busy[t[2]] then
+    return least_busy[t[2]]
+  end
+  for _, each in ipairs(weights) do
+    total = total + (least_busy[each[1]] and each[2] or 0)
+  end
+  for _, each in ipairs(weights) do
+    if least_busy[each[1]] then
+      local credit = tonumber(call('HGET', p .. 'turns', each[1]) or 0) + each[2] / total
+      call('HSET', p .. 'turns', each[1], string.format('%.17g', credit))
+      if not best or credit > best[2] then
+        best = { each[1], credit }
+      end
+    end
+  end
+  if best then
+    call('HSET', p .. 'turns', best[1], string.format('%.17g', best[2] - 1))
+    return least_busy[best[1]]
+  end
+end
+
 -- Second half of the pump: the oldest tickets get the slots of the least busy workers.
 local function match(p, time)
   if time < tonumber(call('GET', p .. 'boot')) + SETTLE_MS then
@@ -236,7 +297,7 @@ local function match(p, time)
   end
   while true do
     local ticket = call('ZRANGE', p .. 'queue', 0, 0)[1]
-    local worker = ticket and call('ZRANGE', p .. 'avail', 0, 0)[1]
+    local worker = ticket and choose(p, ticket)
     if not worker then
       return
     end
@@ -290,7 +351,8 @@ end
 -- worker_beat(worker, target, ttl, accepting, slots, load, highest_epoch, [slot, epoch]...): the pairs are the
 -- leases that are attached or being cleaned. Says which leases are revoked, [slot, epoch]..., until each is
 -- confirmed by slot_free.
-local function worker_beat(keys, args)
+-- `worker_beat_as` has the revision of the worker before all these.
+local function beat(keys, args, revision)
   local p, worker = keys[1], args[1]
   local time = begin(p)
   if call('EXISTS', p .. 'w:' .. worker) == 0 then
@@ -300,6 +362,7 @@ local function worker_beat(keys, args)
   end
   call('ZADD', p .. 'worker_exp', time + tonumber(args[3]), worker)
   call('HSET', p .. 'w:' .. worker, 'target', args[2], 'accepting', args[4], 'slots', args[5], 'load', args[6])
+  call('HSET', p .. 'w:' .. worker, 'revision', revision)
   local highest, held = tonumber(args[7]), {}
   for index = 8, #args, 2 do
     held[args[index]] = tonumber(args[index + 1])
@@ -311,6 +374,14 @@ local function worker_beat(keys, args)
   offer(p, worker)
   match(p, time)
   return revoked_slots(leases)
+end
+
+local function worker_beat(keys, args)
+  return beat(keys, args, STABLE)
+end
+
+local function worker_beat_as(keys, args)
+  return beat(keys, args, table.remove(args, 1))
 end
 
 local function learn(p, kind, length)
@@ -363,6 +434,9 @@ local function enter(p, time, args)
   end
   call('HSET', key, 'adapter', args[2], 'kind', kind, 'label', args[7] or '')
   call('HSET', key, 'since', whole(time - tonumber(args[8] or 0)))
+  if args[12] then
+    call('HSET', key, 'weights', args[12], 'revision', args[13])
+  end
   call('ZADD', p .. 'queue', whole(seq), ticket)
   call('HINCRBY', p .. 'waiting', kind, 1)
   if (args[9] or '') ~= '' then
@@ -375,8 +449,9 @@ end
 -- newcomers may find the queue full. Said again it changes nothing. `enqueue_for` is the same with two arguments
 -- more, holder and most: how many slots of the pool a holder may have or wait for, 0 for all but one; a newcomer
 -- beyond that is answered {limit, most}. `enqueue_as` has one more: by how many arrivals a newcomer is ahead of
--- its own, or below 0 behind it; an empty holder is none. Both have a name of their own so that a library without
--- them is replaced. Else the answer is {full}, {granted, worker, slot, epoch, target} or {queued, seq, position, length}.
+-- its own, or below 0 behind it; an empty holder is none. `enqueue_weighted` has two more: the weights of revisions,
+-- and the revision that the session had, or none. They have names of their own so that a library without them is
+-- replaced. Else the answer is {full}, {granted, worker, slot, epoch, target} or {queued, seq, position, length}.
 local function enqueue(keys, args)
   local p, ticket = keys[1], args[1]
   local time = begin(p)
@@ -388,7 +463,7 @@ local function enqueue(keys, args)
       return { 'full' }
     end
     if (args[9] or '') ~= '' and args[6] == '0' then
-      local most = most_slots(p, tonumber(args[10]))
+      local most = most_slots(p, tonumber(args[10]), read_weights(args[12] or ''))
       if tonumber(call('HGET', p .. 'held', args[9]) or 0) >= most then
         return { 'limit', most }
       end
@@ -471,6 +546,19 @@ local function cancel(keys, args)
   return waited and 1 or 0
 end
 
+-- weigh(weights, ticket...): tickets that wait are given other weights; none are an empty text.
+local function weigh(keys, args)
+  local p = keys[1]
+  local time = begin(p)
+  for index = 2, #args do
+    if call('ZSCORE', p .. 'queue', args[index]) then
+      call('HSET', p .. 't:' .. args[index], 'weights', args[1])
+    end
+  end
+  match(p, time)
+  return 1
+end
+
 -- lease_return(worker, slot, epoch): the lease was not used; its worker makes the slot free. 0 if it is attached,
 -- or the lease is not the slot's.
 local function lease_return(keys, args)
@@ -510,7 +598,7 @@ local function told_leases(p, time, worker)
 end
 
 -- stats(kind...): JSON {time, length, waiting: {kind: count}, means: {kind: {mean, samples}}, workers: [{id,
--- target, accepting, slots, free, load, leases: [{slot, epoch, state, kind, age}]}]}; `-` is the kind of a lease
+-- target, accepting, slots, free, load, revision, leases: [{slot, epoch, state, kind, age}]}]}; `-` is the kind of a lease
 -- that was there before this database, `means` has the kinds asked for. A list that is empty is left out.
 local function stats(keys, args)
   local p = keys[1]
@@ -518,13 +606,14 @@ local function stats(keys, args)
   match(p, time)
   local workers, means = {}, {}
   for _, id in ipairs(call('ZRANGE', p .. 'worker_exp', 0, -1)) do
-    local w = call('HMGET', p .. 'w:' .. id, 'target', 'accepting', 'slots', 'load')
+    local w = call('HMGET', p .. 'w:' .. id, 'target', 'accepting', 'slots', 'load', 'revision')
     workers[#workers + 1] = {
       id = id,
       target = w[1],
       accepting = w[2] == '1',
       slots = tonumber(w[3]),
       load = tonumber(w[4]),
+      revision = w[5] or STABLE,
       free = call('ZCARD', p .. 'free:' .. id),
       leases = told_leases(p, time, id),
     }
@@ -588,11 +677,14 @@ local function pools(keys)
 end
 
 redis.register_function('antiphon_v1_worker_beat', worker_beat)
+redis.register_function('antiphon_v1_worker_beat_as', worker_beat_as)
 redis.register_function('antiphon_v1_slot_free', slot_free)
 redis.register_function('antiphon_v1_worker_leave', worker_leave)
 redis.register_function('antiphon_v1_enqueue', enqueue)
 redis.register_function('antiphon_v1_enqueue_for', enqueue)
 redis.register_function('antiphon_v1_enqueue_as', enqueue)
+redis.register_function('antiphon_v1_enqueue_weighted', enqueue)
+redis.register_function('antiphon_v1_weigh', weigh)
 redis.register_function('antiphon_v1_adapter_beat', adapter_beat)
 redis.register_function('antiphon_v1_leave', leave)
 redis.register_function('antiphon_v1_cancel', cancel)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec import Struct
 
 from antiphon.redis import LIBRARY
+from antiphon.semconv import STABLE
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -33,6 +34,7 @@ class WorkerStats(Struct, frozen=True):
     slots: int
     free: int
     leases: tuple[LeaseStats, ...] = ()
+    revision: str = STABLE
 
 
 class Mean(Struct, frozen=True):

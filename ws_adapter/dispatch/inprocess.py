@@ -69,7 +69,7 @@ class InProcessDispatcher:
         self, registry: Registry, clock: Clock, rules: QueueRules, worker_key: bytes | None = None
     ) -> None:
         self.clock = clock
-        self.rules = rules
+        self._rules = rules
         self._registry = registry
         self._lines: dict[str, Line[_Ticket]] = {}
         self._held: dict[tuple[str, int], _Ticket] = {}
@@ -81,6 +81,16 @@ class InProcessDispatcher:
         self._deserted: Timer | None = None
         self._is_deserted = False
         registry.changed = self._registry_changed
+        self._registry_changed()
+
+    @property
+    def rules(self) -> QueueRules:
+        """See `Dispatcher.rules`."""
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: QueueRules) -> None:
+        self._rules = rules
         self._registry_changed()
 
     @asynccontextmanager
@@ -95,8 +105,9 @@ class InProcessDispatcher:
         terms: LeaseTerms = ANY_TERMS,
         share: Share | None = None,
         priority: Priority = Priority.NORMAL,
+        revision: str = "",
     ) -> AsyncIterator[_Ticket]:
-        request = SlotRequest(kind, need, label, again, max_wait, terms, share, priority)
+        request = SlotRequest(kind, need, label, again, max_wait, terms, share, priority, revision)
         ticket = _Ticket(request, self.clock, self.rules.update_s, lambda: self._place(ticket))
         self._enter(ticket)
         expiry = self._at(max_wait, lambda: self._expire(ticket)) if max_wait else None
@@ -145,7 +156,7 @@ class InProcessDispatcher:
         return QueueView(self.rules.capacity, waiting, tuple(running))
 
     async def status(self) -> PoolStatus:
-        ready = self._registry.ready()
+        ready = self._ready()
         slots = sum(info.slots for _, info in ready)
         free = sum(len(self._free_slots(target, info)) for target, info in ready)
         return PoolStatus(len(ready), slots, free, sum(len(line.waiting) for line in self._lines.values()))
@@ -223,7 +234,7 @@ class InProcessDispatcher:
 
     def _pools(self) -> dict[str, list[WorkerInfo]]:
         pools: dict[str, list[WorkerInfo]] = {}
-        for _, info in self._registry.ready():
+        for _, info in self._ready():
             pools.setdefault(info.pool, []).append(info)
         return pools
 
@@ -254,16 +265,25 @@ class InProcessDispatcher:
         ticket.fail(error)
 
     def _pump(self, line: Line[_Ticket]) -> None:
-        """Give free slots to the oldest tickets, each time one of the worker with the most free ones."""
+        """Give free slots to the oldest tickets, each time one of the worker with the most free ones.
+
+        With weights, that is of the revision whose turn it is.
+        """
+        weights = self.rules.weights(line.name)
         while line.waiting:
             offers = [
-                (len(free), target, info.worker_id, free[self._epoch % len(free)])
+                (len(free), target, info, free[self._epoch % len(free)])
                 for target, info in self._workers(line.name)
                 if (free := self._free_slots(target, info))
             ]
             if not offers:
                 break
-            _, target, worker_id, slot = max(offers, key=lambda offer: offer[0])
+            if weights.of:
+                able = {info.revision for _, _, info, _ in offers}
+                turn = line.turns.next(weights, able, line.waiting[0].request.revision)
+                offers = [offer for offer in offers if offer[2].revision == turn]
+            _, target, info, slot = max(offers, key=lambda offer: offer[0])
+            worker_id = info.worker_id
             self._epoch += 1
             ticket = line.next()
             token = self._sign(target, worker_id, slot, self._epoch, ticket.request.terms)
@@ -272,8 +292,16 @@ class InProcessDispatcher:
             ticket.grant(Lease(target, token, worker_id, slot, self._epoch, line.name))
         line.stir()
 
+    def _ready(self) -> list[tuple[str, WorkerInfo]]:
+        """Return the workers that may get sessions: those whose revision has no weight get none."""
+        return [
+            (target, info)
+            for target, info in self._registry.ready()
+            if self.rules.weights(info.pool).take(info.revision)
+        ]
+
     def _workers(self, pool: str) -> list[tuple[str, WorkerInfo]]:
-        return [(target, info) for target, info in self._registry.ready() if info.pool == pool]
+        return [(target, info) for target, info in self._ready() if info.pool == pool]
 
     def _free_slots(self, target: str, info: WorkerInfo) -> list[int]:
         """Those that are nobody's: also sessions may hold one that came past this dispatcher."""
@@ -291,8 +319,8 @@ class InProcessDispatcher:
     # ----------------------------------------------------------------------------------- the workers
 
     def _registry_changed(self) -> None:
-        ready = self._registry.ready()
-        ids = {info.worker_id for _, info in ready}
+        ready = self._ready()
+        ids = {info.worker_id for _, info in self._registry.ready()}
         self._returned = {slot: at for slot, at in self._returned.items() if slot[0] in ids}
         if ready:
             self._is_deserted = False

@@ -81,7 +81,9 @@ class RedisDispatcher:
     ) -> None:
         """`client` is closed with it; the workers of `registry` are those that Redis has."""
         self.clock = clock
-        self.rules = rules
+        self._rules = rules
+        self._is_weighed = True
+        """Whether Redis has the weights of all tickets that wait."""
         self.adapter_id = secrets.token_hex(6)
         self._client = client
         self._registry = registry
@@ -103,6 +105,19 @@ class RedisDispatcher:
         self._deserted_at: float | None = clock.now()
         """Since when there is no worker at all."""
         registry.changed = self.workers_changed
+
+    @property
+    def rules(self) -> QueueRules:
+        """See `Dispatcher.rules`."""
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: QueueRules) -> None:
+        self._is_weighed = self._is_weighed and rules.revisions == self._rules.revisions
+        self._rules = rules
+        for pool in self._pools.values():
+            pool.weights = rules.weights(pool.name)
+        self._wake.set()
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -129,10 +144,11 @@ class RedisDispatcher:
         terms: LeaseTerms = ANY_TERMS,
         share: Share | None = None,
         priority: Priority = Priority.NORMAL,
+        revision: str = "",
     ) -> AsyncIterator[SharedTicket]:
         if self._is_deserted():
             raise DispatcherUnavailable("no worker is ready")
-        request = SlotRequest(kind, need, label, again, max_wait, terms, share, priority)
+        request = SlotRequest(kind, need, label, again, max_wait, terms, share, priority, revision)
         ticket = SharedTicket(request, self.clock, self.rules.update_s, lambda: self._place(ticket))
         self._outside.append(ticket)
         self._wake.set()
@@ -192,7 +208,7 @@ class RedisDispatcher:
 
     async def status(self) -> PoolStatus:
         pools = self._pools.values()
-        workers = [worker for pool in pools for worker in pool.stats.workers if worker.accepting]
+        workers = [worker for pool in pools for worker in pool.open_workers if worker.accepting]
         return PoolStatus(
             len(workers),
             sum(worker.slots for worker in workers),
@@ -211,7 +227,7 @@ class RedisDispatcher:
         )
 
     def has_room(self, pool: str, beside: str) -> bool:
-        workers = self._pools[pool].stats.workers if pool in self._pools else ()
+        workers = self._pools[pool].open_workers if pool in self._pools else ()
         is_free = any(worker.accepting and worker.free for worker in workers if worker.target != beside)
         return is_free and not self.is_contended(pool)
 
@@ -251,13 +267,16 @@ class RedisDispatcher:
             self._look_after()
         farewells, self._farewells = self._farewells, []
         woken, self._woken = self._woken, set()
+        weighings = [] if self._is_weighed else list(self._weigh())
+        self._is_weighed = True
         try:
             calls = [call for _, call in farewells] + list(self._beats(None if is_beat else woken))
-            await call_all(self._client, [*calls, *self._enter()])
+            await call_all(self._client, [*weighings, *calls, *self._enter()])
         except BaseException:
             now = self.clock.now()
             self._farewells = [late for late in farewells if late[0] > now] + self._farewells
             self._woken |= woken
+            self._is_weighed = self._is_weighed and not weighings
             raise
 
     def _name_workers(self, targets: Iterable[str]) -> None:
@@ -300,12 +319,21 @@ class RedisDispatcher:
         for pool in kept.values():
             pool.limits_s = self.rules.session_limits_s
         new = {name: SharedPool(name, self.rules.session_limits_s) for name in names if name not in kept}
+        for name, pool in new.items():
+            pool.weights = self.rules.weights(name)
         self._pools = kept | new
         self._wake_ups.listen_to(self._pools)
 
     def _stats_of(self, pool: SharedPool) -> Call:
         decode = msgspec.json.Decoder(Stats).decode
         return Call("stats", pool.key, tuple(Kind), lambda answer: pool.learn(decode(answer)))
+
+    def _weigh(self) -> Iterable[Call]:
+        """Give tickets that wait the weights of now."""
+        for pool in self._pools.values():
+            if pool.tickets:
+                arguments = (str(pool.weights), *pool.tickets)
+                yield Call("weigh", pool.key, arguments, lambda _: None)
 
     def _beats(self, chosen: set[str] | None) -> Iterable[Call]:
         """That tickets are alive: of those chosen, or of all."""
@@ -354,13 +382,14 @@ class RedisDispatcher:
     def _pool_for(self, ticket: SharedTicket) -> SharedPool | None:
         if ticket.pool is not None and ticket.pool.name in self._pools:
             return ticket.pool  # where its place is
-        name = choose(self._offers(ticket.request))
-        return self._pools[name] if name is not None else None
+        # Who lost a worker stands before newcomers also while there is no other one.
+        name = choose(self._offers(ticket.request)) or ticket.request.again
+        return self._pools.get(name) if name is not None else None
 
     def _offers(self, request: SlotRequest) -> Iterable[Offer]:
         infos = dict(self._registry.ready())
         ready = {
-            name: [infos[target] for target in pool.targets if target in infos]
+            name: [infos[each.target] for each in pool.open_workers if each.target in infos]
             for name, pool in self._pools.items()
         }
         for name in self._served.able(ready, request.kind, request.need):
@@ -380,8 +409,11 @@ class RedisDispatcher:
         share: tuple[str, int] = ("", 0)
         if request.share is not None:
             share = (self._sign.name(request.share.holder), request.share.most)
+        ahead = HEAD_START * request.priority
+        if pool.weights.of:
+            weights = (str(pool.weights), request.revision)
+            return Call("enqueue_weighted", pool.key, (*arguments, *share, ahead, *weights), entered)
         if request.priority is not Priority.NORMAL:
-            ahead = HEAD_START * request.priority
             return Call("enqueue_as", pool.key, (*arguments, *share, ahead), entered)
         if request.share is None:
             return Call("enqueue", pool.key, arguments, entered)
@@ -461,10 +493,10 @@ class RedisDispatcher:
     def _look_after(self) -> None:
         """Refuse tickets that no worker can serve and that have waited long enough."""
         now, grace_s = self.clock.now(), self.rules.no_worker_grace_s
-        has_worker = any(pool.stats.workers for pool in self._pools.values())
+        has_worker = any(pool.open_workers for pool in self._pools.values())
         self._deserted_at = None if has_worker else (now if self._deserted_at is None else self._deserted_at)
         for pool in self._pools.values():
-            pool.deserted_at = None if pool.stats.workers else (pool.deserted_at or now)
+            pool.deserted_at = None if pool.open_workers else (pool.deserted_at or now)
             if pool.deserted_at is None:
                 continue
             for ticket in list(pool.tickets.values()):

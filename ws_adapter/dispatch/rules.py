@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ws_adapter.dispatch.revisions import ALIKE, Weights
 from ws_adapter.protocol.core.kind import Kind
 
 
@@ -19,3 +20,9 @@ class QueueRules:
     """How long a shared queue that is away is waited for by those who do not stand in it yet."""
     outage_limit_s: float = 60.0
     """How long by those who do."""
+    revisions: Mapping[str, Weights] = field(default_factory=dict)
+    """Weights of the revisions of models."""
+
+    def weights(self, pool: str) -> Weights:
+        """Return the weights in a pool, which is named by `antiphon.semconv.pool_name`."""
+        return self.revisions.get(pool.rpartition("/")[0], ALIKE)

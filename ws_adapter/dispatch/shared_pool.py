@@ -10,7 +10,8 @@ from typing import Final
 from antiphon.redis import prefix
 from ws_adapter.dispatch.base import QueuePlace
 from ws_adapter.dispatch.estimate import Lengths, Outlook, Session, Wait
-from ws_adapter.dispatch.functions import LeaseStats, Stats
+from ws_adapter.dispatch.functions import LeaseStats, Stats, WorkerStats
+from ws_adapter.dispatch.revisions import ALIKE, Weights
 from ws_adapter.dispatch.ticket import QueuedTicket, SlotRequest
 from ws_adapter.process.clock import Clock
 from ws_adapter.protocol.core.kind import Kind
@@ -75,12 +76,18 @@ class SharedPool:
         self.outlook = Outlook(0, (), Lengths(), limits_s)
         self.limits_s = limits_s
         """Longest session of each kind, 0 or none for any."""
+        self.weights: Weights = ALIKE
         self._waits: list[Wait] | None = None
 
     @property
     def targets(self) -> set[str]:
         """Where its workers are."""
         return {worker.target for worker in self.stats.workers}
+
+    @property
+    def open_workers(self) -> list[WorkerStats]:
+        """Return the workers whose revision gets sessions."""
+        return [worker for worker in self.stats.workers if self.weights.take(worker.revision)]
 
     @property
     def free_slots(self) -> int:
@@ -93,9 +100,9 @@ class SharedPool:
         means = {
             kind: (m.mean / _MS, m.samples) for name, m in stats.means.items() if (kind := kind_of(name))
         }
-        leases = chain.from_iterable(worker.leases for worker in stats.workers)
+        leases = chain.from_iterable(worker.leases for worker in self.open_workers)
         sessions = [session_of(lease) for lease in leases]
-        free = sum(worker.free for worker in stats.workers if worker.accepting)
+        free = sum(worker.free for worker in self.open_workers if worker.accepting)
         self.outlook = Outlook(free, sessions, Lengths(means), self.limits_s)
         self._waits = None
 

@@ -23,6 +23,7 @@ class SlotRequest:
     terms: LeaseTerms = ANY_TERMS
     share: Share | None = None
     priority: Priority = Priority.NORMAL
+    revision: str = ""
 
 
 def slot_limit(most: int) -> SlotLimit:

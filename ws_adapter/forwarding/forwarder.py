@@ -17,6 +17,7 @@ from ws_adapter.forwarding.owners import Owners
 from ws_adapter.forwarding.relay import Relay
 from ws_adapter.forwarding.tls import PeerTls
 from ws_adapter.observability.metrics import Metrics
+from ws_adapter.peers.base import Peer
 from ws_adapter.protocol.wire import errors
 from ws_adapter.resume.request import resume_request
 from ws_adapter.resume.tokens import Claim, ResumeTokens
@@ -95,12 +96,14 @@ class Forwarder:
             task.cancel()
 
     async def _forward(self, connection: PublicConnection, claim: Claim) -> None:
+        peer: Peer | None = None
         try:
             async with asyncio.timeout(REACH_S):
-                target = await self._owners.find(claim)
-                owner = await self._reach(target, connection) if target is not None else None
+                peer = await self._owners.find(claim)
+                owner = await self._reach(peer.forward, connection) if peer is not None else None
         except (ConnectionRefusedError, FileNotFoundError):
-            owner = None  # its process has ended, and its sessions with it
+            owner = None  # its process has ended
+            connection.dead_owner = peer.adapter_id if peer is not None else ""
         except (OSError, TimeoutError, EOFError) as error:
             logger.warning("the adapter of a session cannot be reached", extra={"error": repr(error)})
             connection.verdict, owner = errors.OWNER_UNREACHABLE, None

@@ -32,8 +32,8 @@ class Owners:
         self._asked_at = float("-inf")
         self._asking: asyncio.Task[list[Peer]] | None = None
 
-    async def find(self, claim: Claim) -> str | None:
-        """Return the target of the adapter that made a token; None if none is known that did."""
+    async def find(self, claim: Claim) -> Peer | None:
+        """Return the adapter that made a token, if it can be reached; None if none is known that did."""
         if self._clock.now() >= self._asked_at + FRESH_S:
             if self._asking is None:
                 self._asking = asyncio.create_task(self._peers.all())
@@ -46,7 +46,7 @@ class Owners:
             if found is not self._told:
                 self._learn(found)
         marked = [peer for peer, _ in self._known.values() if self._tokens.is_of(claim, peer.adapter_id)]
-        return next((peer.forward for peer in marked if self._can_reach(peer)), None)
+        return next((peer for peer in marked if self._can_reach(peer)), None)
 
     def _learn(self, found: list[Peer]) -> None:
         now = self._asked_at = self._clock.now()

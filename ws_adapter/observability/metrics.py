@@ -15,6 +15,7 @@ from opentelemetry.metrics import Meter
 
 from antiphon import semconv
 from antiphon.semconv import (
+    STABLE,
     Direction,
     DropReason,
     FailoverOutcome,
@@ -100,7 +101,7 @@ class Metrics:
         self.misses: Counter[str] = _zero(Kind)
         self.dropped: Counter[tuple[str, DropReason]] = _zero(product(Kind, DropReason))
         self.leases = Leases()
-        self.lease_outcomes: Counter[LeaseOutcome] = _zero(LeaseOutcome)
+        self.lease_outcomes: Counter[tuple[LeaseOutcome, str]] = _zero(product(LeaseOutcome, (STABLE,)))
         self.slow_consumers: Counter[SlowAction] = _zero(SlowAction)
         self.invalid_trace_contexts = 0
         self.limited_alone = 0

@@ -12,6 +12,7 @@ from typing import Final
 
 from antiphon import semconv
 from antiphon.semconv import (
+    STABLE,
     FailoverOutcome,
     LeaseOutcome,
     QueueOutcome,
@@ -244,6 +245,7 @@ class SlotTelemetry:
         self._queued_at = self._clock.now()
         self._estimate_s: float | None = None
         self._held: Held | None = None
+        self._revision = ""
         self._lost: Reason | None = None
 
     def __enter__(self) -> None:
@@ -272,7 +274,7 @@ class SlotTelemetry:
             outcome_of_lease = LeaseOutcome.REFUSED
         else:
             outcome_of_lease = LeaseOutcome.LOST
-        self._metrics.lease_outcomes[outcome_of_lease] += 1
+        self._metrics.lease_outcomes[outcome_of_lease, self._revision or STABLE] += 1
 
     # ------------------------------------------------------------------------------- until it begins
 
@@ -282,9 +284,10 @@ class SlotTelemetry:
             self._estimate_s = place.estimated_wait_s
         self._trace.moved(place.position, place.queue_length)
 
-    def granted(self, lease: Lease, model: str) -> None:
-        """Record a granted slot of a worker that runs `model`."""
+    def granted(self, lease: Lease, model: str, revision: str) -> None:
+        """Record a granted slot of a worker that runs this revision of `model`."""
         session, now = self._session, self._clock.now()
+        self._revision = revision
         waited_s = now - self._queued_at
         self._metrics.waited(waited_s, QueueOutcome.GRANTED)
         if self._estimate_s is not None:

@@ -16,7 +16,7 @@ from ws_adapter.worker.registry import Worker
 
 
 class WorkerStatus(Struct, frozen=True):
-    """One worker; `worker_id`, `model` and `slots` are unknown while it is not ready."""
+    """One worker; `worker_id`, `model`, `slots` and `revision` are unknown while it is not ready."""
 
     target: str
     state: str
@@ -25,6 +25,7 @@ class WorkerStatus(Struct, frozen=True):
     slots: int | None
     held: int
     """Slots that sessions have there, of all adapters."""
+    revision: str | None = None
 
 
 class LeaseStatus(Struct, frozen=True):
@@ -119,6 +120,7 @@ def _worker(worker: Worker, running: Sequence[Running]) -> WorkerStatus:
         model=info.model if info is not None else None,
         slots=info.slots if info is not None else None,
         held=sum(one.worker_id == info.worker_id for one in running) if info is not None else 0,
+        revision=info.revision if info is not None else None,
     )
 
 

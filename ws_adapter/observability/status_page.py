@@ -121,12 +121,14 @@ def _workers(status: Status) -> str:
             escape(worker.worker_id or worker.target),
             page.state(worker.state),
             escape(worker.model or "unknown"),
+            escape(worker.revision or ""),
             f"{worker.held} of {worker.slots}" if worker.slots is not None else f"{worker.held}",
             escape(worker.target),
         )
         for worker in status.workers
     )
-    return page.section("Workers", page.table(("worker", "state", "model", "slots held#", "address~"), rows))
+    names = ("worker", "state", "model", "revision~", "slots held#", "address~")
+    return page.section("Workers", page.table(names, rows))
 
 
 def _leases(status: Status) -> str:

@@ -85,6 +85,25 @@ class ReplayBuffer:
         if self._all.kept_bytes > MOST_KEPT_BYTES:
             self._all.make_room(self)
 
+    @property
+    def first(self) -> int:
+        """Number of the first event that is kept; that of the next one if none is."""
+        return self.sent - len(self._events) + 1
+
+    def event(self, number: int) -> Parts:
+        """Return an event that is kept."""
+        return self._events[number - self.first]
+
+    def restore(self, events: dict[int, Parts], newest: int) -> None:
+        """Go on with the numbers of another buffer, whose last event was `newest`, and its `events`."""
+        self.open()
+        number = newest
+        while number in events:
+            number -= 1
+        self.sent = number
+        while self.sent < newest:
+            self.add(events[self.sent + 1])
+
     def after(self, number: int) -> Iterator[Parts] | None:
         """Return the events behind this number; None if they are not kept, or it was never sent."""
         missed = self.sent - number

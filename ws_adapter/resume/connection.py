@@ -48,6 +48,9 @@ class Owner(Protocol):
     def resumed(self) -> None:
         """Handle the client's return."""
 
+    def offered(self) -> None:
+        """Handle another token that opens the session; the client does not have it yet."""
+
     def others_wait(self) -> bool:
         """Return whether somebody waits for a slot such as the session holds."""
 
@@ -59,7 +62,7 @@ class Registry(Protocol):
     def buffers(self) -> ReplayBuffers:
         """What is kept for all sessions."""
 
-    def offer(self, connection: "ResumableConnection") -> ResumeOffer:
+    def offer(self, connection: "ResumableConnection", nonce: bytes | None = None) -> ResumeOffer:
         """Make the token of a session, which replaces the last one."""
 
     def detached(self, connection: "ResumableConnection") -> None:
@@ -130,6 +133,11 @@ class ResumableConnection:
         return self._connection
 
     @property
+    def path(self) -> str:
+        """The dialect and mode of the session."""
+        return path_of(self._selection)
+
+    @property
     def kind(self) -> Kind:
         """What the session is to the queue."""
         return self._selection.kind
@@ -141,7 +149,7 @@ class ResumableConnection:
         return (
             hmac.compare_digest(holder, self.holder)
             and isinstance(selection, Selection)
-            and (selection.dialect, selection.mode) == (self._selection.dialect, self._selection.mode)
+            and (selection.dialect, selection.kind) == (self._selection.dialect, self._selection.kind)
         )
 
     def own(self, owner: Owner) -> None:
@@ -149,6 +157,21 @@ class ResumableConnection:
         self._owner = owner
         self._context = copy_context()
         self._connection.when_lost(partial(self._lost, self._connection))
+
+    @property
+    def lasting_nonces(self) -> tuple[bytes, bytes]:
+        """Nonces of the tokens that open the session if its adapter dies; the second may be empty."""
+        return self._nonce, self._used_nonce if self.received == self._received_before else b""
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the newest message is the first one over this connection."""
+        return bool(self._used_nonce) and self.received == self._received_before + 1
+
+    @property
+    def buffer(self) -> ReplayBuffer:
+        """Events that were sent and may be asked for again."""
+        return self._buffer
 
     def offer(self) -> ResumeOffer:
         """Make a token. The session keeps its place among the connections of its client from now on, also
@@ -321,15 +344,38 @@ class ResumableConnection:
         connection.when_lost(partial(self._lost, connection))
         return True
 
+    def take_over(
+        self, last_event: int, nonces: tuple[bytes, bytes], received: int, events: dict[int, Parts]
+    ) -> None:
+        """Go on with a session of another adapter, over the connection that it begins with.
+
+        `nonces` are that of the token which brought the client and that of its next one; `events` are those
+        that the session has sent or was about to send. Raises `ValueError` if the client misses others.
+        """
+        self._used_nonce, following = nonces
+        self.received = self._received_before = received
+        self._buffer.restore(events, max(events, default=last_event))
+        missed = self._buffer.after(last_event)
+        if missed is None:
+            raise ValueError("events are missing")
+        self._leave = self._connection.take_leave()
+        self._welcome(self._registry.offer(self, following), last_event, missed)
+
+    def _welcome(self, offer: ResumeOffer, last_event: int, missed: Iterator[Parts]) -> None:
+        """Tell a client that came back what it missed. The token lasts before the client has it."""
+        if self._owner is not None:
+            self._owner.offered()
+        resumed = SessionResumed(resume=offer, last_event=last_event, received=self.received)
+        self._connection.write_text(encode(resumed))
+        for parts in missed:
+            self._connection.write_text(*parts)
+
     def _go_on(self, connection: PublicConnection, last_event: int, missed: Iterator[Parts]) -> None:
         old, was_detached = self._connection, self.is_detached
         self._connection, self.is_detached = connection, False
         self._stop_timer()
         self._registry.attached(self)
-        resumed = SessionResumed(resume=self.offer(), last_event=last_event, received=self.received)
-        connection.write_text(encode(resumed))
-        for parts in missed:
-            connection.write_text(*parts)
+        self._welcome(self.offer(), last_event, missed)
         connection.hold(self._is_held)
         connection.when_flooding(self._on_flood)
         connection.when_text(self._on_text)
@@ -351,6 +397,11 @@ class ResumableConnection:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def path_of(selection: Selection) -> str:
+    """Return the dialect and mode that a connection asks for."""
+    return f"{selection.dialect.value}/{selection.mode.value}"
 
 
 async def _close(old: PublicConnection) -> None:

@@ -31,9 +31,9 @@ class ResumableSessions:
         self._detached: dict[ResumableConnection, None] = {}
         """Those without a connection, the one that lost it first at the front."""
 
-    def offer(self, connection: ResumableConnection) -> ResumeOffer:
-        """Make the token of a session, which replaces the last one."""
-        token, nonce = self._tokens.make(connection.session_id, connection.holder)
+    def offer(self, connection: ResumableConnection, nonce: bytes | None = None) -> ResumeOffer:
+        """Make the token of a session, which replaces the last one; with this nonce, if there is one."""
+        token, nonce = self._tokens.make(connection.session_id, connection.holder, nonce)
         connection.rotate(nonce)
         self._sessions[connection.session_id] = connection
         return ResumeOffer(token, self._window_s)
@@ -71,6 +71,11 @@ class ResumableSessions:
             self._metrics.resumes[ResumeOutcome.EXPIRED] += 1
         if self._sessions.get(connection.session_id) is connection:
             del self._sessions[connection.session_id]
+
+    def taken_over(self) -> None:
+        """Count a session of an adapter that has died."""
+        self._metrics.resumes[ResumeOutcome.TAKEN_OVER] += 1
+        logger.info("the session of another adapter goes on here")
 
     def refused(self) -> None:
         """Count a token that opened nothing."""

@@ -53,9 +53,9 @@ class ResumeTokens:
         """Sign with the first of these keys from now on, and verify with all of them."""
         self._keys = [hashlib.sha256(b"resume tokens\0" + key).digest() for key in keys]
 
-    def make(self, session_id: str, holder: bytes) -> tuple[str, bytes]:
-        """Make a token; return it with its nonce."""
-        nonce = secrets.token_bytes(NONCE_BYTES)
+    def make(self, session_id: str, holder: bytes, nonce: bytes | None = None) -> tuple[str, bytes]:
+        """Make a token; return it with its nonce, which is new unless one is given."""
+        nonce = nonce or new_nonce()
         mark = _mark(self._keys[0], nonce, self._adapter_id)
         told = _HEAD.pack(_VERSION, holder, nonce, mark) + session_id.encode()
         return signed(PREFIX, self._keys[0], told), nonce
@@ -82,6 +82,11 @@ class ResumeTokens:
 
 def _mark(key: bytes, nonce: bytes, adapter_id: str) -> bytes:
     return hmac.digest(key, b"adapter\0" + nonce + adapter_id.encode(), "sha256")[:_MARK_BYTES]
+
+
+def new_nonce() -> bytes:
+    """Return a nonce that no other token has."""
+    return secrets.token_bytes(NONCE_BYTES)
 
 
 def holder_of(key_hash: str | None) -> bytes:

@@ -115,6 +115,7 @@ GA_ERRORS: Final[Mapping[GaCode, str]] = {
     "text, pictures and clips as float32 at 16 kHz; delete some",
     GaCode.ACTIVE_RESPONSE: "a response of the conversation is not done, or 8 wait outside it",
     GaCode.CANCEL_NOT_ACTIVE: "there is no such response that is not done",
+    GaCode.UNSUPPORTED: "in a failed response: the model holds no chats, and takes its turns by itself",
     GaCode.MISSING_MODEL: "neither the URL nor the client secret names a model; close 4000",
     GaCode.INVALID_MODEL: "the model is not served, or not for this; close 4000",
     GaCode.RATE_LIMITED: "more than 20 errors in 1 s, 1000 small frames at once, or too much "

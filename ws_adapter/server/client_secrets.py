@@ -173,7 +173,7 @@ def _session(
     `allowed` are the rights of the key, `rights` those of the secret. Raises `Refusal`, and `Forbidden` for
     more than the key allows.
     """
-    mode = Mode.TRANSCRIPTION if isinstance(wanted, WantedForTranscription) else Mode.CHAT
+    mode = _mode_of(wanted, catalogue)
     if not allowed.allows_mode(mode):
         raise Forbidden("mode_not_allowed", "session.type", f"the key is not for {mode}")
     if not rights.allows_mode(mode):
@@ -190,12 +190,18 @@ def _session(
     return given, settings.resource(new_session_id(Dialect.REALTIME_GA), 0)
 
 
+def _mode_of(wanted: Wanted | WantedForTranscription, catalogue: Catalogue) -> Mode:
+    if isinstance(wanted, WantedForTranscription):
+        return Mode.TRANSCRIPTION
+    model = (wanted.session.model if wanted.session is not None else None) or ""
+    return Mode.CHAT if catalogue.holds_chats(model) else Mode.AUDIO
+
+
 def _conversation(given: SessionFields, catalogue: Catalogue) -> SessionFields:
     """Return the conversation with a model, for a URL that names none."""
     model = given.model or min(catalogue.models, default="")
     if model not in catalogue.models:
-        served = " or ".join(sorted(catalogue.models)) or "no model by name"
-        raise invalid("session.model", f"expected {served}, got {shown(model)}")
+        raise invalid("session.model", f"expected {catalogue.choices}, got {shown(model)}")
     return msgspec.structs.replace(given, model=model)
 
 

@@ -29,6 +29,7 @@ from ws_adapter.observability.session_telemetry import SessionTelemetry
 from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import Clock, sleep
 from ws_adapter.process.errors import CannotListen
+from ws_adapter.process.handshake_queue import HandshakeQueue
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire import errors
@@ -43,7 +44,9 @@ from ws_adapter.server.access import Access, Denied
 from ws_adapter.server.handshake import Handshake
 from ws_adapter.server.pages import READING, Pages
 from ws_adapter.server.protocols import MachineMaker, new_session_id
+from ws_adapter.server.takeover import Takeovers
 from ws_adapter.session.catalogue import SessionCatalogue
+from ws_adapter.session.lasting import TakenSession
 from ws_adapter.session.newcomers import Newcomers
 from ws_adapter.session.pausable_clock import PausableClock
 from ws_adapter.session.services import Services
@@ -119,11 +122,12 @@ class PublicServer:
         recorder: Recorder | None = None,
         forwarder: Forwarder | None = None,
         acceptor: PeerAcceptor | None = None,
+        takeovers: Takeovers | None = None,
     ) -> None:
         """Listen with TLS as well where there is a certificate; with a recorder record every session.
 
         Where there are other adapters, `forwarder` has the connections of their sessions, and those that they
-        forward come by `acceptor`.
+        forward come by `acceptor`; with `takeovers` sessions of dead adapters go on here.
         """
         self._services = services
         options = services.options
@@ -136,10 +140,12 @@ class PublicServer:
         self._recorder = recorder
         self._forwarder = forwarder
         self._acceptor = acceptor
+        self._takeovers = takeovers
         self._peer_servers: list[Server] = []
         """What other adapters forward comes as long as sessions go on."""
         self._mode = Mode(options.default_realtime_mode)
         self._machines = MachineMaker(services.clock)
+        self.handshakes = HandshakeQueue(options.handshakes_per_s, services.clock, self._turn_away)
         self._arriving = Arriving(options.max_inflight_bytes)
         self._sessions: dict[Session, PublicConnection | HttpSocket] = {}
         self._newcomers = Newcomers()
@@ -191,6 +197,16 @@ class PublicServer:
         host, port = sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
+    def _enter(self, connection: PublicConnection) -> bool:
+        """Return whether a handshake may begin now; else the connection waits for its turn."""
+        assert connection.http_request is not None
+        address = self._access.caller(connection.http_request, connection.peer).name
+        return self.handshakes.enter(connection, address)
+
+    def _turn_away(self, connection: PublicConnection) -> None:
+        self._metrics.rejected[Rejection.FULL] += 1  # a line in the log for each would be one of many
+        connection.turn_away(responses.unavailable("too many clients come at once; try again in a moment"))
+
     def _forward(self, connection: PublicConnection) -> bool:
         return self._forwarder is not None and self._forwarder.take(connection)
 
@@ -226,6 +242,7 @@ class PublicServer:
                 answer=self._answer,
                 coming=self._coming,
                 open_session=self._take_request,
+                enter=self._enter,
                 **how,
             ),
             **tls,
@@ -250,7 +267,8 @@ class PublicServer:
         left = list(self._sessions)
         for session in left:
             await self._until_empty(spread / len(left))
-            session.shut_down()
+            if not session.hand_over():
+                session.shut_down()
         await self._empty.wait()
 
     async def _leave_port(self) -> None:
@@ -273,13 +291,15 @@ class PublicServer:
         """End whatever is left at once and stop listening."""
         self._stop_admitting()
         for session in list(self._sessions):
-            session.shut_down()
+            if not session.hand_over():
+                session.shut_down()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._empty.wait()
         if self._forwarder is not None:
             await self._forwarder.close()
         servers = [*self._servers, *self._peer_servers]
+        self.handshakes.close()
         for server in servers:
             server.close()
         if self._acceptor is not None:
@@ -438,7 +458,8 @@ class PublicServer:
         if resumes:
             served = frozenset(Mode)  # its worker may have left those that take new sessions
         opened = self._access.opened_by(request, resumes=resumes)
-        return select(request.path, offered, self._mode, served, opened)
+        holds_chats = catalogue.holds_chats if catalogue is not None else lambda model: True
+        return select(request.path, offered, self._mode, served, opened, holds_chats)
 
     async def _serve(self, connection: ServerConnection) -> None:
         assert isinstance(connection, PublicConnection)
@@ -454,37 +475,64 @@ class PublicServer:
         assert selection is not None
         assert connection.request is not None
         asked = resume_request(connection.request.path)
+        taken: TakenSession | None = None
         if isinstance(selection, Selection):
-            if (verdict := self._access.end_of(connection.key) or connection.verdict) is not None:
+            if (verdict := self._access.end_of(connection.key)) is not None:
                 selection = Misdirected(selection.dialect, verdict)
+            elif connection.verdict not in (None, errors.OWNER_UNREACHABLE):
+                assert connection.verdict is not None
+                selection = Misdirected(selection.dialect, connection.verdict)
             elif asked is not None:
-                if (refused := self._resume(connection, asked)) is None:
+                refused = connection.verdict or self._resume(connection, asked)
+                if refused is None:
                     await connection.wait_closed()
                     return
-                selection = Misdirected(selection.dialect, refused)
+                if self._takeovers is not None and refused is not errors.RESUMES_FLOOD:
+                    found = await self._take_over(self._takeovers, connection, asked, selection)
+                    taken, refused = (None, found) if isinstance(found, Verdict) else (found, refused)
+                if taken is None:
+                    if refused is errors.RESUME_FAILED:
+                        self._resumables.refused()
+                    selection = Misdirected(selection.dialect, refused)
             elif (verdict := self._verdict_on_newcomer()) is not None:
                 selection = Misdirected(selection.dialect, verdict)
         if isinstance(selection, Misdirected):
             await self._handshake.refuse(connection, selection)
         else:
-            await self._run(connection, selection)
+            await self._run(connection, selection, taken)
+
+    async def _take_over(
+        self,
+        takeovers: Takeovers,
+        connection: PublicConnection,
+        asked: ResumeRequest,
+        selection: Selection,
+    ) -> TakenSession | Verdict:
+        """Take the session of another adapter that has died; return why that cannot be."""
+        if self._verdict_on_newcomer() is not None:
+            return errors.OWNER_UNREACHABLE  # another adapter may have room
+        found = await takeovers.take(connection, asked, selection)
+        if isinstance(found, TakenSession):
+            self._resumables.taken_over()
+        return found
 
     def _resume(self, connection: PublicConnection, asked: ResumeRequest) -> Verdict | None:
         """Give a session its new connection; return why that cannot be, None if it was done."""
         session, nonce = self._resumables.find(asked.token) or (None, b"")
         if session is None or not session.is_for(connection):
-            self._resumables.refused()
             return errors.RESUME_FAILED
         if not session.may_resume():
             return errors.RESUMES_FLOOD
-        if not session.resume(connection, asked.last_event, nonce):
-            self._resumables.refused()
-            return errors.RESUME_FAILED
-        return None
+        return None if session.resume(connection, asked.last_event, nonce) else errors.RESUME_FAILED
 
-    async def _run(self, connection: PublicConnection | HttpSocket, selection: Selection) -> None:
-        session_id = new_session_id(selection.dialect)
-        label = selection.label or session_id
+    async def _run(
+        self,
+        connection: PublicConnection | HttpSocket,
+        selection: Selection,
+        taken: TakenSession | None = None,
+    ) -> None:
+        session_id = taken.session_id if taken is not None else new_session_id(selection.dialect)
+        label = taken.label if taken is not None else selection.label or session_id
         clock = PausableClock(self._services.clock)
         telemetry = self._telemetry_of(connection, selection, session_id, clock)
         recording = None
@@ -509,7 +557,9 @@ class PublicServer:
         priority = key.priority if key is not None else Priority.NORMAL
         identity = Identity(session_id, selection.kind, label, upgrade.trace_id, tenant, meter, priority)
         socket = self._socket_of(connection, selection, session_id)
-        session = Session(identity, socket, machine, self._services, telemetry, catalogue, clock, recording)
+        session = Session(
+            identity, socket, machine, self._services, telemetry, catalogue, clock, recording, taken
+        )
         self._sessions[session] = connection
         self._empty.clear()
         if selection.dialect is Dialect.LIVE:

@@ -194,6 +194,7 @@ MACHINES: Final[dict[tuple[Dialect, Mode], Callable[[_Wanted], Machine]]] = {
     (Dialect.TRANSCRIPTION, Mode.TRANSCRIPTION): _transcription,
     (Dialect.LIVE, Mode.AUDIO): _live,
     (Dialect.REALTIME_GA, Mode.CHAT): _realtime_ga,
+    (Dialect.REALTIME_GA, Mode.AUDIO): _realtime_ga,
     (Dialect.TRANSCRIPTION_GA, Mode.TRANSCRIPTION): _transcription_ga,
 }
 """What makes the machine of each kind of session."""

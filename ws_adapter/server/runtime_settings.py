@@ -4,6 +4,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
+from ws_adapter.dispatch.revisions import read_weights
 from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.options import RELOADED, AdapterOptions
 from ws_adapter.server.access import Access
@@ -55,4 +56,5 @@ def queue_rules(options: AdapterOptions) -> QueueRules:
         update_s=options.queue_update_s,
         no_worker_grace_s=options.no_worker_grace_s,
         session_limits_s=options.session_limits_s,
+        revisions=read_weights(options.revisions),
     )

@@ -24,8 +24,9 @@ class SessionCatalogue:
     def __init__(self, registry: Registry, mode: Mode, rights: Rights) -> None:
         self.pool: str | None = None
         """The pool that its slot is in; None without a slot."""
+        self.mode = mode
+        """Mode that its worker must serve."""
         self._registry = registry
-        self._mode = mode
         self._rights = rights
 
     @property
@@ -37,7 +38,7 @@ class SessionCatalogue:
         """Return what is known now; None while nothing is, and the worker has to judge."""
         known = self._registry.catalogue()
         if known is not None:
-            return narrowed(known, self._mode, self._rights, self.pool)
+            return narrowed(known, self.mode, self._rights, self.pool)
         if self._rights.models is None:
             return None
         return Catalogue(tuple(Pool("", model, Capabilities()) for model in sorted(self._rights.models)))

@@ -8,10 +8,13 @@ when they were lost goes to no third one, and a session that loses `MOST_CRASHES
 from collections import deque
 from typing import Final
 
+from msgspec import Struct
+
 from antiphon.semconv import FailoverOutcome, Reason
 from ws_adapter.protocol.core.actions import Run
+from ws_adapter.protocol.core.config import Mode
 from ws_adapter.worker.convert import automatic_parts
-from ws_adapter.worker.journal import Journal, TakenBack
+from ws_adapter.worker.journal import Journal, SavedJournal, TakenBack
 from ws_adapter.worker.session_streams import SessionStreams
 
 LOSSES: Final = frozenset(
@@ -32,6 +35,23 @@ HAND_OVER_S: Final = 5.0
 
 MOST_ATTEMPTS: Final = 5
 """Slots that a session tries in one failover."""
+
+ATTEMPT_S: Final = 0.25
+"""Pause behind a failed attempt, times their number: a worker that was cut off refuses many at once.
+Behind the loss itself there is none, so that no newcomer gets in before."""
+
+
+class SavedFailover(Struct, frozen=True):
+    """The state of a session at its workers, with which another adapter goes on."""
+
+    journal: SavedJournal
+    mode: Mode
+    """Mode in which the worker serves it."""
+    pool: str
+    crashes_ago: tuple[float, ...]
+    """Seconds since the losses that count."""
+    suspect: int
+    written: int
 
 
 class Failover:
@@ -62,6 +82,23 @@ class Failover:
         """Whether the worker has answered and closed all units that it got."""
         return self.journal.owes_nothing(self._written)
 
+    # --------------------------------------------------------------------------- at another adapter
+
+    def save(self, mode: Mode, pool: str, now: float) -> SavedFailover:
+        """Return the state."""
+        ago = tuple(now - at for at in self._crashes)
+        return SavedFailover(self.journal.save(), mode, pool, ago, self._suspect, self._written)
+
+    def restore(self, saved: SavedFailover, now: float, *, was_handed_over: bool) -> FailoverOutcome | None:
+        """Go on from a saved state: the session moves.
+
+        The death of its adapter counts as the loss of a worker, unless the session was handed over. Return
+        why the session ends with it; None if it moves.
+        """
+        self._crashes.extend(now - ago for ago in saved.crashes_ago)
+        self._suspect, self._written = saved.suspect, saved.written
+        return self.lost(Reason.DRAINING if was_handed_over else Reason.WORKER_LOST, now)
+
     # --------------------------------------------------------------------------------------- units
 
     def run(self, streams: SessionStreams | None, run: Run, traceparent: str, prefill: bytes | None) -> None:
@@ -71,6 +108,7 @@ class Failover:
         if streams is not None and not (self.is_moving or self.is_leaving):
             self._written = run.unit
             streams.write_unit(run.unit, parts)
+            self.journal.written(run.unit)
 
     def cancel(self, streams: SessionStreams | None, unit: int) -> None:
         """End units; of a session that moves, the dialect is asked again once it goes on."""
@@ -106,10 +144,11 @@ class Failover:
                 self._written = unit
                 streams.write_unit(unit, parts)
 
-    def may_try_again(self) -> bool:
-        """Count an attempt to get a slot; return whether there may be another one."""
+    def next_attempt_s(self) -> float | None:
+        """Count an attempt to get a slot; return after how many seconds there may be another one, None if
+        there may not."""
         self._attempts += 1
-        return self._attempts < MOST_ATTEMPTS
+        return (self._attempts - 1) * ATTEMPT_S if self._attempts < MOST_ATTEMPTS else None
 
     def go_on(self, streams: SessionStreams) -> list[int]:
         """Give a worker that has heard the journal what waits; return units that are to be closed."""

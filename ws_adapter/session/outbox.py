@@ -23,6 +23,10 @@ _EVENT_BYTES: Final = 512
 _BYTES_PER_S: Final = 4 * OUTPUT_RATE_HZ
 
 
+Parts = Sequence[bytes]
+"""An encoded event."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """Seconds of audio and bytes that may wait, and for how many seconds nothing of more may move."""
@@ -52,9 +56,14 @@ class Outbox:
         on_congested: Callable[[bool], None],
         on_stalled: Callable[[], None],
         send_at_once: Callable[[*tuple[bytes, ...]], bool] = lambda *parts: False,
+        until_attached: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`until_attached` waits while there is no connection: nothing leaves the outbox meanwhile."""
         self._send = send
         self._send_at_once = send_at_once
+        self._until_attached = until_attached
+        self._encoded: dict[int, Parts] = {}
+        """What waits and was encoded before it is sent, by the identity of the event."""
         self._is_sending = False
         self._buffered = buffered
         self._clock = clock
@@ -95,6 +104,14 @@ class Outbox:
         """Seconds of audio that wait."""
         return self._audio_s if self._items else 0.0
 
+    @property
+    def waiting(self) -> list[Parts]:
+        """The encoded events that wait, as they will be sent."""
+        for item in self._items:
+            if id(item) not in self._encoded:
+                self._encoded[id(item)] = self._encode(item)
+        return [self._encoded[id(item)] for item in self._items]
+
     def put(self, send: Send) -> None:
         """Add an event, or send it where nothing is before it."""
         is_first = not (self._items or self._is_sending or self._is_over or self._buffered())
@@ -119,6 +136,7 @@ class Outbox:
         taken = [send for send in self._items if is_stale(send)]
         self._items = deque(send for send in self._items if not is_stale(send))
         for send in taken:
+            self._encoded.pop(id(send), None)
             self._count(send, -1)
         self._weigh()
         return taken
@@ -128,6 +146,7 @@ class Outbox:
         for send in self._items:
             self._count(send, -1)
         self._items.clear()
+        self._encoded.clear()
 
     async def flushed(self) -> None:
         """Wait until everything is handed to the transport."""
@@ -139,8 +158,12 @@ class Outbox:
             while True:
                 self._is_sending = True
                 while self._items:
+                    if self._until_attached is not None:
+                        await self._until_attached()
+                        if not self._items:
+                            break
                     item = self._items.popleft()
-                    await self._send(*self._encode(item))
+                    await self._send(*(self._encoded.pop(id(item), None) or self._encode(item)))
                     self._sent += 1
                     self._count(item, -1)
                     self._weigh()

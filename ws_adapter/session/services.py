@@ -9,6 +9,7 @@ from ws_adapter.process.clock import Clock
 from ws_adapter.process.load import Load
 from ws_adapter.session.readers import Readers
 from ws_adapter.session.spare_slots import SpareSlots
+from ws_adapter.shared_journal.journals import SharedJournals
 from ws_adapter.usage.accounts import Accounts
 from ws_adapter.worker.journal import Journals
 from ws_adapter.worker.registry import Registry
@@ -28,4 +29,6 @@ class Services:
     detector: Detector
     journals: Journals
     accounts: Accounts
+    shared_journals: SharedJournals | None = None
+    """Journals of sessions in Redis; None where it keeps none."""
     spare_slots: SpareSlots = field(default_factory=SpareSlots)

@@ -42,14 +42,17 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Machine, Place
 from ws_adapter.protocol.core.signals import Piece, Prefilled, Ready, Signal, UnitDone
 from ws_adapter.protocol.core.transcription import InputTranscript
+from ws_adapter.protocol.duplex.machine import DuplexMachine
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.discretion import where
-from ws_adapter.protocol.wire.errors import VERDICTS, Verdict
+from ws_adapter.protocol.wire.errors import VERDICTS, CloseCode, Verdict
 from ws_adapter.protocol.wire.limits import events_window
 from ws_adapter.recording.recorder import Recording
 from ws_adapter.resume.connection import ResumableConnection
 from ws_adapter.session.background import Background
 from ws_adapter.session.catalogue import SessionCatalogue
+from ws_adapter.session.failover import Failover
+from ws_adapter.session.lasting import LastingSession, TakenSession
 from ws_adapter.session.outbox import Bounds, Outbox
 from ws_adapter.session.pausable_clock import PausableClock
 from ws_adapter.session.services import Services
@@ -84,9 +87,11 @@ class Session:
         catalogue: SessionCatalogue,
         clock: PausableClock,
         recording: Recording | None = None,
+        taken: TakenSession | None = None,
     ) -> None:
         """`catalogue` is the one that `machine` asks: it is told here which pool the slot is in. `clock` is
-        that of `telemetry` too, and stands still while the session has no connection."""
+        that of `telemetry` too, and stands still while the session has no connection. With `taken` the
+        session goes on that another adapter had."""
         options, load = services.options, services.load
         self._identity = identity
         self._socket = socket
@@ -107,6 +112,13 @@ class Session:
         self._source = SlotSource(identity, services, telemetry)
         identity.meter.on_spent = partial(self.end, errors.QUOTA_SPENT)
         self._worker: str | None = None
+        self._taken = taken
+        journals, resumable = services.shared_journals, self._resumable
+        lasts = journals is not None and resumable is not None and isinstance(machine, DuplexMachine)
+        # What an event follows from is in the journal before it is sent.
+        at_once = _never if lasts else socket.write_text
+        if recording is not None and not lasts:
+            at_once = partial(self._write_text, recording)
         self._outbox = Outbox(
             socket.send_text if recording is None else partial(self._send, recording),
             socket.buffered,
@@ -115,8 +127,15 @@ class Session:
             Bounds(options.outbox_audio_s, options.outbox_bytes_of(identity.kind), options.slow_consumer_s),
             self._on_congested,
             self._on_stalled,
-            socket.write_text if recording is None else partial(self._write_text, recording),
+            at_once,
+            resumable.until_attached if resumable is not None else None,
         )
+        self._lasting: LastingSession | None = None
+        """Its journal in Redis."""
+        if journals is not None and resumable is not None and lasts:
+            self._lasting = LastingSession(
+                journals, resumable, self._outbox, clock, identity.label, self, is_taken=taken is not None
+            )
         self._reading: asyncio.Task[None] | None = None
         """Reads a message beside the event loop; those that come meanwhile wait."""
         self._pace = events_window() if identity.kind is not Kind.TRANSCRIPTION else None
@@ -167,7 +186,10 @@ class Session:
         try:
             if self._resumable is not None:
                 self._resumable.own(self)
-            self._perform(self._machine.opened(self._clock.now()))
+            if self._taken is None:
+                self._perform(self._machine.opened(self._clock.now()))
+            else:
+                self._continue(self._taken)
             self._socket.when_flooding(self.end)
             self._socket.when_text(self._take_text)
             # A task of its own: a frame wakes the reader, and not all those who wait for the session's end.
@@ -177,6 +199,8 @@ class Session:
             await self._socket.wait_closed()
         finally:
             self._machine.disconnected()
+            if self._lasting is not None:
+                self._lasting.close()
             if self._listener is not None:
                 self._listener.close()
             if self._background is not None:
@@ -203,10 +227,57 @@ class Session:
         self._perform(self._machine.ended(verdict))
         self._give_up_client()
 
+    def hand_over(self) -> bool:
+        """Let another adapter go on with the session as soon as its client is there; False if it cannot."""
+        if self._lasting is None or not self._lasting.hand_over():
+            return False
+        self._leave_for(CloseSocket(CloseCode.SERVICE_RESTART, errors.SHUTDOWN))
+        return True
+
+    def taken_elsewhere(self) -> None:
+        """Handle that another adapter has the session: it took this one for dead."""
+        logger.warning("another adapter has the session")
+        self._leave_for(CloseSocket(CloseCode.RESUMED_ELSEWHERE, "resumed_elsewhere"))
+
+    def _leave_for(self, close: CloseSocket) -> None:
+        """End the session here alone, without a word."""
+        self._machine.disconnected()
+        self._outbox.clear()
+        self._perform([close])
+        self._give_up_client()
+
     def _give_up_client(self) -> None:
         """Wait no longer for a client that lost its connection."""
         if self._clock.is_paused:
             self._socket.abort()
+
+    def _continue(self, taken: TakenSession) -> None:
+        """Go on with the session that another adapter had, or end it."""
+        try:
+            self._move_here(taken)
+        except (ValueError, KeyError) as error:
+            logger.warning("a session of another adapter cannot go on here: %r", error)
+            self.end(errors.RESUME_FAILED)
+
+    def _move_here(self, taken: TakenSession) -> None:
+        journal, machine, socket = self._services.journals.open(), self._machine, self._resumable
+        if journal is None or socket is None or not isinstance(machine, DuplexMachine):
+            raise ValueError("no journal is kept here")
+        saved, services = taken.saved, self._services
+        failover, now = Failover(journal), services.clock.now()
+        try:
+            journal.restore(saved.failover.journal, taken.config, taken.units)
+            if failover.restore(saved.failover, now, was_handed_over=taken.was_handed_over) is not None:
+                raise ValueError("the session may be what its adapters and workers are lost by")
+        except BaseException:
+            journal.close()
+            raise
+        machine.restore(saved.machine, self._clock.now())
+        need = Need(saved.failover.mode, journal.model, self._catalogue.models)
+        self._slot = Slot(self._source, self, need, displaced=(failover, saved.failover))
+        self._slots.append(self._slot)
+        socket.take_over(taken.last_event, taken.nonces, saved.received, taken.events)
+        self._perform([])
 
     # --------------------------------------------------------------------------------- doing
 
@@ -216,13 +287,15 @@ class Session:
         due.extend(actions)
         if self._is_performing:
             return
-        self._is_performing = True
+        self._is_performing, has_changed = True, bool(due)
         try:
             while due:
                 self._do(due.popleft())
         finally:
             self._is_performing = False
             due.clear()
+        if has_changed and self._lasting is not None:
+            self._lasting.commit()
         self._hold()
         if self._is_holding:
             self._room.set()
@@ -389,6 +462,26 @@ class Session:
             self._congest()
         self._arm(self._machine.deadline)
 
+    def offered(self) -> None:
+        """Handle another token: it opens the session at other adapters too."""
+        if self._lasting is not None:
+            self._lasting.commit()
+
+    @property
+    def machine(self) -> Machine:
+        """The dialect."""
+        return self._machine
+
+    @property
+    def slot(self) -> Slot | None:
+        """The slot that the machine has, or waits for."""
+        return self._slot
+
+    @property
+    def unread(self) -> int:
+        """Messages that were taken and not obeyed."""
+        return self._is_holding + (self._reading is not None)
+
     async def _read(self) -> None:
         while True:
             try:
@@ -455,6 +548,8 @@ class Session:
             self._reading = asyncio.create_task(self._read_apart(actions, message, is_lost))
         else:
             self._finish(actions, message, is_lost)
+        if self._lasting is not None and self._resumable is not None and self._resumable.is_confirmed:
+            self._lasting.commit()  # the token before opens nothing any more
 
     async def _read_apart(self, actions: list[Action], message: Message, is_lost: bool) -> None:
         try:
@@ -557,7 +652,7 @@ class Session:
         return self._slot is not None and self._slot.takes_units
 
     def _take_slot(self, model: str) -> None:
-        need = Need(model=model, models=self._catalogue.models)
+        need = Need(self._catalogue.mode, model, self._catalogue.models)
         self._slots = [slot for slot in self._slots if not slot.is_over]
         self._slot = Slot(self._source, self, need, self._slots[-1] if self._slots else None)
         self._slots.append(self._slot)
@@ -606,6 +701,11 @@ class Session:
             self._perform(actions)
         if isinstance(signal, Piece):
             units.said(signal, was_told=bool(actions))
+
+
+def _never(*parts: bytes) -> bool:
+    """Send no event at once."""
+    return False
 
 
 def _is_refusal(action: Action) -> bool:

@@ -19,17 +19,18 @@ from ws_adapter.process.errors import (
     WaitExpired,
 )
 from ws_adapter.protocol.core.actions import Run
-from ws_adapter.protocol.core.config import Mode, SessionSetup, WorkerSetup
+from ws_adapter.protocol.core.config import ChatSetup, Mode, WorkerSetup
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import Failed, Finalized, GoingAway, Moved, Ready, Signal
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CORRECTABLE, DEFECTS, VERDICTS, Verdict
 from ws_adapter.session.catalogue import mode_of
-from ws_adapter.session.failover import HAND_OVER_S, LONGEST_S, LOSSES, Failover
+from ws_adapter.session.failover import HAND_OVER_S, LONGEST_S, LOSSES, Failover, SavedFailover
 from ws_adapter.session.services import Services
 from ws_adapter.usage.accounts import Meter
 from ws_adapter.worker.convert import session_config
+from ws_adapter.worker.journal import Journal
 from ws_adapter.worker.session_streams import SessionStreams
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,9 @@ _ELSEWHERE: Final = frozenset(
     }
 )
 """A session that fails for these before it began is tried again with a new lease."""
+
+_ANYWHERE: Final = _ELSEWHERE | LOSSES | {Reason.NO_FREE_SLOT}
+"""A session that moves is tried again for these: its slot may still be taken by what was cut off."""
 
 _REFUSALS: Final[dict[type[Exception], Verdict]] = {
     QueueFull: VERDICTS[Reason.QUEUE_FULL],
@@ -133,6 +137,8 @@ class SlotSource:
             self.config_limit_s or LONGEST_CALL_S,
             _idle_limit_s(identity.kind, services.options),
         )
+        self.revision = ""
+        """Revision of the worker that the session had last."""
         self._attaches = 0
 
     def new_name(self) -> str:
@@ -148,8 +154,14 @@ class Slot:
     """
 
     def __init__(
-        self, source: SlotSource, holder: Holder, need: Need = ANYTHING, after: "Slot | None" = None
+        self,
+        source: SlotSource,
+        holder: Holder,
+        need: Need = ANYTHING,
+        after: "Slot | None" = None,
+        displaced: "tuple[Failover, SavedFailover] | None" = None,
     ) -> None:
+        """With `displaced` the session moves here from another adapter, from that state on."""
         self.streams: SessionStreams | None = None
         """The session at the worker, while it is attached."""
         self.pool: str | None = None
@@ -180,6 +192,8 @@ class Slot:
         self._timer: Timer | None = None
         """Ends the wait for a worker that leaves, or for another one."""
         self._unwatch: Callable[[], object] = lambda: None
+        if displaced is not None:
+            self._continue(*displaced)
         self._task = asyncio.create_task(self._hold(after))
 
     @property
@@ -225,8 +239,8 @@ class Slot:
     def _configure(self, setup: WorkerSetup, streams: SessionStreams) -> None:
         source, services = self._source, self._source.services
         self._forget_journal()
-        can_move = isinstance(setup, SessionSetup) and services.registry.replays(self._target)
-        journal = services.journals.open() if can_move else None
+        can_move = not source.is_background and services.registry.may_move(self._target, self._mode)
+        journal = services.journals.open(is_chat=isinstance(setup, ChatSetup)) if can_move else None
         if journal is None:
             streams.open(setup, source.config_limit_s)
             return
@@ -289,7 +303,7 @@ class Slot:
     async def _hold_slots(self) -> Verdict | None:
         """Hold slots until one is given up, or there is a reason to look for no other."""
         lost = 0
-        again: str | None = None
+        again: str | None = self.pool  # of a session that moves here
         while True:
             try:
                 await self._hold_one(again)
@@ -306,7 +320,9 @@ class Slot:
             if reason is Reason.NO_FREE_SLOT and self._waits:
                 continue
             if self._failover is not None and self._failover.is_moving:
-                if reason in _ELSEWHERE | LOSSES and self._failover.may_try_again():
+                if reason in _ANYWHERE and (pause_s := self._failover.next_attempt_s()) is not None:
+                    if pause_s:
+                        await sleep(self._source.services.clock, pause_s)
                     continue
                 self._give_in(FailoverOutcome.REFUSED)
                 return None
@@ -333,11 +349,13 @@ class Slot:
                 again=again,
                 terms=source.terms,
                 priority=identity.priority,
+                revision=source.revision,
             ) as ticket:
                 lease = await self._wait(ticket)
                 self.pool, self._target = lease.pool, lease.target
                 model = services.registry.model(lease.target)
-                telemetry.granted(lease, model)
+                source.revision = services.registry.revision(lease.target)
+                telemetry.granted(lease, model, source.revision)
                 if self._is_given_up:
                     return
                 self._lost = self._leaves_at = None
@@ -451,6 +469,22 @@ class Slot:
 
     # -------------------------------------------------------------------------------------- failover
 
+    @property
+    def journal(self) -> Journal | None:
+        """The journal of a session that has begun; None where none is kept."""
+        return self._failover.journal if self._failover is not None and self._began else None
+
+    def save(self) -> SavedFailover | None:
+        """Return the state with which another adapter goes on; None if it cannot."""
+        if self._failover is None or self._mode is None or not self._failover.journal.suffices:
+            return None
+        return self._failover.save(self._mode, self.pool or "", self._source.services.clock.now())
+
+    def _continue(self, failover: Failover, saved: SavedFailover) -> None:
+        self._failover, self._mode, self.pool = failover, saved.mode, saved.pool
+        self._began = True
+        self._set_timer(LONGEST_S, lambda: self._give_in(FailoverOutcome.NO_SLOT))
+
     def _is_moved(self, reason: Reason, failover: Failover) -> bool:
         """Return whether the session goes on at another worker."""
         was_moving, now = failover.is_moving, self._source.services.clock.now()
@@ -471,10 +505,16 @@ class Slot:
         return True
 
     def _said_with_journal(self, signal: Signal) -> None:
-        """As the holder's `said`; a worker that leaves is left before its time is up, if there is another."""
+        """As the holder's `said`; a worker that leaves is left before its time is up, if another has room.
+
+        Where another one is full the session stays until its worker ends it, and then waits for a slot.
+        """
         if isinstance(signal, GoingAway):
             self._drain()
-            if self._failover is not None and (self._failover.is_leaving or self._failover.is_moving):
+            failover = self._failover
+            if failover is not None and (
+                failover.is_leaving or failover.is_moving or self._has_another(failover)
+            ):
                 return
         self._holder.said(signal)
         if self._drains:
@@ -494,15 +534,18 @@ class Slot:
         if failover is None or failover.is_moving or self._is_given_up:
             return
         if not failover.is_leaving:
-            model, pool = failover.journal.model, self.pool or ""
-            if not failover.journal.suffices or not services.dispatcher.has_room(pool, self._target):
-                return
-            if not services.registry.has_another(self._target, self._mode, model):
+            has_room = services.dispatcher.has_room(self.pool or "", self._target)
+            if not (has_room and self._has_another(failover)):
                 return
             failover.is_leaving = True
             self._set_timer(HAND_OVER_S, self._hand_over)
         if failover.is_idle:
             self._hand_over()
+
+    def _has_another(self, failover: Failover) -> bool:
+        """Return whether the session can go on at another worker, be it full for now."""
+        registry, model = self._source.services.registry, failover.journal.model
+        return failover.journal.suffices and registry.has_another(self._target, self._mode, model)
 
     def _hand_over(self) -> None:
         """Leave the worker; it is not asked for what it has not answered."""

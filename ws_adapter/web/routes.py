@@ -1,7 +1,7 @@
 """Routing of paths and queries. Pure: text in, a choice out."""
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import Final
@@ -197,15 +197,18 @@ def select(
     default_mode: Mode,
     served: Set[Mode] | None,
     opens: Set[Mode] = frozenset(),
+    holds_chats: Callable[[str], bool] = lambda model: True,
 ) -> Selection | Misdirected | None:
     """Return what a WebSocket at `target` is going to be; None if no WebSocket is spoken there.
 
     `offered` are the subprotocols of the client, `default_mode` is for clients that do not ask for one.
     `served` are the modes that a worker can run, None while no worker is known: then clients may wait for one
     in the queue, or where there is none come back. `opens` is what the client's secret opens, nothing without
-    one.
+    one. `holds_chats` tells whether a model does: Realtime with one that does not is a full-duplex session.
     """
     found = _select(target, offered, default_mode, opens)
+    if isinstance(found, Selection) and found.dialect is Dialect.REALTIME_GA:
+        found = found if holds_chats(found.model or "") else replace(found, mode=Mode.AUDIO)
     if served is None and isinstance(found, Selection) and found.mode is Mode.TRANSCRIPTION:
         return Misdirected(found.dialect, NO_WORKER)
     able = _WAITING if served is None else served | (_DUPLEX_MODES if served & _DUPLEX_MODES else set())
@@ -213,7 +216,7 @@ def select(
         return found
     if _split(target)[0] == _TRANSCRIPTION:
         return None
-    return Misdirected(found.dialect, _unserved(found.mode, able))
+    return Misdirected(found.dialect, _unserved(found.mode, served or able))
 
 
 def _select(

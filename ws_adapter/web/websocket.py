@@ -108,9 +108,10 @@ class Introduction(Protocol):
 class PublicConnection(ServerConnection):
     """A connection whose messages stay undecoded: JSON is parsed from bytes, and UTF-8 is checked there.
 
-    `answer` answers a request that opens no WebSocket, `open_session` one that a session answers. `forward`
-    says whether a WebSocket may be another adapter's, and then calls `give_away` or `go_on`. With an
-    `introduction` another adapter forwards the connection of a client.
+    `answer` answers a request that opens no WebSocket, `open_session` one that a session answers. `enter`
+    says whether the handshake of a WebSocket may begin, and else calls `let_in` or `turn_away` later.
+    `forward` says whether a WebSocket may be another adapter's, and then calls `give_away` or `go_on`. With
+    an `introduction` another adapter forwards the connection of a client.
 
     The connection is one of `coming` until it is lost, or its owner takes it out because its WebSocket is
     open. Bytes of messages that are not whole are counted in `arriving`; all bytes received, and those of
@@ -125,15 +126,17 @@ class PublicConnection(ServerConnection):
         answer: Callable[["PublicConnection", HttpRequest], Awaitable[Response]],
         coming: "set[PublicConnection]",
         open_session: Callable[[HttpSocket], None],
+        enter: Callable[["PublicConnection"], bool] = lambda connection: True,
         forward: Callable[["PublicConnection"], bool] = lambda connection: False,
         introduction: Callable[[], Introduction] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._open_session = open_session
+        self._enter = enter
         self._forward = forward
         self._is_put_off = False
-        """Whether it is not known yet which adapter serves the WebSocket."""
+        """Whether the handshake waits, or it is not known yet which adapter serves the WebSocket."""
         self._introduction = introduction() if introduction is not None else None
         self._is_introduced = introduction is None
         self.http_request: HttpRequest | None = None
@@ -143,6 +146,8 @@ class PublicConnection(ServerConnection):
         """The tenant of its sessions; empty if each connection is one of its own."""
         self.selection: Selection | Misdirected | None = None
         """What it is going to be, once its request was accepted."""
+        self.dead_owner = ""
+        """Id of the adapter that had the session which the client asks for, if its process has ended."""
         self.verdict: Verdict | None = None
         """Why its session cannot be resumed, where that is known before it is looked for."""
         self.upgrade: Upgrade | None = None
@@ -280,12 +285,32 @@ class PublicConnection(ServerConnection):
             if request.fault is None and opens_session(request.method, request.path):
                 self._hand_over(request)
             elif request.wants_websocket:
-                self._is_put_off = self._forward(self)
-                if not self._is_put_off:
-                    self.go_on()
+                self._is_put_off = True
+                if self._enter(self):
+                    self.let_in()
             else:
-                answer = partial(self._answer, self)
-                self._exchange = HttpExchange(self.transport, request, answer, self._may_send)
+                self._exchange_one(request, partial(self._answer, self))
+
+    def let_in(self) -> None:
+        """Begin with the handshake, or have another adapter do so."""
+        self._is_put_off = self._forward(self)
+        if not self._is_put_off:
+            self.go_on()
+
+    def turn_away(self, response: Response) -> None:
+        """Answer the request for a WebSocket in HTTP instead."""
+        assert self.http_request is not None
+
+        async def answer(request: HttpRequest) -> Response:
+            return response
+
+        self._is_put_off = False
+        self._exchange_one(self.http_request, answer)
+
+    def _exchange_one(
+        self, request: HttpRequest, answer: Callable[[HttpRequest], Awaitable[Response]]
+    ) -> None:
+        self._exchange = HttpExchange(self.transport, request, answer, self._may_send)
 
     def _be_introduced(self, data: bytes) -> None:
         """Read which client is behind another adapter, then what that client sends."""

@@ -11,6 +11,7 @@ from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.protocol.core.actions import Run, RunSegment, RunTurn, RunUnit
 from ws_adapter.protocol.core.config import (
+    USUAL_UNIT_MS,
     ChatSetup,
     DuplexConfig,
     Mode,
@@ -99,6 +100,8 @@ def session_config(setup: WorkerSetup, max_duration_s: float) -> pb.SessionConfi
             config.mode = MODES[setup.mode]
             config.system_prompt = setup.system_prompt
             config.duplex.CopyFrom(duplex_config(setup.duplex))
+            if setup.unit_ms != USUAL_UNIT_MS:
+                config.duplex.chunk_ms, config.duplex.sample_rate = setup.unit_ms, RATE_HZ
         case ChatSetup():
             config.mode = MODES[Mode.CHAT]
             config.system_prompt = setup.system_prompt

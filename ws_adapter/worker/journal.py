@@ -1,11 +1,12 @@
-"""Journals of full-duplex sessions: their settings, and the inputs and records of their latest units.
+"""Journals of sessions: their settings, and what another worker needs to go on behind one that is lost.
 
-With it another worker is brought to where the one was that is lost. A journal refers to the bytes that were
-sent and copies none of them.
+Of a full-duplex session these are the inputs and records of its latest units; of a chat the turn that is
+being answered, and what was sampled of the answer. A journal refers to the bytes that were sent and copies
+none of them.
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -17,7 +18,7 @@ Parts: TypeAlias = tuple[bytes, ...]
 """A serialised `pb.PrefillRequest` in parts."""
 
 
-class _Unit(Struct, eq=False):
+class KeptUnit(Struct, eq=False):
     """A unit of a session."""
 
     number: int
@@ -26,6 +27,12 @@ class _Unit(Struct, eq=False):
     """A serialised `pb.UnitRecord`; empty until it is answered."""
     samples: int = 0
     """Of its sound so far."""
+    sampled: list[int] = []
+    """In a chat: ids sampled of the answer so far."""
+    is_heard: bool = False
+    """In a chat: whether the worker has said that it has the input."""
+    is_traced: bool = True
+    """In a chat: whether all that was told of the answer follows from `sampled`."""
 
     @property
     def size(self) -> int:
@@ -40,6 +47,21 @@ class TakenBack(Struct, frozen=True):
     heard_samples: int | None
 
 
+class SavedJournal(Struct, frozen=True):
+    """The state of a journal without its units, of which it has the numbers."""
+
+    model: str
+    unit_s: float
+    last: int
+    has_answers: bool
+    draws: tuple[int, int]
+    rewinds: tuple[TakenBack, ...]
+    unfinalized: tuple[int, ...]
+    answered: tuple[int, ...]
+    """Units to replay, in order."""
+    unanswered: tuple[int, ...]
+
+
 class Journals:
     """All journals of an adapter, and their bounds."""
 
@@ -51,12 +73,12 @@ class Journals:
         self.most_bytes: Final = most_bytes
         self._count = 0
 
-    def open(self) -> "Journal | None":
-        """Return a new journal; None where none are kept."""
+    def open(self, *, is_chat: bool = False) -> "Journal | None":
+        """Return a new journal, of a chat or of a full-duplex session; None where none are kept."""
         if not self.seconds or not self.most_bytes:
             return None
         self._count += 1
-        return Journal(self)
+        return Journal(self, is_chat=is_chat)
 
     @property
     def share(self) -> int:
@@ -74,15 +96,19 @@ class Journals:
 class Journal:
     """The journal of one session at a worker. Units are numbered as the session numbers them."""
 
-    def __init__(self, journals: Journals) -> None:
+    def __init__(self, journals: Journals, *, is_chat: bool = False) -> None:
+        self._is_chat = is_chat
+        """Whether each unit is a turn, which needs nothing of those before."""
         self.config = b""
         """The settings of the session: a serialised `pb.PrefillRequest`."""
         self.model = ""
         """Name of the model that hears the units."""
+        self.changes = 0
+        """Grows with every change of its units."""
         self.rewinds: list[TakenBack] = []
         """Orders to take back that have no answer, in order."""
         self._journals = journals
-        self._log: UnitLog[_Unit] = UnitLog(journals.seconds, journals.most_bytes)
+        self._log: UnitLog[KeptUnit] = UnitLog(journals.seconds, journals.most_bytes)
         self._counted = 0
         """Bytes that are counted among those of all journals."""
         self._unfinalized: set[int] = set()
@@ -122,8 +148,38 @@ class Journal:
 
     def sent(self, unit: int, parts: Parts) -> None:
         """Keep the input of a unit until its answer."""
-        self._log.unanswered[unit] = _Unit(unit, parts)
+        self.changes += 1
+        self._log.unanswered[unit] = KeptUnit(unit, parts)
         self._last = unit
+        if self._is_chat:
+            self._count()
+
+    def written(self, unit: int) -> None:
+        """Take note that the worker has the input of a unit: a turn for which there is no room is not
+        kept."""
+        if self._is_chat and self._journals.held_bytes > self._journals.most_bytes:
+            kept = self._log.unanswered[unit]
+            kept.parts, kept.is_traced = (), False
+            self._count()
+
+    def takes_input(self, unit: int) -> bool:
+        """Note that a worker has heard the input of a unit; return whether that is news: once in a chat."""
+        kept = self._log.unanswered.get(unit)
+        if kept is None or not self._is_chat:
+            return True
+        was_heard, kept.is_heard = kept.is_heard, True
+        return not was_heard
+
+    def told(self, unit: int, answer: pb.GenerateResponse) -> None:
+        """Take note of a part of an answer: what was sampled for it, and for what was told before it."""
+        kept = self._log.unanswered.get(unit) if self._is_chat else None
+        if kept is None:
+            return
+        kept.sampled = [*kept.sampled, *answer.sampled_ids] if answer.sampled_ids else kept.sampled
+        if answer.sampled_ids:
+            kept.is_traced = bool(kept.parts)
+        elif any(map(answer.HasField, _TOLD)):
+            kept.is_traced = False
 
     def spoke(self, unit: int, samples: int) -> None:
         """Take note of so much sound of a unit."""
@@ -135,8 +191,11 @@ class Journal:
         kept = self._log.unanswered.pop(unit, None)
         if kept is None:
             return
+        self.changes += 1
         self._has_answers = True
         self._unfinalized.add(unit)
+        if self._is_chat:
+            self._count()
         if done.HasField("record"):
             record = done.record
             kept.record = record.SerializeToString()
@@ -153,6 +212,7 @@ class Journal:
         order = self.rewinds.pop(0)  # there is an answer to each
         if answer.HasField("error"):
             return order.unit
+        self.changes += 1
         text, speech = self._draws
         silent = pb.UnitRecord(end=pb.UNIT_END_LISTEN, text_draws=text, speech_draws=speech)
         record = silent.SerializeToString()
@@ -169,6 +229,8 @@ class Journal:
     @property
     def suffices(self) -> bool:
         """Whether another worker can go on from what is kept."""
+        if self._is_chat:
+            return all(kept.is_traced for kept in self._log.unanswered.values())
         return bool(self._log) or not self._has_answers
 
     def owes_nothing(self, last: int) -> bool:
@@ -179,7 +241,10 @@ class Journal:
     @property
     def unanswered(self) -> list[tuple[int, Parts]]:
         """Numbers and inputs of the units without an answer, in order."""
-        return [(unit, kept.parts) for unit, kept in sorted(self._log.unanswered.items())]
+        return [
+            (unit, (*kept.parts, _begun(kept.sampled)) if kept.sampled else kept.parts)
+            for unit, kept in sorted(self._log.unanswered.items())
+        ]
 
     @property
     def next_unit(self) -> int:
@@ -207,6 +272,42 @@ class Journal:
         units, self._unfinalized = sorted(self._unfinalized), set()
         return units
 
+    # --------------------------------------------------------------------------- at another adapter
+
+    @property
+    def units(self) -> Iterator[KeptUnit]:
+        """All that are kept, those without an answer last."""
+        yield from self._log
+        yield from self._log.unanswered.values()
+
+    def save(self) -> SavedJournal:
+        """Return the state, with which another adapter goes on."""
+        return SavedJournal(
+            self.model,
+            self._log.unit_s,
+            self._last,
+            self._has_answers,
+            self._draws,
+            tuple(self.rewinds),
+            tuple(sorted(self._unfinalized)),
+            tuple(self.numbers),
+            tuple(sorted(self._log.unanswered)),
+        )
+
+    def restore(self, saved: SavedJournal, config: bytes, units: Mapping[int, KeptUnit]) -> None:
+        """Go on from a saved state. Raises `KeyError` if a unit is missing."""
+        self.config, self.model = config, saved.model
+        self._log.unit_s, self._last = saved.unit_s, saved.last
+        self._has_answers, self._draws = saved.has_answers, saved.draws
+        self.rewinds, self._unfinalized = list(saved.rewinds), set(saved.unfinalized)
+        for number in saved.answered:
+            kept = units[number]
+            end = pb.UnitRecord.FromString(kept.record).end
+            self._log.keep(kept, end, kept.size, self._journals.share)
+        for number in saved.unanswered:
+            self._log.unanswered[number] = units[number]
+        self._count()
+
     def close(self) -> None:
         """Forget everything. Harmless when repeated."""
         if not self._is_closed:
@@ -217,8 +318,18 @@ class Journal:
 
     def _count(self) -> None:
         held = self._log.held + len(self.config)
+        if self._is_chat:
+            held += sum(kept.size for kept in self._log.unanswered.values())
         self._journals.held_bytes += held - self._counted
         self._counted = held
+
+
+_TOLD: Final = ("text", "audio", "thinking", "tool_call")
+
+
+def _begun(sampled: list[int]) -> bytes:
+    """Return a serialised `pb.PrefillRequest` with the beginning of an answer alone."""
+    return pb.PrefillRequest(recorded=pb.UnitRecord(sampled_ids=sampled)).SerializeToString()
 
 
 def _recorded(record: bytes) -> bytes:

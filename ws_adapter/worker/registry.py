@@ -12,10 +12,10 @@ from functools import partial
 from typing import Final
 
 from antiphon.leases import CLAIMS_VERSION
-from antiphon.semconv import Reason, pool_name
+from antiphon.semconv import STABLE, Reason, pool_name
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.process.errors import AttachFailed
-from ws_adapter.protocol.core.config import Capabilities, Catalogue, Mode, Pool
+from ws_adapter.protocol.core.config import USUAL_UNIT_MS, Capabilities, Catalogue, Mode, Pool
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
 from ws_adapter.protocol.media.reference_voice import RATE_HZ
@@ -56,7 +56,21 @@ class WorkerInfo:
     reads_claims: bool = True
     """Whether it takes lease tokens with claims."""
     replays: bool = False
-    """Whether its model hears units again together with their records."""
+    """Whether its full-duplex sessions go on elsewhere."""
+    unit_ms: int = USUAL_UNIT_MS
+    """The shortest unit of its full-duplex sessions, of sound at 16 kHz."""
+    yields: bool = False
+    """Whether its model falls silent by itself when the user speaks."""
+    reads_prompts: bool = True
+    replays_turns: bool = False
+    """Whether its chats do."""
+    revision: str = STABLE
+
+    def may_move(self, mode: Mode | None) -> bool:
+        """Return whether sessions of this mode go on at another worker of the model."""
+        if mode is Mode.CHAT:
+            return self.replays_turns
+        return self.replays and mode is not Mode.TRANSCRIPTION
 
     @property
     def pool(self) -> str:
@@ -285,6 +299,14 @@ class Worker:
             answer.input_sample_rate_hz > 0,
             answer.lease_version >= CLAIMS_VERSION,
             answer.replays_units,
+            min(
+                (it.chunk_ms for it in answer.unit_formats if it.sample_rate == RATE_HZ),
+                default=USUAL_UNIT_MS,
+            ),
+            answer.yields,
+            "system_prompt" not in answer.ignored_fields,
+            answer.replays_turns,
+            answer.revision or STABLE,
         )
 
     def _know(self, info: WorkerInfo | None) -> None:
@@ -373,6 +395,11 @@ class Registry:
         worker = self._workers.get(target)
         return worker.info.model if worker is not None and worker.info is not None else ""
 
+    def revision(self, target: str) -> str:
+        """Return the revision that the worker at `target` serves; empty while that is not known."""
+        worker = self._workers.get(target)
+        return worker.info.revision if worker is not None and worker.info is not None else ""
+
     def serves(self, target: str, mode: Mode | None, model: str) -> bool:
         """Return whether the worker at `target` serves this, as far as is known; an empty `model` is any."""
         worker = self._workers.get(target)
@@ -385,16 +412,17 @@ class Registry:
         info = worker.info if worker is not None else None
         return info is None or info.reads_claims
 
-    def replays(self, target: str) -> bool:
-        """Return whether the model at `target` hears units again with their records, as far as is known."""
+    def may_move(self, target: str, mode: Mode | None) -> bool:
+        """Return whether sessions of this mode at `target` can go on at another worker, as far as is
+        known."""
         worker = self._workers.get(target)
         info = worker.info if worker is not None else None
-        return info is None or info.replays
+        return mode is not Mode.TRANSCRIPTION and (info is None or info.may_move(mode))
 
     def has_another(self, target: str, mode: Mode | None, model: str) -> bool:
         """Return whether a ready worker other than that at `target` serves this and hears units again."""
         return any(
-            other != target and info.replays and self.serves(other, mode, model)
+            other != target and info.may_move(mode) and self.serves(other, mode, model)
             for other, info in self.ready()
         )
 
@@ -493,5 +521,8 @@ def _pool(name: str, infos: Sequence[WorkerInfo]) -> Pool:
             all(info.calls_tools for info in infos),
             all(info.speaks for info in infos),
             all(info.hears for info in infos),
+            max(info.unit_ms for info in infos),
+            all(info.yields for info in infos),
+            all(info.reads_prompts for info in infos),
         ),
     )

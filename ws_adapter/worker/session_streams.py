@@ -289,10 +289,12 @@ class SessionStreams:
             unit = self.journal.rewound(answer.rewound)
         if self._is_automatic:
             self._last_prefilled = max(self._last_prefilled, unit)  # in order on this one stream
-            if answer.HasField("prefilled"):
+            if answer.HasField("prefilled") and (self.journal is None or self.journal.takes_input(unit)):
                 self._tell(messages.prefilled(unit, answer.prefilled))
         if answer.HasField("rewound"):
             self._tell_in_order(messages.rewound(unit, answer.rewound), 0)
+        if self.journal is not None:
+            self.journal.told(unit, answer)
         if (piece := messages.piece(answer, unit)) is not None:
             if self.journal is not None:
                 self.journal.spoke(unit, len(piece.audio) // 4)
@@ -340,6 +342,7 @@ class SessionStreams:
         it."""
         if self._failed:
             return
+        self.journal = None  # a late answer on another call reaches no listener: the next worker repeats it
         self._tell_failure(reason)
         self._failed = True
         if self._running and not self._released:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import grpc
+import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -18,6 +19,7 @@ from tests.inference_service.process.test_process import process
 from tests.inference_service.support.caller import Caller, channel_to, soon
 from tests.inference_service.support.caller import until_free as until_worker_free
 from tests.inference_service.support.holder import holding
+from tests.support.long import long
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 
@@ -77,6 +79,7 @@ async def served_again(adapter: Server) -> None:
                 await asyncio.sleep(0.1)
 
 
+@long
 async def test_a_frozen_worker_is_noticed_by_clients_and_callers_and_serves_again_when_it_thaws() -> None:
     async with process("--slots", "2") as worker, channel_to(worker.address) as channel:
         with running_adapter(worker.address) as adapter:
@@ -106,6 +109,7 @@ async def test_a_frozen_worker_is_noticed_by_clients_and_callers_and_serves_agai
                 pass
 
 
+@pytest.mark.long
 async def test_frozen_callers_are_noticed_and_their_slots_are_clean_again() -> None:
     engine = ScriptedEngine(listen(), slots=2)
     async with running_worker(engine, slots=2) as worker, holding(worker.address, "active") as holder:

@@ -59,6 +59,7 @@ async def answer(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=long), signal.SIGTERM])
+@pytest.mark.sample("9")
 async def test_conversation_whose_worker_is_lost_equals_an_undisturbed_one(
     number: signal.Signals, recordings: list[Recording]
 ) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.e2e.conftest import Recording, antiphon
+from tests.support.long import long
 from tests.support.redis_server import RedisServer
 from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 
@@ -36,6 +37,7 @@ async def speak(socket: ClientConnection, seconds: list[NDArray[np.float32]]) ->
     return answers
 
 
+@long
 async def test_conversation_goes_on_while_redis_hangs_and_after_it_was_killed(
     redis_server: RedisServer, recordings: list[Recording]
 ) -> None:

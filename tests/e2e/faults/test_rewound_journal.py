@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from antiphon.semconv import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.e2e.conftest import Recording, running_worker
@@ -57,6 +59,7 @@ async def open_session(channel: Channel, worker_id: str, lease: str, config: byt
     return talk
 
 
+@pytest.mark.long
 async def test_replay_after_a_rewind_says_what_the_rewound_session_says(recordings: list[Recording]) -> None:
     recording = max(recordings[:10], key=lambda each: len(each.reply))
     units = [unit.astype("<f4").tobytes() for unit in recording.units(8)]

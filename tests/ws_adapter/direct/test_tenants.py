@@ -156,6 +156,7 @@ def guesses(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("by", ["key", "address"])
+@pytest.mark.sample("address")
 async def test_prefix_cache_guesses_of_another_caller_find_nothing(by: str, tmp_path: Path) -> None:
     """A guesser was told how many tokens it had right, a page at a time, and its answer came sooner."""
     async with house(by, tmp_path) as place:

@@ -551,6 +551,7 @@ def test_stats_tell_slots_leases_and_who_waits(pool: Pool) -> None:
                 "slots": 2,
                 "free": 1,
                 "load": 0.5,
+                "revision": "stable",
                 "leases": [{"slot": slot, "epoch": epoch, "state": "attached", "kind": "chat", "age": 1500}],
             }
         ],

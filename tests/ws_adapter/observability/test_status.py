@@ -148,7 +148,7 @@ def test_what_others_have_named_is_text_in_the_page() -> None:
     page = render(
         replace(
             NOTHING,
-            workers=[WorkerStatus(evil, "ready", evil, evil, 1, 0)],
+            workers=[WorkerStatus(evil, "ready", evil, evil, 1, 0, evil)],
             leases=[LeaseStatus(evil, 0, 1, "attached", "chat", 1.0)],
             queue=[WaitStatus(1, evil, "chat", 1.0, 1.0, True)],
             adapters=[Peer(evil, evil, evil, 1, 0.0, 1, 0.5, True, False)],
@@ -157,7 +157,7 @@ def test_what_others_have_named_is_text_in_the_page() -> None:
     )
 
     assert "<script" not in page
-    assert page.count("&lt;script&gt;") == 9
+    assert page.count("&lt;script&gt;") == 10
 
 
 def test_page_shows_all_adapters_of_a_cluster() -> None:

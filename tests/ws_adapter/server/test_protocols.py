@@ -31,6 +31,11 @@ def selections() -> Iterator[Selection]:
     opened = select("/v1/realtime", [], Mode.VIDEO, set(Mode), {Mode.TRANSCRIPTION})  # by a client secret
     assert isinstance(opened, Selection)
     yield opened
+    by_itself = select(
+        "/v1/realtime?model=m", [], Mode.VIDEO, {Mode.AUDIO}, holds_chats=lambda model: model != "m"
+    )
+    assert isinstance(by_itself, Selection)
+    yield by_itself
     yield COMPLETING
 
 

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from tests.support.long import long
 from tests.support.passing import Passing
 from tests.support.scripted_engine import TALK, ScriptedEngine, hang, listen, running_worker, speak
 from tests.ws_adapter.support.conversation import CLOSE, INIT, append, codes
@@ -164,6 +165,7 @@ async def test_slot_is_given_on_only_when_the_worker_has_cleaned_it() -> None:
             engine.slow_cleanup = False
 
 
+@long
 async def test_capacity_holds_for_many_who_come_at_once() -> None:
     """The engine itself complains if a slot is used twice."""
     engine = ScriptedEngine(listen(), slots=4)

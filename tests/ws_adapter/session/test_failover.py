@@ -1,14 +1,14 @@
 """Sessions whose worker is lost, hangs or leaves: another worker goes on, and the client need not know."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from antiphon.semconv import FailoverOutcome, Reason
+from antiphon.semconv import STABLE, FailoverOutcome, Reason
 from inference_service.api.engine import SessionFailed
 from tests.support.scrape import scrape
 from tests.support.scripted_engine import (
@@ -85,15 +85,23 @@ def is_held(engine: ScriptedEngine) -> bool:
 
 @asynccontextmanager
 async def house(
-    *plays: Play, workers: int = 2, slots: int = 1, info: Any = REPLAYING, **options: Any
+    *plays: Play,
+    workers: int = 2,
+    slots: int = 1,
+    info: Any = REPLAYING,
+    names: Sequence[str] = (),
+    **options: Any,
 ) -> AsyncIterator[House]:
+    """`names` are the revisions of the workers, all `stable` where there are none."""
     engines = [ScriptedEngine(*plays, slots=slots, info=info) for _ in range(workers)]
     options = {"silence_tail_units": 0, "max_lag_s": LONG_S, "admin_port": 0, **options}
     async with AsyncExitStack() as exits:
         own = [await exits.enter_async_context(AsyncExitStack()) for _ in engines]
         running = [
-            await stack.enter_async_context(running_worker(engine, slots=slots, drain_timeout_s=LONG_S))
-            for stack, engine in zip(own, engines, strict=True)
+            await stack.enter_async_context(
+                running_worker(engine, slots=slots, drain_timeout_s=LONG_S, revision=revision)
+            )
+            for stack, engine, revision in zip(own, engines, names or [STABLE] * workers, strict=True)
         ]
         stage = await exits.enter_async_context(
             running_adapter(*(worker.address for worker in running), **options)
@@ -125,6 +133,22 @@ async def answer(client: Client) -> list[Event]:
 
 def text_of(events: list[Event]) -> str:
     return "".join(event.get("text", "") for event in events if event.get("kind") == "text")
+
+
+async def test_session_that_loses_its_worker_stays_at_its_revision() -> None:
+    names = ["canary", "stable", "canary"]
+    options = {"workers": 3, "names": names, "revisions": ("scripted=canary:1,stable:1",)}
+    async with house(*TALK, **options) as home, home.stage.client() as client:
+        await client.begin()
+        told = await units(client, 2)
+        assert names[home.at] == "canary"
+
+        home.lose(home.at)  # the next turn is that of the other revision
+        told += await units(client, 2)
+
+        assert text_of(told) == "Hello there you"
+        assert names[home.at] == "canary"
+        assert await home.value("antiphon_leases_total", outcome="lost", revision="canary") == 1
 
 
 @pytest.mark.parametrize("is_told_to_end", [False, True])

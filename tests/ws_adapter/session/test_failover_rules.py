@@ -8,7 +8,7 @@ from antiphon.semconv import FailoverOutcome, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.ws_adapter.worker.test_journal import SECOND, done, hear, journal_of
 from ws_adapter.protocol.core.actions import RunUnit
-from ws_adapter.session.failover import CRASH_WINDOW_S, MOST_ATTEMPTS, MOST_CRASHES, Failover
+from ws_adapter.session.failover import ATTEMPT_S, CRASH_WINDOW_S, MOST_ATTEMPTS, MOST_CRASHES, Failover
 from ws_adapter.worker.journal import Journals
 
 
@@ -126,4 +126,5 @@ def test_units_that_come_while_the_worker_is_left_are_not_sent_to_it() -> None:
 def test_attempts_of_one_failover_are_bounded() -> None:
     failover = failover_with(Worker(), 1)
     failover.lost(Reason.WORKER_LOST, 0.0)
-    assert [failover.may_try_again() for _ in range(MOST_ATTEMPTS)] == [True] * (MOST_ATTEMPTS - 1) + [False]
+    pauses = [failover.next_attempt_s() for _ in range(MOST_ATTEMPTS)]
+    assert pauses == [number * ATTEMPT_S for number in range(MOST_ATTEMPTS - 1)] + [None]

@@ -11,12 +11,12 @@ from tests.ws_adapter.support.stage import ManualClock
 from ws_adapter.process.load import Load, LoadLimits
 from ws_adapter.protocol.core.actions import Send
 from ws_adapter.protocol.core.answer import Answer, Outcome, Unit
-from ws_adapter.protocol.duplex.input import SILENCE
 from ws_adapter.protocol.duplex.realtime_events import AudioDelta, ListenDelta, TextDelta
 from ws_adapter.protocol.wire.events import NO_TOKENS, Metrics
 from ws_adapter.session.outbox import Bounds, Outbox
 
 SECOND = bytes(96_000)
+SILENCE = bytes(64_000)
 
 
 def delta(

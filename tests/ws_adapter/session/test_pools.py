@@ -253,14 +253,12 @@ async def test_realtime_session_waits_in_the_pool_of_the_model_of_its_url() -> N
 async def test_session_that_gives_its_slot_back_queues_behind_those_who_wait() -> None:
     """The attack: ask for a turn right after the last one, and never let go of the slot."""
     turn = {"type": "input.append", "input": {"messages": [{"role": "user", "content": "Hello."}]}}
-    async with served(WRITER, SPEAKER, slots=1) as stage:
+    async with served(WRITER, replace(SPEAKER, modes=frozenset({Mode.AUDIO})), slots=1) as stage:
         chat = "/v1/realtime?mode=chat"
-        async with client(stage, "/v1/realtime?model=speaker") as other:
-            await other.expect("session.created")  # so that chats have one slot in all
-            async with client(stage, chat) as greedy, client(stage, chat) as waiting:
-                await greedy.begin({"model": "writer"})
-                await waiting.expect("session.queued")
-                await greedy.send(turn, turn, turn)
-                await waiting.expect_until("session.queue_done")
-                await waiting.send({**INIT, "payload": {"model": "writer"}})
-                await waiting.expect("session.created")
+        async with client(stage, chat) as greedy, client(stage, chat) as waiting:
+            await greedy.begin()
+            await waiting.expect("session.queued")
+            await greedy.send(turn, turn, turn)
+            await waiting.expect_until("session.queue_done")
+            await waiting.send(INIT)
+            await waiting.expect("session.created")

@@ -243,6 +243,7 @@ FLOOD_S = 6.0
 
 
 @pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.sample("segments", "png")
 async def test_who_waits_in_the_queue_cannot_hold_up_a_conversation(name: str) -> None:
     """Through an adapter of its own process: one caller attacks again and again, the other talks on."""
     attack = ATTACKS[name]()

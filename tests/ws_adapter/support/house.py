@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from antiphon.redis import DIRECTORY, call, connect, disconnect, prefix
-from antiphon.semconv import pool_name
+from antiphon.semconv import STABLE, pool_name
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import RedisUsers
@@ -37,7 +37,14 @@ class House(Protocol):
     def dispatcher(self) -> Dispatcher:
         """Runs from its first use on."""
 
-    async def open(self, name: str, slots: int, model: str = MODEL, modes: Iterable[Mode] = Mode) -> None:
+    async def open(
+        self,
+        name: str,
+        slots: int,
+        model: str = MODEL,
+        modes: Iterable[Mode] = Mode,
+        revision: str = STABLE,
+    ) -> None:
         """A worker comes."""
 
     async def drain(self, name: str) -> None:
@@ -67,8 +74,9 @@ class ListedRegistry(Registry):
     def ready(self) -> list[tuple[str, WorkerInfo]]:
         return [(f"{name}:1", info) for name, info in self.infos.items()]
 
-    def put(self, name: str, slots: int, model: str, modes: Iterable[Mode]) -> None:
-        self.infos[name] = WorkerInfo(name, model, slots, frozenset(), frozenset(modes))
+    def put(self, name: str, slots: int, model: str, modes: Iterable[Mode], revision: str = STABLE) -> None:
+        info = WorkerInfo(name, model, slots, frozenset(), frozenset(modes), revision=revision)
+        self.infos[name] = info
         self.changed()
 
     def name(self, targets: Any) -> None:
@@ -85,8 +93,15 @@ class InProcessHouse:
         self.registry = ListedRegistry()
         self.dispatcher = InProcessDispatcher(self.registry, LoopClock(), rules)
 
-    async def open(self, name: str, slots: int, model: str = MODEL, modes: Iterable[Mode] = Mode) -> None:
-        self.registry.put(name, slots, model, modes)
+    async def open(
+        self,
+        name: str,
+        slots: int,
+        model: str = MODEL,
+        modes: Iterable[Mode] = Mode,
+        revision: str = STABLE,
+    ) -> None:
+        self.registry.put(name, slots, model, modes, revision)
 
     async def drain(self, name: str) -> None:
         del self.registry.infos[name]
@@ -124,6 +139,7 @@ class SpokenWorker:
     held: dict[int, int] = field(default_factory=dict)
     refused: list[tuple[int, int]] = field(default_factory=list)
     """Leases that came too late."""
+    revision: str = STABLE
     speaking: asyncio.Lock = field(default_factory=asyncio.Lock)
     """What it says arrives in the order in which it was so."""
 
@@ -133,7 +149,9 @@ class SpokenWorker:
             await call(self.client, "announce", DIRECTORY, self.pool, 6000)
             pairs = [number for lease in self.held.items() for number in lease]
             settings = (self.name, f"{self.name}:1", 6000, self.accepting, self.slots, 0, self.highest)
-            flat = await call(self.client, "worker_beat", prefix(self.pool), *settings, *pairs)
+            named: list[str] = [] if self.revision == STABLE else [self.revision]
+            function = "worker_beat_as" if named else "worker_beat"
+            flat = await call(self.client, function, prefix(self.pool), *named, *settings, *pairs)
             for slot, epoch in zip(flat[::2], flat[1::2], strict=True):
                 self.highest = max(self.highest, epoch)
                 if self.held.get(slot) is None:
@@ -207,12 +225,19 @@ class RedisHouse:
         for dispatcher in self.dispatchers:
             dispatcher.workers_changed()
 
-    async def open(self, name: str, slots: int, model: str = MODEL, modes: Iterable[Mode] = Mode) -> None:
+    async def open(
+        self,
+        name: str,
+        slots: int,
+        model: str = MODEL,
+        modes: Iterable[Mode] = Mode,
+        revision: str = STABLE,
+    ) -> None:
         pool = pool_name(model, modes)
         age(self.server, pool)
-        worker = self.workers[name] = SpokenWorker(name, slots, pool, self.worker_client)
+        worker = self.workers[name] = SpokenWorker(name, slots, pool, self.worker_client, revision=revision)
         await worker.beat()
-        self.registry.put(name, slots, model, modes)
+        self.registry.put(name, slots, model, modes, revision)
 
     async def drain(self, name: str) -> None:
         self.workers[name].accepting = 0
@@ -265,7 +290,7 @@ def on_redis(server: RedisServer, users: RedisUsers | None = None) -> Build:
             left = {key.partition("}:")[2] for key in await house.client.keys("antiphon:*")}
             await disconnect(house.client)
             await disconnect(house.worker_client)
-        kept = {"clock", "boot", "seq", "epoch", "exp"}
+        kept = {"clock", "boot", "seq", "epoch", "exp", "turns"}
         assert {name for name in left if not name.startswith("mean:")} <= kept
 
     return build
@@ -321,12 +346,14 @@ class Callers:
         again: str | None = None,
         share: Share | None = None,
         priority: Priority = Priority.NORMAL,
+        revision: str = "",
         dispatcher: Dispatcher | None = None,
     ) -> Caller:
         """Comes, and is there or refused when this returns."""
 
         # A house that is dialled knows no classes but those of keys.
         ranked: dict[str, Any] = {"priority": priority} if priority is not Priority.NORMAL else {}
+        ranked |= {"revision": revision} if revision else {}
 
         async def hold() -> None:
             try:

@@ -226,7 +226,14 @@ async def running_adapter(
     clock = clock or LoopClock()
     # The process of the tests is busy with other things than the adapter.
     # A client that vanishes does so for good, except where a test says how long it may stay away.
-    options = {"max_cpu": 0, "max_loop_lag_ms": 0, "port": 0, "resume_window_s": 0, **options}
+    options = {
+        "max_cpu": 0,
+        "max_loop_lag_ms": 0,
+        "port": 0,
+        "resume_window_s": 0,
+        "handshakes_per_s": 0,
+        **options,
+    }
     adapter = Adapter(AdapterOptions(workers=workers, **options), clock, telemetry)
     addresses: list[str] = []
     task = asyncio.create_task(adapter.run(addresses.append))

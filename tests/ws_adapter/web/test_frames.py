@@ -33,6 +33,7 @@ def cut(data: bytes, longest: int, chance: random.Random) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("longest", [1, 3, 20, 4_000, 2**23])
+@pytest.mark.sample("1", "3", "4000", "8388608")
 def test_scanner_stream_cut_anywhere_finds_every_frame_and_message(longest: int) -> None:
     chance = random.Random(longest)
     sizes = SIZES[:4] if longest < 20 else SIZES

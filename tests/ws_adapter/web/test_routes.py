@@ -48,6 +48,15 @@ def test_rule_1_mode_decides(mode: Mode) -> None:
     assert selection == Selection(Dialect.REALTIME, mode, None, announces_slot=True)
 
 
+def test_realtime_with_a_model_that_holds_no_chats_is_a_session_of_audio() -> None:
+    url = "/v1/realtime?model=moshi"
+    found = select(url, (), Mode.VIDEO, DUPLEX, holds_chats=lambda model: model != "moshi")
+
+    assert found == Selection(Dialect.REALTIME_GA, Mode.AUDIO, announces_slot=False, model="moshi")
+    assert isinstance(found, Selection)
+    assert found.kind is Kind.REALTIME
+
+
 TRANSCRIBING = Selection(Dialect.TRANSCRIPTION, Mode.TRANSCRIPTION, None, announces_slot=False)
 
 
@@ -207,6 +216,12 @@ def test_mode_that_no_worker_serves(target: str, served: frozenset[Mode], dialec
     assert refusal.verdict.code is ErrorCode.UNSUPPORTED_MODE
     assert refusal.verdict.close is CloseCode.POLICY_VIOLATION
     assert f"choose another by ?mode={min(served)}" in refusal.verdict.message
+
+
+def test_mode_that_is_not_served_either_is_not_advised() -> None:
+    refusal = refused("/ws/chat", served=frozenset({Mode.AUDIO}))
+
+    assert refusal.verdict.message.endswith("choose another by ?mode=audio")
 
 
 def test_whether_a_worker_sees_is_its_own_affair() -> None:

@@ -53,6 +53,7 @@ from ws_adapter.protocol.media.reference_voice import Voice
 from ws_adapter.worker import convert as messages
 from ws_adapter.worker import session_streams
 from ws_adapter.worker.failure import reason_of
+from ws_adapter.worker.journal import Journals
 from ws_adapter.worker.session_streams import SessionStreams
 from ws_adapter.worker.transport.channel import Channel
 from ws_adapter.worker.transport.dialler import dialler
@@ -173,6 +174,29 @@ async def test_what_a_unit_says_waits_for_the_answer_to_its_input() -> None:
     assert [type(signal) for signal in heard] == [Prefilled, Piece, Piece, UnitDone]
     streams._on_generate(pb.GenerateResponse(unit=1, text=pb.TextDelta(text="!")))
     assert isinstance(heard[-1], Piece)
+
+
+async def test_answer_behind_the_end_of_another_call_is_left_to_the_next_worker() -> None:
+    """Nobody is told of it any more, so the unit must stay unanswered in the journal."""
+    heard: list[Signal] = []
+    streams = SessionStreams(dialled("127.0.0.1:1"), "s-1", "0:1:", Listener(heard), 60.0, ())
+    journal = Journals(30.0, 1 << 20).open()
+    assert journal is not None
+    streams.journal = journal
+    for unit in (1, 2):
+        journal.sent(unit, (b"input",))
+    record = pb.UnitRecord(end=pb.UNIT_END_LISTEN)
+    answers = [
+        pb.GenerateResponse(unit=unit, done=pb.UnitDone(record=record), finalized=pb.FinalizeResponse())
+        for unit in (1, 2)
+    ]
+    streams._on_generate(answers[0])
+    streams._on_end(Reason.DRAINING)
+    streams._on_generate(answers[1])
+
+    assert heard[-1] == Failed(Reason.DRAINING)
+    assert [unit for unit, _ in journal.unanswered] == [2]
+    assert journal.numbers == [1]
 
 
 async def test_release_cancels_a_running_unit_and_waits_for_the_clean_slot() -> None:

@@ -54,7 +54,7 @@ class OpenWorkerSession(Struct, frozen=True):
 class RunUnit(Struct, frozen=True):
     """Give a unit to the worker; `unit` counts from 1.
 
-    `audio` is one second of float32 at 16 kHz; `frames` are encoded pictures, of which the model may make
+    `audio` is a whole unit of float32 at 16 kHz; `frames` are encoded pictures, of which the model may make
     `max_slice_nums` slices each. It reads `texts` before it hears anything of it.
     """
 
@@ -64,7 +64,7 @@ class RunUnit(Struct, frozen=True):
     frames: tuple[bytes, ...] = ()
     max_slice_nums: int | None = None
     accepted_at: float = 0.0
-    """When its second was complete; 0 is now."""
+    """When its sound was complete; 0 is now."""
     texts: tuple[StandaloneText, ...] = ()
 
 

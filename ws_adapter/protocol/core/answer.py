@@ -1,4 +1,4 @@
-"""A second of input in full duplex, and what it came to."""
+"""A unit of input in full duplex, and what it came to."""
 
 from enum import Enum, auto
 
@@ -24,11 +24,11 @@ class StandaloneText(Struct, frozen=True):
 
 
 class Unit(Struct, eq=False):
-    """One second of input, until it is answered, and what the worker has said of it so far.
+    """One unit of input, until it is answered, and what the worker has said of it so far.
 
     `append` is the number of the append that completed it, `ready_at` when that was, in seconds of the
-    session's clock. `audio` is float32 little-endian, 64,000 bytes long; `frames` are encoded pictures, the
-    oldest first, of which a model that slices makes at most `max_slice_nums` slices each.
+    session's clock. `audio` is a whole unit of float32 little-endian at 16 kHz; `frames` are encoded
+    pictures, the oldest first, of which a model that slices makes at most `max_slice_nums` slices each.
     """
 
     audio: bytes

@@ -17,6 +17,9 @@ from ws_adapter.protocol.wire.faults import shown
 
 DEFAULT_PROMPT: Final = "You are a helpful assistant."
 
+USUAL_UNIT_MS: Final = 1000
+"""Length of a unit in all dialects that know seconds, and of models that have no other."""
+
 _LISTED_CHARACTERS: Final = 128
 _LISTED_FIELDS: Final = 64
 
@@ -69,8 +72,9 @@ class Mode(StrEnum):
 class SessionSetup:
     """Settings of a full-duplex session. `unsupported`: paths that were accepted and have no effect.
 
-    `slices_field` and `speech_field` are the paths of what asks for slices of pictures and for speech, empty
-    where nothing does: the model decides whether they have an effect.
+    `unit_ms` is the length of its units, of sound at 16 kHz. `slices_field` and `speech_field` are the paths
+    of what asks for slices of pictures and for speech, empty where nothing does: the model decides whether
+    they have an effect.
     """
 
     mode: Mode
@@ -80,6 +84,7 @@ class SessionSetup:
     model: str = ""
     seed: int | None = None
     max_slice_nums: int | None = None
+    unit_ms: int = USUAL_UNIT_MS
     unsupported: tuple[str, ...] = ()
     slices_field: str = ""
     speech_field: str = ""
@@ -89,7 +94,10 @@ class SessionSetup:
 
         `public_path` makes a path of its own dialect of one in `antiphon.v1.SessionConfig`.
         """
-        paths = [*self.unsupported, *map(public_path, ready.ignored_fields)]
+        # The usual prompt is ours, and not the client's.
+        is_usual = self.system_prompt == DEFAULT_PROMPT
+        ignored = [it for it in ready.ignored_fields if it != "system_prompt" or not is_usual]
+        paths = [*self.unsupported, *map(public_path, ignored)]
         if self.slices_field and (self.mode is Mode.AUDIO or not ready.cuts_pictures):
             paths.append(self.slices_field)
         if self.speech_field and not ready.speaks:
@@ -129,6 +137,12 @@ class Capabilities:
     """Whether chats take tools."""
     speaks: bool = True
     hears: bool = True
+    unit_ms: int = USUAL_UNIT_MS
+    """The shortest unit of its full-duplex sessions, of sound at 16 kHz."""
+    yields: bool = False
+    """Whether the model falls silent by itself when the user speaks, so that nothing has to interrupt it."""
+    reads_prompts: bool = True
+    """Whether instructions have an effect on full-duplex sessions."""
 
 
 UNKNOWN: Final = Capabilities()
@@ -160,9 +174,19 @@ class Catalogue:
         return {pool.model for pool in self.pools}
 
     @property
+    def choices(self) -> str:
+        """The models in the words of an error."""
+        return " or ".join(sorted(self.models)) or "a model of /v1/models that takes such sessions"
+
+    @property
     def modes(self) -> Set[Mode]:
         """Kinds of sessions that at least one pool serves."""
         return frozenset[Mode]().union(*(pool.capabilities.modes for pool in self.pools))
+
+    def holds_chats(self, model: str) -> bool:
+        """Return whether a pool with this model does, or none is known; an empty `model` is any."""
+        able = [pool.capabilities.modes for pool in self.pools if model in ("", pool.model)]
+        return not able or any(Mode.CHAT in modes for modes in able)
 
     def of(self, model: str) -> Capabilities:
         """Return what a session with this model can ask for; an empty `model` is any.
@@ -186,6 +210,9 @@ def _common(able: Sequence[Capabilities]) -> Capabilities:
         all(each.calls_tools for each in able),
         all(each.speaks for each in able),
         all(each.hears for each in able),
+        max(each.unit_ms for each in able),
+        all(each.yields for each in able),
+        all(each.reads_prompts for each in able),
     )
 
 
@@ -197,6 +224,9 @@ def _combined(able: Sequence[Capabilities]) -> Capabilities:
         any(each.calls_tools for each in able),
         any(each.speaks for each in able),
         any(each.hears for each in able),
+        max(each.unit_ms for each in able),
+        all(each.yields for each in able),
+        any(each.reads_prompts for each in able),
     )
 
 
@@ -248,6 +278,5 @@ def check_model(model: str | None, catalogue: Catalogue | None, path: str) -> st
     Without a catalogue, while no worker is known, the worker is left to judge.
     """
     if model and catalogue is not None and model not in catalogue.models:
-        served = " or ".join(sorted(catalogue.models)) or "no model by name"
-        raise invalid(path, f"expected {served}, got {shown(model)}")
+        raise invalid(path, f"expected {catalogue.choices}, got {shown(model)}")
     return model or ""

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from ws_adapter.protocol.duplex.saved import SavedDeadlines, ago
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import Verdict, timed_out
 from ws_adapter.protocol.wire.limits import Limits, is_due
@@ -79,6 +80,20 @@ class Deadlines:
                 return timed_out("Idle timeout", limits.duplex_idle_s, text)
             self.idle_at = now + IDLE_RECHECK_S
         return None
+
+    def save(self, now: float) -> SavedDeadlines:
+        """Return the state of a session that is running; another worker does not leave."""
+        return SavedDeadlines(
+            ago(self.limit_at, now), ago(self.pause_at, now), ago(self.idle_at, now), self._pause_s
+        )
+
+    def restore(self, saved: SavedDeadlines, now: float) -> None:
+        """Go on from a saved state."""
+        self.limit_at = None if saved.limit_ago is None else now - saved.limit_ago
+        self.pause_at = None if saved.pause_ago is None else now - saved.pause_ago
+        self.idle_at = None if saved.idle_ago is None else now - saved.idle_ago
+        self._pause_s = saved.pause_s
+        self._settle()
 
     def _settle(self) -> None:
         times = (self.limit_at, self.away_at, self.init_at, self.pause_at)

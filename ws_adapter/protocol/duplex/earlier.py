@@ -28,7 +28,7 @@ from ws_adapter.protocol.duplex.earlier_events import (
 from ws_adapter.protocol.duplex.input import Append, GivenInput, read_append
 from ws_adapter.protocol.duplex.realtime import RealtimePath, metrics
 from ws_adapter.protocol.duplex.realtime_events import SessionClose
-from ws_adapter.protocol.duplex.vocabulary import Begin, Command, End, Input
+from ws_adapter.protocol.duplex.vocabulary import Begin, Command, End, Input, Vocabulary
 from ws_adapter.protocol.media.reference_voice import read_voice
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import EventDecoder
@@ -57,6 +57,13 @@ class Earlier(RealtimePath):
     """See `Vocabulary`."""
 
     opener = "session.update"
+
+    @property
+    def saved(self) -> str:
+        return self._session_id
+
+    def restored(self, saved: str) -> Vocabulary:
+        return self
 
     # ------------------------------------------------------------------------------------- client
 

@@ -3,7 +3,7 @@ barge-in."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -20,7 +20,8 @@ from ws_adapter.protocol.core.signals import (
     UnitEnd,
     UnitSignal,
 )
-from ws_adapter.protocol.duplex.input import Append, SilenceTail, UnitCutter
+from ws_adapter.protocol.duplex.input import SECOND_S, Append, SilenceTail, UnitCutter
+from ws_adapter.protocol.duplex.saved import SavedAnswers, SavedFlow
 from ws_adapter.protocol.duplex.texts import TextQueue
 from ws_adapter.protocol.wire.errors import (
     CONTEXT_IS_FULL,
@@ -40,14 +41,17 @@ class UnitFlow:
     """Takes appends in and gives steps out. Input that comes before `begin` is held.
 
     At most `max_units_in_flight` units are at the worker, counted until they are finalised; the others wait
-    here. While `congested`, because the client does not read, no unit is given to the worker.
+    here. While `congested`, because the client does not read, no unit is given to the worker. A unit is
+    `unit_s` long; `limits` count units of a second.
     """
 
-    def __init__(self, limits: Limits, new_token: Callable[[], str]) -> None:
+    def __init__(self, limits: Limits, new_token: Callable[[], str], unit_s: float = SECOND_S) -> None:
         self.congested = False
-        self._tail = SilenceTail(limits.silence_tail_units)
-        self._cutter = UnitCutter(limits.unit_flush_s)
-        self._backlog = Backlog(limits.max_lag_s, limits.max_waiting_units, limits.max_waiting_bytes)
+        self.unit_s: Final = unit_s
+        self._tail = SilenceTail(limits.silence_tail_units, unit_s)
+        self._cutter = UnitCutter(limits.unit_flush_s, unit_s)
+        most_units = round(limits.max_waiting_units / unit_s)
+        self._backlog = Backlog(limits.max_lag_s, most_units, limits.max_waiting_bytes)
         self.answers = Answers(self._tail, new_token)
         self.texts = TextQueue()
         self._window = 0
@@ -68,9 +72,9 @@ class UnitFlow:
         self._backlog.keeps_all = True
 
     @property
-    def waiting_units(self) -> int:
-        """Units that wait here."""
-        return len(self._backlog)
+    def waiting_s(self) -> float:
+        """Seconds of input that wait here."""
+        return len(self._backlog) * self.unit_s
 
     @property
     def held_bytes(self) -> int:
@@ -139,8 +143,8 @@ class UnitFlow:
             actions += self.advance(now)
         return actions
 
-    def hold_frame(self, frame: bytes) -> None:
-        """Keep a picture for the next unit."""
+    def hold_frame(self, frame: bytes | None) -> None:
+        """Keep a picture for the next unit; None is one that the model does not see, and is counted."""
         self._cutter.hold_frame(frame)
 
     def force_next(self) -> None:
@@ -173,6 +177,31 @@ class UnitFlow:
                 )
             )
         return [*self.answers.collect(), *runs] if self._window else []
+
+    def save(self, now: float) -> SavedFlow:
+        """Return the state of a session that has begun; see `Answers.save`."""
+        return SavedFlow(
+            self.answers.save(now),
+            self._cutter.save(now),
+            self._tail.save(now),
+            self.texts.waiting,
+            self._window,
+            dict(self._unfinalized),
+            self._last_number,
+            self._last_cancelled,
+        )
+
+    def restore(self, saved: SavedFlow, now: float) -> None:
+        """Go on from a saved state."""
+        self._backlog.put(self.answers.restore(saved.answers, now))
+        self._cutter.restore(saved.cutter, now)
+        self._tail.restore(saved.tail, now)
+        for text in saved.texts:
+            self.texts.put(text)
+        self._window = saved.window
+        self._unfinalized = dict(saved.unfinalized)
+        self._running_bytes = sum(saved.unfinalized.values())
+        self._last_number, self._last_cancelled = saved.last_number, saved.last_cancelled
 
     @property
     def _flush_at(self) -> float | None:
@@ -313,6 +342,41 @@ class Answers:
         is_speaking = self.response_id is not None or any(unit.speaks for unit in muted.values())
         return max(muted, default=None) if is_speaking else None
 
+    # --------------------------------------------------------------------------------------- the state
+
+    def save(self, now: float) -> SavedAnswers:
+        """Return the state, with the units that are not answered.
+
+        Of those at the worker it has neither the input, which the journal has, nor what they have said.
+        """
+        numbers = {id(unit): number for number, unit in self._at_worker.items()}
+        return SavedAnswers(
+            self.response_id,
+            self.tokens,
+            tuple(_saved(unit, id(unit) in numbers, now) for unit in self._pending),
+            tuple(numbers.get(id(unit), 0) for unit in self._pending),
+            self._answered,
+            self._dropped_total,
+            self._failures,
+            self._context_tokens,
+            self._context_limit,
+            self._has_audio_output,
+        )
+
+    def restore(self, saved: SavedAnswers, now: float) -> list[Unit]:
+        """Go on from a saved state; return the units that wait for the worker."""
+        self.response_id, self.tokens = saved.response_id, saved.tokens
+        for unit in saved.units:
+            unit.ready_at = now - unit.ready_at
+        self._pending = deque(saved.units)
+        pairs = list(zip(saved.numbers, saved.units, strict=True))
+        self._at_worker = {number: unit for number, unit in pairs if number}
+        self._answered, self._dropped_total = saved.answered, saved.dropped_total
+        self._failures = saved.failures
+        self._context_tokens, self._context_limit = saved.context_tokens, saved.context_limit
+        self._has_audio_output = saved.has_audio_output
+        return [unit for number, unit in pairs if not (number or unit.is_dropped or unit.done)]
+
     # ---------------------------------------------------------------------------------------- answering
 
     def collect(self) -> list[Answer]:
@@ -376,8 +440,8 @@ class Answers:
             answer = self._failed(answer, done.failure or Reason.INFERENCE_FAILED)
         else:
             self._failures = 0
-        full = end is UnitEnd.CONTEXT_FULL or 0 < self._context_limit <= done.context_tokens
-        if full and self.verdict is None:
+        # The worker alone decides: a context that rolls stays at its limit and goes on.
+        if end is UnitEnd.CONTEXT_FULL and self.verdict is None:
             self.verdict = CONTEXT_IS_FULL
         return answer
 
@@ -421,6 +485,21 @@ class Answers:
         if response_id is not None:
             self._tail.turn_ended(heard_everything=all(unit.injected_silence for unit in self._pending))
         return response_id
+
+
+def _saved(unit: Unit, is_at_worker: bool, now: float) -> Unit:
+    """Return a copy of a unit whose `ready_at` is the time since then."""
+    if is_at_worker:
+        return replace(
+            unit,
+            audio=b"",
+            frames=(),
+            ready_at=now - unit.ready_at,
+            said=[],
+            speaks=False,
+            prefilled=None,
+        )
+    return replace(unit, ready_at=now - unit.ready_at, said=list(unit.said))
 
 
 def _speaks(unit: Unit, end: UnitEnd) -> bool:

@@ -1,4 +1,4 @@
-"""Input of a full-duplex session: read, cut into units of one second, and kept coming while none comes."""
+"""Input of a full-duplex session: read, cut into units, and kept coming while none comes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -6,26 +6,28 @@ from typing import Any, Final
 from msgspec import Struct
 
 from ws_adapter.protocol.core.answer import Unit
+from ws_adapter.protocol.duplex.saved import SavedCutter, SavedTail, ago
 from ws_adapter.protocol.media.images import read_frames
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Clip, decode_audio
 from ws_adapter.protocol.wire.errors import invalid, missing
 from ws_adapter.protocol.wire.events import MAX_FRAMES, AudioEncoding, Picture
 
-UNIT_SAMPLES: Final = 16_000
-"""One second at 16 kHz."""
+RATE_HZ: Final = 16_000
+"""Sample rate of the sound of all units."""
 
-UNIT_BYTES: Final = UNIT_SAMPLES * 4
+BYTES_PER_S: Final = RATE_HZ * 4
 
-NEARLY_A_UNIT: Final = 15_840
+SECOND_S: Final = 1.0
+"""Length of the units of most models, and of all dialects that know no others."""
+
+NEARLY_A_SECOND: Final = 15_840
 """A lone append of at least this many samples is a second that lost some to rounding in a resampler."""
 
-SILENCE: Final = bytes(UNIT_BYTES)
-
-PERIOD_S: Final = 1.0
-"""A steady stream completes a unit so often."""
-
 LATE_S: Final = 0.2
-"""While the model speaks, the carry waits so long beyond the second at which a unit was due."""
+"""While the model speaks, the carry waits so long beyond the time at which a unit was due.
+
+Shorter units wait for the rest of their sound: silence in the middle of a frame is a click, and closes no
+gap."""
 
 SETTLED_S: Final = 0.1
 """And so long for more appends: what was held up on its way comes at once, and is not to be torn."""
@@ -57,7 +59,7 @@ class Append(Struct, frozen=True):
     @property
     def seconds(self) -> float:
         """Length of its audio."""
-        return self.clip.count / UNIT_SAMPLES
+        return self.clip.count / RATE_HZ
 
 
 class GivenInput(Struct, frozen=True):
@@ -111,7 +113,7 @@ def read_append(given: GivenInput, rules: InputRules, max_slice_nums: int | None
 
 def _check_length(given: GivenInput, most_s: float) -> None:
     """Refuse text that cannot be so little audio, before it is decoded."""
-    if len(given.audio) > most_s * UNIT_BYTES * LONGEST_TEXT:
+    if len(given.audio) > most_s * BYTES_PER_S * LONGEST_TEXT:
         size = len(given.audio) * 3 // 4
         raise invalid(given.audio_path, f"expected at most {most_s:g} s of audio, got about {size} bytes")
 
@@ -129,13 +131,13 @@ def first_given(event: object, names: Sequence[str]) -> tuple[Any, str]:
 
 
 class UnitCutter:
-    """Joins appends and cuts them into units; what is shorter than a unit is carried over.
+    """Joins appends and cuts them into units of `unit_s`; what is shorter than a unit is carried over.
 
     `flush_s`: so long after the last append, the carry is padded and runs as a unit. While the model speaks
     that happens as soon as a unit is late: without input there would be a hole in what it says.
     """
 
-    def __init__(self, flush_s: float) -> None:
+    def __init__(self, flush_s: float, unit_s: float = SECOND_S) -> None:
         self.size = 0
         """Bytes of audio and pictures that are carried."""
         self.flush_at: float | None = None
@@ -143,6 +145,10 @@ class UnitCutter:
         self.late_at: float | None = None
         """When it is due while the model speaks."""
         self._flush_s = flush_s
+        self._unit_s = unit_s
+        self._samples = round(unit_s * RATE_HZ)
+        self._bytes = 4 * self._samples
+        self._silence = bytes(self._bytes)
         self._carry = bytearray()
         self._carries_undecoded = False
         self._appends = 0
@@ -167,7 +173,7 @@ class UnitCutter:
         undecoded = append.clip.undecoded
         # What was not decoded takes its time nevertheless.
         audio = bytes(4 * undecoded) if undecoded else append.clip.data
-        alone = not self._carry and NEARLY_A_UNIT <= append.clip.count < UNIT_SAMPLES
+        alone = not self._carry and NEARLY_A_SECOND <= append.clip.count < self._samples
         to_the_end = append.force_listen or alone
         units = self._cut(audio, now, to_the_end=to_the_end, force_listen=append.force_listen)
         self._mark(units, bool(undecoded))
@@ -175,8 +181,11 @@ class UnitCutter:
         self._settle()
         return units
 
-    def hold_frame(self, frame: bytes) -> None:
-        """Keep a picture for the next unit, which gets the newest `MAX_FRAMES`."""
+    def hold_frame(self, frame: bytes | None) -> None:
+        """Keep a picture for the next unit, which gets the newest `MAX_FRAMES`; None only counts."""
+        if frame is None:
+            self._ignored_frames += 1
+            return
         self._keep(frame)
         self._settle()
 
@@ -195,14 +204,41 @@ class UnitCutter:
 
     def silence(self, now: float) -> Unit:
         """Return a unit of silence in the name of the last append."""
-        self._due_at = now + PERIOD_S
+        self._due_at = now + self._unit_s
         self._settle()
-        return Unit(SILENCE, self._input_id, self._appends, now, injected_silence=True)
+        return Unit(self._silence, self._input_id, self._appends, now, injected_silence=True)
 
     def restamp(self, now: float) -> None:
         """Count the time until `flush` from `now`, for input that was held."""
         self._last_append_at = now
-        self._due_at = now + PERIOD_S
+        self._due_at = now + self._unit_s
+        self._settle()
+
+    def save(self, now: float) -> SavedCutter:
+        """Return the state, with what is carried."""
+        return SavedCutter(
+            bytes(self._carry),
+            self._carries_undecoded,
+            self._appends,
+            self._input_id,
+            now - self._last_append_at,
+            now - self._due_at,
+            self._clipped,
+            self._ignored_frames,
+            self._frames,
+            self._max_slice_nums,
+            self._force_next,
+        )
+
+    def restore(self, saved: SavedCutter, now: float) -> None:
+        """Go on from a saved state."""
+        self._carry = bytearray(saved.carry)
+        self._carries_undecoded = saved.carries_undecoded
+        self._appends, self._input_id = saved.appends, saved.input_id
+        self._last_append_at, self._due_at = now - saved.last_append_ago, now - saved.due_ago
+        self._clipped, self._ignored_frames = saved.clipped, saved.ignored_frames
+        self._frames, self._max_slice_nums = saved.frames, saved.max_slice_nums
+        self._force_next = saved.force_next
         self._settle()
 
     def _settle(self) -> None:
@@ -212,7 +248,7 @@ class UnitCutter:
         if self._carry:
             self.flush_at = self._last_append_at + self._flush_s
             late_at = max(self._due_at + LATE_S, self._last_append_at + SETTLED_S)
-            self.late_at = min(self.flush_at, late_at)
+            self.late_at = min(self.flush_at, late_at) if self._unit_s > LATE_S else self.flush_at
 
     def _cut(
         self, audio: bytes, now: float, to_the_end: bool = False, force_listen: bool = False
@@ -221,17 +257,17 @@ class UnitCutter:
             audio = bytes(self._carry) + audio
             self._carry.clear()
         units = []
-        for second in _seconds(audio):
-            short = UNIT_BYTES - len(second)
+        for piece in self._pieces(audio):
+            short = self._bytes - len(piece)
             if short and not to_the_end:
-                self._carry += second
+                self._carry += piece
                 break
-            whole = second + bytes(short) if short else second
+            whole = piece + bytes(short) if short else piece
             units.append(self._unit(whole, now, force_listen, padded=short // 4))
         if force_listen and not units:
-            units.append(self._unit(SILENCE, now, force_listen, padded=UNIT_SAMPLES))
+            units.append(self._unit(self._silence, now, force_listen, padded=self._samples))
         if units:
-            self._due_at = now + PERIOD_S
+            self._due_at = now + self._unit_s
         return units
 
     def _unit(self, audio: bytes, now: float, force_listen: bool, padded: int) -> Unit:
@@ -245,7 +281,7 @@ class UnitCutter:
     def _mark(self, units: list[Unit], undecoded: bool) -> None:
         """Mark those of the newest `units` that hold anything undecoded, all of them or what was carried."""
         for unit in units if undecoded else units[: self._carries_undecoded]:
-            unit.audio, unit.frames, unit.is_dropped = SILENCE, (), True
+            unit.audio, unit.frames, unit.is_dropped = self._silence, (), True
         if undecoded or units:
             self._carries_undecoded = undecoded and bool(self._carry)
 
@@ -261,12 +297,11 @@ class UnitCutter:
     def _keep(self, frame: bytes) -> None:
         self._frames = (*self._frames, frame)[-MAX_FRAMES:]
 
-
-def _seconds(audio: bytes) -> Sequence[bytes]:
-    """Cut audio into slices of at most a unit; a single unit is handed on as it is."""
-    if len(audio) == UNIT_BYTES:
-        return (audio,)
-    return [audio[start : start + UNIT_BYTES] for start in range(0, len(audio), UNIT_BYTES)]
+    def _pieces(self, audio: bytes) -> Sequence[bytes]:
+        """Cut audio into pieces of at most a unit; a single unit is handed on as it is."""
+        if len(audio) == self._bytes:
+            return (audio,)
+        return [audio[start : start + self._bytes] for start in range(0, len(audio), self._bytes)]
 
 
 # ---------------------------------------------------------------------------------------- silence
@@ -275,14 +310,15 @@ def _seconds(audio: bytes) -> Sequence[bytes]:
 class SilenceTail:
     """Decides when a unit of silence is due after a burst or an isolated append.
 
-    At most `limit` units while the model has not begun to speak, then until its turn ends; none with a
-    `limit` of 0. All times are seconds of the session's clock.
+    At most `limit_s` seconds while the model has not begun to speak, then until its turn ends; none with a
+    `limit_s` of 0. All times are seconds of the session's clock.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit_s: float, unit_s: float = SECOND_S) -> None:
         self.due_at: float | None = None
         """When the next unit of silence is due; None if none is."""
-        self._limit = limit
+        self._limit = round(limit_s / unit_s)
+        self._unit_s = unit_s
         self._run_start = 0.0
         self._run_audio_s = 0.0
         self._run_appends = 0
@@ -332,6 +368,28 @@ class SilenceTail:
         self._fed += 1
         self._settle()
 
+    def save(self, now: float) -> SavedTail:
+        """Return the state."""
+        return SavedTail(
+            now - self._run_start,
+            self._run_audio_s,
+            self._run_appends,
+            ago(self._last_append, now),
+            ago(self._last_fed, now),
+            self._fed,
+            self._spoke,
+            self._over,
+        )
+
+    def restore(self, saved: SavedTail, now: float) -> None:
+        """Go on from a saved state."""
+        self._run_start, self._run_audio_s = now - saved.run_start_ago, saved.run_audio_s
+        self._run_appends = saved.run_appends
+        self._last_append = None if saved.last_append_ago is None else now - saved.last_append_ago
+        self._last_fed = None if saved.last_fed_ago is None else now - saved.last_fed_ago
+        self._fed, self._spoke, self._over = saved.fed, saved.spoke, saved.over
+        self._settle()
+
     def _settle(self) -> None:
         self.due_at = self._next_at()
 
@@ -341,7 +399,7 @@ class SilenceTail:
         if self._fed >= self._limit and not self._spoke:
             return None
         if self._last_fed is not None:
-            return self._last_fed + PERIOD_S
+            return self._last_fed + self._unit_s
         if self._run_audio_s - (self._last_append - self._run_start) > BURST_LEAD_S:
             return self._last_append + BURST_WAIT_S
         if self._run_appends == 1:

@@ -27,6 +27,7 @@ from ws_adapter.protocol.core.signals import UNIT_SIGNALS, Failed, GoingAway, Mo
 from ws_adapter.protocol.core.state import State
 from ws_adapter.protocol.duplex.deadlines import Deadlines
 from ws_adapter.protocol.duplex.flow import Step, UnitFlow
+from ws_adapter.protocol.duplex.saved import SavedDuplex
 from ws_adapter.protocol.duplex.vocabulary import (
     Begin,
     Command,
@@ -115,6 +116,29 @@ class DuplexMachine(WithoutDetection):
     @property
     def _is_running(self) -> bool:
         return self.state in _RUNNING
+
+    # ------------------------------------------------------------------------------------- the state
+
+    def save(self, now: float) -> SavedDuplex | None:
+        """Return the state, with which another adapter goes on; None unless the session is running."""
+        if not self._is_running or self.setup is None or self._flow.answers.verdict is not None:
+            return None
+        return SavedDuplex(
+            self.state is State.PAUSED,
+            self._vocabulary.saved,
+            self.setup,
+            self._flow.save(now),
+            self._deadlines.save(now),
+        )
+
+    def restore(self, saved: SavedDuplex, now: float) -> None:
+        """Go on from a saved state; called once, and instead of `opened`. `Moved` follows."""
+        self.state = State.PAUSED if saved.is_paused else State.ACTIVE
+        self._vocabulary = self._vocabulary.restored(saved.vocabulary)
+        self._created, self._has_waited = True, True
+        self.setup = saved.setup
+        self._flow.restore(saved.flow, now)
+        self._deadlines.restore(saved.deadlines, now)
 
     # ------------------------------------------------------------------------------------- the queue
 
@@ -275,8 +299,8 @@ class DuplexMachine(WithoutDetection):
                 return told if command.related is None else [*related(command.related), *told]
             case HoldFrame():
                 self._demand_input(command)
-                if not drops_input and (frame := command.read()) is not None:
-                    self._flow.hold_frame(frame)
+                if not drops_input:
+                    self._flow.hold_frame(command.read())
                 return []
             case Pause() | Resume() | Interrupt():
                 return self._steer(command, now)

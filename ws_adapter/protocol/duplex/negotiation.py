@@ -9,7 +9,7 @@ from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.duplex import earlier_events, realtime_events
 from ws_adapter.protocol.duplex.earlier import Earlier
 from ws_adapter.protocol.duplex.realtime import Realtime
-from ws_adapter.protocol.duplex.vocabulary import Begin, Command
+from ws_adapter.protocol.duplex.vocabulary import Begin, Command, Vocabulary
 from ws_adapter.protocol.wire.codec import EventDecoder
 
 _AnyEvent: TypeAlias = realtime_events.ClientEvent | earlier_events.ClientEvent
@@ -38,6 +38,9 @@ class Opening(Realtime):
             earlier_id, mode, max_append_s, new_token, recording_id
         )
         self._new_earlier_id = new_earlier_id
+
+    def restored(self, saved: str) -> Vocabulary:
+        return self._new_earlier(saved) if saved else self._realtime
 
     def decode(self, frame: bytes, *, drops_input: bool = False) -> Command:
         event = _DECODER.decode(frame, sized_only=drops_input)

@@ -44,7 +44,7 @@ from ws_adapter.protocol.duplex.realtime_events import (
     SessionInit,
     TextDelta,
 )
-from ws_adapter.protocol.duplex.vocabulary import Begin, Command, End, Input
+from ws_adapter.protocol.duplex.vocabulary import Begin, Command, End, Input, Vocabulary
 from ws_adapter.protocol.media.reference_voice import Voice, read_voice
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import EventDecoder
@@ -104,6 +104,13 @@ class Realtime(RealtimePath):
     """See `Vocabulary`."""
 
     opener = "session.init"
+
+    @property
+    def saved(self) -> str:
+        return ""
+
+    def restored(self, saved: str) -> Vocabulary:
+        return self
 
     # ------------------------------------------------------------------------------------- client
 

@@ -31,6 +31,11 @@ class TextQueue:
         self._waiting.append(text)
         self.bytes += text.size
 
+    @property
+    def waiting(self) -> tuple[StandaloneText, ...]:
+        """Texts that wait, in order."""
+        return tuple(self._waiting)
+
     def take(self) -> tuple[StandaloneText, ...]:
         """Those that go with the next unit: as many as fit, in their order."""
         taken: list[StandaloneText] = []

@@ -97,6 +97,13 @@ class Vocabulary(Protocol):
     def ignores_second_opener(self) -> bool:
         """Whether an opener that follows an accepted one is passed over until the session is active."""
 
+    @property
+    def saved(self) -> str:
+        """State that `restored` needs beside the URL."""
+
+    def restored(self, saved: str) -> "Vocabulary":
+        """Return the words of a session that began at another adapter."""
+
     def decode(self, frame: bytes, *, drops_input: bool = False) -> Command:
         """Return what a text frame asks for. Raises `Refusal` or `InvalidUtf8`.
 

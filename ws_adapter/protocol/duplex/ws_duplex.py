@@ -28,7 +28,7 @@ from ws_adapter.protocol.duplex.input import (
     first_given,
     read_append,
 )
-from ws_adapter.protocol.duplex.vocabulary import Begin, Command, Diagnose, End, HoldFrame, Input
+from ws_adapter.protocol.duplex.vocabulary import Begin, Command, Diagnose, End, HoldFrame, Input, Vocabulary
 from ws_adapter.protocol.duplex.vocabulary import Interrupt as InterruptCommand
 from ws_adapter.protocol.duplex.vocabulary import Pause as PauseCommand
 from ws_adapter.protocol.duplex.vocabulary import Resume as ResumeCommand
@@ -111,6 +111,13 @@ class Duplex:
         self._rules = InputRules(limits.max_append_s, mode is Mode.VIDEO, new_token)
         self._announces_slot = announces_slot
         self._recording_id = recording_id
+
+    @property
+    def saved(self) -> str:
+        return ""
+
+    def restored(self, saved: str) -> Vocabulary:
+        return self
 
     # ------------------------------------------------------------------------------------- client
 

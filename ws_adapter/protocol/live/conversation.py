@@ -7,10 +7,10 @@ from typing import Final
 from ws_adapter.protocol.core.answer import Answer, Outcome
 from ws_adapter.protocol.core.speech import WINDOW, SpeechEdges
 from ws_adapter.protocol.duplex.flow import UnitFlow
-from ws_adapter.protocol.duplex.input import BURST_LEAD_S, PERIOD_S
+from ws_adapter.protocol.duplex.input import BURST_LEAD_S, SECOND_S
 from ws_adapter.protocol.live.events import LiveUsage
 from ws_adapter.protocol.live.input_speech import InputSpeech
-from ws_adapter.protocol.live.playout import Playout
+from ws_adapter.protocol.live.playout import SLICE_S, Playout
 from ws_adapter.protocol.live.settings import Settings
 from ws_adapter.protocol.live.sound import Ear, Mouth
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
@@ -35,26 +35,31 @@ INTERRUPTS_MS: Final = 250
 class Conversation:
     """See above; `settings` are those of its `session.start`, and an append has at most `most_s` of sound.
 
-    `transcribes`: what the user says is to be transcribed.
+    `transcribes`: what the user says is to be transcribed. `unit_s` is the length of a unit of the model.
     """
 
-    def __init__(self, settings: Settings, most_s: float, *, transcribes: bool = False) -> None:
+    def __init__(
+        self, settings: Settings, most_s: float, *, transcribes: bool = False, unit_s: float = SECOND_S
+    ) -> None:
         self.is_muted = False
         self.is_congested = False
         """The client does not read."""
         self.most_bytes = settings.format.bytes_per_s * most_s
         """Of one append."""
-        self.ear = Ear(settings.format)
+        self.ear = Ear(settings.format, unit_s)
         self.speech = interruption()
         """What the user says over the answer that is being said."""
         self.input_speech = InputSpeech() if transcribes else None
-        self.playout = Playout(settings.format)
+        self.playout = Playout(settings.format, min(SLICE_S, unit_s))
         self.answers: deque[Answer] = deque(maxlen=MOST_UNTOLD)
         """Of units of which no event has told yet."""
         self.usage = LiveUsage(0.0)
+        self._units = 0
+        """Units that were heard."""
         self.context_ratio: float | None = None
-        self.turn = FirstTurn()
+        self.turn = FirstTurn(unit_s)
         self.upload = Upload()
+        self._unit_s = unit_s
         self._mouth = Mouth(settings.format)
         self._detecting: deque[tuple[int, bool]] = deque()
         """Samples whose scores are awaited, and whether they were said over an answer."""
@@ -100,10 +105,12 @@ class Conversation:
         return flow.answers.response_id is not None or not self.playout.is_empty
 
     def take(self, answer: Answer) -> None:
-        """Take the answer to a second: speech waits for playback, and a listen that is no end of a turn
+        """Take the answer to a unit: speech waits for playback, and a listen that is no end of a turn
         stops it."""
         self.answers.append(answer)
-        self.usage = LiveUsage(self.usage.seconds + (answer.outcome is not Outcome.DROPPED))
+        if answer.outcome is not Outcome.DROPPED:
+            self._units += 1
+            self.usage = LiveUsage(round(self._units * self._unit_s, 3))
         if answer.context_limit:
             self.context_ratio = answer.context_tokens / answer.context_limit
         if answer.ends_turn:
@@ -143,12 +150,13 @@ class FirstTurn:
     """When the model is fed silence, because its client sends nothing: while it is muted, and while the model
     is to speak about what it was told."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit_s: float = SECOND_S) -> None:
         self.due_at: float | None = None
-        """When the next second of silence is due; None if none is."""
+        """When the next unit of silence is due; None if none is."""
+        self._unit_s = unit_s
         self._is_muted = False
         self._left = 0
-        """Seconds of silence that may pass until the model has spoken."""
+        """Units of silence that may pass until the model has spoken."""
         self._came_at = float("-inf")
 
     def came(self, now: float) -> None:
@@ -163,14 +171,14 @@ class FirstTurn:
 
     def wanted(self, now: float) -> None:
         """Note that the model was told something to speak about."""
-        self._left = MOST_SILENCE
+        self._left = round(MOST_SILENCE / self._unit_s)
         self._settle(max(now, self._came_at + PATIENCE_S))
 
     def fed(self, now: float, *, is_speaking: bool) -> None:
-        """Count a second of silence that was fed."""
+        """Count a unit of silence that was fed."""
         self._left -= not is_speaking and self._left > 0
         due_at = now if self.due_at is None else self.due_at
-        self._settle(max(due_at, now - PERIOD_S) + PERIOD_S)
+        self._settle(max(due_at, now - self._unit_s) + self._unit_s)
 
     def spoken(self) -> None:
         """Note the end of a turn of the model."""

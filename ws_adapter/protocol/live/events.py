@@ -508,9 +508,9 @@ class SessionClosed(LiveEvent, kw_only=True, tag="session.closed"):
 
 
 class Info(LiveEvent, kw_only=True, tag="info"):
-    """Something to know: `queued` while no slot is free, `voice_replaced`, `delegation_unused`."""
+    """Something to know: `queued` while no slot is free; settings that are replaced or have no effect."""
 
-    code: Literal["queued", "voice_replaced", "delegation_unused"]
+    code: Literal["queued", "voice_replaced", "delegation_unused", "instructions_unused"]
     message: str
 
 

@@ -4,6 +4,7 @@ Events in, actions out; nothing here does I/O or reads a clock. All times are se
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -23,7 +24,7 @@ from ws_adapter.protocol.core.actions import (
     closing,
 )
 from ws_adapter.protocol.core.answer import Answer, Outcome, StandaloneText
-from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.config import Catalogue, capabilities_of
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import Failed, GoingAway, Moved, Ready, Signal, TextPurpose
@@ -71,16 +72,15 @@ _FRAMES: Final[FrameReader[ClientEvent]] = FrameReader(ClientEvent)
 DRAIN_S: Final = 10.0
 """How long a session that is to end may go on with what it is saying."""
 
-USAGE_UNITS: Final = 5
+USAGE_S: Final = 5
 """Seconds of the conversation between two accounts of it."""
 
 LONGEST_S: Final = 10 * 365 * 86_400.0
 """When a session expires that has no limit."""
 
-UNIT_MS: Final = 1_000
 SLICE_MS: Final = round(SLICE_S * 1000)
 
-FULL_UNITS: Final = 24
+FULL_INPUT_S: Final = 24.0
 """Seconds of input that wait when no more is read."""
 
 FULL_S: Final = 20.0
@@ -100,8 +100,6 @@ _APPENDED: Final = {
     TextPurpose.COMMENTARY: events.CommentaryAppended,
 }
 """What acknowledges a text."""
-
-_SILENCE: Final = np.zeros(INPUT_RATE_HZ, np.float32)
 
 _CLOSED: Final = Verdict(None, "", errors.USER_STOP, CloseCode.NORMAL)
 
@@ -129,6 +127,7 @@ class Live:
         self._limits = limits
         self._catalogue = catalogue
         self._unix = unix
+        self._new_token = new_token
         self._ids = new_token()
         self._told = 0
         """Events with an id."""
@@ -137,6 +136,8 @@ class Live:
         self._settings: Settings | None = None
         self._resource: SessionResource | None = None
         self._conversation: Conversation | None = None
+        self._interrupts = limits.interrupts_on_speech
+        """Whether an answer ends when the user speaks over it, whatever the model does."""
         self._purposes: frozenset[TextPurpose] = frozenset()
         """Of texts that the model reads."""
         self._flow = UnitFlow(limits, new_token)
@@ -199,7 +200,13 @@ class Live:
             self._deadlines.granted(now)
             self._deadlines.set_up()
         self.state = State.CONFIGURING
-        return [OpenWorkerSession(self._settings.setup)]
+        setup = self._settings.setup
+        able = capabilities_of(setup.model, self._catalogue())
+        self._interrupts = self._limits.interrupts_on_speech and not able.yields
+        is_congested = self._flow.congested
+        self._flow = UnitFlow(self._limits, self._new_token, able.unit_ms / 1000)
+        self._flow.congested = is_congested
+        return [OpenWorkerSession(replace(setup, unit_ms=able.unit_ms))]
 
     def displaced(self) -> None:
         self._deadlines.leaves(None)
@@ -442,25 +449,26 @@ class Live:
         return self._said(self._hear(samples, now), now) if samples.size else []
 
     def _feed_silence(self, conversation: Conversation, now: float) -> list[Step | Detect]:
-        """Return a second of silence where the client sends nothing and time has to go on."""
+        """Return a unit of silence where the client sends nothing and time has to go on."""
         turn = conversation.turn
         if not is_due(turn.due_at, now) or self._flow.congested:
             return []
         turn.fed(now, is_speaking=self._flow.answers.response_id is not None)
         self._deadlines.idle_at = now + self._limits.duplex_idle_s
-        return [*self._detect(conversation, _SILENCE, is_over=False), *self._put(Clip(_SILENCE), now)]
+        silence = np.zeros(round(self._flow.unit_s * INPUT_RATE_HZ), np.float32)
+        return [*self._detect(conversation, silence, is_over=False), *self._put(Clip(silence), now)]
 
     def _hear(self, samples: Samples, now: float) -> list[Step | Detect]:
         """Pass the user's sound to the model; during an answer also detect speech that ends it."""
         conversation = self._conversation
         if conversation is None or not samples.size:
             return []
-        is_quiet = not self._flow.waiting_units and conversation.playout.is_empty
+        is_quiet = not self._flow.waiting_s and conversation.playout.is_empty
         if conversation.upload.came(samples.size / INPUT_RATE_HZ, now, is_quiet=is_quiet):
             self._flow.keep_all()
         # What is sent ahead of the clock was not said over the answer that is heard now.
         is_over = conversation.is_saying(self._flow) and not self._flow.keeps_all
-        is_over = is_over and self._limits.interrupts_on_speech
+        is_over = is_over and self._interrupts
         if not is_over:
             conversation.speech = interruption()
         return [*self._detect(conversation, samples, is_over=is_over), *self._put(Clip(samples), now)]
@@ -479,7 +487,9 @@ class Live:
         self._purposes = ready.text_purposes
         catalogue = self._catalogue()
         transcribes = self._limits.input_transcript_s > 0 and catalogue is not None and catalogue.transcribes
-        self._conversation = Conversation(self._settings, self._limits.max_append_s, transcribes=transcribes)
+        self._conversation = Conversation(
+            self._settings, self._limits.max_append_s, transcribes=transcribes, unit_s=self._flow.unit_s
+        )
         self._conversation.playout.begin(now)
         self._deadlines.idle_at = now + self._limits.duplex_idle_s
         limit_at = self._deadlines.limit_at
@@ -491,6 +501,9 @@ class Live:
         if voice := self._settings.replaced_voice:
             message = f"there is no voice {voice} here: the model speaks with its own"
             told.append(self._event(events.Info, code="voice_replaced", message=message))
+        if self._settings.is_instructed and "system_prompt" in ready.ignored_fields:
+            message = "the model reads no instructions: they and the earlier messages change nothing"
+            told.append(self._event(events.Info, code="instructions_unused", message=message))
         return [*told, *self._said(self._flow.begin(ready, now), now)]
 
     def _worker_failed(self, reason: Reason, now: float) -> list[Action]:
@@ -528,7 +541,7 @@ class Live:
 
     def _hold(self, conversation: Conversation) -> list[Action]:
         """Read no more of a client that is far ahead of the model, and go on when that has caught up."""
-        waits = max(self._flow.waiting_units / FULL_UNITS, conversation.playout.waiting_s / FULL_S)
+        waits = max(self._flow.waiting_s / FULL_INPUT_S, conversation.playout.waiting_s / FULL_S)
         is_held = self._end is None and waits >= (EMPTIED if self._is_held else 1.0)
         if is_held == self._is_held:
             return []
@@ -549,21 +562,23 @@ class Live:
             for event_id in [text.event_id for text in answer.unit.texts] or [None]:
                 actions += self._refuse(Refusal(code, message), event_id, now)
         else:
-            at = answer.index * UNIT_MS
+            at = round(answer.index * self._flow.unit_s * 1000)
             for text in answer.unit.texts:
                 actions.append(self._event(_APPENDED[text.purpose], text.event_id, start_ms=at, end_ms=at))
-        if (answer.index + 1) % USAGE_UNITS == 0:
+        unit_s = self._flow.unit_s
+        if answer.index * unit_s // USAGE_S != (answer.index + 1) * unit_s // USAGE_S:
             actions.append(self._usage(conversation))
         return actions
 
     def _play(self, conversation: Conversation, now: float) -> list[Action]:
         told: list[Action] = []
+        slice_s = conversation.playout.slice_s
         for piece in conversation.playout.take(now):
             for said in piece.words:
                 shape, start_ms, end_ms = events.OutputTranscriptDelta, said.start_ms, said.end_ms
                 told.append(self._event(shape, delta=said.text, start_ms=start_ms, end_ms=end_ms))
             answer = conversation.answers.popleft() if conversation.answers else None
-            told.append(Send(events.OutputAudioDelta(delta=piece.audio), answer, audio_s=SLICE_S))
+            told.append(Send(events.OutputAudioDelta(delta=piece.audio), answer, audio_s=slice_s))
         return told
 
     def _usage(self, conversation: Conversation) -> Send:

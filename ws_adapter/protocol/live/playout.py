@@ -12,10 +12,7 @@ from msgspec import Struct
 from ws_adapter.protocol.live.sound import Format
 
 SLICE_S: Final = 0.2
-"""Of one event."""
-
-LEAD_S: Final = 0.2
-"""How far ahead of the clock the stream is, and how long a sentence waits for a unit that is late."""
+"""Length of one event, unless the units of the model are shorter."""
 
 WORD_S: Final = 0.4
 """A word is told whole if the rest of it takes no longer. Clients end a turn 0.8 s after the last words."""
@@ -83,15 +80,20 @@ class Slice(Struct, frozen=True):
 
 
 class Playout:
-    """See above. Times are seconds of the session's clock."""
+    """See above. Times are seconds of the session's clock.
 
-    def __init__(self, format: Format) -> None:
+    `slice_s` is the length of an event. The stream is one slice ahead of the clock, and a sentence waits that
+    long for a unit that is late.
+    """
+
+    def __init__(self, format: Format, slice_s: float = SLICE_S) -> None:
         self.due_at: float | None = None
         """When `take` has something next; None until `begin`."""
         self.is_speaking = False
         """More is to come of what is being said: a gap is waited out, not filled."""
+        self.slice_s: Final = slice_s
         self._format = format
-        self._slice = round(format.bytes_per_s * SLICE_S) // format.width * format.width
+        self._slice = round(format.bytes_per_s * slice_s) // format.width * format.width
         self._sound = bytearray()
         self._words: deque[Text] = deque()
         """What is said in the sound, in its order."""
@@ -102,7 +104,7 @@ class Playout:
     @property
     def sent_s(self) -> float:
         """Length of the stream so far."""
-        return self._sent * SLICE_S
+        return self._sent * self.slice_s
 
     @property
     def waiting_s(self) -> float:
@@ -116,7 +118,7 @@ class Playout:
 
     def begin(self, now: float) -> None:
         """Begin the stream with its lead."""
-        self.due_at = self._next_at = now - LEAD_S
+        self.due_at = self._next_at = now - self.slice_s
 
     def put(self, audio: bytes, text: str) -> None:
         """Append audio and text behind all that waits; either may be empty."""
@@ -135,11 +137,11 @@ class Playout:
     def take(self, now: float) -> list[Slice]:
         """Return the slices that are due."""
         due = []
-        while now >= self._next_at and not (self._is_short and now < self._next_at + LEAD_S):
+        while now >= self._next_at and not (self._is_short and now < self._next_at + self.slice_s):
             if self.is_empty and now - self._next_at > FORGIVEN_S:
                 self._next_at = now
             due.append(self._cut())
-            self._next_at += SLICE_S
+            self._next_at += self.slice_s
         self._settle()
         return due
 
@@ -167,7 +169,7 @@ class Playout:
 
     def _settle(self) -> None:
         if self.due_at is not None:
-            self.due_at = self._next_at + LEAD_S if self._is_short else self._next_at
+            self.due_at = self._next_at + self.slice_s if self._is_short else self._next_at
 
     def _ms(self, size: int) -> int:
         return size * _MS // self._format.bytes_per_s

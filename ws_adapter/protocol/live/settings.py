@@ -64,6 +64,8 @@ class Settings:
     safety_identifier: str | None
     replaced_voice: str = ""
     """A voice of OpenAI that was asked for: the model's own stands in for it."""
+    is_instructed: bool = False
+    """Whether the client gave instructions or earlier messages."""
 
     def resource(self, session_id: str, expires_at: int) -> SessionResource:
         """Return the session as its client sees it."""
@@ -97,7 +99,12 @@ def read_settings(session: SessionConfig | None, catalogue: Catalogue | None) ->
         mode=Mode.AUDIO, system_prompt=_prompt(session), duplex=DuplexConfig(), voice=voice, model=model
     )
     return Settings(
-        setup, _format(audio), delegation(session.delegation), session.safety_identifier, replaced
+        setup,
+        _format(audio),
+        delegation(session.delegation),
+        session.safety_identifier,
+        replaced,
+        is_instructed=bool((session.instructions or "").strip() or session.input),
     )
 
 
@@ -120,8 +127,7 @@ def _model(model: str | None, catalogue: Catalogue | None) -> str:
     if not model:
         raise missing("session.model", "a model of /v1/models")
     if catalogue is not None and model not in catalogue.models:
-        served = " or ".join(sorted(catalogue.models)) or "no model by name"
-        text = f"session.model: expected {served}, got {shown(model)}"
+        text = f"session.model: expected {catalogue.choices}, got {shown(model)}"
         raise UnknownModel(ErrorCode.INVALID_PAYLOAD, text, "session.model")
     return model
 

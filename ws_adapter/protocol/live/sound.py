@@ -12,6 +12,7 @@ import numpy as np
 import soxr
 
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
+from ws_adapter.protocol.duplex.input import SECOND_S
 from ws_adapter.protocol.media.g711 import ALAW, ULAW, Law
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
 
@@ -21,6 +22,9 @@ INPUT_RATE_HZ: Final = 16_000
 
 BLOCK_S: Final = 0.1
 """What is made of the client's audio at a time."""
+
+SHORT_BLOCK_S: Final = 0.02
+"""The same for models with frames shorter than `BLOCK_S`: a block delays what is heard by its length."""
 
 _LAWS: Final[Mapping[Encoding, Law]] = {"audio/pcmu": ULAW, "audio/pcma": ALAW}
 _SCALE: Final = np.float32(32_768)
@@ -68,12 +72,13 @@ PCM_24K: Final = Format("audio/pcm", 24_000)
 class Ear:
     """Makes what the client sends into what the model hears: float32 at 16 kHz.
 
-    A client may cut its audio anywhere, and cuts it small: what is shorter than `BLOCK_S` waits for more.
+    A client may cut its audio anywhere, and cuts it small: what is shorter than a block waits for more.
     """
 
-    def __init__(self, format: Format) -> None:
+    def __init__(self, format: Format, unit_s: float = SECOND_S) -> None:
+        """`unit_s` is the length of a unit of the model."""
         self.format = format
-        self._block = round(format.bytes_per_s * BLOCK_S)
+        self._block = round(format.bytes_per_s * (BLOCK_S if unit_s > BLOCK_S else SHORT_BLOCK_S))
         self._waiting = bytearray()
         self._resampler = _resampler(format.rate_hz, INPUT_RATE_HZ)
 

@@ -28,10 +28,11 @@ from ws_adapter.protocol.realtime_ga.wire.client_events import (
     ResponseFields,
     SessionUpdate,
 )
-from ws_adapter.protocol.realtime_ga.wire.events import Code
+from ws_adapter.protocol.realtime_ga.wire.events import Code, type_of
 from ws_adapter.protocol.realtime_ga.wire.fields import SemanticVad, ServerVad
 from ws_adapter.protocol.realtime_ga.wire.items import CallOutputItem, Heard, MessageItem
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
+from ws_adapter.protocol.realtime_ga.wire.resources import ResponseError
 from ws_adapter.protocol.realtime_ga.wire.teller import Teller
 from ws_adapter.protocol.wire.codec import Samples
 from ws_adapter.protocol.wire.errors import Refusal, invalid
@@ -63,7 +64,7 @@ class Dialogue:
     ) -> None:
         self.settings = settings
         self._limits = limits
-        self.buffer = InputBuffer(settings.input_format)
+        self.buffer = self._new_buffer(settings)
         self.conversation = Conversation(teller.new_id("conv"), settings.retention_ratio)
         self.idle_at: float | None = None
         """When the model speaks again because the user does not."""
@@ -109,7 +110,7 @@ class Dialogue:
         self.settings = new
         self.conversation.ratio = new.retention_ratio
         if self.settings.input_format != old.input_format:
-            self.buffer = InputBuffer(self.settings.input_format)
+            self.buffer = self._new_buffer(self.settings)
         if self.settings.turn_detection != old.turn_detection:
             self.idle_at = None
             self._listen_anew()
@@ -135,6 +136,10 @@ class Dialogue:
             listening.vad = new.vad
         else:
             self._listening = new
+
+    @staticmethod
+    def _new_buffer(settings: Settings) -> InputBuffer:
+        return InputBuffer(settings.input_format, settings.abilities.unit_ms / 1000)
 
     def _new_native(self, settings: Settings) -> Native | None:
         if not isinstance(settings.turn_detection, SemanticVad):
@@ -195,7 +200,7 @@ class Dialogue:
         ]
         vad, active = self._vad, self._answers.active
         if vad is not None and vad.interrupt_response:
-            if self.native is not None:
+            if self.native is not None and not self.settings.abilities.yields:
                 actions += self.native.interrupt("turn_detected")
             if active is not None:
                 actions += self._answers.cancel(active, "turn_detected")
@@ -295,7 +300,7 @@ class Dialogue:
         if self.native is not None and isinstance(item, MessageItem) and item.role == "system":
             self.native.tell(" ".join(part for part in entry.parts if isinstance(part, str)))
         elif self.native is not None:
-            self.native.expire()
+            self.native.expire_prompt()
         return self._add(entry, event.previous_item_id or None)
 
     def _add(self, entry: Entry, after: str | None = None) -> list[Action]:
@@ -328,7 +333,7 @@ class Dialogue:
         if self.native is not None and self.native.knows(event.item_id):
             back = self.native.rewind(event.item_id, event.audio_end_ms)
         elif self.native is not None:
-            self.native.expire()
+            self.native.expire_prompt()
         return [*back, self._teller.event(events.ItemTruncated, **fields)]
 
     def delete(self, event: ItemDelete) -> list[Action]:
@@ -336,7 +341,7 @@ class Dialogue:
         assert event.item_id is not None
         self.conversation.delete(event.item_id)
         if self.native is not None:
-            self.native.expire()
+            self.native.expire_prompt()
         deleted = self._teller.event(events.ItemDeleted, item_id=event.item_id)
         return [CancelTranscription(event.item_id), deleted] if self._has_transcribed else [deleted]
 
@@ -354,6 +359,11 @@ class Dialogue:
             self._catalogue(),
             has_spoken=self.has_spoken,
         )
+        if not self.settings.abilities.chats:
+            message = "the model holds no chats: it takes its turns by itself, when it hears the user"
+            response = Response(asked, self._teller)
+            error = ResponseError(type_of(Code.UNSUPPORTED), Code.UNSUPPORTED, message)
+            return [*response.created(), *response.failed(error)]
         if asked.conversation is not None:
             self._owes_answer, self.idle_at = False, None
             self.conversation.admit(0)

@@ -82,12 +82,16 @@ def _part(part: GivenPart, format: Format, abilities: Abilities, path: str) -> t
         case InputTextPart():
             return Text(text=part.text or ""), part.text or ""
         case InputImagePart():
+            if not abilities.chats:
+                raise invalid(path, "the model sees no pictures; send text")
             return Seen(detail=part.detail or "auto"), Picture(_picture(part, path))
         case InputAudioPart():
-            if part.audio:
+            if part.audio and abilities.chats:
                 return Heard(transcript=part.transcript), _clip(
                     part.audio, format, abilities, f"{path}.audio"
                 )
+            if part.audio and not part.transcript:
+                raise invalid(f"{path}.audio", "the model hears the microphone alone; send text")
             if not part.transcript:
                 raise missing(f"{path}.audio", "base64 audio, or a transcript,")
             return Heard(transcript=part.transcript), part.transcript

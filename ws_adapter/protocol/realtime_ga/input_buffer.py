@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from ws_adapter.protocol.duplex.input import SECOND_S
 from ws_adapter.protocol.live.sound import INPUT_RATE_HZ, Ear, Format
 from ws_adapter.protocol.realtime_ga.wire.events import Code
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
@@ -25,15 +26,19 @@ MOST_REPLAYED_S: Final = 30.0
 
 
 class InputBuffer:
-    """Takes audio in `format`, and holds it as the model is to hear it: float32 at 16 kHz."""
+    """Takes audio in `format`, and holds it as the model is to hear it: float32 at 16 kHz.
 
-    def __init__(self, format: Format) -> None:
+    `unit_s` is the length of a unit of the model.
+    """
+
+    def __init__(self, format: Format, unit_s: float = SECOND_S) -> None:
+        self._unit_s = unit_s
         self.format = format
         self.begin = 0
         """Where what is held begins."""
         self.end = 0
         """Where it ends: what the resampler holds back, up to 30 ms, is not in it yet."""
-        self._ear = Ear(format)
+        self._ear = Ear(format, unit_s)
         self._held: deque[Samples] = deque()
         self._bytes = 0.0
         """As they were appended, of what is held."""
@@ -107,7 +112,7 @@ class InputBuffer:
 
     def clear(self) -> None:
         """Drop all audio; what comes is another sound."""
-        self._ear = Ear(self.format)
+        self._ear = Ear(self.format, self._unit_s)
         self._held.clear()
         self._bytes = 0.0
         self.begin = self.end = self._appended * INPUT_RATE_HZ // self.format.bytes_per_s

@@ -255,8 +255,9 @@ class RealtimeGa:
             message = "no model is named; connect to /v1/realtime?model= with one of /v1/models"
             return model_end(Code.MISSING_MODEL, message)
         if catalogue is not None and self._model not in catalogue.models:
-            served = " or ".join(sorted(catalogue.models)) or "no model by name"
-            return model_end(Code.INVALID_MODEL, f"model: expected {served}, got {shown(self._model)}")
+            return model_end(
+                Code.INVALID_MODEL, f"model: expected {catalogue.choices}, got {shown(self._model)}"
+            )
         return None
 
     # ------------------------------------------------------------------------------------ the client

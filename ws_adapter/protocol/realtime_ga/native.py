@@ -22,7 +22,7 @@ from ws_adapter.protocol.core.signals import (
 )
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.duplex.flow import Step, UnitFlow, summed
-from ws_adapter.protocol.duplex.input import UNIT_BYTES, Append
+from ws_adapter.protocol.duplex.input import BYTES_PER_S, Append
 from ws_adapter.protocol.duplex.texts import MOST_BYTES as MOST_TEXT_BYTES
 from ws_adapter.protocol.realtime_ga.conversation import MOST_HISTORY, Conversation, prompt_of
 from ws_adapter.protocol.realtime_ga.input_buffer import MOST_S, Replay
@@ -44,7 +44,7 @@ MOST_SPOKEN: Final = 16
 _WIDTH: Final = 4
 """Bytes of a sample of the worker."""
 
-_UNITS_WAITING: Final = 2 * int(MOST_S) + 1
+_WAITING_S: Final = 2 * int(MOST_S) + 1
 """Seconds that can wait: as many as may, and those of the append that exceeds them."""
 
 _LEAST_CHUNK: Final = 20
@@ -75,8 +75,8 @@ class Native:
         self._limits = replace(
             limits,
             max_lag_s=math.inf,
-            max_waiting_units=_UNITS_WAITING,
-            max_waiting_bytes=_UNITS_WAITING * UNIT_BYTES,
+            max_waiting_units=_WAITING_S,
+            max_waiting_bytes=_WAITING_S * BYTES_PER_S,
         )
         self._most_history = MOST_HISTORY
         self._is_stale = False
@@ -90,7 +90,8 @@ class Native:
 
     def _forget_session(self) -> None:
         self.setup, self.has_begun, self._is_stale = None, False, False
-        self._flow = UnitFlow(self._limits, lambda: self._teller.new_id("turn"))
+        unit_s = self._settings.abilities.unit_ms / 1000
+        self._flow = UnitFlow(self._limits, lambda: self._teller.new_id("turn"), unit_s)
         self._units_answered = 0
         self._spoken: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
         """The units that said an item, and the samples of each."""
@@ -117,7 +118,7 @@ class Native:
 
     def check_room(self, size: int) -> None:
         """Raise `Refusal` if so many samples more would be too many that wait for the model."""
-        if self._flow.held_bytes + _WIDTH * size > MOST_S * UNIT_BYTES:
+        if self._flow.held_bytes + _WIDTH * size > MOST_S * BYTES_PER_S:
             message = f"{MOST_S:g} s of audio wait for the model, the most that may; send it as it is spoken"
             raise Denied(Code.BUFFER_FULL, message, "audio")
 
@@ -160,6 +161,7 @@ class Native:
             duplex=duplex,
             voice=voice_of(settings.voice_name),
             model=settings.model,
+            unit_ms=settings.abilities.unit_ms,
         )
 
     def restart(self, now: float) -> list[Action]:
@@ -199,12 +201,11 @@ class Native:
     def change(self, settings: Settings) -> None:
         """Other settings hold: at once where the worker can be told, else from the user's next words on."""
         old, self._settings = self._settings, settings
-        own, new = (
-            (one.modality, one.voice_name, one.max_output_tokens, bool(one.instructions))
-            for one in (old, settings)
-        )
+        own, new = ((one.modality, one.voice_name, one.max_output_tokens) for one in (old, settings))
         if own != new:
             self.expire()
+        elif bool(old.instructions) != bool(settings.instructions):
+            self.expire_prompt()
         elif old.instructions != settings.instructions:
             self.tell(settings.instructions)
 
@@ -215,11 +216,16 @@ class Native:
         if can_read and text and told.size <= MOST_TEXT_BYTES and not texts.is_full:
             texts.put(told)
         else:
-            self.expire()
+            self.expire_prompt()
 
     def expire(self) -> None:
         """Replace the session at the user's next words, because what the model should know has changed."""
         self._is_stale = self.setup is not None
+
+    def expire_prompt(self) -> None:
+        """Do the same for what only a prompt tells; a model that reads none keeps its session."""
+        if self._settings.abilities.reads_prompts:
+            self.expire()
 
     def knows(self, item_id: str) -> bool:
         """Return whether it is known in which units an item was said."""

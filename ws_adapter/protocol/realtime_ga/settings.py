@@ -8,7 +8,14 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, Struct
 
-from ws_adapter.protocol.core.config import DEFAULT_PROMPT, Catalogue, ChatSetup, Mode, capabilities_of
+from ws_adapter.protocol.core.config import (
+    DEFAULT_PROMPT,
+    USUAL_UNIT_MS,
+    Catalogue,
+    ChatSetup,
+    Mode,
+    capabilities_of,
+)
 from ws_adapter.protocol.live.settings import BUILT_IN_VOICES
 from ws_adapter.protocol.live.sound import PCM_24K, Format
 from ws_adapter.protocol.media.reference_voice import NO_VOICE, Voice
@@ -46,6 +53,7 @@ _HALF: Final = 0.5
 
 _SERVER_VAD: Final = ServerVad(0.5, 300, 500, True, True, None)
 _SEMANTIC_VAD: Final = SemanticVad("auto", True, True)
+_DETECTION: Final = "audio.input.turn_detection"
 
 _INITIAL: Final = SessionFields(
     type="realtime",
@@ -91,6 +99,14 @@ class Abilities:
     calls_tools: bool = False
     takes_turns: bool = True
     """Whether it can hear and speak at once, and so decide for itself when it speaks."""
+    chats: bool = True
+    """Whether it answers when it is asked; a model that does not always takes its turns by itself."""
+    unit_ms: int = USUAL_UNIT_MS
+    """Length of its units where it takes turns by itself."""
+    yields: bool = False
+    """Whether it falls silent by itself when the user speaks over it."""
+    reads_prompts: bool = True
+    """Whether instructions have an effect where it takes turns by itself."""
 
     @classmethod
     def of(cls, model: str, catalogue: Catalogue | None) -> "Abilities":
@@ -98,14 +114,30 @@ class Abilities:
         if catalogue is None:
             return cls()
         known = catalogue.of(model)
-        return cls(known.speaks, known.hears, known.calls_tools, Mode.AUDIO in known.modes)
+        return cls(
+            known.speaks,
+            known.hears,
+            known.calls_tools,
+            Mode.AUDIO in known.modes,
+            Mode.CHAT in known.modes,
+            known.unit_ms,
+            known.yields,
+            known.reads_prompts,
+        )
 
 
 class Settings:
     """The settings of a session at a time, for its client and for the worker."""
 
-    def __init__(self, model: str, abilities: Abilities, fields: SessionFields = _INITIAL) -> None:
-        self.model, self.abilities, self.fields = model, abilities, fields
+    def __init__(
+        self,
+        model: str,
+        abilities: Abilities,
+        fields: SessionFields = _INITIAL,
+        unmet: frozenset[str] = frozenset(),
+    ) -> None:
+        """`unmet` are paths of what was asked for and replaced by what the model can do."""
+        self.model, self.abilities, self.fields, self.unmet = model, abilities, fields, unmet
         assert fields.audio is not None
         assert fields.audio.input is not None
         assert fields.audio.output is not None
@@ -200,12 +232,23 @@ class Settings:
 
     def _merged(self, new: SessionFields, can_take_turns: bool) -> "Settings":
         """Return the settings with a change, as far as the model can have them: one that calls no tools is
-        told of none, and where it cannot take turns by itself, the server detects them."""
+        told of none, and where it cannot take turns by itself, the server detects them; one that holds no
+        chats takes them by itself in any case."""
         fields = merged(self.fields, _completed(new, self))
+        unmet = set(self.unmet)
+        if new.tools is not None:
+            unmet.discard("tools")
         if not self.abilities.calls_tools:
+            unmet |= {"tools"} if fields.tools else set()
             fields = msgspec.structs.replace(fields, tools=[])
-        made = Settings(self.model, self.abilities, fields)
+        if _gives_detection(new):
+            unmet.discard(_DETECTION)
+        made = Settings(self.model, self.abilities, fields, frozenset(unmet))
         wanted = made.turn_detection
+        if not self.abilities.chats:
+            own = own_turns(wanted)
+            unmet |= {_DETECTION} if _gives_detection(new) and own != wanted else set()
+            return Settings(self.model, self.abilities, fields, frozenset(unmet))._with_detection(own)
         if not isinstance(wanted, SemanticVad):
             return made
         is_possible = self.abilities.takes_turns and can_take_turns
@@ -213,12 +256,12 @@ class Settings:
             return made
         return made._with_detection(vad_of(wanted))
 
-    def _with_detection(self, detection: ServerVad) -> "Settings":
+    def _with_detection(self, detection: TurnDetection) -> "Settings":
         replace = msgspec.structs.replace
         input = replace(self.input, turn_detection=detection)
         assert self.fields.audio is not None
         audio = replace(self.fields.audio, input=input)
-        return Settings(self.model, self.abilities, replace(self.fields, audio=audio))
+        return Settings(self.model, self.abilities, replace(self.fields, audio=audio), self.unmet)
 
     def _check(self, new: SessionFields, catalogue: Catalogue | None) -> None:
         if new.prompt is not None:
@@ -272,7 +315,10 @@ class Settings:
         if isinstance(self.input.noise_reduction, Struct):
             paths.append("audio.input.noise_reduction")
         given = ("include", "tracing", "reasoning")
-        return [*paths, *(name for name in given if _as_given(getattr(self.fields, name)))]
+        paths += [name for name in given if _as_given(getattr(self.fields, name))]
+        if not self.abilities.reads_prompts and self.instructions not in ("", DEFAULT_PROMPT):
+            paths.append("instructions")
+        return [*paths, *sorted(self.unmet)]
 
 
 def initial(model: str, given: SessionFields | None, catalogue: Catalogue | None) -> Settings:
@@ -281,7 +327,10 @@ def initial(model: str, given: SessionFields | None, catalogue: Catalogue | None
 
     Raises `Refusal` if it cannot be.
     """
-    usual = Settings(model, Abilities.of(model, catalogue))
+    abilities = Abilities.of(model, catalogue)
+    usual = Settings(model, abilities)
+    if not abilities.chats:
+        usual = usual._with_detection(own_turns(usual.turn_detection))
     if given is None:
         return usual
     fields = msgspec.structs.replace(given, model=None)
@@ -298,6 +347,19 @@ def _completed(new: SessionFields, old: Settings) -> SessionFields:
     whole = merged(_SERVER_VAD, given) if isinstance(given, ServerVad) else merged(_SEMANTIC_VAD, given)
     replace = msgspec.structs.replace
     return replace(new, audio=replace(new.audio, input=replace(new.audio.input, turn_detection=whole)))
+
+
+def _gives_detection(new: SessionFields) -> bool:
+    """Return whether a change says how turns are detected, or that they are not."""
+    given = new.audio.input.turn_detection if new.audio is not None and new.audio.input is not None else UNSET
+    return given is not UNSET
+
+
+def own_turns(given: TurnDetection | None) -> SemanticVad:
+    """Return the turn detection of a model that holds no chats: interruptions alone are left to choose."""
+    interrupts = given is None or given.interrupt_response is not False
+    kept = given if isinstance(given, SemanticVad) else _SEMANTIC_VAD
+    return msgspec.structs.replace(kept, create_response=True, interrupt_response=interrupts)
 
 
 def vad_of(given: SemanticVad) -> ServerVad:

@@ -158,8 +158,7 @@ class Transcription(WithoutDetection):
     def _served(self, model: str) -> str:
         catalogue = self._catalogue()
         if catalogue is not None and model not in catalogue.models:
-            served = " or ".join(sorted(catalogue.models)) or "no model by name"
-            message = f"the model {model[:_LONGEST_NAME]} is not served here; choose {served}"
+            message = f"the model {model[:_LONGEST_NAME]} is not served here; choose {catalogue.choices}"
             raise Rejection(Code.MODEL_NOT_FOUND, message)
         return model
 

@@ -85,7 +85,7 @@ export const EN = {
   about_mini:
     "antiphon-mini knows a small world, in English: greetings, its name, how it is, what it can do, sums with numbers from 0 to 20, counting, repeating digits, directions, the light on and off, one joke, thanks, goodbye and “stop”. With a camera it names a circle, square or triangle in six colours.",
   about_hears:
-    "It has only ever heard synthetic voices, never people. Accents, noise, fast speech and whispering it hears badly; anything beyond its world it says it did not understand. It is here to make every part of the system run for real.",
+    "It was trained on synthetic voices. A recogniser that was trained on people tells it the sentences of its world: of one person's recordings it understands half. Accents, noise, fast speech and whispering it hears badly; anything beyond its world it says it did not understand. It is here to make every part of the system run for real.",
   about_other: "This server runs {model}. Ask whoever runs it what it knows.",
 
   settings: "Settings",

@@ -21,7 +21,7 @@ from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import GoingAway, TextPurpose, UnitEnd
 from ws_adapter.protocol.live.conversation import MOST_SILENCE
 from ws_adapter.protocol.live.events import UNSERVED
-from ws_adapter.protocol.live.machine import DRAIN_S, FULL_UNITS
+from ws_adapter.protocol.live.machine import DRAIN_S, FULL_INPUT_S
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CloseCode
 
@@ -534,10 +534,10 @@ def test_client_far_ahead_is_not_read_and_bounded() -> None:
             break
 
     assert session.is_held
-    assert session.dialect.held_bytes <= (FULL_UNITS + 4) * 64_000
+    assert session.dialect.held_bytes <= (FULL_INPUT_S + 4) * 64_000
     while session.is_held:
         session.finish(LISTEN)
-    assert session.dialect.held_bytes <= (FULL_UNITS / 2 + 4) * 64_000
+    assert session.dialect.held_bytes <= (FULL_INPUT_S / 2 + 4) * 64_000
 
 
 def test_late_second_of_a_microphone_still_gives_way_to_newer_ones() -> None:

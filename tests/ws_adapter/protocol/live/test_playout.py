@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ws_adapter.protocol.live.playout import FORGIVEN_S, LEAD_S, SLICE_S, Playout
+from ws_adapter.protocol.live.playout import FORGIVEN_S, SLICE_S, Playout
 from ws_adapter.protocol.live.sound import PCM_24K
 
 SECOND = PCM_24K.bytes_per_s
@@ -31,7 +31,7 @@ def test_silence_is_sent_in_real_time_with_a_lead() -> None:
 
     heard = run(playout, 10.0)
 
-    assert len(heard) == SECOND * 10 + SLICE * round(LEAD_S / SLICE_S) + SLICE
+    assert len(heard) == SECOND * 10 + 2 * SLICE
     assert not any(heard)
 
 
@@ -124,7 +124,7 @@ def test_what_is_dropped_is_not_heard() -> None:
     after = run(playout, 2.0)
 
     assert before.strip(b"\1") == b""
-    assert len(before) <= round((LEAD_S + 0.1 + SLICE_S) * SECOND)
+    assert len(before) <= round((SLICE_S + 0.1 + SLICE_S) * SECOND)
     assert not any(after)
 
 
@@ -167,6 +167,6 @@ def test_never_further_ahead_than_its_lead(steps: list[tuple[float, int, bool, b
         pieces = playout.take(now)
         assert all(len(piece.audio) == SLICE for piece in pieces)
         sent += sum(len(piece.audio) for piece in pieces)
-        assert sent <= (now + LEAD_S + SLICE_S) * SECOND + 1
+        assert sent <= (now + SLICE_S + SLICE_S) * SECOND + 1
         assert playout.due_at is not None
         assert playout.due_at > now

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.long import seeds
+from tests.support.long import long, seeds
 from tests.support.schemas import Event
 from tests.ws_adapter.support.realtime_ga_conversation import (
     WEATHER,
@@ -220,6 +220,7 @@ def peaks(turns: int, take: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("turns", seeds(480, 10_000))
+@pytest.mark.long
 def test_memory_of_typed_turns_stays_flat(turns: int) -> None:
     second, last = peaks(turns, lambda talk, i: type_turn(talk, f"question {i % 10}"))
 
@@ -227,6 +228,7 @@ def test_memory_of_typed_turns_stays_flat(turns: int) -> None:
 
 
 @pytest.mark.parametrize("minutes", seeds(24, 120))
+@long
 def test_memory_of_spoken_turns_stays_flat(minutes: int) -> None:
     second, last = peaks(minutes * 2, lambda talk, _: speak_turn(talk, 30.0))
 

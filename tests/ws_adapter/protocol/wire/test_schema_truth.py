@@ -122,6 +122,7 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.sample("realtime", "duplex", "live", "realtime_ga")
 def test_schema_and_server_take_the_same_values_in_every_field(dialect: str) -> None:
     definitions = schemas.load(f"{dialect}.schema.json")["$defs"]
     shapes = client_events(dialect)

@@ -34,6 +34,7 @@ def worker() -> Iterator["tuple[subprocess.Popen[str], str]"]:
             process.kill()
 
 
+@pytest.mark.long
 async def test_frozen_worker_is_lost_and_thawed_worker_is_found_again(
     worker: "tuple[subprocess.Popen[str], str]", monkeypatch: pytest.MonkeyPatch
 ) -> None:

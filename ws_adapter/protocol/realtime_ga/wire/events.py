@@ -35,6 +35,7 @@ class Code(StrEnum):
     CONVERSATION_FULL = "conversation_full"
     ACTIVE_RESPONSE = "conversation_already_has_active_response"
     CANCEL_NOT_ACTIVE = "response_cancel_not_active"
+    UNSUPPORTED = "unsupported"
     # The client's; the connection closes.
     MISSING_MODEL = "missing_model"
     INVALID_MODEL = "invalid_model"

@@ -1,0 +1,238 @@
+"""A canary release: weights divide sessions over the revisions of a model, and nobody jumps the queue."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from antiphon.semconv import STABLE, pool_name
+from tests.support.redis_server import RedisServer
+from tests.support.redis_users import RedisUsers
+from tests.ws_adapter.support.house import (
+    Build,
+    Caller,
+    Callers,
+    in_process,
+    on_redis,
+    stage,
+    until,
+    until_told,
+)
+from ws_adapter.dispatch.base import Share
+from ws_adapter.dispatch.revisions import Turns, Weights, read_weights
+from ws_adapter.process.errors import ConfigurationError, SlotLimit
+from ws_adapter.protocol.core.config import Mode
+
+POOL = pool_name("antiphon-mini", Mode)
+CANARY = "canary"
+
+pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
+
+
+@pytest.fixture(params=["in-process", "redis", "redis_users"])
+def build(request: pytest.FixtureRequest) -> Iterator[Build]:
+    if request.param == "in-process":
+        yield in_process
+    elif request.param == "redis":
+        server: RedisServer = request.getfixturevalue("redis_server")
+        yield on_redis(server)
+    else:
+        users: RedisUsers = request.getfixturevalue("redis_users")
+        yield on_redis(users.server, users)
+
+
+def weights(text: str) -> dict[str, Weights]:
+    return read_weights([f"antiphon-mini={text}"])
+
+
+async def granted(callers: Callers, **options: str) -> Caller:
+    caller = await callers.enter(**options)  # type: ignore[arg-type]
+    await until(lambda: caller.lease)
+    return caller
+
+
+def worker_of(caller: Caller) -> str:
+    assert caller.lease is not None
+    return caller.lease.worker_id
+
+
+async def test_sessions_are_divided_by_weight_in_the_same_order_everywhere(build: Build) -> None:
+    weighted = weights("stable:8,canary:2")
+    async with stage(build, revisions=weighted) as callers:
+        await callers.house.open("s", 40)
+        await callers.house.open("c", 40, revision=CANARY)
+
+        order = [worker_of(await granted(callers)) for _ in range(20)]
+
+        turns = Turns()
+        names = {STABLE: "s", CANARY: "c"}
+        expected = [names[turns.next(weighted["antiphon-mini"], names)] for _ in range(20)]
+        assert order == expected
+        assert [Counter(order[start : start + 10]) for start in (0, 10)] == [Counter(s=8, c=2)] * 2
+
+
+async def test_revision_that_is_full_or_gone_leaves_sessions_to_the_other(build: Build) -> None:
+    async with stage(build, revisions=weights("stable:95,canary:5"), no_worker_grace_s=1e6) as callers:
+        await callers.house.open("s", 1)
+        await callers.house.open("c", 2, revision=CANARY)
+        assert [worker_of(await granted(callers)) for _ in range(3)] == ["s", "c", "c"]
+        waiting = await callers.enter()
+
+        await callers.house.shut("s")
+        await callers.all[1].leave()
+
+        await until(lambda: waiting.lease)
+        assert worker_of(waiting) == "c"
+
+
+async def test_revision_without_weight_gets_no_session_though_others_are_full(build: Build) -> None:
+    async with stage(build, revisions=weights("stable:1,canary:0")) as callers:
+        await callers.house.open("s", 2)
+        await callers.house.open("c", 4, revision=CANARY)
+        await callers.house.open("o", 4, revision="unnamed")
+        share = Share("key:one")
+        first = await callers.enter(share=share)
+        await until(lambda: first.lease)
+        # Slots that nobody gets are none of those of which a holder may have all but one.
+        assert isinstance((await callers.enter(share=share)).error, SlotLimit)
+        second = await granted(callers)
+        assert {worker_of(first), worker_of(second)} == {"s"}
+
+        waiting = await callers.enter()
+        shown = len(waiting.places)
+        await until(lambda: len(waiting.places) > shown + 2)
+
+        assert waiting.lease is None
+
+        async def is_told() -> bool:
+            status = await callers.house.dispatcher.status()
+            return (status.slots, status.free_slots) == (2, 0)
+
+        await until_told(is_told)
+        assert not callers.house.dispatcher.has_room(POOL, "s:1")
+
+
+async def test_new_weights_hold_for_those_who_wait(build: Build) -> None:
+    """A canary that fails is taken out of service while its queue is full."""
+    async with stage(build, revisions=weights("stable:1,canary:1")) as callers:
+        await callers.house.open("s", 1)
+        await callers.house.open("c", 1, revision=CANARY)
+        holders = {worker_of(caller): caller for caller in [await granted(callers), await granted(callers)]}
+        first, second = await callers.enter(), await callers.enter()
+
+        dispatcher = callers.house.dispatcher
+        dispatcher.rules = replace(dispatcher.rules, revisions=weights("stable:1,canary:0"))
+
+        async def is_told() -> bool:
+            return (await dispatcher.status()).slots == 1
+
+        await until_told(is_told)
+        shown = len(first.places)
+        await until(lambda: len(first.places) > shown + 1)
+        await holders["c"].leave()
+        shown = len(first.places)
+        await until(lambda: len(first.places) > shown + 2)
+        assert first.lease is None
+        await holders["s"].leave()
+        await until(lambda: first.lease)
+        assert (worker_of(first), second.lease) == ("s", None)
+
+        dispatcher.rules = replace(dispatcher.rules, revisions=weights("stable:1,canary:1"))
+        await until(lambda: second.lease)
+        assert worker_of(second) == "c"
+
+
+async def test_weights_let_nobody_jump_the_queue(build: Build) -> None:
+    """Attack: ask for a revision's slots, or lose one of them, so as to be served before earlier tickets."""
+    async with stage(build, revisions=weights("stable:99,canary:1")) as callers:
+        await callers.house.open("s", 1)
+        await callers.house.open("c", 1, revision=CANARY)
+        holders = [await granted(callers), await granted(callers)]
+        waiting = [await callers.enter() for _ in range(3)]
+        rude = [await callers.enter(revision=CANARY) for _ in range(2)]
+        waiting.append(await callers.enter())
+        expected = [*waiting[:3], *rude, waiting[3]]
+
+        # Slots of one revision alone come free: the first in the queue gets each, whatever its turn is.
+        for caller in expected:
+            leaving = next(each for each in holders if worker_of(each) == "c")
+            await leaving.leave()
+            await until(lambda caller=caller: caller.lease)
+            holders = [each for each in holders if each is not leaving] + [caller]
+
+        assert callers.granted[2:] == expected
+
+
+async def test_session_stays_at_its_revision_if_it_can(build: Build) -> None:
+    async with stage(build, revisions=weights("stable:99,canary:1")) as callers:
+        await callers.house.open("s", 3)
+        await callers.house.open("c", 1, revision=CANARY)
+
+        back = await granted(callers, again=POOL, revision=CANARY)
+        other = await granted(callers, again=POOL, revision=CANARY)
+
+        assert (worker_of(back), worker_of(other)) == ("c", "s")
+
+
+async def test_flood_of_one_revision_takes_no_turn_of_others(build: Build) -> None:
+    """Attack: come again and again to a revision, so that others get none of the other one's slots."""
+    async with stage(build, revisions=weights("stable:3,canary:1")) as callers:
+        await callers.house.open("s", 20)
+        await callers.house.open("c", 20, revision=CANARY)
+        order = []
+        for _ in range(8):
+            for _ in range(2):
+                await (await granted(callers, revision=STABLE)).leave()
+            order.append(worker_of(await granted(callers)))
+
+        assert Counter(order) == Counter(s=6, c=2)
+
+
+async def test_without_weights_all_revisions_are_alike(build: Build) -> None:
+    async with stage(build) as callers:
+        await callers.house.open("s", 1)
+        await callers.house.open("c", 1, revision=CANARY)
+
+        assert {worker_of(await granted(callers)) for _ in range(2)} == {"s", "c"}
+
+
+@pytest.mark.parametrize("total", [2, 7, 100])
+def test_turns_of_any_stretch_keep_the_shares(total: int) -> None:
+    shares = Weights({"a": total - 1, "b": 1})
+    turns = Turns()
+
+    order = [turns.next(shares, {"a", "b"}) for _ in range(total * 5)]
+
+    for start in range(total * 4):
+        assert order[start : start + total].count("b") in (0, 1, 2)
+    assert order.count("b") in (4, 5, 6)
+
+
+def test_time_without_a_revision_is_not_made_up_for() -> None:
+    turns, shares = Turns(), Weights({"a": 1, "b": 1})
+    for _ in range(1000):
+        assert turns.next(shares, {"a"}) == "a"
+
+    assert Counter(turns.next(shares, {"a", "b"}) for _ in range(10)) == Counter(a=5, b=5)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        ["antiphon-mini"],
+        ["=stable:1"],
+        ["m=stable"],
+        ["m=stable:-1"],
+        ["m=stable:1.5"],
+        ["m=stable:1,stable:2"],
+        ["m=stable:0,canary:0"],
+        ["m=sta ble:1"],
+        ["m=stable:1000001"],
+        ["m=stable:1", "m=canary:1"],
+        ["m=" + ",".join(f"r{n}:1" for n in range(17))],
+    ],
+)
+def test_weights_that_mean_nothing_are_refused(entries: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match="revisions"):
+        read_weights(entries)

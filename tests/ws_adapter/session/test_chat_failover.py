@@ -1,0 +1,135 @@
+"""Chats whose worker is lost in the middle of an answer: another worker goes on behind the last word."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+
+from antiphon.semconv import FailoverOutcome
+from inference_service.api.engine import End
+from tests.support.patience import PATIENCE_S
+from tests.support.scripted_engine import CONTINUING, EVERYTHING, Play, Script
+from tests.ws_adapter.session.test_failover import House, house
+from tests.ws_adapter.support.chat_conversation import USER, append, request
+from tests.ws_adapter.support.stage import Stage, until
+from ws_adapter.session import slot
+
+BEGUN = ("Sev", "en,")
+REST = (" and", " eleven.")
+CUT = Play(says=tuple((word, 0.0) for word in BEGUN), end=End.TURN, hold="generate")
+WHOLE = Play(says=tuple((word, 0.0) for word in (*BEGUN, *REST)), end=End.TURN)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No session is given up because the machine is slow."""
+    monkeypatch.setattr(slot, "LONGEST_S", 600.0)
+
+
+async def ws_chat(stage: Stage) -> AsyncIterator[str]:
+    async with stage.client(stage.url.replace("/v1/realtime?mode=audio", "/ws/chat")) as client:
+        await client.send(request(streaming=True, tts={"enabled": False}))
+        while (event := await client.next())["type"] != "done":
+            assert event["type"] in ("prefill_done", "chunk", "session.queued", "queued", "queue_done"), event
+            yield event.get("text_delta") or ""
+    assert [event["type"] for event in client.events].count("prefill_done") == 1
+
+
+async def realtime_chat(stage: Stage) -> AsyncIterator[str]:
+    async with stage.client(stage.url.replace("mode=audio", "mode=chat")) as client:
+        await client.expect_until("session.queue_done")
+        await client.send({"type": "session.init", "payload": {}})
+        await client.expect_until("session.created")
+        await client.send(append(USER))
+        while (event := await client.next())["type"] != "response.done":
+            assert not event["type"].startswith("error"), event
+            yield event.get("text") or ""
+
+
+async def realtime(stage: Stage) -> AsyncIterator[str]:
+    url = stage.url.replace("mode=audio", f"model={CONTINUING.name}")
+    async with stage.client(url) as client:
+        await client.expect_until("session.created")
+        item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "A prime?"}]}
+        await client.send(
+            {"type": "session.update", "session": {"type": "realtime", "output_modalities": ["text"]}},
+            {"type": "conversation.item.create", "item": item},
+            {"type": "response.create"},
+        )
+        while (event := await client.next())["type"] != "response.done":
+            yield event["delta"] if event["type"] == "response.output_text.delta" else ""
+        assert event["response"]["status"] == "completed"
+
+
+async def completions(stage: Stage) -> AsyncIterator[str]:
+    options: Any = {"max_retries": 0, "timeout": PATIENCE_S}
+    async with AsyncOpenAI(api_key="none", base_url=f"{stage.address}/v1", **options) as client:
+        messages: Any = [USER]
+        stream = await client.chat.completions.create(model=CONTINUING.name, messages=messages, stream=True)
+        async for chunk in stream:
+            yield chunk.choices[0].delta.content or ""
+
+
+async def lose_in_the_middle(home: House) -> None:
+    """Lose the worker that has begun to answer; the other one knows how the answer goes on."""
+    await until(lambda: any(engine.sessions and engine.session.given for engine in home.engines))
+    first = home.at
+    home.engines[1 - first].script = Script((WHOLE,))
+    home.lose(first)
+
+
+@pytest.mark.parametrize("dialect", [ws_chat, realtime_chat, realtime, completions])
+async def test_answer_goes_on_behind_its_last_word(
+    dialect: Callable[[Stage], AsyncIterator[str]],
+) -> None:
+    async with house(CUT, info=CONTINUING) as home, asyncio.timeout(PATIENCE_S):
+        words = []
+        async for word in dialect(home.stage):
+            words += [word] if word else []
+            if "".join(words) == "".join(BEGUN):
+                await lose_in_the_middle(home)
+        assert "".join(words) == "".join((*BEGUN, *REST))
+        (second,) = [engine for engine in home.engines if not engine.is_stopped]
+        (turn,) = second.session.given.values()
+        assert turn.begun == (0, 1)  # type: ignore[union-attr]
+        assert await home.outcome(FailoverOutcome.CONTINUED) == 1
+        await until(lambda: not second.sessions or second.session.is_closed)
+        assert await home.value("antiphon_journal_bytes") == 0
+
+
+@pytest.mark.parametrize(
+    ("info", "fields", "options"),
+    [
+        (EVERYTHING, {}, {}),
+        (CONTINUING, {"tts": {"enabled": True}}, {}),
+        (CONTINUING, {}, {"journal_mib": 1e-5}),
+    ],
+    ids=["the model replays nothing", "the answer is spoken", "the turn is too large for the journal"],
+)
+async def test_answer_that_cannot_go_on_fails_as_ever(
+    info: Any, fields: dict[str, Any], options: dict[str, Any]
+) -> None:
+    async with house(CUT, info=info, **options) as home:
+        async with home.stage.client(home.stage.url.replace("/v1/realtime?mode=audio", "/ws/chat")) as client:
+            await client.send(request(streaming=True, **fields))
+            text = ""
+            while text != "".join(BEGUN):
+                text += (await client.next()).get("text_delta") or ""
+            home.lose(home.at)
+            events, code = await client.end()
+            assert [event["type"] for event in events] == ["error"]
+            assert code == 1011
+            assert sum(bool(engine.sessions) for engine in home.engines) == 1
+
+
+async def test_turn_that_breaks_its_worker_breaks_two_and_no_third() -> None:
+    async with house(Play(breaks_device=True), workers=3, info=CONTINUING) as home:
+        async with home.stage.client(home.stage.url.replace("/v1/realtime?mode=audio", "/ws/chat")) as client:
+            await client.send(request(streaming=True))
+            events, code = await client.end()
+            assert events[-1]["type"] == "error"
+            assert code == 1011
+            assert await home.outcome(FailoverOutcome.SUSPECT) == 1
+            assert sum(bool(engine.sessions) for engine in home.engines) == 2

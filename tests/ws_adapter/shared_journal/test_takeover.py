@@ -1,0 +1,279 @@
+"""Adapters as processes on one Redis: one is killed, and its sessions go on at another one."""
+
+import asyncio
+import os
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+
+from tests.conformance.support.client import Client, Event, kind
+from tests.conformance.support.stack import Stack, running, scripted_worker, wait_for
+from tests.support.long import long
+from tests.support.patience import PATIENCE_S
+from tests.support.redis_server import RedisServer
+from tests.support.scrape import scrape
+from tests.ws_adapter.forwarding.test_processes import PATH, answer_of, coming_back, resumed
+from tests.ws_adapter.resume.test_resuming import OPENERS
+from tests.ws_adapter.server.test_several_adapters import age
+from tests.ws_adapter.support.conversation import INIT, append
+from tests.ws_adapter.support.process import ADAPTER_OPTIONS
+from tests.ws_adapter.support.stage import until
+from ws_adapter.shared_journal.journals import LIFE_S
+from ws_adapter.shared_journal.link import PREFIX
+
+REFUSED = ("error:resume_failed", 1008)
+BUSY = ("error:service_unavailable", 1013)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: that of a Unix socket in it has room for a hundred characters."""
+    with tempfile.TemporaryDirectory(prefix="journal-") as path:
+        yield Path(path)
+
+
+@asynccontextmanager
+async def adapters(
+    server: RedisServer, folder: Path, count: int = 2, slots: int = 4
+) -> AsyncIterator[list[Stack]]:
+    """So many adapters, each with an administration, in front of one worker."""
+    age(server)
+    (folder / "key").write_text("0123456789abcdef0123456789abcdef\n")
+    with ExitStack() as exits:
+        options = ("--replays", "--script", "talk", "--slots", str(slots))
+        worker = exits.enter_context(scripted_worker("--dispatcher", server.url, *options))
+        stacks = []
+        for number in range(count):
+            process, log = exits.enter_context(
+                running(
+                    *("antiphon.cli", "adapter", "--port", "0", "--admin-port", "0"),
+                    *("--dispatcher", server.url, *ADAPTER_OPTIONS, "--silence-tail-units", "0"),
+                    *("--resume-window-s", "60", "--drain-timeout-s", "1", "--journal", "redis"),
+                    *("--client-secret-key-file", str(folder / "key")),
+                    *("--peer-listen", f"unix:{folder / str(number)}.sock"),
+                )
+            )
+            stacks.append(Stack(process, log, wait_for(process, log, "adapter ready on "), worker))
+        for stack in stacks:
+            await stack.until(ready=True)
+        yield stacks
+
+
+async def metric(stack: Stack, name: str, **labels: str) -> float:
+    address = wait_for(stack.process, stack.log, "adapter administration on ")
+    return (await scrape(int(address.rpartition(":")[2]))).value(name, **labels) or 0.0
+
+
+async def until_written(stack: Stack) -> None:
+    """Wait until Redis has all journals of an adapter."""
+    async with asyncio.timeout(PATIENCE_S):
+        while await metric(stack, "antiphon_journals_behind"):
+            pass
+
+
+def without_times(event: Event) -> Event:
+    """An event without what differs from one sending to the next."""
+    return {
+        name: value
+        for name, value in event.items()
+        if name not in ("server_send_ts", "wall_clock_ms", "metrics")
+    }
+
+
+async def unit(client: Client) -> None:
+    """Send a second and wait for the end of its answer."""
+    await client.send(append())
+    while kind(event := await client.next()) == "text" or event.get("reason") == "turn_end":
+        pass
+
+
+async def begun(stack: Stack, seconds: int = 1) -> tuple[str, int]:
+    """Begin a session and lose its connection after some seconds; return its token and its last event."""
+    async with stack.client(PATH) as client:
+        await client.until("session.queue_done")
+        await client.send(INIT)
+        token = (await client.until("session.created"))[-1]["resume"]["token"]
+        for _ in range(seconds):
+            await unit(client)
+        seen = len(client.events)
+        await until_written(stack)
+        client.socket.transport.abort()
+    return token, seen
+
+
+async def end(stack: Stack) -> None:
+    """Kill an adapter, and wait until it is gone."""
+    stack.process.kill()
+    await asyncio.to_thread(stack.process.wait)
+
+
+@pytest.mark.parametrize("path", OPENERS)
+@pytest.mark.sample("/v1/realtime?mode=audio")
+async def test_killed_adapter_another_one_goes_on_with_what_was_missed(
+    path: str, redis_server: RedisServer, folder: Path
+) -> None:
+    name, opener, input_event = OPENERS[path]
+    async with adapters(redis_server, folder) as (owner, other):
+        async with owner.client(path) as client:
+            await client.send(opener)
+            created = (await client.until(name))[-1]
+            await client.send(input_event, input_event, input_event)
+            await client.take(1)
+            seen = len(client.events)
+            missed = [without_times(event) for event in await client.take(2)]
+            await end(owner)
+        target = resumed(path, created["resume"]["token"], seen)
+        async with coming_back(other, target) as (client, told):
+            assert (told["type"], told["last_event"], told["received"]) == ("session.resumed", seen, 4)
+            assert [without_times(event) for event in await client.take(2)] == missed
+            client.ignored.add("session.moved")
+            await client.send(input_event)
+            assert (await client.next())["type"] == missed[-1]["type"]
+            await client.send(input_event)
+            await client.next()
+        assert await metric(other, "antiphon_resumes_total", outcome="taken_over") == 1
+
+
+@pytest.mark.long
+async def test_session_is_taken_over_again_when_its_second_adapter_dies(
+    redis_server: RedisServer, folder: Path
+) -> None:
+    async with adapters(redis_server, folder, count=3) as (first, second, third):
+        token, seen = await begun(first, seconds=2)
+        await end(first)
+        async with coming_back(second, resumed(PATH, token, seen)) as (client, told):
+            token = told["resume"]["token"]
+            assert (await client.next())["type"] == "session.moved"
+            await unit(client)
+            seen += len(client.events) - 1
+            await end(second)
+        async with coming_back(third, resumed(PATH, token, seen)) as (client, told):
+            assert (told["type"], told["received"]) == ("session.resumed", 4)
+            await client.until("session.moved")
+
+
+async def test_tokens_that_open_nothing_get_one_error_after_the_death_of_their_adapter(
+    redis_server: RedisServer, folder: Path
+) -> None:
+    async with adapters(redis_server, folder) as (owner, other):
+        token, seen = await begun(owner)
+        await end(owner)
+        forged = token[:-1] + ("A" if token[-1] != "A" else "B")
+        for target in (
+            resumed(PATH, forged, seen),
+            resumed("/v1/realtime?mode=video", token, seen),
+            resumed(PATH, token, seen + 1),
+            resumed(PATH, token, "x"),
+        ):
+            assert await answer_of(other, target) == REFUSED
+        async with coming_back(other, resumed(PATH, token, seen)) as (client, told):
+            assert told["type"] == "session.resumed"
+            await client.send(append())
+            await client.take(2)
+            assert await answer_of(other, resumed(PATH, token, seen)) == REFUSED, "it is used"
+        key = f"{PREFIX}session:{session_in(redis_server)}"
+        await until(lambda: b"over" in redis_server.command("HKEYS", key))
+
+
+def session_in(server: RedisServer) -> str:
+    """The id of the one session that Redis knows."""
+    answer = server.command("KEYS", f"{PREFIX}session:*").split()
+    return answer[-1].decode().removeprefix(f"{PREFIX}session:")
+
+
+async def test_one_of_many_clients_with_the_same_token_gets_the_session(
+    redis_server: RedisServer, folder: Path
+) -> None:
+    """At two adapters at once: whoever comes second finds it taken."""
+    async with adapters(redis_server, folder, count=3) as (owner, second, third):
+        token, seen = await begun(owner)
+        await end(owner)
+
+        async def attempt(stack: Stack) -> str:
+            try:
+                async with stack.client(resumed(PATH, token, seen)) as client:
+                    told = kind(await client.next())
+                    if told == "session.resumed":
+                        await client.send(append())
+                        await client.take(2)
+                    return told
+            except (OSError, InvalidHandshake, ConnectionClosed):
+                return "nothing"
+
+        told = await asyncio.gather(*(attempt(stack) for stack in [second, third] * 8))
+        assert told.count("session.resumed") == 1
+        assert set(told) <= {"session.resumed", "error:resume_failed", "error:service_unavailable"}
+        taken = [
+            await metric(stack, "antiphon_resumes_total", outcome="taken_over") for stack in (second, third)
+        ]
+        assert sum(taken) == 1
+
+
+@long
+async def test_frozen_adapter_loses_its_session_to_another_one_and_ends_its_own_copy(
+    redis_server: RedisServer, folder: Path
+) -> None:
+    async with adapters(redis_server, folder, slots=2) as (owner, other):
+        token, seen = await begun(owner)
+        os.kill(owner.process.pid, signal.SIGSTOP)
+        try:
+            async with coming_back(other, resumed(PATH, token, seen)) as (client, told):
+                assert told["type"] == "session.resumed"
+                assert (await client.next())["type"] == "session.moved"
+                os.kill(owner.process.pid, signal.SIGCONT)
+                await asyncio.to_thread(owner.log.wait_for, "another adapter has the session", 1)
+                await client.send(append())
+                await client.next()
+        finally:
+            os.kill(owner.process.pid, signal.SIGCONT)
+        await asyncio.to_thread(other.wait_until_nothing_runs)
+
+
+async def test_session_goes_on_while_redis_is_away_and_its_journal_is_whole_again_afterwards(
+    redis_server: RedisServer, folder: Path
+) -> None:
+    async with adapters(redis_server, folder) as (owner, other):
+        async with owner.client(PATH) as client:
+            await client.until("session.queue_done")
+            await client.send(INIT)
+            token = (await client.until("session.created"))[-1]["resume"]["token"]
+            redis_server.pause()
+            begin = time.monotonic()
+            while time.monotonic() < begin + LIFE_S:
+                await unit(client)
+            assert await metric(owner, "antiphon_journals_behind") == 1
+            redis_server.resume()
+            redis_server.stop(keep_data=False)
+            await unit(client)
+            seen = len(client.events)
+            redis_server.start()
+            age(redis_server)
+            await until_written(owner)
+            assert await metric(owner, "antiphon_journal_gaps_total") >= 1
+            await owner.until(ready=True)
+            await other.until(ready=True)
+            await end(owner)
+        async with coming_back(other, resumed(PATH, token, seen)) as (client, told):
+            assert told["type"] == "session.resumed"
+            await client.until("session.moved")
+
+
+async def test_client_whose_adapter_died_with_redis_is_told_to_try_again_and_then_that_all_is_lost(
+    redis_server: RedisServer, folder: Path
+) -> None:
+    async with adapters(redis_server, folder) as (owner, other):
+        token, seen = await begun(owner)
+        await end(owner)
+        redis_server.stop(keep_data=False)
+        assert await answer_of(other, resumed(PATH, token, seen)) == BUSY
+        redis_server.start()
+        assert await answer_of(other, resumed(PATH, token, seen)) in (BUSY, REFUSED)
+        async with asyncio.timeout(PATIENCE_S):
+            while await answer_of(other, resumed(PATH, token, seen)) != REFUSED:
+                pass

@@ -1,0 +1,117 @@
+"""The queue of opening handshakes: they begin at a bounded rate, and addresses take turns.
+
+A handshake and the session behind it cost a millisecond of the event loop. When hundreds of clients come at
+once, those of running sessions would wait for all of them.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Generic, Protocol, TypeVar
+
+from ws_adapter.process.clock import Clock, Timer
+
+BURST: Final = 4
+"""Handshakes that may begin at once."""
+
+_FULL: Final = BURST - 0.5
+"""Intervals in which so many may begin; the half is for the rounding of times."""
+
+LONGEST_WAIT_S: Final = 4.0
+"""How long the last one in a full queue waits: below the time in which a handshake has to be over."""
+
+
+T = TypeVar("T", bound="Waiting")
+
+
+class Waiting(Protocol):
+    """A connection whose request has come."""
+
+    def when_lost(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once the connection is lost."""
+
+    def let_in(self) -> None:
+        """Begin with the handshake."""
+
+
+class HandshakeQueue(Generic[T]):
+    """Connections that wait for their handshake, in the order in which they came from each address.
+
+    Addresses take turns (fair queueing), so that a client at one of them waits only for those of its own
+    address and for one of each other. When the queue is full, the last one is turned away of the address
+    with the most.
+    """
+
+    def __init__(self, per_s: float, clock: Clock, turn_away: Callable[[T], None]) -> None:
+        """`per_s` handshakes may begin each second; with 0 all begin at once. `turn_away` is called with a
+        connection that found no room, or lost its place."""
+        self._turn_away = turn_away
+        self._clock = clock
+        self._most = max(1, round(per_s * LONGEST_WAIT_S))
+        self._between_s = 1.0 / per_s if per_s else 0.0
+        self._due = clock.now() - _FULL * self._between_s
+        """When the next handshake may begin."""
+        self._waiting: OrderedDict[str, deque[T]] = OrderedDict()
+        """By address; that whose turn is next comes first."""
+        self._count = 0
+        self._timer: Timer | None = None
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return self._count
+
+    def enter(self, connection: T, address: str) -> bool:
+        """Return whether the handshake may begin now; else the connection is told later."""
+        if not self._between_s:
+            return True
+        now = self._clock.now()
+        if not self._count and self._due <= now:
+            self._due = max(self._due, now - _FULL * self._between_s) + self._between_s
+            return True
+        self._waiting.setdefault(address, deque()).append(connection)
+        self._count += 1
+        connection.when_lost(partial(self._leave, connection, address))
+        if self._count > self._most:
+            self._turn_one_away()
+        if self._timer is None:
+            self._timer = self._clock.call_at(self._due, self._next)
+        return False
+
+    def close(self) -> None:
+        """Forget all that wait; they are for others to close."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._waiting.clear()
+        self._count = 0
+
+    def _next(self) -> None:
+        """Let one in: its time has come."""
+        self._timer = None
+        if not self._count:
+            return
+        address, waiting = self._waiting.popitem(last=False)
+        connection = waiting.popleft()
+        self._count -= 1
+        if waiting:
+            self._waiting[address] = waiting
+        self._due = self._clock.now() + self._between_s
+        if self._count:
+            self._timer = self._clock.call_at(self._due, self._next)
+        connection.let_in()
+
+    def _turn_one_away(self) -> None:
+        address = max(self._waiting, key=lambda address: len(self._waiting[address]))
+        last = self._waiting[address][-1]
+        self._leave(last, address)
+        self._turn_away(last)
+
+    def _leave(self, connection: T, address: str) -> None:
+        """Forget a connection. Harmless when it does not wait."""
+        waiting = self._waiting.get(address)
+        if waiting is None or connection not in waiting:
+            return
+        waiting.remove(connection)
+        self._count -= 1
+        if not waiting:
+            del self._waiting[address]

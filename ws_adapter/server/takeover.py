@@ -1,0 +1,58 @@
+"""Sessions of adapters that have died, taken over for the clients that come back here."""
+
+import asyncio
+import hmac
+import logging
+from typing import Final
+
+from ws_adapter.protocol.wire import errors
+from ws_adapter.protocol.wire.errors import Verdict
+from ws_adapter.resume.connection import path_of
+from ws_adapter.resume.request import ResumeRequest
+from ws_adapter.resume.tokens import ResumeTokens, holder_of, new_nonce
+from ws_adapter.session.lasting import TakenSession
+from ws_adapter.shared_journal.journals import SharedJournals, Unclaimed
+from ws_adapter.web.routes import Selection
+from ws_adapter.web.websocket import PublicConnection
+
+logger = logging.getLogger(__name__)
+
+MOST_AT_ONCE: Final = 64
+"""Clients whose session is looked for; what Redis has of one may be 10 MiB."""
+
+
+class Takeovers:
+    """Looks for sessions in Redis."""
+
+    def __init__(self, tokens: ResumeTokens, journals: SharedJournals) -> None:
+        self._tokens = tokens
+        self._journals = journals
+        self._room = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def take(
+        self, connection: PublicConnection, asked: ResumeRequest, selection: Selection
+    ) -> TakenSession | Verdict:
+        """Return the session that a token opens, which goes on here from now on; or why there is none.
+
+        Redis is not asked for the sessions of other keys, so that its answer tells their holders nothing.
+        """
+        claim = self._tokens.read(asked.token)
+        holder = holder_of(connection.key.hash if connection.key is not None else None)
+        if claim is None or asked.last_event is None or not hmac.compare_digest(claim.holder, holder):
+            return errors.RESUME_FAILED
+        if self._room.locked():
+            return errors.OWNER_UNREACHABLE
+        nonces = claim.nonce, new_nonce()
+        path = path_of(selection)
+        async with self._room:
+            stored = await self._journals.claim(
+                claim.session_id, nonces, path, asked.last_event, connection.dead_owner
+            )
+        if isinstance(stored, Unclaimed):
+            return errors.RESUME_FAILED if stored is Unclaimed.UNKNOWN else errors.OWNER_UNREACHABLE
+        try:
+            return TakenSession.of(claim.session_id, stored, asked.last_event, nonces)
+        except ValueError as error:
+            logger.warning("the state of a session cannot be read: %s", error)
+            self._journals.give_up(claim.session_id)
+            return errors.RESUME_FAILED

@@ -1,0 +1,143 @@
+"""A session as Redis has it: what another adapter needs to go on, taken from the parts of the session."""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from ws_adapter.protocol.core.machine import Machine
+from ws_adapter.protocol.duplex.machine import DuplexMachine
+from ws_adapter.protocol.duplex.saved import SavedDuplex
+from ws_adapter.resume.connection import ResumableConnection
+from ws_adapter.session.failover import SavedFailover
+from ws_adapter.session.outbox import Outbox
+from ws_adapter.session.pausable_clock import PausableClock
+from ws_adapter.session.slot import Slot
+from ws_adapter.shared_journal.journals import SharedJournals
+from ws_adapter.shared_journal.record import FORMAT, Settings, Stored, encode
+from ws_adapter.shared_journal.stream import Picture
+from ws_adapter.worker.journal import KeptUnit, Parts
+
+
+class SavedSession(Struct, array_like=True, frozen=True):
+    """The state of a session. `received` counts the messages that are in it."""
+
+    received: int
+    machine: SavedDuplex
+    failover: SavedFailover
+
+
+_read: Final = msgspec.msgpack.Decoder(SavedSession).decode
+
+
+class TakenSession(Struct, frozen=True):
+    """A session that another adapter had, and the client that asks for it."""
+
+    session_id: str
+    label: str
+    config: bytes
+    was_handed_over: bool
+    saved: SavedSession
+    units: dict[int, KeptUnit]
+    events: dict[int, Parts]
+    last_event: int
+    """The last one that the client got."""
+    nonces: tuple[bytes, bytes]
+    """Nonces of the token that the client showed, and of the next one."""
+
+    @classmethod
+    def of(
+        cls, session_id: str, stored: Stored, last_event: int, nonces: tuple[bytes, bytes]
+    ) -> "TakenSession":
+        """Read what Redis had. Raises `ValueError` if it cannot go on."""
+        settings = stored.settings
+        return cls(
+            session_id,
+            settings.label,
+            settings.config,
+            stored.was_handed_over,
+            _read(stored.state),
+            stored.units,
+            stored.events,
+            last_event,
+            nonces,
+        )
+
+
+class Parted(Protocol):
+    """The parts of a session that change."""
+
+    @property
+    def machine(self) -> Machine:
+        """The dialect."""
+
+    @property
+    def slot(self) -> Slot | None:
+        """The slot that it has, or waits for."""
+
+    @property
+    def unread(self) -> int:
+        """Messages that it took and has not obeyed."""
+
+    def taken_elsewhere(self) -> None:
+        """Handle that another adapter has the session."""
+
+
+class LastingSession:
+    """Writes the journal of one session. See `Source`."""
+
+    def __init__(
+        self,
+        journals: SharedJournals,
+        socket: ResumableConnection,
+        outbox: Outbox,
+        clock: PausableClock,
+        label: str,
+        parts: Parted,
+        *,
+        is_taken: bool,
+    ) -> None:
+        self._socket = socket
+        self._outbox = outbox
+        self._clock = clock
+        self._label = label
+        self._parts = parts
+        self._settings = b""
+        self._stream = journals.open(socket.session_id, socket.path, self, is_known=is_taken)
+        self.commit: Final[Callable[[], None]] = self._stream.commit
+        self.hand_over: Final[Callable[[], bool]] = self._stream.hand_over
+        self.close: Final[Callable[[], None]] = self._stream.close
+
+    def taken_elsewhere(self) -> None:
+        """Handle that another adapter has the session."""
+        self._parts.taken_elsewhere()
+
+    def picture(self) -> Picture | None:
+        """See `Source.picture`."""
+        machine, slot, now = self._parts.machine, self._parts.slot, self._clock.now()
+        journal = slot.journal if slot is not None else None
+        if slot is None or journal is None or not isinstance(machine, DuplexMachine):
+            return None
+        saved, failover = machine.save(now), slot.save()
+        if saved is None or failover is None:
+            return None
+        if not self._settings:
+            self._settings = encode(Settings(FORMAT, self._label, journal.config))
+        received = self._socket.received - self._parts.unread
+        buffer, waiting = self._socket.buffer, self._outbox.waiting
+
+        def event(number: int) -> Parts:
+            return tuple(waiting[number - buffer.sent - 1]) if number > buffer.sent else buffer.event(number)
+
+        return Picture(
+            self._settings,
+            encode(SavedSession(received, saved, failover)),
+            self._socket.lasting_nonces,
+            journal.units,
+            journal.changes,
+            buffer.sent,
+            buffer.first,
+            buffer.sent + len(waiting),
+            event,
+        )

@@ -1,0 +1,128 @@
+#!lua name=antiphon_journal_v1
+-- The journals of sessions, each written by the adapter that has the session.
+--
+-- KEYS[1] is a prefix with a hash tag. Below it stand
+--   alive:<adapter>     gone when an adapter says no more
+--   session:<session>   HASH owner: the adapter, empty once the session was handed over
+--                            last: the number of the newest entry
+--                            nonce, used: those of the tokens that open the session, used may be empty
+--                            path: the dialect and mode of the session
+--                            first, newest: the events that a client may have got last, and that are kept
+--                            settings: what never changes
+--                            over: there is no session any more, and nobody may write one
+--   stream:<session>    STREAM entry -> d: what an entry has
+--
+-- All of a session expires together.
+
+local MOST_ENTRIES = 4096
+local OVER_MS = 60000
+
+local function append(p, session, ttl, args, from)
+  local stream = p .. 'stream:' .. session
+  for i = from, #args, 2 do
+    redis.call('XADD', stream, 'MAXLEN', MOST_ENTRIES, args[i] .. '-1', 'd', args[i + 1])
+  end
+  redis.call('PEXPIRE', stream, ttl)
+  redis.call('PEXPIRE', p .. 'session:' .. session, ttl)
+end
+
+-- Whether another adapter has the session, or nobody any more.
+local function is_anothers(p, session, adapter)
+  local found = redis.call('HMGET', p .. 'session:' .. session, 'owner', 'over')
+  return found[2] or (found[1] and found[1] ~= adapter)
+end
+
+-- begin(session, adapter, ttl, last, nonce, used, first, newest, path, settings, {entry, data}...): writes a
+-- whole journal in place of what is there. Answers 1, or 2 if the session is another adapter's.
+local function begin(keys, args)
+  local p, session, adapter, ttl = keys[1], args[1], args[2], args[3]
+  if is_anothers(p, session, adapter) then return 2 end
+  redis.call('DEL', p .. 'stream:' .. session)
+  redis.call('HSET', p .. 'session:' .. session, 'owner', adapter, 'last', args[4], 'nonce', args[5],
+    'used', args[6], 'first', args[7], 'newest', args[8], 'path', args[9], 'settings', args[10])
+  append(p, session, ttl, args, 11)
+  return 1
+end
+
+-- append(session, adapter, ttl, last, nonce, used, first, newest, before, gone, entry to delete...,
+-- {entry, data}...): goes on with a journal whose newest entry is `before`; `gone` is how many entries are
+-- deleted. Answers 1, 0 if something is missing in between, or 2 if the session is another adapter's.
+local function go_on(keys, args)
+  local p, session, adapter, ttl = keys[1], args[1], args[2], args[3]
+  local hash, stream = p .. 'session:' .. session, p .. 'stream:' .. session
+  if is_anothers(p, session, adapter) then return 2 end
+  if redis.call('HGET', hash, 'last') ~= args[9] then return 0 end
+  redis.call('HSET', hash, 'last', args[4], 'nonce', args[5], 'used', args[6], 'first', args[7],
+    'newest', args[8])
+  local gone = tonumber(args[10])
+  for i = 11, 10 + gone do redis.call('XDEL', stream, args[i] .. '-1') end
+  append(p, session, ttl, args, 11 + gone)
+  return 1
+end
+
+-- beat(adapter, life, ttl, session...): the adapter lives, and so do these sessions. Answers for each of them
+-- 1, 0 if it is missing, or 2 if it is another adapter's.
+local function beat(keys, args)
+  local p, adapter, ttl = keys[1], args[1], args[3]
+  redis.call('SET', p .. 'alive:' .. adapter, '1', 'PX', args[2])
+  local answers = {}
+  for i = 4, #args do
+    local hash = p .. 'session:' .. args[i]
+    if is_anothers(p, args[i], adapter) then
+      answers[#answers + 1] = 2
+    else
+      answers[#answers + 1] = redis.call('PEXPIRE', hash, ttl)
+      redis.call('PEXPIRE', p .. 'stream:' .. args[i], ttl)
+    end
+  end
+  return answers
+end
+
+-- claim(session, adapter, dead, ttl, nonce, next_nonce, path, last_event): takes a session whose adapter is
+-- gone or is `dead`. Answers {none}, {alive, owner}, {lost} if events are missing, or {taken, was handed over,
+-- settings, data...}.
+local function claim(keys, args)
+  local p, session, adapter, dead, ttl = keys[1], args[1], args[2], args[3], args[4]
+  local nonce, event = args[5], tonumber(args[8])
+  local hash, stream = p .. 'session:' .. session, p .. 'stream:' .. session
+  local found = redis.call('HMGET', hash, 'owner', 'nonce', 'used', 'path', 'first', 'newest', 'settings',
+    'over')
+  local owner, is_known = found[1], found[2] == nonce or found[3] == nonce
+  if not owner or found[8] or not is_known or found[4] ~= args[7] or owner == adapter then
+    return {'none'}
+  end
+  if owner ~= '' and owner ~= dead and redis.call('EXISTS', p .. 'alive:' .. owner) == 1 then
+    return {'alive', owner}
+  end
+  if event > tonumber(found[6]) or event < tonumber(found[5]) - 1 then return {'lost'} end
+  redis.call('HSET', hash, 'owner', adapter, 'nonce', args[6], 'used', nonce)
+  redis.call('PEXPIRE', hash, ttl)
+  redis.call('PEXPIRE', stream, ttl)
+  local answer = {'taken', owner == '' and 1 or 0, found[7]}
+  for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do answer[#answer + 1] = entry[2][2] end
+  return answer
+end
+
+-- release(session, adapter): any adapter may take the session.
+local function release(keys, args)
+  if is_anothers(keys[1], args[1], args[2]) then return 2 end
+  return redis.call('HSET', keys[1] .. 'session:' .. args[1], 'owner', '') == 0 and 1 or 0
+end
+
+-- forget(session, adapter): the session is over. What is left of it keeps an adapter that was frozen from
+-- writing it again.
+local function forget(keys, args)
+  local p, session = keys[1], args[1]
+  if is_anothers(p, session, args[2]) then return 2 end
+  redis.call('DEL', p .. 'stream:' .. session, p .. 'session:' .. session)
+  redis.call('HSET', p .. 'session:' .. session, 'over', '1')
+  redis.call('PEXPIRE', p .. 'session:' .. session, OVER_MS)
+  return 1
+end
+
+redis.register_function('antiphon_journal_v1_begin', begin)
+redis.register_function('antiphon_journal_v1_append', go_on)
+redis.register_function('antiphon_journal_v1_beat', beat)
+redis.register_function('antiphon_journal_v1_claim', claim)
+redis.register_function('antiphon_journal_v1_release', release)
+redis.register_function('antiphon_journal_v1_forget', forget)

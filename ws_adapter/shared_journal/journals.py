@@ -1,0 +1,190 @@
+"""The journals of all sessions of an adapter in Redis, and those of dead adapters."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final
+
+from ws_adapter.process.tasks import end
+from ws_adapter.shared_journal.record import Stored, read
+from ws_adapter.shared_journal.stream import ANOTHERS, WRITTEN, JournalStream, Source
+
+if TYPE_CHECKING:
+    from ws_adapter.shared_journal.link import JournalLink
+
+logger = logging.getLogger(__name__)
+
+BEAT_S: Final = 1.0
+LIFE_S: Final = 3.0
+"""How long an adapter that says nothing counts among the living."""
+
+RETELL_BEATS: Final = 5
+"""After so many beats an adapter says which sessions it has."""
+
+KEPT_S: Final = 10.0
+"""Seconds beyond the resume window for which the journal of a silent adapter is kept."""
+
+_MS: Final = 1000
+
+
+class Unclaimed(Enum):
+    """Why a session is not taken."""
+
+    UNKNOWN = auto()
+    """There is none, or the token does not open it, or what the client missed is not kept."""
+    ALIVE = auto()
+    """Its adapter lives."""
+    AWAY = auto()
+    """Redis does not answer."""
+
+
+class SharedJournals:
+    """The journals of an adapter's sessions; each has a stream from its first commit to its end."""
+
+    def __init__(self, link: "JournalLink", adapter_id: str, window_s: float) -> None:
+        """`window_s` is how long a client may take to come back."""
+        self.gaps = 0
+        """Records that Redis lacks, each of which has a journal written anew."""
+        self._link = link
+        self._adapter_id = adapter_id
+        self._ttl_ms = round((window_s + KEPT_S) * _MS)
+        self._streams: dict[str, JournalStream] = {}
+        self._behind: dict[JournalStream, None] = {}
+        """Streams that wait to be written anew."""
+        self._is_catching_up = False
+        self._beats = 0
+        self._task: asyncio.Task[None] | None = None
+        link.on_open = self._opened
+
+    @property
+    def behind(self) -> int:
+        """Sessions whose journal in Redis lacks something."""
+        return len(self._behind)
+
+    def start(self) -> None:
+        """Connect, and say from now on that this adapter lives."""
+        self._link.start()
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Write what is left, and leave no task or connection behind."""
+        if self._task is not None:
+            await end(self._task)
+            self._task = None
+        await self._link.close()
+
+    def open(self, session_id: str, path: str, source: Source, *, is_known: bool = False) -> JournalStream:
+        """Return the journal of a session; `is_known`: Redis has it from another adapter."""
+        stream = JournalStream(self, session_id, path, source, is_known=is_known)
+        self._streams[session_id] = stream
+        return stream
+
+    async def claim(
+        self, session_id: str, nonces: tuple[bytes, bytes], path: str, last_event: int, dead: str
+    ) -> Stored | Unclaimed:
+        """Take a session whose adapter has died; only one of several who try gets it.
+
+        `nonces` are that of the token and that of the next one. `dead` is the id of an adapter whose process
+        is known to have ended, and empty without one.
+        """
+        nonce, following = nonces
+        words = (session_id, self._adapter_id, dead or "-", self._ttl_ms, nonce.hex(), following.hex())
+        answer = await self._link.ask("claim", *words, path, last_event)
+        if answer is None:
+            return Unclaimed.AWAY
+        word, *found = answer
+        if word == b"alive":
+            return Unclaimed.ALIVE
+        if word != b"taken":
+            return Unclaimed.UNKNOWN
+        was_handed_over, settings, *entries = found
+        try:
+            return read(bool(was_handed_over), settings, entries)
+        except ValueError as error:
+            logger.warning("the journal of a session cannot be read: %s", error)
+            self.give_up(session_id)
+            return Unclaimed.UNKNOWN
+
+    def give_up(self, session_id: str) -> None:
+        """Forget a session that was taken and cannot go on."""
+        self.send("forget", (session_id,), lambda answer: None)
+
+    # ------------------------------------------------------------------------------ for the streams
+
+    def write(
+        self, function: str, session_id: str, words: tuple[object, ...], answered: Callable[[Any], None]
+    ) -> bool:
+        """Send a record; False if it cannot be sent now."""
+
+        def took(answer: Any) -> None:
+            answered(answer)
+            if answer == WRITTEN:
+                self.catch_up()
+
+        return self._link.send(function, (session_id, self._adapter_id, self._ttl_ms, *words), took)
+
+    def send(self, function: str, words: tuple[object, ...], answered: Callable[[Any], None]) -> None:
+        """Send a small message about sessions."""
+        self._link.send(function, (*words, self._adapter_id), answered, matters=True)
+
+    def wait(self, stream: JournalStream) -> None:
+        """Write it anew as soon as there is room, and a second later where Redis refuses it."""
+        self._behind[stream] = None
+
+    def waits(self, stream: JournalStream) -> bool:
+        """Return whether it waits for that."""
+        return stream in self._behind
+
+    def is_behind_no_more(self, stream: JournalStream) -> None:
+        """Note that all of it was sent."""
+        self._behind.pop(stream, None)
+
+    def leave(self, stream: JournalStream) -> None:
+        """Forget the stream of a session that is over."""
+        self._behind.pop(stream, None)
+        if self._streams.get(stream.session_id) is stream:
+            del self._streams[stream.session_id]
+
+    def catch_up(self) -> None:
+        """Write journals anew as long as there is room."""
+        if self._is_catching_up:
+            return
+        self._is_catching_up = True
+        try:
+            for stream in list(self._behind):
+                stream.catch_up()
+                if stream in self._behind:
+                    break
+        finally:
+            self._is_catching_up = False
+
+    # ------------------------------------------------------------------------------------- the beat
+
+    def _opened(self) -> None:
+        self._beat()
+        self.catch_up()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            if self._link.is_open:
+                self._beat()
+                self.catch_up()
+
+    def _beat(self) -> None:
+        is_told = self._beats % RETELL_BEATS == 0
+        self._beats += 1
+        streams = [stream for stream in self._streams.values() if not stream.is_behind] if is_told else []
+        life_ms = round(LIFE_S * _MS)
+        sessions = [stream.session_id for stream in streams]
+
+        def answered(answers: Any) -> None:
+            for stream, answer in zip(streams, answers or (), strict=False):
+                if answer == ANOTHERS:
+                    stream.taken_elsewhere()
+                elif answer != WRITTEN:
+                    stream.missing()
+
+        words = (self._adapter_id, life_ms, self._ttl_ms, *sessions)
+        self._link.send("beat", words, answered, matters=True)

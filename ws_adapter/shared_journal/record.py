@@ -1,0 +1,90 @@
+"""The form in which Redis has the journal of a session: its settings, and entries of four sorts."""
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from ws_adapter.worker.journal import KeptUnit, Parts
+
+FORMAT: Final = 1
+"""Format of these records and of the state; no adapter takes over a session in another one."""
+
+
+class Settings(Struct, array_like=True, frozen=True):
+    """Settings of a session, which never change."""
+
+    format: int
+    label: str
+    config: bytes
+    """A serialised `pb.PrefillRequest`."""
+
+
+class UnitInput(Struct, array_like=True, tag=0, frozen=True):
+    """The input of a unit: a serialised `pb.PrefillRequest`."""
+
+    number: int
+    input: bytes
+
+
+class UnitAnswer(Struct, array_like=True, tag=1, frozen=True):
+    """Outcome of a unit: a serialised `pb.UnitRecord`, and the samples of its sound."""
+
+    number: int
+    record: bytes
+    samples: int
+
+
+class Event(Struct, array_like=True, tag=2, frozen=True):
+    """An event for the client, as it is sent."""
+
+    number: int
+    text: bytes
+
+
+class State(Struct, array_like=True, tag=3, frozen=True):
+    """The state of the session behind all other entries."""
+
+    state: bytes
+
+
+Entry: TypeAlias = UnitInput | UnitAnswer | Event | State
+
+encode: Final = msgspec.msgpack.Encoder().encode
+_read_settings: Final = msgspec.msgpack.Decoder(Settings).decode
+_read_entry: Final = msgspec.msgpack.Decoder(Entry).decode
+
+
+class Stored(Struct, frozen=True):
+    """The journal of a session, as Redis had it."""
+
+    settings: Settings
+    was_handed_over: bool
+    """Whether its adapter gave the session away; else it died."""
+    state: bytes
+    units: dict[int, KeptUnit]
+    events: dict[int, Parts]
+
+
+def read(was_handed_over: bool, settings: bytes, entries: Sequence[bytes]) -> Stored:
+    """Read what Redis has of a session. Raises `ValueError` if it is not whole or of another version."""
+    found = _read_settings(settings)
+    if found.format != FORMAT:
+        raise ValueError(f"the journal has the format {found.format}")
+    units: dict[int, KeptUnit] = {}
+    events: dict[int, Parts] = {}
+    state = b""
+    for data in entries:
+        match _read_entry(data):
+            case UnitInput() as unit:
+                units[unit.number] = KeptUnit(unit.number, (unit.input,))
+            case UnitAnswer() as answer:
+                if (kept := units.get(answer.number)) is None:
+                    raise ValueError(f"unit {answer.number} has no input")
+                kept.record, kept.samples = answer.record, answer.samples
+            case Event() as event:
+                events[event.number] = (event.text,)
+            case State() as last:
+                state = last.state
+    return Stored(found, was_handed_over, state, units, events)

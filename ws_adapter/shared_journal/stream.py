@@ -1,0 +1,233 @@
+"""The journal of one session in Redis: what it has to have, and what was sent of that."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from ws_adapter.shared_journal.record import Event, State, UnitAnswer, UnitInput, encode
+from ws_adapter.worker.journal import KeptUnit, Parts
+
+if TYPE_CHECKING:
+    from ws_adapter.shared_journal.journals import SharedJournals
+
+WRITTEN: Final = 1
+ANOTHERS: Final = 2
+"""Answers of the functions."""
+
+
+class Picture(NamedTuple):
+    """A session at a moment at which nothing is half done."""
+
+    settings: bytes
+    state: bytes
+    nonces: tuple[bytes, bytes]
+    """Nonces of the tokens that open it; the second may be empty."""
+    units: Iterable[KeptUnit]
+    changes: int
+    """Another number than before if `units` have changed."""
+    sent: int
+    """Number of the last event that was sent: those up to it do not change any more."""
+    first: int
+    """Number of the first event that is kept."""
+    newest: int
+    """Number of the last event, which may wait to be sent."""
+    event: Callable[[int], Parts]
+    """Returns an event by its number."""
+
+
+class Source(Protocol):
+    """The session whose journal it is."""
+
+    def picture(self) -> Picture | None:
+        """Return what another adapter needs to go on now; None if none can."""
+
+    def taken_elsewhere(self) -> None:
+        """Handle that another adapter has the session."""
+
+
+@dataclass(slots=True)
+class _Unit:
+    """The entries of a unit; 0 for none."""
+
+    input: int
+    answer: int = 0
+    record: bytes = b""
+
+
+class JournalStream:
+    """Written with every `commit`; what cannot be sent is a gap, and then all is written anew when it can."""
+
+    def __init__(
+        self, journals: "SharedJournals", session_id: str, path: str, source: Source, *, is_known: bool
+    ) -> None:
+        """`path` is the dialect and mode of the session; `is_known`: Redis has it from another adapter."""
+        self.session_id: Final = session_id
+        self.is_behind = True
+        """Whether Redis lacks something."""
+        self._journals = journals
+        self._path = path
+        self._source = source
+        self._has_begun = is_known
+        """Whether Redis may have anything of it."""
+        self._is_closed = False
+        self._writing = 0
+        """Grows whenever everything is to be written anew: answers from before do not count."""
+        self._last = 0
+        self._units: dict[int, _Unit] = {}
+        self._events: dict[int, tuple[int, Parts]] = {}
+        self._changes = -1
+        self._sent = 0
+        self._first = 1
+        self._newest = 0
+        self._state = 0
+
+    def commit(self) -> None:
+        """Write what has changed since the last time."""
+        if not self._journals.waits(self):
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Write what Redis lacks."""
+        if self._is_closed:
+            return
+        picture = self._source.picture()
+        if picture is None:
+            if self._has_begun:
+                self.close()
+        elif self.is_behind:
+            self._begin(picture)
+        else:
+            self._go_on(picture)
+
+    def missing(self) -> None:
+        """Redis does not have it any more: write everything anew."""
+        if not (self.is_behind or self._is_closed):
+            self._lose()
+
+    def taken_elsewhere(self) -> None:
+        """Another adapter has the session: write nothing more, and end it here."""
+        if not self._is_closed:
+            self._end()
+            self._source.taken_elsewhere()
+
+    def hand_over(self) -> bool:
+        """Let any adapter take the session from its state of now; False if Redis has not all of it.
+
+        Nothing is written afterwards.
+        """
+        self.commit()
+        if self._is_closed or self.is_behind:
+            return False
+        self._journals.send("release", (self.session_id,), lambda answer: None)
+        self._end()
+        return True
+
+    def close(self) -> None:
+        """The session is over. Harmless when repeated."""
+        if self._is_closed:
+            return
+        if self._has_begun:
+            self._journals.give_up(self.session_id)
+        self._end()
+
+    def _end(self) -> None:
+        self._is_closed = True
+        self._journals.leave(self)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.is_behind = True
+        self._writing += 1
+        self._units, self._events = {}, {}
+        self._changes, self._sent, self._first, self._newest, self._state = -1, 0, 1, 0, 0
+
+    def _lose(self) -> None:
+        """Note that Redis lacks a record."""
+        self._journals.gaps += 1
+        self._reset()
+        self._journals.wait(self)
+
+    # ------------------------------------------------------------------------------------- writing
+
+    def _begin(self, picture: Picture) -> None:
+        entries = list(self._changed(picture, []))
+        words = (*self._head(picture), self._path, picture.settings, *entries)
+        if self._send("begin", words):
+            self._has_begun, self.is_behind = True, False
+            self._journals.is_behind_no_more(self)
+        else:
+            self._reset()
+            self._journals.wait(self)
+
+    def _go_on(self, picture: Picture) -> None:
+        before = self._last
+        gone: list[int] = []
+        entries = list(self._changed(picture, gone))
+        words = (*self._head(picture), before, len(gone), *gone, *entries)
+        if not self._send("append", words):
+            self._lose()
+
+    def _head(self, picture: Picture) -> tuple[object, ...]:
+        nonce, used = picture.nonces
+        return self._last, nonce.hex(), used.hex(), picture.first, picture.newest
+
+    def _send(self, function: str, words: tuple[object, ...]) -> bool:
+        writing = self._writing
+
+        def answered(answer: Any) -> None:
+            if self._is_closed or writing != self._writing:
+                return
+            if answer == ANOTHERS:
+                self.taken_elsewhere()
+            elif answer != WRITTEN:
+                self._lose()
+
+        return self._journals.write(function, self.session_id, words, answered)
+
+    def _changed(self, picture: Picture, gone: list[int]) -> Iterator[object]:
+        """Yield numbers and data of the entries that Redis lacks; add those that it is to delete."""
+        if picture.changes != self._changes:
+            self._changes = picture.changes
+            yield from self._changed_units(picture.units, gone)
+        yield from self._changed_events(picture, gone)
+        if self._state:
+            gone.append(self._state)
+        self._state = self._next()
+        yield from (self._state, encode(State(picture.state)))
+
+    def _changed_units(self, units: Iterable[KeptUnit], gone: list[int]) -> Iterator[object]:
+        left, self._units = self._units, {}
+        for kept in units:
+            known = left.pop(kept.number, None)
+            if known is None:
+                known = _Unit(self._next())
+                yield from (known.input, encode(UnitInput(kept.number, b"".join(kept.parts))))
+            self._units[kept.number] = known
+            if kept.record is not known.record:
+                if known.answer:
+                    gone.append(known.answer)
+                known.answer, known.record = self._next(), kept.record
+                yield from (known.answer, encode(UnitAnswer(kept.number, kept.record, kept.samples)))
+        for known in left.values():
+            gone.append(known.input)
+            if known.answer:
+                gone.append(known.answer)
+
+    def _changed_events(self, picture: Picture, gone: list[int]) -> Iterator[object]:
+        for number in (*range(self._first, picture.first), *range(picture.newest + 1, self._newest + 1)):
+            if (known := self._events.pop(number, None)) is not None:
+                gone.append(known[0])
+        for number in range(max(picture.first, self._sent + 1), picture.newest + 1):
+            parts, known = picture.event(number), self._events.get(number)
+            if known is not None and known[1] == parts:
+                continue
+            if known is not None:
+                gone.append(known[0])
+            entry = self._next()
+            self._events[number] = entry, parts
+            yield from (entry, encode(Event(number, b"".join(parts))))
+        self._sent, self._first, self._newest = picture.sent, picture.first, picture.newest
+
+    def _next(self) -> int:
+        self._last += 1
+        return self._last

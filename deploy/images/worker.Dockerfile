@@ -6,7 +6,7 @@ ARG BASE=docker.io/library/python:3.11-slim-bookworm
 FROM ${BUILDER} AS builder
 ARG LOCK=worker-cpu
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY protos protos
 COPY clients/python clients/python
 COPY ws_adapter ws_adapter

@@ -3,9 +3,9 @@
 #
 #   make-certificates.sh FOLDER [SAN of Redis, such as DNS:redis.internal,IP:10.0.0.9]
 #
-# Two private authorities keep the roles apart: `workers` signs the worker's server certificate and the adapter's
-# client certificate, `redis` signs that of Redis and the client certificates of both. A worker's certificate
-# therefore opens no session at another worker. Run again in the same folder to renew: the authorities are kept,
+# Three private authorities keep the roles apart: `workers` signs the worker's server certificate and the adapter's
+# client certificate, `redis` signs that of Redis and the client certificates of both, `peers` what adapters show each
+# other. A worker's certificate therefore opens no session at another worker. Run again in the same folder to renew: the authorities are kept,
 # all other certificates are new. DAYS (default 90) is how long these are valid, CA_DAYS (default 3650) the
 # authorities.
 #
@@ -58,8 +58,10 @@ END
 
 authority workers
 authority redis
+authority peers
 issue worker/workers workers serverAuth antiphon-worker DNS:antiphon-worker
 issue adapter/workers workers clientAuth antiphon-adapter DNS:antiphon-adapter
+issue adapter/peers peers serverAuth,clientAuth antiphon-adapter DNS:antiphon-adapter
 issue redis redis serverAuth antiphon-redis "$redis_names"
 issue worker/redis redis clientAuth antiphon-worker DNS:antiphon-worker
 issue adapter/redis redis clientAuth antiphon-adapter DNS:antiphon-adapter

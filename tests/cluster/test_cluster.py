@@ -30,6 +30,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.mark.skipif(INSTALLED is None, reason=MISSING)
+@pytest.mark.long
 async def test_only_conversations_of_what_is_killed_are_lost_and_nothing_is_left(cluster: Cluster) -> None:
     trial = Trial(cluster, Talkers(cluster, sorted(RECORDINGS.glob("*.wav")), units=2))
 

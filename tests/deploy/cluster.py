@@ -26,6 +26,11 @@ def make_certificates(folder: Path, *redis_names: str) -> None:
     subprocess.run([SCRIPT, folder, *redis_names], check=True, capture_output=True)
 
 
+def _role(process: str) -> str:
+    """Return `adapter` for the next adapter too."""
+    return process.removeprefix("next ")
+
+
 @dataclass
 class Cluster:
     """The three processes. Everything that stands in /etc/antiphon in operation is in `folder`."""
@@ -53,7 +58,7 @@ class Cluster:
         (self.folder / "adapter/client-secret.key").write_text(secrets.token_hex(32))
         keys = KeyFile(self.folder / "adapter/clients", "alice")
         (self.folder / "alice.key").write_text(keys.secrets["alice"])
-        self.ports = {name: free_port() for name in ("redis", "worker", "adapter", "admin")}
+        self.ports = {name: free_port() for name in ("redis", "worker", "adapter", "next adapter", "admin")}
         (self.folder / "redis").mkdir()
         (self.folder / "redis/tls").symlink_to(self.folder / "tls/redis")
         (self.folder / "redis/users.acl").write_text(text)
@@ -70,6 +75,10 @@ class Cluster:
         self._start("worker", self._command("worker"), "worker ready on")
         self._start("adapter", self._command("adapter"), "adapter ready on")
 
+    def start_next_adapter(self) -> None:
+        """Start a second adapter, at the port `next adapter`, and wait until it is ready."""
+        self._start("next adapter", self._command("next adapter"), "adapter ready on")
+
     def stop(self) -> None:
         """End what runs."""
         for process in self.processes.values():
@@ -84,7 +93,7 @@ class Cluster:
         """Return a certificate and its key."""
         return self.folder / f"tls/{place}/tls.crt", self.folder / f"tls/{place}/tls.key"
 
-    def command(self, name: str) -> list[str]:
+    def command(self, name: str, instance: str = "0") -> list[str]:
         """Return the words that start the adapter or the worker in operation."""
         if self.kind == "kubernetes":
             return objects.command_of(
@@ -94,23 +103,27 @@ class Cluster:
             "TRUSTED_PROXIES": "127.0.0.1",
             "CREDENTIALS_DIRECTORY": str(self.folder / "credentials" / name),
         }
-        return units.command_of(units.unit_path(name), "0", variables)
+        return units.command_of(units.unit_path(name), instance, variables)
 
-    def _command(self, name: str) -> list[str]:
+    def _command(self, process: str) -> list[str]:
         """The same with the ports, device and folders of this machine."""
-        ports = self.ports
+        ports, name = self.ports, _role(process)
+        is_kubernetes = self.kind == "kubernetes"
+        peers = f"127.0.0.1:{free_port()}" if is_kubernetes else f"unix:{self.folder / process}.sock"
         changed = {
             "--listen": f"127.0.0.1:{ports['worker']}",
             "--advertise": f"127.0.0.1:{ports['worker']}",
             "--device": "cpu",
             "--host": "127.0.0.1",
-            "--port": str(ports["adapter"]),
+            "--port": str(ports[process]),
             "--admin-host": "127.0.0.1",
             "--admin-port": str(ports["admin"] if name == "worker" else 0),
-            "--peer-listen": f"unix:{self.folder / 'peers.sock'}",
+            "--peer-listen": peers,
+            "--peer-advertise": peers,
             "--dispatcher": f"rediss://antiphon-{name}@127.0.0.1:{ports['redis']}",
         }
-        words = [self._place(word) for word in self.command(name)]
+        instance = "1" if process == "next adapter" else "0"
+        words = [self._place(word) for word in self.command(name, instance)]
         assert Path(words[0]).name == "antiphon"
         words[0] = str(ANTIPHON)
         for option, value in changed.items():
@@ -124,7 +137,7 @@ class Cluster:
     def _load_credentials(self, name: str) -> None:
         """As systemd does."""
         folder = self.folder / "credentials" / name
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for given in units.directives(units.unit_path(name))["LoadCredential"]:
             credential, _, path = given.partition(":")
             shutil.copy(self._place(path), folder / credential)
@@ -135,7 +148,9 @@ class Cluster:
     def _start(self, name: str, words: list[str], ready: str) -> None:
         variables = {"OMP_NUM_THREADS": "1"}
         if self.kind == "systemd" and name != "redis":
-            variables["ANTIPHON_DISPATCHER"] = f"rediss://antiphon-{name}@127.0.0.1:{self.ports['redis']}"
+            variables["ANTIPHON_DISPATCHER"] = (
+                f"rediss://antiphon-{_role(name)}@127.0.0.1:{self.ports['redis']}"
+            )
         with (self.folder / f"{name}.log").open("wb") as log:
             self.processes[name] = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT, env=os.environ | variables

@@ -4,6 +4,7 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from prometheus_client import Metric
@@ -12,10 +13,11 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
 
-from antiphon.semconv import SERVICE_ADAPTER, SERVICE_WORKER
+from antiphon.semconv import JOURNAL_GAPS, JOURNALS_BEHIND, SERVICE_ADAPTER, SERVICE_WORKER
 from tests.cli.support.process import run_cli
 from tests.e2e.conftest import FOLDER, antiphon
 from tests.support.patience import PATIENCE_S
+from tests.support.redis_server import RedisServer
 from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 
 
@@ -75,7 +77,7 @@ def until(socket: ClientConnection, kind: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def live() -> Iterator[Scrape]:
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scrape]:
     admin = ("--admin-port", "0")
     with ExitStack() as stack:
         worker = stack.enter_context(antiphon("worker", "--listen", "127.0.0.1:0", "--slots", "2", *admin))
@@ -84,4 +86,21 @@ def live() -> Iterator[Scrape]:
         adapter = stack.enter_context(antiphon(*command))
         talk(adapter.address)
         jobs = {SERVICE_ADAPTER: adapter, SERVICE_WORKER: worker}
-        yield Scrape({job: scrape(server.admin_port) for job, server in jobs.items()})
+        told = {job: scrape(server.admin_port) for job, server in jobs.items()}
+        told[SERVICE_ADAPTER] += told_by_shared_journals(tmp_path_factory.mktemp("shared"))
+        yield Scrape(told)
+
+
+def told_by_shared_journals(folder: Path) -> list[Metric]:
+    """Return the metrics that only an adapter with journals in Redis has."""
+    (folder / "key").write_text("0123456789abcdef0123456789abcdef\n")
+    redis = RedisServer(folder)
+    redis.start()
+    with ExitStack() as stack:
+        stack.callback(redis.stop)
+        command = ("adapter", "--port", "0", "--dispatcher", redis.url, "--journal", "redis")
+        files = ("--client-secret-key-file", str(folder / "key"), "--peer-listen", "127.0.0.1:0")
+        options = (*files, *ADAPTER_OPTIONS, "--resume-window-s", "30", "--admin-port", "0")
+        adapter = stack.enter_context(antiphon(*command, *options))
+        names = {JOURNALS_BEHIND.name, JOURNAL_GAPS.name}
+        return [it for it in scrape(adapter.admin_port) if any(it.name in name for name in names)]

@@ -116,7 +116,8 @@ class Container:
         finally:
             self.process.kill()
             self.process.wait()
-            _call([self.tool, "rm", self.name], self.variables)
+            force = [] if self.tool == "buildah" else ["--force"]  # it may have started after the kill
+            _call([self.tool, "rm", *force, self.name], self.variables)
 
     def _main(self) -> int:
         """Return the pid of the process that the image's entry point became."""
@@ -146,12 +147,14 @@ def run(
     mounted = [word for path, folder in volumes.items() for word in ("--volume", f"{folder}:{path}")]
     if tool == "buildah":
         return _run_buildah(name, image, log, settings, mounted, variables)
-    words = [tool, "run", "--name", name, "--network", "host", "--read-only", "--read-only-tmpfs=false"]
+    words = [tool, "create", "--name", name, "--network", "host", "--read-only", "--read-only-tmpfs=false"]
     if tool == "docker":  # has no tmpfs unless asked for
         words.remove("--read-only-tmpfs=false")
     words += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", *mounted]
     words += [word for key, value in settings.items() for word in ("--env", f"{key}={value}")]
-    return Container(tool, name, _start([*words, image], log, variables), log, variables)
+    # Apart from the start: the driver vfs first copies the image, which takes minutes on a busy machine.
+    _call([*words, image], variables, check=True)
+    return Container(tool, name, _start([tool, "start", "--attach", name], log, variables), log, variables)
 
 
 def _run_buildah(

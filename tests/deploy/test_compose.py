@@ -84,8 +84,7 @@ def test_files_that_services_name_are_made_or_shipped(secrets: Path) -> None:
 
 @pytest.mark.parametrize("service", OURS)
 def test_options_are_those_of_kubernetes(service: str) -> None:
-    variables = {"POD_IP": "antiphon-worker", "TRUSTED_PROXIES": "172.30.8.1"}
-
+    variables = {"POD_IP": service, "TRUSTED_PROXIES": "172.30.8.1"}
     assert command_of(service) == objects.command_of(service, variables)
 
 

@@ -76,8 +76,18 @@ def test_builds_of_pytorch_are_those_of_the_devices() -> None:
 
 
 def test_files_of_images_name_no_index() -> None:
-    for file in [*IMAGES.iterdir(), ROOT / ".dockerignore"]:
+    for file in [*(it for it in IMAGES.iterdir() if it.is_file()), ROOT / ".dockerignore"]:
         assert "://" not in file.read_text().replace("http://127.0.0.1", ""), file.name
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_image_is_built_with_the_licence_files_of_the_package(name: str) -> None:
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license-files"]
+    [copied] = re.findall(r"^COPY (pyproject.toml .+) ./$", (IMAGES / name).read_text(), re.MULTILINE)
+    sent = (ROOT / ".dockerignore").read_text().splitlines()
+
+    assert {*named} < {*copied.split()}
+    assert {f"!{each}" for each in copied.split()} <= {*sent}
 
 
 @pytest.mark.parametrize("name", DOCKERFILES)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tests.deploy.files import DEPLOY
-from tests.deploy.objects import APPS, command_of, container, of_kind, pod, projected
+from tests.deploy.objects import APPS, command_of, container, objects, of_kind, pod, projected
+from tests.deploy.schemas import problems
 
 
 def labels_of(app: str) -> dict[str, str]:
@@ -29,6 +30,10 @@ def policies_of(app: str, direction: str) -> list[dict[str, Any]]:
     return [
         spec for spec in specs if selects(spec["podSelector"], labels) and direction in spec["policyTypes"]
     ]
+
+
+def test_objects_are_valid_by_the_schemas_of_their_kinds() -> None:
+    assert [problem for each in objects() for problem in problems(each)] == []
 
 
 @pytest.mark.parametrize("app", APPS)
@@ -88,7 +93,12 @@ def test_every_pod_is_governed_by_one_policy_in_each_direction(app: str) -> None
 
 PORTS_OF = {"antiphon-redis": {6379}, "antiphon-worker": {50051}}
 EGRESS = {
-    "antiphon-adapter": {"kube-dns": {53}, "opentelemetry-collector": {4318}, **PORTS_OF},
+    "antiphon-adapter": {
+        "kube-dns": {53},
+        "opentelemetry-collector": {4318},
+        "antiphon-adapter": {8010},
+        **PORTS_OF,
+    },
     "antiphon-worker": {"kube-dns": {53}, "opentelemetry-collector": {4318}, "antiphon-redis": {6379}},
     "antiphon-redis": {},
 }
@@ -185,10 +195,11 @@ def test_redis_gets_the_shipped_files() -> None:
     )
 
 
-AUTHORITIES = {"antiphon-workers", "antiphon-redis"}
+AUTHORITIES = {"antiphon-workers", "antiphon-redis", "antiphon-peers"}
 LEAVES = {
     "antiphon-worker-tls-workers": ("antiphon-workers", "server auth", "antiphon-worker"),
     "antiphon-adapter-tls-workers": ("antiphon-workers", "client auth", "antiphon-adapter"),
+    "antiphon-adapter-tls-peers": ("antiphon-peers", "server auth, client auth", "antiphon-adapter"),
     "antiphon-redis-tls": ("antiphon-redis", "server auth", "antiphon-redis"),
     "antiphon-worker-tls-redis": ("antiphon-redis", "client auth", "antiphon-worker"),
     "antiphon-adapter-tls-redis": ("antiphon-redis", "client auth", "antiphon-adapter"),
@@ -204,7 +215,7 @@ def test_certificates_have_one_role_each_by_the_authority_of_that_role() -> None
         if spec.get("isCA"):
             assert spec["usages"] == ["cert sign", "crl sign"]
         else:
-            [_, role] = spec["usages"]
+            role = ", ".join(spec["usages"][1:])
             [host] = spec["dnsNames"]
             assert spec["secretName"] == name
             found[name] = (spec["issuerRef"]["name"], role, host)

@@ -32,11 +32,14 @@ def is_histogram(name: str) -> bool:
 
 @pytest.mark.parametrize("expression", expressions(), ids=lambda expression: expression.where)
 def test_expression_reads_metrics_and_labels_that_are_declared(expression: Expression) -> None:
+    joined = {label for each in expression.selectors() for label in BY_NAME[each.metric].labels}
     for selector in expression.selectors():
         metric = BY_NAME[selector.metric]
         assert (selector.series != selector.metric) == is_histogram(metric.name), selector.series
         known = {*metric.labels, *OF_PROMETHEUS, "le"}
         assert {label for label, _ in selector.matchers} <= known
+        if "group_left" in expression.text:
+            known |= joined
         assert expression.groups() <= known
         assert set(re.findall(r"{{(\w+)}}", expression.legend)) <= known
 

@@ -1,26 +1,36 @@
 """Every overlay is built by kustomize, valid, and held to the rules of the base."""
 
+import argparse
+import copy
 import shutil
 import subprocess
+import tomllib
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from antiphon.cli.arguments.parser import given_options
+from antiphon.cli.commands import worker as worker_command
 from antiphon.semconv import METRICS, SERVICE_ADAPTER, SERVICE_WORKER
+from inference_service.options import WorkerOptions
+from tests.cli.support.process import run_cli
 from tests.deploy.files import DEPLOY, ROOT, Expression
 from tests.deploy.objects import objects
+from tests.deploy.schemas import problems
 from tests.deploy.test_kubernetes import selects
 from tests.support.patience import PATIENCE_S
+from ws_adapter.dispatch.revisions import read_weights
 from ws_adapter.protocol.wire.limits import Limits
+from ws_adapter.resume.buffer import MOST_KEPT_BYTES
+from ws_adapter.shared_journal.link import MOST_UNANSWERED
 
 KUBECTL = shutil.which("kubectl")
-SCHEMAS = "1.32"
-CUSTOM = ("cert-manager.io", "keda.sh", "monitoring.coreos.com")
-"""API groups of other projects, which Kubernetes' schemas do not have."""
 
-OVERLAYS = ("dev", "gpu", "production")
+OVERLAYS = ("canary", "dev", "gpu", "production", "ray")
+SCALED = ("canary", "gpu", "production")
 Object = dict[str, Any]
 
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
@@ -60,13 +70,20 @@ def test_overlay_keeps_all_objects_in_one_namespace(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_overlay_is_valid_by_the_schemas_of_kubernetes(name: str) -> None:
-    kubernetes_validate = pytest.importorskip(
-        "kubernetes_validate", reason="108 MB of schemas, not part of the extra dev: pip install it"
-    )
-    for each in overlay(name):
-        if each["apiVersion"].partition("/")[0] not in CUSTOM:
-            kubernetes_validate.validate(each, SCHEMAS, strict=True)
+def test_overlay_is_valid_by_the_schemas_of_its_kinds(name: str) -> None:
+    assert [problem for each in overlay(name) for problem in problems(each)] == []
+
+
+def test_schemas_find_a_field_that_a_kind_does_not_have() -> None:
+    for each in overlay("gpu"):
+        wrong = copy.deepcopy(each)
+        wrong.get("spec", wrong)["replica"] = 1
+        assert any("replica" in problem for problem in problems(wrong)), each["kind"]
+    [deployment, *_] = overlay("dev", "Deployment")
+    wrong = copy.deepcopy(deployment)
+    wrong["spec"]["template"]["spec"]["containers"][0]["ports"][0]["containerPort"] = "http"
+    [problem] = problems(wrong)
+    assert "containerPort" in problem
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
@@ -90,8 +107,9 @@ def test_every_pod_of_an_overlay_has_policies_and_one_budget(name: str) -> None:
     policies = [each["spec"] for each in overlay(name, "NetworkPolicy")]
     for template in pods(name):
         labels = template["metadata"]["labels"]
-        [policy] = [each for each in policies if selects(each["podSelector"], labels)]
-        assert policy["policyTypes"] == ["Ingress", "Egress"]
+        governing = [each for each in policies if selects(each["podSelector"], labels)]
+        assert len(governing) == 1 + (labels.get("ray") == "head")
+        assert all(each["policyTypes"] == ["Ingress", "Egress"] for each in governing)
     budgets = [each["spec"]["selector"] for each in overlay(name, "PodDisruptionBudget")]
     for each in overlay(name, "Deployment"):
         labels = each["spec"]["template"]["metadata"]["labels"]
@@ -125,13 +143,13 @@ def test_grace_period_outlasts_the_drain_and_the_drain_the_longest_session(name:
     for each in overlay(name, "Deployment"):
         spec = each["spec"]["template"]["spec"]
         words = spec["containers"][0]["args"]
-        if each["metadata"]["name"] != "antiphon-redis":
+        if each["metadata"]["name"] not in ("antiphon-redis", "antiphon-ray-llm"):
             drain = option(words, "--drain-timeout-s")
             assert spec["terminationGracePeriodSeconds"] >= drain + 10
             assert drain > longest
 
 
-@pytest.mark.parametrize("name", ["gpu", "production"])
+@pytest.mark.parametrize("name", SCALED)
 def test_scaling_reads_metrics_of_pools_that_there_are(name: str) -> None:
     deployments = {each["metadata"]["name"]: each for each in overlay(name, "Deployment")}
     known = {metric.name for metric in METRICS}
@@ -154,7 +172,7 @@ def test_scaling_reads_metrics_of_pools_that_there_are(name: str) -> None:
     assert pools == {each["pool"] for each in labels if "pool" in each}
 
 
-@pytest.mark.parametrize("name", ["gpu", "production"])
+@pytest.mark.parametrize("name", SCALED)
 def test_monitors_scrape_the_administration_ports_as_the_jobs_of_the_alerts(name: str) -> None:
     services = overlay(name, "Service")
     jobs = set()
@@ -177,6 +195,37 @@ def test_monitors_scrape_the_administration_ports_as_the_jobs_of_the_alerts(name
         [container] = one["spec"]["template"]["spec"]["containers"]
         assert {"name": port["targetPort"], "containerPort": port["port"]} in container["ports"]
     assert jobs == {SERVICE_ADAPTER, SERVICE_WORKER}
+
+
+def test_ray_nodes_join_the_head_and_have_the_gpus_that_the_worker_is_told() -> None:
+    found = {each["metadata"]["name"]: each["spec"] for each in overlay("ray", "Deployment")}
+    head, nodes = found["antiphon-worker-llm"], found["antiphon-ray-llm"]
+    [worker], [node] = (each["template"]["spec"]["containers"] for each in (head, nodes))
+    [service] = [each for each in overlay("ray", "Service") if each["metadata"]["name"] == "antiphon-ray-llm"]
+
+    assert selects({"matchLabels": service["spec"]["selector"]}, head["template"]["metadata"]["labels"])
+    [port] = service["spec"]["ports"]
+    assert f"--address={service['metadata']['name']}:{port['port']} " in node["args"][0]
+    assert f"--port={port['port']} " in worker["command"][2]
+    gpus = [each["resources"]["limits"]["nvidia.com/gpu"] for each in (worker, node)]
+    told = option(worker["args"], "--tensor-parallel-size") * option(
+        worker["args"], "--pipeline-parallel-size"
+    )
+    [variable] = [each["value"] for each in worker["env"] if each["name"] == "GPUS"]
+    assert gpus[0] * head["replicas"] + gpus[1] * nodes["replicas"] == told == float(variable)
+    assert {worker["image"], node["image"]} == {"antiphon-worker-vllm:0.1.0"}
+
+
+def test_ray_worker_has_options_that_the_command_takes() -> None:
+    [head] = [
+        each for each in overlay("ray", "Deployment") if each["metadata"]["name"] == "antiphon-worker-llm"
+    ]
+    words = head["spec"]["template"]["spec"]["containers"][0]["args"]
+    program = argparse.ArgumentParser()
+    worker_command.add_to(program.add_subparsers())  # type: ignore[arg-type]
+    given = [word.replace("$(POD_IP)", "10.0.0.1") for word in words if "-file=" not in word]
+    options = given_options(WorkerOptions, program.parse_args(["worker", *given]))
+    assert (options.engine, options.distributed_executor_backend) == ("vllm", "ray")
 
 
 def test_gpu_workers_wait_for_the_weights_that_a_job_fetches() -> None:
@@ -202,8 +251,54 @@ def test_gpu_workers_wait_for_the_weights_that_a_job_fetches() -> None:
     assert {"name": "weights", "mountPath": "/weights", "readOnly": True} in worker["volumeMounts"]
 
 
+def test_canary_is_another_revision_of_the_pool_with_a_weight_that_adapters_read(tmp_path: Path) -> None:
+    found = overlay("canary", "Deployment")
+    deployments = {each["metadata"]["name"]: each["spec"]["template"] for each in found}
+    stable, canary = (deployments[f"antiphon-worker{suffix}"] for suffix in ("", "-canary"))
+    labels = stable["metadata"]["labels"]
+    assert canary["metadata"]["labels"] == {**labels, "revision": "canary"}
+    words = {name: deployments[name]["spec"]["containers"][0]["args"] for name in deployments}
+    assert words["antiphon-worker-canary"] == [*words["antiphon-worker"], "--revision=canary"]
+
+    [settings] = [
+        each for each in overlay("canary", "ConfigMap") if each["metadata"]["name"] == "antiphon-settings"
+    ]
+    adapter = deployments["antiphon-adapter"]["spec"]
+    [volume] = [each for each in adapter["volumes"] if each["name"] == "settings"]
+    assert volume["configMap"]["name"] == "antiphon-settings"
+    [mount] = [each for each in adapter["containers"][0]["volumeMounts"] if each["name"] == "settings"]
+    assert f"--config={mount['mountPath']}/antiphon.toml" in adapter["containers"][0]["args"]
+    file = tmp_path / "antiphon.toml"
+    file.write_text(settings["data"]["antiphon.toml"])
+    entries = tomllib.loads(file.read_text())["adapter"]["revisions"]
+    assert read_weights(entries)["antiphon-mini"].of == {"stable": 95, "canary": 5}
+    assert run_cli("config", "check", file).code == 0
+
+
 def test_documentation_says_how_to_apply_overlays() -> None:
     text = (ROOT / "docs/operations.md").read_text()
 
     for name in OVERLAYS:
         assert f"deploy/kubernetes/overlays/{name}" in text
+
+
+def test_redis_of_production_has_room_for_the_journals_of_all_adapters() -> None:
+    [redis] = [
+        each for each in overlay("production", "Deployment") if each["metadata"]["name"] == "antiphon-redis"
+    ]
+    [adapter] = [
+        each for each in overlay("production", "Deployment") if each["metadata"]["name"] == "antiphon-adapter"
+    ]
+    [most] = [
+        each["spec"]["maxReplicaCount"]
+        for each in overlay("production", "ScaledObject")
+        if each["metadata"]["name"] == "antiphon-adapter"
+    ]
+    words = adapter["spec"]["template"]["spec"]["containers"][0]["args"]
+    each_mib = option(words, "--journal-mib") + (MOST_KEPT_BYTES + MOST_UNANSWERED) / 2**20
+
+    [container] = redis["spec"]["template"]["spec"]["containers"]
+    room = float(container["args"][container["args"].index("--maxmemory") + 1].removesuffix("mb"))
+    assert room >= (most + 1) * each_mib + 128, "the queue needs some too"
+    assert float(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 1024 > room
+    assert "--journal=redis" in words

@@ -15,9 +15,13 @@ from tests.deploy.files import ROOT
 from tests.deploy.lua import commands_of
 from tests.support.redis_server import INSTALLED, MISSING, RedisServer
 from tests.support.redis_users import ACL, PASSWORDS, RedisUsers, acl_text
+from tests.ws_adapter.shared_journal.test_journals import PATH, Talk, claim
 from tests.ws_adapter.support.house import until_told
 from ws_adapter.peers import shared
 from ws_adapter.peers.base import Admitted, Demand, Peer, Refused
+from ws_adapter.shared_journal import link
+from ws_adapter.shared_journal.journals import SharedJournals
+from ws_adapter.shared_journal.record import Stored
 from ws_adapter.usage import shared as usage
 
 POOL = prefix(pool_name("antiphon-mini", ["audio", "chat"]))
@@ -25,13 +29,16 @@ DIRECTORY = "antiphon:{pools}:"
 DISPATCH = ROOT / "ws_adapter/dispatch/functions.lua"
 PEERS = ROOT / "ws_adapter/peers/functions.lua"
 TENANTS = ROOT / "ws_adapter/usage/functions.lua"
+JOURNAL = ROOT / "ws_adapter/shared_journal/functions.lua"
 
-OF_WORKER = ["worker_beat", "slot_free", "worker_leave", "announce"]
+OF_WORKER = ["worker_beat", "worker_beat_as", "slot_free", "worker_leave", "announce"]
 OF_ADAPTER = [
     *(
         "enqueue",
         "enqueue_for",
         "enqueue_as",
+        "enqueue_weighted",
+        "weigh",
         "adapter_beat",
         "leave",
         "cancel",
@@ -44,6 +51,7 @@ OF_ADAPTER = [
 ]
 OF_PEERS = ["meet", "leave", "list"]
 OF_TENANTS = ["take", "read_keys"]
+OF_JOURNAL = ["begin", "append", "beat", "claim", "release", "forget"]
 
 pytestmark = pytest.mark.skipif(INSTALLED is None, reason=MISSING)
 
@@ -66,10 +74,12 @@ def test_adapter_has_exactly_the_commands_that_its_functions_call() -> None:
     dispatch = [f"{LIBRARY}_{name}" for name in OF_ADAPTER]
     peers = [f"{shared.LIBRARY}_{name}" for name in OF_PEERS]
     tenants = [f"{usage.LIBRARY}_{name}" for name in OF_TENANTS]
+    journal = [f"{link.LIBRARY}_{name}" for name in OF_JOURNAL]
     inside = commands_of(DISPATCH, dispatch) | commands_of(PEERS, peers) | commands_of(TENANTS, tenants)
+    inside |= commands_of(JOURNAL, journal)
 
     outside = {"function|load", "subscribe", "unsubscribe"}
-    functions = {f"fcall|{name}" for name in dispatch + peers + tenants}
+    functions = {f"fcall|{name}" for name in dispatch + peers + tenants + journal}
     assert allowed("antiphon-adapter") == inside | outside | functions
 
 
@@ -159,6 +169,9 @@ ATTACKS_OF_WORKER = [
     ("FCALL", f"{usage.LIBRARY}_take", "1", usage.PREFIX, "a", "1", "[]"),
     ("FCALL", f"{usage.LIBRARY}_read_keys", "1", usage.PREFIX),
     ("GET", f"{usage.PREFIX}keys"),
+    ("FCALL", f"{link.LIBRARY}_claim", "1", link.PREFIX, "s", "a", "-", "1", "n", "m", "p", "1"),
+    ("HGET", f"{link.PREFIX}session:s", "settings"),
+    ("XRANGE", f"{link.PREFIX}stream:s", "-", "+"),
     ("SET", f"{usage.PREFIX}keys", "x"),
     ("UNSUBSCRIBE", f"{POOL}w:x"),
 ]
@@ -220,6 +233,35 @@ async def test_adapters_count_their_clients_together_with_their_user(redis_users
     assert isinstance(second, Refused)
 
 
+async def test_adapters_keep_and_take_journals_with_their_user(redis_users: RedisUsers) -> None:
+    talk = Talk(1)
+    links = [link.JournalLink(connect(redis_users.adapter, is_text=False)) for _ in range(2)]
+    one, two = (SharedJournals(each, name, 30.0) for name, each in zip(("one", "two"), links, strict=True))
+    one.start()
+    two.start()
+    try:
+        await until_told(lambda: _are_open(links))
+        stream = one.open("s", PATH, talk)
+        for _ in range(10):
+            talk.change()
+            stream.commit()
+        assert stream.hand_over()
+        await until_told(lambda: _has_room(links))
+        assert isinstance(await claim(two, talk), Stored)
+        two.give_up("s")
+    finally:
+        await one.close()
+        await two.close()
+
+
+async def _are_open(links: list[link.JournalLink]) -> bool:
+    return all(each.is_open for each in links)
+
+
+async def _has_room(links: list[link.JournalLink]) -> bool:
+    return not any(each.unanswered_bytes for each in links)
+
+
 def test_documented_commands_fill_in_the_passwords(tmp_path: Path) -> None:
     page = (ROOT / "docs/operations.md").read_text()
     block = page.partition("### The users of Redis")[2].split("```")[1].strip()
@@ -253,6 +295,7 @@ def test_shipped_file_starts_no_redis_before_passwords_are_filled_in(tmp_path: P
         ("antiphon-worker", PASSWORDS["antiphon-adapter"]),
     ],
 )
+@pytest.mark.sample("None-None", "antiphon-adapter-guess")
 def test_caller_without_the_password_of_a_user_is_refused(
     tmp_path: Path, user: str | None, password: str | None
 ) -> None:

@@ -1,17 +1,22 @@
 """A conversation with the shipped checkpoint between processes set up as `deploy/` says, and strangers."""
 
+import asyncio
 import signal
 import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import antiphon
 from tests.cli.support.process import run_cli
 from tests.deploy import confined
 from tests.deploy.cluster import Cluster, make_certificates
 from tests.e2e.conftest import FOLDER
+from tests.failures.link import link_to
+from tests.support.long import long
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import INSTALLED, MISSING
 
@@ -23,7 +28,7 @@ PING = b"*1\r\n$4\r\nPING\r\n"
 pytestmark = pytest.mark.skipif(INSTALLED is None, reason=MISSING)
 
 
-@pytest.fixture(scope="module", params=["systemd", "kubernetes"])
+@pytest.fixture(scope="module", params=[pytest.param("systemd", marks=long), "kubernetes"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if request.param == "systemd" and (confined.LIBRARY is None or confined.SYSTEMD is None):
         pytest.skip(confined.MISSING)
@@ -152,8 +157,23 @@ def test_renewed_certificates_are_read_after_a_signal_and_conversations_go_on(cl
     assert exchange(cluster.ports["worker"], PREFACE, served, "antiphon-worker")
 
 
+async def test_conversation_of_a_killed_adapter_goes_on_at_the_next(cluster: Cluster) -> None:
+    second, key = np.zeros(antiphon.INPUT_RATE_HZ, np.float32), (cluster.folder / "alice.key").read_text()
+    cluster.start_next_adapter()
+    async with asyncio.timeout(PATIENCE_S), link_to(f"127.0.0.1:{cluster.ports['adapter']}") as link:
+        async with antiphon.connect(f"ws://{link.address}", key) as client:
+            async with client.duplex(reconnect=True) as session:
+                await session.send_audio(second)
+                await anext(event async for event in session if isinstance(event, antiphon.Listening))
+                link.target = f"127.0.0.1:{cluster.ports['next adapter']}"
+                cluster.processes["adapter"].kill()
+                await anext(event async for event in session if isinstance(event, antiphon.Resumed))
+                await session.send_audio(second)
+                await anext(event async for event in session if isinstance(event, antiphon.Listening))
+
+
 def test_redis_denied_its_users_nothing(cluster: Cluster) -> None:
     """After conversations: neither side has asked for a command, key or channel beyond its own."""
-    for name in ("adapter", "worker"):
+    for name in cluster.processes.keys() - {"redis"}:
         assert "NOPERM" not in cluster.said(name)
         assert "no permissions" not in cluster.said(name)

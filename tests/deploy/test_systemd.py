@@ -145,7 +145,7 @@ attempts = {
     "load a kernel module": lambda: call("syscall", 313, 0, 0, 0),
     "reboot": lambda: call("reboot", 0),
     "open a stream socket": lambda: socket.socket().close(),
-    "lower its priority": lambda: os.setpriority(os.PRIO_PROCESS, 0, 5),
+    "lower its priority": lambda: os.setpriority(os.PRIO_PROCESS, 0, 19),
 }
 for name, attempt in attempts.items():
     try:

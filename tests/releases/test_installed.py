@@ -70,9 +70,10 @@ def test_wheels_differ_in_the_compiled_kernels_alone(distributions: Distribution
 
     assert pure < full
     assert {Path(name).suffixes[0] for name in full - pure} == {".abi3"}
+    assert {Path(name).name for name in pure if "/licenses/" in name} == {"LICENSE", "NOTICE"}
     with tarfile.open(distributions.sdist) as sdist:
         packed = {name.partition("/")[2] for name in sdist.getnames()}
-    assert {"setup.py", "LICENSE", "inference_service/kernels/arguments.h"} <= packed
+    assert {"setup.py", "LICENSE", "NOTICE", "inference_service/kernels/arguments.h"} <= packed
 
 
 def test_base_install_has_the_command_and_names_what_the_demo_needs(

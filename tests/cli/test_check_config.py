@@ -10,6 +10,7 @@ from transformers import MambaConfig
 from inference_service.kernels.selection import usable
 from tests.cli.support.process import run_cli, run_here
 from tests.inference_service.models.minicpmo import published, whole
+from tests.support.long import long
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,7 @@ def test_sessions_that_do_not_fit_are_refused_with_how_many_do(
     assert f"50 sessions do not fit: at most {fit} do." in done.err
 
 
+@long
 def test_kernels_off_counts_what_onednn_keeps(folder: Path) -> None:
     """In a process of its own: this one may compute with kernels already."""
     usual, off = (

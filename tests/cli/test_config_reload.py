@@ -6,6 +6,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.patience import START_S
 
 
@@ -18,6 +20,7 @@ async def line_with(stream: asyncio.StreamReader | None, text: str) -> str:
     return line
 
 
+@pytest.mark.long
 async def test_worker_applies_the_time_of_draining_and_tells_what_needs_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "antiphon.toml"
     file.write_text("[worker]\ndrain_timeout_s = 20\nslots = 1\n")

@@ -74,6 +74,7 @@ def test_unusable_voice(source: Path, tmp_path: Path) -> None:
         assert not (tmp_path / "vocoder").exists()
 
 
+@pytest.mark.long
 def test_voice_without_onnxruntime(source: Path, tmp_path: Path) -> None:
     write_wav(tmp_path / "me.wav", noise(32_000), 16_000)
 

@@ -123,6 +123,7 @@ def test_host_of_another_machine() -> None:
         ),
     ],
 )
+@pytest.mark.sample("serve-*")
 def test_missing_extra(command: str, module: str, text: str) -> None:
     arguments = ["--worker", "unix:none"] if command == "adapter" else []
     assert_failed(run_without(module, command, *arguments), 2, text)

@@ -19,7 +19,7 @@ from ws_adapter.options import AdapterOptions
 
 COMMANDS = [
     "serve", "talk", "chat", "transcribe", "demo", "probe", "bench", "worker", "adapter", "key",
-    "config", "convert-vocoder", "check-config", "share-keys", "usage",
+    "config", "convert-vocoder", "check-config", "train", "share-keys", "usage",
 ]  # fmt: skip
 SCREEN_LINES, SCREEN_COLUMNS = 25, 80
 

@@ -1,7 +1,11 @@
 """The plan of the processes of `antiphon serve`."""
 
+import argparse
+
 import pytest
 
+from antiphon.cli.commands import serve
+from antiphon.cli.commands.worker import given_model_options
 from antiphon.cli.processes.plan import Plan
 
 
@@ -19,3 +23,16 @@ def test_workers_are_told_to_reload_only_where_they_have_certificates(
 ) -> None:
     """SIGHUP ends a worker that has no file to read again."""
     assert Plan([], [], shared=shared).workers_reload is reloads
+
+
+def test_serve_hands_the_options_of_its_engine_to_the_workers() -> None:
+    program = argparse.ArgumentParser()
+    serve.add_to(program.add_subparsers())  # type: ignore[arg-type]
+    words = "serve --engine vllm --tensor-parallel-size 2 --max-model-len 512 --dtype float32"
+    given = given_model_options(program.parse_args(words.split()))
+    assert dict(zip(given[::2], given[1::2], strict=True)) == {
+        "--engine": "vllm",
+        "--tensor-parallel-size": "2",
+        "--context-limit": "512",
+        "--dtype": "float32",
+    }

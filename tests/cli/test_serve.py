@@ -82,12 +82,14 @@ def test_every_address_of_the_banner_answers(tmp_path: Path) -> None:
     assert said == "Hello there how are you?"
 
 
+@pytest.mark.long
 def test_chat_and_transcription_at_their_addresses(tmp_path: Path) -> None:
     with serving(tmp_path, "reply") as serve:
         assert asyncio.run(one_answer(serve.address("Chat"))) == "Yes."
         assert asyncio.run(one_utterance(serve.address("Transcribe"))).startswith("Yes.")
 
 
+@pytest.mark.long
 def test_web_page_is_first_in_the_banner_and_answers(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
         assert serve.banner.splitlines()[2].split() == ["Web", "page", serve.address("Web page")]
@@ -96,12 +98,14 @@ def test_web_page_is_first_in_the_banner_and_answers(tmp_path: Path) -> None:
             assert b"<html" in answer.read()
 
 
+@pytest.mark.long
 def test_banner_without_the_page_has_no_address_of_it(tmp_path: Path) -> None:
     with serving(tmp_path, "talk", "--no-page", "--open") as serve:
         assert "Web page" not in serve.banner
         assert serve.banner.splitlines()[2].split()[0] == "WebSocket"
 
 
+@pytest.mark.long
 def test_open_opens_the_page_in_the_users_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = tmp_path / "seen"
     browser = tmp_path / "browser"
@@ -123,6 +127,7 @@ async def test_banner_offers_only_what_the_model_can_do(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.sample("15")
 def test_signal_stops_everything_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     with serving(tmp_path) as serve:
         assert set(serve.children()) == {"worker", "adapter"}
@@ -188,6 +193,7 @@ def test_worker_or_adapter_that_dies_is_started_again_where_it_was(tmp_path: Pat
     ]
 
 
+@pytest.mark.long
 def test_child_that_does_not_come_up_is_told_and_started_again_until_it_does(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
         fault = tmp_path / "fault"
@@ -205,6 +211,7 @@ def test_child_that_does_not_come_up_is_told_and_started_again_until_it_does(tmp
         serve.assert_nothing_left()
 
 
+@pytest.mark.long
 def test_child_that_finds_its_settings_wrong_when_started_again_ends_serve(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice")
     with serving(tmp_path, "talk", "--auth", "keys", "--keys", keys.path) as serve:
@@ -217,6 +224,7 @@ def test_child_that_finds_its_settings_wrong_when_started_again_ends_serve(tmp_p
         serve.assert_nothing_left()
 
 
+@pytest.mark.long
 def test_signal_while_one_is_started_again_stops_everything(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
         os.kill(serve.children()["worker"], signal.SIGKILL)
@@ -253,6 +261,7 @@ def test_keys_added_or_withdrawn_take_effect_by_sighup(tmp_path: Path) -> None:
         keys.path.unlink()
 
 
+@pytest.mark.long
 def test_closed_terminal_stops_serve_also_with_keys(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice")
     ours, terminal = pty.openpty()
@@ -268,6 +277,7 @@ def test_closed_terminal_stops_serve_also_with_keys(tmp_path: Path) -> None:
         serve.assert_nothing_left()
 
 
+@pytest.mark.long
 def test_sighup_without_anything_to_read_again_stops_serve(tmp_path: Path) -> None:
     with serving(tmp_path) as serve:
         serve.signal(signal.SIGHUP)
@@ -312,6 +322,7 @@ def test_serve_takes_what_clients_need(tmp_path: Path) -> None:
     assert "203.0.113.9" in json.dumps(told["client"])
 
 
+@pytest.mark.long
 def test_banner_of_a_server_with_tls_shows_wss_addresses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

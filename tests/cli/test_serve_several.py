@@ -18,6 +18,7 @@ from antiphon.session.duplex import DuplexSession
 from tests.cli.support.process import run_cli
 from tests.cli.support.processes import Serve, serving, wait_until
 from tests.cli.test_serve import SECOND, one_turn
+from tests.support.long import long
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import INSTALLED, MISSING
 from tests.support.scrape import Scrape
@@ -37,6 +38,7 @@ def descriptors(serve: Serve) -> int:
     return len(os.listdir(f"/proc/{serve.process.pid}/fd"))
 
 
+@pytest.mark.long
 def test_sessions_go_to_all_workers_and_one_that_dies_is_started_again(tmp_path: Path) -> None:
     async def talk_to_each() -> None:
         """Each of two workers has two slots: four sessions at once need them both."""
@@ -66,6 +68,7 @@ def test_sessions_go_to_all_workers_and_one_that_dies_is_started_again(tmp_path:
         serve.assert_nothing_left()
 
 
+@pytest.mark.long
 def test_killed_parent_takes_all_of_several_with_it(tmp_path: Path) -> None:
     with serving(tmp_path, "talk", *WORKERS) as serve:
         assert len(serve.pids("worker")) == 2
@@ -120,6 +123,7 @@ def test_all_are_replaced_by_sigusr1_and_conversations_go_on(tmp_path: Path) -> 
         serve.assert_nothing_left()
 
 
+@pytest.mark.long
 def test_what_cannot_be_started_replaces_nothing(tmp_path: Path) -> None:
     with serving(tmp_path, "talk") as serve:
         before = serve.pids("worker") | serve.pids("adapter")
@@ -160,6 +164,7 @@ def started_again(serve: Serve) -> int:
 
 
 @pytest.mark.skipif(INSTALLED is None, reason=MISSING)
+@long
 def test_several_adapters_on_one_port_share_a_queue_and_all_that_die_come_back(tmp_path: Path) -> None:
     async def talk_until_both_serve() -> None:
         """The kernel spreads connections: sooner or later each adapter has one."""
@@ -223,6 +228,7 @@ async def lose_and_resume(url: str, times: int) -> None:
 
 
 @pytest.mark.skipif(INSTALLED is None, reason=MISSING)
+@pytest.mark.long
 def test_lost_connection_is_resumed_at_whichever_adapter_the_kernel_chooses(tmp_path: Path) -> None:
     async def lose_all(url: str) -> None:
         async with asyncio.timeout(3 * PATIENCE_S):
@@ -240,6 +246,7 @@ def test_lost_connection_is_resumed_at_whichever_adapter_the_kernel_chooses(tmp_
 
 
 @pytest.mark.skipif(INSTALLED is None, reason=MISSING)
+@pytest.mark.long
 def test_killed_parent_takes_its_redis_with_it(tmp_path: Path) -> None:
     with serving(tmp_path, "talk", "--adapters", "2") as serve:
         assert len(serve.redis_pids()) == 1

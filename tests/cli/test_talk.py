@@ -60,6 +60,7 @@ def test_talk_prints_the_timeline_and_writes_the_answer(url: str, question: Path
     assert_answer(answer, 0.5)
 
 
+@pytest.mark.long
 def test_talk_without_an_answer_fails_when_time_is_up(
     question: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -204,6 +205,7 @@ def test_demo_passes_when_the_right_answer_was_heard(tmp_path: Path) -> None:
     assert not processes_naming(str(tmp_path / "antiphon-"))
 
 
+@pytest.mark.long
 def test_demo_fails_when_another_answer_was_heard(tmp_path: Path) -> None:
     done = demo(tmp_path, "ye")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -29,12 +30,16 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def talking(folder: Path, url: str, *options: str | Path) -> AsyncIterator[Process]:
+async def talking(
+    folder: Path, url: str, *options: str | Path, terminal: int | None = None
+) -> AsyncIterator[Process]:
     """The command, with a microphone that hears a tone; ended whatever happens."""
     write_wav(folder / "question.wav", TONE, 16_000)
     command = [sys.executable, "-m", "tests.cli.support.spoken_antiphon", folder / "question.wav"]
     arguments = [*command, folder / "played.wav", "talk", "--url", url, *options]
-    process = await asyncio.create_subprocess_exec(*map(str, arguments), stdout=PIPE, stderr=PIPE)
+    process = await asyncio.create_subprocess_exec(
+        *map(str, arguments), stdin=terminal, stdout=PIPE, stderr=PIPE
+    )
     try:
         async with asyncio.timeout(START_S):
             yield process
@@ -51,6 +56,7 @@ async def line_with(process: Process, word: str) -> None:
         assert line, f"it ended without {word!r}"
 
 
+@pytest.mark.long
 async def test_ctrl_c_ends_a_spoken_conversation(url: str, tmp_path: Path) -> None:
     out = tmp_path / "answer.wav"
     async with talking(tmp_path, url, "--out", out) as process:
@@ -64,6 +70,26 @@ async def test_ctrl_c_ends_a_spoken_conversation(url: str, tmp_path: Path) -> No
     assert errors.decode() == ""
     assert np.any(read_wav(out, 24_000))
     assert np.any(read_wav(tmp_path / "played.wav", 24_000))
+
+
+async def test_enter_pauses_a_spoken_conversation_and_goes_on(url: str, tmp_path: Path) -> None:
+    keyboard, terminal = os.openpty()
+    try:
+        async with talking(tmp_path, url, terminal=terminal) as process:
+            await line_with(process, "Enter pauses it, Ctrl-C ends the conversation")
+            await line_with(process, "turn ends")
+            os.write(keyboard, b"\n")
+            await line_with(process, "Enter goes on")
+            os.write(keyboard, b"\n")
+            await line_with(process, "Enter pauses it")
+            await line_with(process, "turn ends")
+            process.send_signal(signal.SIGINT)
+            _, errors = await process.communicate()
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+
+    assert (process.returncode, errors.decode()) == (0, "")
 
 
 async def test_time_limit_ends_a_spoken_conversation(url: str, tmp_path: Path) -> None:

@@ -266,3 +266,14 @@ def test_client_can_be_used_again() -> None:
         for _ in range(2):
             with client:
                 assert client.models() == ("antiphon-mini",)
+
+
+def test_blocking_conversation_is_paused_and_goes_on() -> None:
+    with served(answers_each_second) as url, connect(url) as client, client.duplex() as session:
+        session.pause()
+        assert session.is_paused
+        with pytest.raises(ProtocolError, match="paused"):
+            session.send_audio(SECOND)
+        session.resume()
+        session.send_audio(SECOND)
+        assert any(isinstance(event, Listening) for event in session)

@@ -2,10 +2,10 @@
 
     python livekit_agent.py http://HOST:PORT/v1 KEY MODEL QUESTION.pcm realtime|live [TURN_DETECTION]
 
-An `AgentSession` hears a spoken question, and over Realtime two typed ones; its second answer is
-interrupted. Its microphone is the file, 24 kHz, one channel, 16-bit PCM without a header, at the pace of
-speech, and silence around it; its loudspeaker plays as fast as sound is spoken. TURN_DETECTION is
-`default` or the JSON of one.
+An `AgentSession` hears a spoken question, and over Realtime three typed ones. Its second answer is
+interrupted by the program, its fourth by the question, spoken over it. Its microphone is the file, 24 kHz,
+one channel, 16-bit PCM without a header, at the pace of speech, and silence around it; its loudspeaker plays
+as fast as sound is spoken. TURN_DETECTION is `default` or the JSON of one.
 """
 
 import asyncio
@@ -133,6 +133,11 @@ async def converse(url: str, key: str, model: str, question: str, kind: str, tur
             await session.interrupt()
             await answer()
             session.generate_reply(user_input="what is your name")
+            await answer()
+            session.generate_reply(user_input="tell me a joke")
+            await speaks.wait()
+            microphone.say(pcm)
+            await answer()
             await answer()
         told["history"] = [
             [item.role, item.text_content] for item in session.history.items if item.type == "message"

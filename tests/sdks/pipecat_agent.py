@@ -1,9 +1,10 @@
 """A conversation by Pipecat, as its users hold one; prints what came as JSON.
 
-    python pipecat_agent.py ws://HOST:PORT KEY MODEL QUESTION.pcm realtime|live TURNS [TYPED [LATE_S]]
+    python pipecat_agent.py ws://HOST:PORT KEY MODEL QUESTION.pcm realtime|live TURNS [TYPED [LATE_S [OVER]]]
 
 A pipeline with Pipecat's context aggregators around its service for OpenAI's protocol. The user says the
-question, LATE_S seconds after the connection, and then TYPED times types one. The microphone is open from the
+question, LATE_S seconds after the connection, and then TYPED times types one. With OVER a joke is asked for
+at last, and the question is spoken over it. The microphone is open from the
 start and sends 20 ms of 16-bit PCM at 24 kHz at a time. TURNS is `default` or the JSON of a turn detection.
 """
 
@@ -18,6 +19,7 @@ from pipecat.frames.frames import (
     ErrorFrame,
     Frame,
     InputAudioRawFrame,
+    InterruptionFrame,
     LLMFullResponseEndFrame,
     LLMRunFrame,
     OutputAudioRawFrame,
@@ -47,6 +49,8 @@ class Listener(FrameProcessor):
     def __init__(self) -> None:
         super().__init__()
         self.audio_bytes = 0
+        self.interruptions = 0
+        self.speaks = asyncio.Event()
         self.words: list[str] = []
         self.answers: asyncio.Queue[str] = asyncio.Queue()
 
@@ -55,6 +59,9 @@ class Listener(FrameProcessor):
         match frame:
             case OutputAudioRawFrame():
                 self.audio_bytes += len(frame.audio)
+                self.speaks.set()
+            case InterruptionFrame():
+                self.interruptions += 1
             case TTSTextFrame():
                 self.words.append(frame.text)
             case LLMFullResponseEndFrame():
@@ -81,8 +88,35 @@ class Ear(FrameProcessor):
         await self.push_frame(frame, direction)
 
 
+class Microphone:
+    """Silence, and what is said into it, at the pace of speech."""
+
+    def __init__(self, task: PipelineTask) -> None:
+        self._task = task
+        self._pcm = b""
+
+    def say(self, pcm: bytes) -> None:
+        self._pcm += pcm
+
+    async def run(self) -> None:
+        due = time.monotonic()
+        while True:
+            piece, self._pcm = self._pcm[:PIECE].ljust(PIECE, b"\0"), self._pcm[PIECE:]
+            await self._task.queue_frames([InputAudioRawFrame(piece, RATE_HZ, 1)])
+            due += PIECE_S
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+
 async def converse(
-    url: str, key: str, model: str, question: str, kind: str, turns: str, typed: str = "1", late_s: str = "0"
+    url: str,
+    key: str,
+    model: str,
+    question: str,
+    kind: str,
+    turns: str,
+    typed: str = "1",
+    late_s: str = "0",
+    over: str = "",
 ) -> dict[str, Any]:
     pcm = Path(question).read_bytes()  # noqa: ASYNC240
     if kind == "live":
@@ -115,17 +149,31 @@ async def converse(
         idle_timeout_secs=None,
     )
     running = asyncio.create_task(PipelineRunner(handle_sigint=False).run(task))
-    microphone = asyncio.create_task(speak(task, pcm, float(late_s)))
+    microphone = Microphone(task)
+    microphone.say(bytes(round(float(late_s) * RATE_HZ) * 2) + pcm)
+    speaking = asyncio.create_task(microphone.run())
     if kind == "live":
         await task.queue_frames([LLMRunFrame()])
     answers = [await listener.answers.get()]
-    for _ in range(int(typed)):
-        words = events.ItemContent(type="input_text", text="what is your name")
+
+    async def ask(text: str) -> None:
+        words = events.ItemContent(type="input_text", text=text)
         item = events.ConversationItem(type="message", role="user", content=[words])
         await service.send_client_event(events.ConversationItemCreateEvent(item=item))
         await service.send_client_event(events.ResponseCreateEvent())
+
+    for _ in range(int(typed)):
+        await ask("what is your name")
         answers.append(await listener.answers.get())
-    microphone.cancel()
+    if over:
+        listener.speaks.clear()
+        await ask("tell me a joke")
+        await listener.speaks.wait()
+        before = listener.interruptions
+        microphone.say(pcm)
+        while listener.interruptions == before or answers[-1] != answers[0]:
+            answers.append(await listener.answers.get())
+    speaking.cancel()
     await task.cancel()
     await asyncio.wait({running}, timeout=20)
     return {
@@ -133,19 +181,9 @@ async def converse(
         "heard": ear.heard,
         "errors": ear.errors,
         "audio_bytes": listener.audio_bytes,
+        "interruptions": listener.interruptions,
         "history": [[message["role"], message["content"]] for message in context.get_messages()],
     }
-
-
-async def speak(task: PipelineTask, pcm: bytes, late_s: float) -> None:
-    """Silence, the question, and silence for ever, at the pace of speech."""
-    pcm = bytes(round(late_s * RATE_HZ) * 2) + pcm
-    due = time.monotonic()
-    while True:
-        piece, pcm = pcm[:PIECE].ljust(PIECE, b"\0"), pcm[PIECE:]
-        await task.queue_frames([InputAudioRawFrame(piece, RATE_HZ, 1)])
-        due += PIECE_S
-        await asyncio.sleep(max(0.0, due - time.monotonic()))
 
 
 if __name__ == "__main__":

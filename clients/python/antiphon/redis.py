@@ -150,12 +150,15 @@ def read_password(file: Path | None) -> str | None:
     return password
 
 
-def connect(url: str, *, tls: RedisTls | None = None, password: str | None = None) -> "Redis":
+def connect(
+    url: str, *, tls: RedisTls | None = None, password: str | None = None, is_text: bool = True
+) -> "Redis":
     """Return a client of the Redis at `url`, which connects when it is first used; end it with `disconnect`.
 
     `tls` is used by a `rediss://` address; None trusts the authorities of the system. `password` is taken
     where the URL has none. Nothing is tried twice, and no answer is waited for longer than `TIMEOUT_S`; nor
-    is one of the `MOST_CONNECTIONS`, after which the package's `ConnectionError` is raised. Answers are text.
+    is one of the `MOST_CONNECTIONS`, after which the package's `ConnectionError` is raised. Answers are text,
+    or bytes unless `is_text`.
     Raises `RedisUnusable`.
     """
     address = parse(url)
@@ -180,7 +183,7 @@ def connect(url: str, *, tls: RedisTls | None = None, password: str | None = Non
         "db": address.db,
         "username": address.user,
         "password": address.password or password,
-        "decode_responses": True,
+        "decode_responses": is_text,
         "protocol": 2,
         "max_connections": MOST_CONNECTIONS,
         "timeout": TIMEOUT_S,

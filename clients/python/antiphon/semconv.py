@@ -47,6 +47,12 @@ MIN_WORKER_KEY_BYTES: Final = 16
 
 _LEASE_MAC_BYTES: Final = 16
 
+STABLE: Final = "stable"
+"""Revision of a worker that names none."""
+
+REVISION: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}"
+"""Pattern of the names of revisions."""
+
 
 def lease_mac(key: bytes, pool: str, worker_id: str, slot: int, epoch: int, claims: str = "") -> str:
     """Return the MAC of a lease: the first 16 bytes of HMAC-SHA256, as 32 hexadecimal digits.
@@ -611,6 +617,8 @@ class ResumeOutcome(StrEnum):
     """The token opened nothing."""
     FORWARDED = "forwarded"
     """Another adapter has the session: it counts there too."""
+    TAKEN_OVER = "taken_over"
+    """Its adapter had died or handed it over."""
 
 
 class FailoverOutcome(StrEnum):
@@ -683,6 +691,9 @@ SESSIONS_ACTIVE: Final = Metric(
 SESSIONS_DETACHED: Final = Metric(
     "antiphon_sessions_detached", "{session}", "Sessions that wait for their client to return.", ("mode",)
 )
+HANDSHAKES_WAITING: Final = Metric(
+    "antiphon_handshakes_waiting", "{connection}", "WebSockets whose handshake waits for its turn."
+)
 RESUMES: Final = Metric(
     "antiphon_resumes_total", "{session}", "Sessions that lost their connection, by outcome.", ("outcome",)
 )
@@ -695,13 +706,21 @@ REPLAYED_UNITS: Final = Metric(
 JOURNAL_BYTES: Final = Metric(
     "antiphon_journal_bytes", "By", "Inputs and records of units that are kept for another worker."
 )
+JOURNAL_GAPS: Final = Metric(
+    "antiphon_journal_gaps_total",
+    "{gap}",
+    "Records that Redis did not get; the journal of the session is written anew.",
+)
+JOURNALS_BEHIND: Final = Metric(
+    "antiphon_journals_behind", "{session}", "Sessions whose journal in Redis lacks something."
+)
 SESSIONS: Final = Metric(
     "antiphon_sessions_total", "{session}", "Sessions that are over.", ("mode", "reason")
 )
 SESSION_LENGTH: Final = Metric(
     "antiphon_session_seconds", "s", "How long sessions last.", ("mode",), SESSION_SECONDS
 )
-LEASES: Final = Metric("antiphon_leases_total", "{lease}", "Leases that are over.", ("outcome",))
+LEASES: Final = Metric("antiphon_leases_total", "{lease}", "Leases that are over.", ("outcome", "revision"))
 BYTES: Final = Metric("antiphon_bytes_total", "By", "What was sent and received.", ("direction", "hop"))
 OUTBOX: Final = Metric(
     "antiphon_outbox_seconds",
@@ -791,7 +810,9 @@ CLEANUP: Final = Metric(
 RPC_SERVER_CALL: Final = Metric(
     "antiphon_rpc_server_call_seconds", "s", "How long calls last.", ("method", "code"), SESSION_SECONDS
 )
-MODEL_INFO: Final = Metric("antiphon_model_info", "", "Which model runs, and on what.", ("model", "device"))
+MODEL_INFO: Final = Metric(
+    "antiphon_model_info", "", "Which model runs, and on what.", ("model", "device", "revision")
+)
 
 # Of both.
 SLOTS: Final = Metric("antiphon_slots", "{slot}", "Slots by their state.", ("state",))

@@ -1,6 +1,7 @@
 """A recording goes out as a microphone would send it; the clock is the test's."""
 
 import asyncio
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -157,3 +158,30 @@ async def test_recording_may_be_sent_ahead_of_time_and_is_finished_once() -> Non
 
     assert ear.times == [0.0, 0.0, 1.0, 2.0, 3.0]
     assert finished == [5]
+
+
+class Watched(asyncio.Event):
+    """Tells when somebody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.awaited = asyncio.Event()
+
+    async def wait(self) -> Literal[True]:
+        self.awaited.set()
+        return await super().wait()
+
+
+async def test_recording_that_was_held_goes_on_where_it_was() -> None:
+    clock, running = VirtualClock(), Watched()
+    ear = Ear(clock, most=3)
+    samples = np.arange(3 * RATE, dtype=np.float32)
+
+    async with FileStream(ear.listen, samples, running=running, clock=clock) as stream:
+        await asyncio.wait_for(running.awaited.wait(), PATIENCE_S)
+        clock.time += 10.0
+        running.set()
+        await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
+
+    assert ear.times == [11.0, 12.0, 13.0]
+    assert np.array_equal(np.concatenate([heard for _, heard in ear.heard]), samples)

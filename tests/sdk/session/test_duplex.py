@@ -334,3 +334,69 @@ async def test_events_of_a_closing_session_can_still_be_read() -> None:
         async with client.duplex() as session:
             pass
         assert [type(event) for event in await collect(session)] == [Created, Listening, Closed]
+
+
+async def test_paused_conversation_sends_nothing_until_it_is_resumed() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        first = await peer.receive("input.append")
+        second = await peer.receive("input.append")
+        assert [told["input"]["input_id"] for told in (first, second)] == ["in-1", "in-2"]  # type: ignore[index]
+        await peer.receive("session.close")
+        await peer.send(CLOSED)
+
+    async with replay(script) as url, antiphon.connect(url) as client:
+        async with client.duplex() as session:
+            await session.send_audio(SECOND)
+            await session.pause()
+            await session.pause()
+            assert session.is_paused
+            for sending in (session.send_audio(SECOND), session.force_listen()):
+                with pytest.raises(ProtocolError, match=r"call resume\(\) first") as refused:
+                    await sending
+                assert refused.value.reason == "paused"
+
+            await session.resume()
+            await session.resume()
+            assert not session.is_paused
+            await session.send_audio(SECOND)
+
+        for ended in (session.pause, session.resume):
+            with pytest.raises(SessionClosed):
+                await ended()
+
+
+async def test_recording_stands_still_while_the_conversation_is_paused(tmp_path: Path) -> None:
+    antiphon.write_wav(tmp_path / "question.wav", SECOND[:1600], 16_000)
+    heard: list[object] = []
+
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        heard.append(await peer.receive("input.append"))
+        await peer.receive("session.close")
+        await peer.send(CLOSED)
+
+    async with replay(script) as url, antiphon.connect(url) as client:
+        async with client.duplex() as session:
+            await session.pause()
+            async with session.stream_file(tmp_path / "question.wav", then_silence=False) as stream:
+                await asyncio.sleep(0.3)  # the tenth of a second is due
+                assert not heard
+                await session.resume()
+                async with asyncio.timeout(PATIENCE_S):
+                    await stream.wait_sent()
+
+
+async def test_recording_of_a_paused_conversation_ends_with_it(tmp_path: Path) -> None:
+    antiphon.write_wav(tmp_path / "question.wav", SECOND, 16_000)
+
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        await peer.send(CLOSED | {"reason": "timeout"})
+
+    async with replay(script) as url, antiphon.connect(url) as client:
+        async with client.duplex() as session:
+            await session.pause()
+            async with session.stream_file(tmp_path / "question.wav") as stream:
+                async with asyncio.timeout(PATIENCE_S):
+                    await stream.wait_sent()

@@ -49,6 +49,13 @@ class Pace:
         self._start = self._clock.now()
         self._samples = 0
 
+    async def hold(self, running: asyncio.Event) -> None:
+        """Return once `running` is set; what is still to be sent is due so much later."""
+        if not running.is_set():
+            began = self._clock.now()
+            await running.wait()
+            self._start += self._clock.now() - began
+
     async def wait(self, samples: int) -> None:
         """Return when the next `samples` may be sent; a late call does not delay those after it."""
         self._samples += samples
@@ -63,7 +70,7 @@ class FileStream:
     before that; a late chunk does not delay the next. `finish` is called when the recording is out. With
     `then_silence` the last chunk is filled up and one second of silence follows every second, so that the
     model has time to answer; without it the stream falls silent, and a model that is fed no time answers
-    nothing.
+    nothing. While `running` is not set the recording stands still.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class FileStream:
         *,
         then_silence: bool = False,
         lead_s: float = 0.0,
+        running: asyncio.Event | None = None,
         finish: Callable[[], Awaitable[object]] | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -82,6 +90,7 @@ class FileStream:
         self._samples = samples
         self._then_silence = then_silence
         self._lead_s = lead_s
+        self._running = running
         self._finish = finish
         self._clock = clock
         self._sent = asyncio.Event()
@@ -124,6 +133,8 @@ class FileStream:
             for chunk in self._chunks():
                 out += len(chunk)
                 await pace.wait(len(chunk))
+                if self._running is not None:
+                    await pace.hold(self._running)
                 await self._send(chunk)
                 if out >= len(self._samples) and not self._sent.is_set():
                     if self._finish is not None:

@@ -20,7 +20,7 @@ from antiphon.semconv import ERROR_DOMAIN as PROTOCOL
 VERSION = f"antiphon {antiphon.__version__}, protocol {PROTOCOL}, Python {platform.python_version()}"
 
 _TALKING: Final = ("serve", "talk", "chat", "transcribe", "demo", "probe", "bench")
-_SERVING: Final = ("worker", "adapter", "config", "convert-vocoder", "check-config")
+_SERVING: Final = ("worker", "adapter", "config", "convert-vocoder", "check-config", "train")
 _TENANTS: Final = ("key", "share-keys", "usage")
 _COMMANDS: Final = (*_TALKING, *_SERVING, *_TENANTS)
 """Each a module of `antiphon.cli.commands`."""
@@ -34,9 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         examples("antiphon serve", "antiphon talk question.wav --out answer.wav"),
     )
     program.add_argument("--version", action="version", version=VERSION, help=SUPPRESS)  # usage shows it
-    commands = program.add_subparsers(metavar="COMMAND", required=True, parser_class=Command, prog="antiphon")
+    commands = program.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=Command, prog="antiphon"
+    )
     for name in _wanted(sys.argv[1:] if argv is None else argv):
-        import_module(f"antiphon.cli.commands.{name.replace('-', '_')}").add_to(commands)
+        folder = "tenants." if name in _TENANTS else ""
+        import_module(f"antiphon.cli.commands.{folder}{name.replace('-', '_')}").add_to(commands)
     arguments = program.parse_args(argv)
     try:
         return int(arguments.run(arguments))

@@ -65,6 +65,9 @@ class DuplexSession:
         self._mailbox.put(created)
         self._inputs = count(1)
         self._frames = FrameQueue() if sees else None
+        self._running = asyncio.Event()
+        """Cleared while the conversation is paused."""
+        self._running.set()
         self._closing = False
         self._is_closed_here = False
         """Whether this side closed it before the server ended it."""
@@ -116,6 +119,28 @@ class DuplexSession:
         """How many events were dropped because they were not read in time."""
         return self._mailbox.dropped
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether the conversation is paused."""
+        return not self._running.is_set()
+
+    async def pause(self) -> None:
+        """Let the conversation stand still until `resume`. Harmless when repeated.
+
+        Nothing is sent: `send_audio`, `send_frame` and `force_listen` raise `ProtocolError` with the reason
+        `paused`, and `stream_file` holds its place. No time passes for the model, which says no more than
+        what is under way; `force_listen` before `pause` drops that too. The session keeps its slot, and its
+        limits count on: the server ends an idle session after a minute if others wait for a slot. Raises
+        `SessionClosed`.
+        """
+        self._check_open()
+        self._running.clear()
+
+    async def resume(self) -> None:
+        """Go on after `pause`. Harmless when repeated. Raises `SessionClosed`."""
+        self._check_open()
+        self._running.set()
+
     async def send_audio(self, audio: Samples | bytes, *, force_listen: bool = False) -> str:
         """Send audio the model is to hear: float32 in [-1, 1], shape `(samples,)`, 16 kHz mono, or its
         bytes.
@@ -124,6 +149,7 @@ class DuplexSession:
         and listens to it. Returns the `input_id` that the events of these units carry. Raises `AudioError`,
         `SessionClosed`.
         """
+        self._check_running()
         input_id = f"in-{next(self._inputs)}"
         for piece in pieces(as_samples(audio), _LONGEST_APPEND):
             frames = self._frames.take(len(piece)) if self._frames else []
@@ -146,8 +172,8 @@ class DuplexSession:
                 'Pictures need a conversation with video: client.duplex(mode="video").',
                 reason="unsupported_mode",
             )
-        if self._closing or self._closed:
-            raise self._ended()
+        self._check_open()
+        self._check_running()
         self._frames.put(await asyncio.to_thread(frame_bytes, picture))
 
     async def force_listen(self) -> str:
@@ -155,6 +181,7 @@ class DuplexSession:
 
         Raises `SessionClosed`.
         """
+        self._check_running()
         input_id = f"in-{next(self._inputs)}"
         await self._send(duplex.append(None, input_id, force_listen=True))
         if self._frames:
@@ -169,7 +196,7 @@ class DuplexSession:
         `then_silence=False` stops at the end of the file. Raises `AudioError`, whose text names the remedy,
         and OSError.
         """
-        return FileStream(self.send_audio, read_audio(path), then_silence=then_silence)
+        return FileStream(self.send_audio, read_audio(path), then_silence=then_silence, running=self._running)
 
     async def close(self, reason: str = "user_stop") -> None:
         """End the conversation and wait at most 2 s for the server's `session.closed`. Harmless when
@@ -178,6 +205,7 @@ class DuplexSession:
         `reason` matches `[a-z0-9_]{1,64}`; the server gives it back in `Closed`.
         """
         first, self._closing = not self._closing, True
+        self._running.set()
         self._is_closed_here = self._is_closed_here or self._closed is None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -197,6 +225,14 @@ class DuplexSession:
     async def __anext__(self) -> Event:
         return await self._mailbox.get()
 
+    def _check_open(self) -> None:
+        if self._closing or self._closed or self._reader.done():
+            raise self._ended()
+
+    def _check_running(self) -> None:
+        if self.is_paused:
+            raise ProtocolError("The conversation is paused: call resume() first.", reason="paused")
+
     async def _send(self, frame: str) -> None:
         if self._closing or self._closed:
             raise self._ended()
@@ -215,6 +251,7 @@ class DuplexSession:
             pass
         finally:
             self._mailbox.finish(error or self._verdict())
+            self._running.set()
         await self._socket.close(_PROTOCOL_ERROR if error else NORMAL_CLOSURE)
 
     async def _receive(self) -> None:

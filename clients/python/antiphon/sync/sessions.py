@@ -82,6 +82,19 @@ class DuplexSession(_Conversation[AsyncDuplexSession, Event]):
         """Make the model stop speaking at once; return the `input_id` of that unit."""
         return self._call(self._session.force_listen(), timeout_s)
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether the conversation is paused."""
+        return self._session.is_paused
+
+    def pause(self, *, timeout_s: float | None = None) -> None:
+        """Let the conversation stand still until `resume`."""
+        self._call(self._session.pause(), timeout_s)
+
+    def resume(self, *, timeout_s: float | None = None) -> None:
+        """Go on after `pause`."""
+        self._call(self._session.resume(), timeout_s)
+
     def stream_file(self, path: str | Path, *, then_silence: bool = True) -> "Streaming":
         """Send a recording in real time while the block is open: `with session.stream_file(path):`."""
         stream = self._session.stream_file(path, then_silence=then_silence)

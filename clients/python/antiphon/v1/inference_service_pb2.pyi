@@ -386,7 +386,7 @@ class RewindUnits(_message.Message):
     def __init__(self, heard_samples: _Optional[int] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("unit", "text", "audio", "done", "go_away", "tool_call", "thinking", "rewound", "prefilled", "finalized")
+    __slots__ = ("unit", "text", "audio", "done", "go_away", "tool_call", "thinking", "rewound", "prefilled", "finalized", "sampled_ids")
     UNIT_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     AUDIO_FIELD_NUMBER: _ClassVar[int]
@@ -397,6 +397,7 @@ class GenerateResponse(_message.Message):
     REWOUND_FIELD_NUMBER: _ClassVar[int]
     PREFILLED_FIELD_NUMBER: _ClassVar[int]
     FINALIZED_FIELD_NUMBER: _ClassVar[int]
+    SAMPLED_IDS_FIELD_NUMBER: _ClassVar[int]
     unit: int
     text: TextDelta
     audio: _common_pb2.AudioChunk
@@ -407,7 +408,8 @@ class GenerateResponse(_message.Message):
     rewound: UnitsRewound
     prefilled: Prefilled
     finalized: FinalizeResponse
-    def __init__(self, unit: _Optional[int] = ..., text: _Optional[_Union[TextDelta, _Mapping]] = ..., audio: _Optional[_Union[_common_pb2.AudioChunk, _Mapping]] = ..., done: _Optional[_Union[UnitDone, _Mapping]] = ..., go_away: _Optional[_Union[GoAway, _Mapping]] = ..., tool_call: _Optional[_Union[ToolCallDelta, _Mapping]] = ..., thinking: _Optional[_Union[TextDelta, _Mapping]] = ..., rewound: _Optional[_Union[UnitsRewound, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., finalized: _Optional[_Union[FinalizeResponse, _Mapping]] = ...) -> None: ...
+    sampled_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, unit: _Optional[int] = ..., text: _Optional[_Union[TextDelta, _Mapping]] = ..., audio: _Optional[_Union[_common_pb2.AudioChunk, _Mapping]] = ..., done: _Optional[_Union[UnitDone, _Mapping]] = ..., go_away: _Optional[_Union[GoAway, _Mapping]] = ..., tool_call: _Optional[_Union[ToolCallDelta, _Mapping]] = ..., thinking: _Optional[_Union[TextDelta, _Mapping]] = ..., rewound: _Optional[_Union[UnitsRewound, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., finalized: _Optional[_Union[FinalizeResponse, _Mapping]] = ..., sampled_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ToolCallDelta(_message.Message):
     __slots__ = ("index", "id", "name", "arguments", "complete")
@@ -496,7 +498,7 @@ class GetInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetInfoResponse(_message.Message):
-    __slots__ = ("worker_id", "version", "model", "modes", "slots", "free_slots", "context_limit", "input_sample_rate_hz", "output_sample_rate_hz", "max_message_bytes", "duplex_defaults", "sampling_defaults", "voice_ids", "state", "short_of_time", "calls_tools", "held", "replays_units", "engine", "lease_version", "usage")
+    __slots__ = ("worker_id", "version", "model", "modes", "slots", "free_slots", "context_limit", "input_sample_rate_hz", "output_sample_rate_hz", "max_message_bytes", "duplex_defaults", "sampling_defaults", "voice_ids", "state", "short_of_time", "calls_tools", "held", "replays_units", "engine", "replays_turns", "revision", "lease_version", "usage", "unit_formats", "yields", "ignored_fields")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -516,8 +518,13 @@ class GetInfoResponse(_message.Message):
     HELD_FIELD_NUMBER: _ClassVar[int]
     REPLAYS_UNITS_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
+    REPLAYS_TURNS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     LEASE_VERSION_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FORMATS_FIELD_NUMBER: _ClassVar[int]
+    YIELDS_FIELD_NUMBER: _ClassVar[int]
+    IGNORED_FIELDS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     version: str
     model: str
@@ -537,9 +544,22 @@ class GetInfoResponse(_message.Message):
     held: _containers.RepeatedCompositeFieldContainer[HeldSlot]
     replays_units: bool
     engine: EngineInfo
+    replays_turns: bool
+    revision: str
     lease_version: int
     usage: _containers.RepeatedCompositeFieldContainer[LeaseUsage]
-    def __init__(self, worker_id: _Optional[str] = ..., version: _Optional[str] = ..., model: _Optional[str] = ..., modes: _Optional[_Iterable[_Union[SessionMode, str]]] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., context_limit: _Optional[int] = ..., input_sample_rate_hz: _Optional[int] = ..., output_sample_rate_hz: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., duplex_defaults: _Optional[_Union[_common_pb2.DuplexConfig, _Mapping]] = ..., sampling_defaults: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., voice_ids: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[WorkerState, str]] = ..., short_of_time: bool = ..., calls_tools: bool = ..., held: _Optional[_Iterable[_Union[HeldSlot, _Mapping]]] = ..., replays_units: bool = ..., engine: _Optional[_Union[EngineInfo, _Mapping]] = ..., lease_version: _Optional[int] = ..., usage: _Optional[_Iterable[_Union[LeaseUsage, _Mapping]]] = ...) -> None: ...
+    unit_formats: _containers.RepeatedCompositeFieldContainer[UnitFormat]
+    yields: bool
+    ignored_fields: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, worker_id: _Optional[str] = ..., version: _Optional[str] = ..., model: _Optional[str] = ..., modes: _Optional[_Iterable[_Union[SessionMode, str]]] = ..., slots: _Optional[int] = ..., free_slots: _Optional[int] = ..., context_limit: _Optional[int] = ..., input_sample_rate_hz: _Optional[int] = ..., output_sample_rate_hz: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., duplex_defaults: _Optional[_Union[_common_pb2.DuplexConfig, _Mapping]] = ..., sampling_defaults: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., voice_ids: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[WorkerState, str]] = ..., short_of_time: bool = ..., calls_tools: bool = ..., held: _Optional[_Iterable[_Union[HeldSlot, _Mapping]]] = ..., replays_units: bool = ..., engine: _Optional[_Union[EngineInfo, _Mapping]] = ..., replays_turns: bool = ..., revision: _Optional[str] = ..., lease_version: _Optional[int] = ..., usage: _Optional[_Iterable[_Union[LeaseUsage, _Mapping]]] = ..., unit_formats: _Optional[_Iterable[_Union[UnitFormat, _Mapping]]] = ..., yields: bool = ..., ignored_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class UnitFormat(_message.Message):
+    __slots__ = ("chunk_ms", "sample_rate")
+    CHUNK_MS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_RATE_FIELD_NUMBER: _ClassVar[int]
+    chunk_ms: int
+    sample_rate: int
+    def __init__(self, chunk_ms: _Optional[int] = ..., sample_rate: _Optional[int] = ...) -> None: ...
 
 class LeaseUsage(_message.Message):
     __slots__ = ("epoch", "input_tokens", "output_tokens")

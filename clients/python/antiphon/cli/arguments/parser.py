@@ -20,7 +20,7 @@ Run: TypeAlias = Callable[[argparse.Namespace], int]
 Options = TypeVar("Options", bound="DataclassInstance")
 
 
-_USUAL: Final = ("positional arguments", "options")
+_USUAL: Final = ("commands", "positional arguments", "options")
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -40,6 +40,11 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         # argparse forgets that the names of commands are indented, and breaks the line after the longest.
         names = [len(it.metavar or "") for it in self._iter_indented_subactions(action)]
         self._action_max_length = max([self._action_max_length, *(size + 4 for size in names)])
+
+    def _format_action(self, action: argparse.Action) -> str:
+        shown = super()._format_action(action)
+        # The section is named after them already.
+        return shown.partition("\n")[2] if isinstance(action, argparse._SubParsersAction) else shown
 
     def start_section(self, heading: str | None) -> None:
         self._heading = heading

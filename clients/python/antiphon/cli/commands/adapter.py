@@ -40,7 +40,7 @@ _LISTEN: Final = (
 )
 _PUBLIC: Final = (
     *("default_realtime_mode", "live_interrupt", "voices", "allowed_origins", "trusted_proxies"),
-    *("no_page", "resume_window_s", "journal_s", "journal_mib"),
+    *("no_page", "resume_window_s", "journal", "journal_s", "journal_mib"),
     *("usage_log",),
 )
 
@@ -180,12 +180,24 @@ def _add_load_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("when it is too busy for new sessions").add_argument
     add("--max-cpu", type=amount, metavar="CORES", help="in use, 0: any (default 0.7)")
     add("--max-loop-lag-ms", type=amount, metavar="MS", help="of the event loop, 0: any (default 250)")
+    add(
+        "--handshakes-per-s",
+        type=amount,
+        metavar="N",
+        help="of WebSockets, the others wait their turn; 0: any (default 150)",
+    )
 
 
 def _add_queue_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("the queue").add_argument
     add("--queue-capacity", type=positive_int, metavar="N", help="most that may wait (default 1000)")
     add("--queue-update-s", type=positive_float, metavar="S", help="between two places told (default 3)")
+    add(
+        "--revisions",
+        metavar="MODEL=A:N,B:N",
+        type=_revisions,
+        help="divide a model's sessions by weight, such as stable:95,canary:5 (default: all are alike)",
+    )
     add("--queue-max-wait-s", type=seconds, metavar="S", help="longest wait, 0: any (default 0)")
     add("--no-worker-grace-s", type=seconds, metavar="S", help="wait for a worker at all (default 10)")
 
@@ -280,6 +292,12 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
         help="of a full-duplex session keep the last S for another worker, 0: none (default 60)",
     )
     add(
+        "--journal",
+        metavar="WHERE",
+        choices=("memory", "redis"),
+        help="where journals are kept; redis: another adapter goes on when this one dies (default memory)",
+    )
+    add(
         "--journal-mib",
         type=amount,
         metavar="MIB",
@@ -332,6 +350,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _listed(text: str) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in text.split(",") if entry.strip())
+
+
+def _revisions(text: str) -> tuple[str, ...]:
+    """Read `a=stable:95,canary:5,b=...`: a part without a model belongs to the one before it."""
+    entries: list[str] = []
+    for part in _listed(text):
+        if entries and "=" not in part:
+            entries[-1] += f",{part}"
+        else:
+            entries.append(part)
+    return tuple(entries)
 
 
 def _targets(text: str) -> tuple[str, ...]:

@@ -31,11 +31,14 @@ from antiphon.cli.commands.adapter import (
     given_adapter_options,
 )
 from antiphon.cli.commands.worker import (
+    add_engine_options,
     add_kernel_option,
     add_minicpmo_options,
     add_model_options,
+    add_number_options,
     check_model,
     given_model_options,
+    require_engine,
 )
 from antiphon.cli.output.failure import ExitCode, Failure, bind_failure, require_extra
 from antiphon.cli.output.terminal import Style
@@ -64,6 +67,7 @@ def add_to(commands: Subcommands) -> None:
     add_model_options(command)
     add_config_option(command, "serve")
     add_help_all(command)
+    add_number_options(command.add_argument_group("contexts"))
     add_public_options(command)
     _add_process_options(command)
     command.add_argument_group("the web page").add_argument(
@@ -71,6 +75,7 @@ def add_to(commands: Subcommands) -> None:
     )
     add_kernel_option(command)
     add_minicpmo_options(command)
+    add_engine_options(command)
     command.add_argument_group("administration").add_argument("--admin-port", **ADMIN_PORT)
 
 
@@ -84,6 +89,7 @@ def _add_process_options(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run it until a signal, or until one of the two processes cannot be started again."""
+    require_engine("serve", arguments)
     require_extra("serve", "all")
     check_model(arguments)
     _check_adapter(arguments)

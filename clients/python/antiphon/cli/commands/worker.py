@@ -27,10 +27,17 @@ from antiphon.cli.output.failure import ExitCode, Failure, require_extra, requir
 
 DTYPES: Final = ("float32", "bfloat16", "float16")
 KERNELS: Final = ("auto", "off")
+EARS: Final = ("full", "fast")
 COMPILE: Final = ("off", "on")
 ENGINES: Final = ("antiphon", "vllm")
+BACKENDS: Final = ("mp", "ray")
 
-_MODEL: Final = ("model", "slots", "threads", "kernels", "compile")
+_MODEL: Final = ("model", "slots", "threads", "kernels", "compile", "ear")
+_ENGINE: Final = (
+    *("engine", "context_limit", "dtype"),
+    *("tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend"),
+    *("quantization", "gpu_memory_utilization"),
+)
 _MINICPMO: Final = ("no_speech", "vocoder", "vocoder_steps", "vocoder_dtype", "voice")
 
 
@@ -52,35 +59,14 @@ def add_to(commands: Subcommands) -> None:
     add("--worker-id", metavar="NAME", help="first part of its id (default worker)")
     add("--drain-timeout-s", type=seconds, metavar="S", help="time for sessions at the end (default 30)")
     add_worker_key_option(command)
-    add(
-        *("--context-limit", "--max-model-len"),
-        type=positive_int,
-        metavar="TOKENS",
-        help="most per session (default: the model's)",
-    )
-    add(
-        "--dtype",
-        metavar="TYPE",
-        choices=DTYPES,
-        help="float32, bfloat16, float16 (default: by device)",
-    )
+    add_number_options(command)
     add("--seed", type=int, metavar="N", help="makes sessions without a seed repeatable")
     add_log_level(command)
     add_config_option(command, "worker")
     add_help_all(command)
     add_kernel_option(command)
     add_minicpmo_options(command)
-    add = command.add_argument_group("vLLM").add_argument
-    add(
-        "--engine",
-        metavar="NAME",
-        choices=ENGINES,
-        help="antiphon or vllm (default antiphon)",
-    )
-    add("--tensor-parallel-size", type=positive_int, metavar="N", help="devices to each layer (default 1)")
-    add("--pipeline-parallel-size", type=positive_int, metavar="N", help="stages of layers (default 1)")
-    add("--quantization", metavar="METHOD", help="of the weights (default: what the checkpoint says)")
-    add("--gpu-memory-utilization", type=positive_float, metavar="X", help="share of memory (default vLLM's)")
+    add_engine_options(command)
     add = command.add_argument_group("TLS").add_argument
     add("--tls-cert", type=Path, metavar="FILE", help="PEM: speak TLS, and nothing else")
     add("--tls-key", type=Path, metavar="FILE", help="PEM: the key of the certificate")
@@ -98,6 +84,8 @@ def add_to(commands: Subcommands) -> None:
     add_dispatcher_options(group)
     add("--advertise", metavar="TARGET", help="where adapters dial this worker (default: --listen)")
     add("--unleased-slots", type=limit, metavar="N", help="for callers without a lease (default 0)")
+    add = command.add_argument_group("a canary").add_argument
+    add("--revision", metavar="NAME", help="of the model, see antiphon adapter --revisions (default stable)")
     group = command.add_argument_group("administration")
     add = group.add_argument
     add("--admin-host", metavar="HOST", help="where it listens (default 127.0.0.1)")
@@ -120,10 +108,51 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
     add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: one)")
 
 
+def add_number_options(command: argparse._ActionsContainer) -> None:
+    """The options that say how long contexts are, and which numbers they are made of."""
+    add = command.add_argument
+    add(
+        *("--context-limit", "--max-model-len"),
+        type=positive_int,
+        metavar="TOKENS",
+        help="most per session (default: the model's)",
+    )
+    add(
+        "--dtype",
+        metavar="TYPE",
+        choices=DTYPES,
+        help="float32, bfloat16, float16 (default: by device)",
+    )
+
+
+def add_engine_options(command: argparse.ArgumentParser) -> None:
+    """The options that choose vLLM, and its own."""
+    add = command.add_argument_group("vLLM").add_argument
+    add(
+        "--engine",
+        metavar="NAME",
+        choices=ENGINES,
+        help="antiphon or vllm (default antiphon)",
+    )
+    add("--tensor-parallel-size", type=positive_int, metavar="N", help="devices to each layer (default 1)")
+    add("--pipeline-parallel-size", type=positive_int, metavar="N", help="stages of layers (default 1)")
+    add(
+        "--distributed-executor-backend",
+        metavar="NAME",
+        choices=BACKENDS,
+        help="mp: processes of this machine, ray: a cluster (default mp)",
+    )
+    add("--quantization", metavar="METHOD", help="of the weights (default: what the checkpoint says)")
+    add("--gpu-memory-utilization", type=positive_float, metavar="X", help="share of memory (default vLLM's)")
+
+
 def add_kernel_option(command: argparse.ArgumentParser) -> None:
-    """The options that say what computes on the CPU, and what is compiled for a GPU."""
+    """Add the options of kernels, of compiled regions and of antiphon-mini's recogniser."""
     command.add_argument_group("the CPU").add_argument(
         "--kernels", metavar="USE", choices=KERNELS, help="compiled kernels; off is torch only (default auto)"
+    )
+    command.add_argument_group("antiphon-mini").add_argument(
+        "--ear", metavar="USE", choices=EARS, help="fast: without its recogniser of people (default full)"
     )
     command.add_argument_group("a GPU").add_argument(
         "--compile", metavar="USE", choices=COMPILE, help="off or on: torch.compile (default: on for CUDA)"
@@ -145,8 +174,14 @@ def add_minicpmo_options(command: argparse.ArgumentParser) -> None:
 
 
 def given_model_options(arguments: argparse.Namespace) -> list[str]:
-    """Return what was given of both, as arguments of `antiphon worker`."""
-    return as_given(arguments, (*_MODEL, *_MINICPMO))
+    """Return what was given of all of these, as arguments of `antiphon worker`."""
+    return as_given(arguments, (*_MODEL, *_ENGINE, *_MINICPMO))
+
+
+def require_engine(command: str, arguments: argparse.Namespace) -> None:
+    """Raise `Failure` if the engine that was asked for is not installed."""
+    if getattr(arguments, "engine", None) == "vllm":
+        require_extra(f"{command} --engine vllm", "vllm")
 
 
 def check_model(arguments: argparse.Namespace) -> None:
@@ -163,8 +198,7 @@ def check_model(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run it until it is told to stop; print `worker ready on ADDRESS` when it is."""
-    if getattr(arguments, "engine", None) == "vllm":
-        require_extra("worker --engine vllm", "vllm")
+    require_engine("worker", arguments)
     require_extra("worker", "worker")
     check_model(arguments)
     require_telemetry()

@@ -61,6 +61,7 @@ REQUIRED: Final = {
     "adapter": _ADAPTER,
     "all": _WORKER | _ADAPTER,
     "vllm": _WORKER | {"vllm": "vLLM"},
+    "train": _WORKER | {"yaml": "PyYAML", "scipy": "SciPy", "tqdm": "tqdm"},
 }
 """Extra -> top-level module -> the name people know it by."""
 

@@ -477,18 +477,20 @@ export interface PrefillRequest {
   /**
    * The unit's input was heard before, in another session, and came to this: nothing is sampled, and the unit emits
    * neither text nor audio. Taken only where `effective` of SessionReady has `records`; else the unit fails.
+   * In CHAT: the answer began so in another session; nothing of its beginning is sampled or told again, and the model
+   * goes on behind it. Of a turn that is not spoken.
    */
   recorded: UnitRecord | undefined;
 }
 
 /**
  * What a unit of AUDIO and VIDEO came to: with the same input it brings a context of the same model and config to the
- * same state. At most 4096 bytes.
+ * same state. At most 4096 bytes. In CHAT: what has been sampled of an answer, of any length; only `sampled_ids`.
  */
 export interface UnitRecord {
-  /** LISTEN, CHUNK, TURN or CANCELLED. */
+  /** LISTEN, CHUNK, TURN or CANCELLED; in CHAT unset, since the answer has not ended. */
   end: UnitEnd;
-  /** The sampled token ids, in order; none in a unit that had to listen. */
+  /** The sampled token ids, in order; none in a unit that had to listen. In CHAT the `sampled_ids` of all messages. */
   sampledIds: number[];
   /** The speech codes that became sound, in order. */
   speechCodes: number[];
@@ -553,7 +555,8 @@ export interface SessionConfig {
   /**
    * True: `done` of each unit carries a UnitRecord, and units may bring one as `recorded`. AUDIO and VIDEO only, of a
    * model that replays (`replays_units` of GetInfoResponse). Applies only where `effective` of SessionReady repeats it.
-   * Default false.
+   * In CHAT, of a model with `replays_turns`: answers that are not spoken carry `sampled_ids`, and a turn may bring them
+   * as `recorded`. Default false.
    */
   records: boolean;
   /**
@@ -908,7 +911,11 @@ export interface GenerateResponse {
     | Prefilled
     | undefined;
   /** With `automatic_units`: the unit is closed. In the unit's last message, with `done` or after it. */
-  finalized: FinalizeResponse | undefined;
+  finalized:
+    | FinalizeResponse
+    | undefined;
+  /** In CHAT with `records`: the ids sampled for what is in this message, or for what only a later one tells, in order. */
+  sampledIds: number[];
 }
 
 /**
@@ -1071,6 +1078,10 @@ export interface GetInfoResponse {
   engine:
     | EngineInfo
     | undefined;
+  /** Whether CHAT takes `records`. */
+  replaysTurns: boolean;
+  /** Revision of the model, by which adapters divide sessions; empty in releases that have none, which is `stable`. */
+  revision: string;
   /**
    * Newest encoding of the claims in a lease token that the worker reads; 0 is a worker that reads none, which takes
    * only tokens without claims.
@@ -1081,6 +1092,26 @@ export interface GetInfoResponse {
    * by them what callers use who dial the worker themselves.
    */
   usage: LeaseUsage[];
+  /**
+   * What the units of an AUDIO or VIDEO session may be (`duplex.chunk_ms` and `duplex.sample_rate`), the usual format
+   * first. None stated means units of 1000 ms at `input_sample_rate_hz`.
+   */
+  unitFormats: UnitFormat[];
+  /**
+   * Whether the model hears the user while it speaks and falls silent by itself: nobody has to detect speech and
+   * interrupt it.
+   */
+  yields: boolean;
+  /** Paths in SessionConfig that have no effect with this model, whatever they say, for example `system_prompt`. */
+  ignoredFields: string[];
+}
+
+/** The sound of one duplex unit. */
+export interface UnitFormat {
+  /** Length in milliseconds. */
+  chunkMs: number;
+  /** Rate of its samples in Hz. */
+  sampleRate: number;
 }
 
 /** What the session of one lease has used so far. */
@@ -4306,6 +4337,7 @@ function createBaseGenerateResponse(): GenerateResponse {
     rewound: undefined,
     prefilled: undefined,
     finalized: undefined,
+    sampledIds: [],
   };
 }
 
@@ -4343,6 +4375,13 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
     }
     if (message.finalized !== undefined) {
       FinalizeResponse.encode(message.finalized, writer.uint32(82).fork()).join();
+    }
+    if (message.sampledIds.length !== 0) {
+      writer.uint32(90).fork();
+      for (const v of message.sampledIds) {
+        writer.uint32(v);
+      }
+      writer.join();
     }
     return writer;
   },
@@ -4440,6 +4479,24 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
             message.finalized = FinalizeResponse.decode(reader, reader.uint32());
             continue;
           }
+          case 11: {
+            if (tag === 88) {
+              message.sampledIds.push(reader.uint32());
+
+              continue;
+            }
+
+            if (tag === 90) {
+              const end2 = reader.uint32() + reader.pos;
+              while (reader.pos < end2) {
+                message.sampledIds.push(reader.uint32());
+              }
+
+              continue;
+            }
+
+            break;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -4472,6 +4529,11 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
       rewound: isSet(object.rewound) ? UnitsRewound.fromJSON(object.rewound) : undefined,
       prefilled: isSet(object.prefilled) ? Prefilled.fromJSON(object.prefilled) : undefined,
       finalized: isSet(object.finalized) ? FinalizeResponse.fromJSON(object.finalized) : undefined,
+      sampledIds: globalThis.Array.isArray(object?.sampledIds)
+        ? object.sampledIds.map((e: any) => globalThis.Number(e))
+        : globalThis.Array.isArray(object?.sampled_ids)
+        ? object.sampled_ids.map((e: any) => globalThis.Number(e))
+        : [],
     };
   },
 
@@ -4507,6 +4569,9 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
     if (message.finalized !== undefined) {
       obj.finalized = FinalizeResponse.toJSON(message.finalized);
     }
+    if (message.sampledIds?.length) {
+      obj.sampledIds = message.sampledIds.map((e) => Math.round(e));
+    }
     return obj;
   },
 
@@ -4539,6 +4604,7 @@ export const GenerateResponse: MessageFns<GenerateResponse> = {
     message.finalized = (object.finalized !== undefined && object.finalized !== null)
       ? FinalizeResponse.fromPartial(object.finalized)
       : undefined;
+    message.sampledIds = object.sampledIds?.map((e) => e) || [];
     return message;
   },
 };
@@ -5512,8 +5578,13 @@ function createBaseGetInfoResponse(): GetInfoResponse {
     held: [],
     replaysUnits: false,
     engine: undefined,
+    replaysTurns: false,
+    revision: "",
     leaseVersion: 0,
     usage: [],
+    unitFormats: [],
+    yields: false,
+    ignoredFields: [],
   };
 }
 
@@ -5580,11 +5651,26 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     if (message.engine !== undefined) {
       EngineInfo.encode(message.engine, writer.uint32(154).fork()).join();
     }
+    if (message.replaysTurns !== false) {
+      writer.uint32(160).bool(message.replaysTurns);
+    }
+    if (message.revision !== "") {
+      writer.uint32(170).string(message.revision);
+    }
     if (message.leaseVersion !== 0) {
       writer.uint32(320).uint32(message.leaseVersion);
     }
     for (const v of message.usage) {
       LeaseUsage.encode(v!, writer.uint32(330).fork()).join();
+    }
+    for (const v of message.unitFormats) {
+      UnitFormat.encode(v!, writer.uint32(402).fork()).join();
+    }
+    if (message.yields !== false) {
+      writer.uint32(408).bool(message.yields);
+    }
+    for (const v of message.ignoredFields) {
+      writer.uint32(418).string(v!);
     }
     return writer;
   },
@@ -5764,6 +5850,22 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
             message.engine = EngineInfo.decode(reader, reader.uint32());
             continue;
           }
+          case 20: {
+            if (tag !== 160) {
+              break;
+            }
+
+            message.replaysTurns = reader.bool();
+            continue;
+          }
+          case 21: {
+            if (tag !== 170) {
+              break;
+            }
+
+            message.revision = reader.string();
+            continue;
+          }
           case 40: {
             if (tag !== 320) {
               break;
@@ -5778,6 +5880,30 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
             }
 
             message.usage.push(LeaseUsage.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 50: {
+            if (tag !== 402) {
+              break;
+            }
+
+            message.unitFormats.push(UnitFormat.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 51: {
+            if (tag !== 408) {
+              break;
+            }
+
+            message.yields = reader.bool();
+            continue;
+          }
+          case 52: {
+            if (tag !== 418) {
+              break;
+            }
+
+            message.ignoredFields.push(reader.string());
             continue;
           }
         }
@@ -5863,6 +5989,12 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
         ? globalThis.Boolean(object.replays_units)
         : false,
       engine: isSet(object.engine) ? EngineInfo.fromJSON(object.engine) : undefined,
+      replaysTurns: isSet(object.replaysTurns)
+        ? globalThis.Boolean(object.replaysTurns)
+        : isSet(object.replays_turns)
+        ? globalThis.Boolean(object.replays_turns)
+        : false,
+      revision: isSet(object.revision) ? globalThis.String(object.revision) : "",
       leaseVersion: isSet(object.leaseVersion)
         ? globalThis.Number(object.leaseVersion)
         : isSet(object.lease_version)
@@ -5870,6 +6002,17 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
         : 0,
       usage: globalThis.Array.isArray(object?.usage)
         ? object.usage.map((e: any) => LeaseUsage.fromJSON(e))
+        : [],
+      unitFormats: globalThis.Array.isArray(object?.unitFormats)
+        ? object.unitFormats.map((e: any) => UnitFormat.fromJSON(e))
+        : globalThis.Array.isArray(object?.unit_formats)
+        ? object.unit_formats.map((e: any) => UnitFormat.fromJSON(e))
+        : [],
+      yields: isSet(object.yields) ? globalThis.Boolean(object.yields) : false,
+      ignoredFields: globalThis.Array.isArray(object?.ignoredFields)
+        ? object.ignoredFields.map((e: any) => globalThis.String(e))
+        : globalThis.Array.isArray(object?.ignored_fields)
+        ? object.ignored_fields.map((e: any) => globalThis.String(e))
         : [],
     };
   },
@@ -5933,11 +6076,26 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     if (message.engine !== undefined) {
       obj.engine = EngineInfo.toJSON(message.engine);
     }
+    if (message.replaysTurns !== false) {
+      obj.replaysTurns = message.replaysTurns;
+    }
+    if (message.revision !== "") {
+      obj.revision = message.revision;
+    }
     if (message.leaseVersion !== 0) {
       obj.leaseVersion = Math.round(message.leaseVersion);
     }
     if (message.usage?.length) {
       obj.usage = message.usage.map((e) => LeaseUsage.toJSON(e));
+    }
+    if (message.unitFormats?.length) {
+      obj.unitFormats = message.unitFormats.map((e) => UnitFormat.toJSON(e));
+    }
+    if (message.yields !== false) {
+      obj.yields = message.yields;
+    }
+    if (message.ignoredFields?.length) {
+      obj.ignoredFields = message.ignoredFields;
     }
     return obj;
   },
@@ -5972,8 +6130,106 @@ export const GetInfoResponse: MessageFns<GetInfoResponse> = {
     message.engine = (object.engine !== undefined && object.engine !== null)
       ? EngineInfo.fromPartial(object.engine)
       : undefined;
+    message.replaysTurns = object.replaysTurns ?? false;
+    message.revision = object.revision ?? "";
     message.leaseVersion = object.leaseVersion ?? 0;
     message.usage = object.usage?.map((e) => LeaseUsage.fromPartial(e)) || [];
+    message.unitFormats = object.unitFormats?.map((e) => UnitFormat.fromPartial(e)) || [];
+    message.yields = object.yields ?? false;
+    message.ignoredFields = object.ignoredFields?.map((e) => e) || [];
+    return message;
+  },
+};
+
+function createBaseUnitFormat(): UnitFormat {
+  return { chunkMs: 0, sampleRate: 0 };
+}
+
+export const UnitFormat: MessageFns<UnitFormat> = {
+  encode(message: UnitFormat, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.chunkMs !== 0) {
+      writer.uint32(8).uint32(message.chunkMs);
+    }
+    if (message.sampleRate !== 0) {
+      writer.uint32(16).uint32(message.sampleRate);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): UnitFormat {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseUnitFormat();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.chunkMs = reader.uint32();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.sampleRate = reader.uint32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  fromJSON(object: any): UnitFormat {
+    return {
+      chunkMs: isSet(object.chunkMs)
+        ? globalThis.Number(object.chunkMs)
+        : isSet(object.chunk_ms)
+        ? globalThis.Number(object.chunk_ms)
+        : 0,
+      sampleRate: isSet(object.sampleRate)
+        ? globalThis.Number(object.sampleRate)
+        : isSet(object.sample_rate)
+        ? globalThis.Number(object.sample_rate)
+        : 0,
+    };
+  },
+
+  toJSON(message: UnitFormat): unknown {
+    const obj: any = {};
+    if (message.chunkMs !== 0) {
+      obj.chunkMs = Math.round(message.chunkMs);
+    }
+    if (message.sampleRate !== 0) {
+      obj.sampleRate = Math.round(message.sampleRate);
+    }
+    return obj;
+  },
+
+  create(base?: DeepPartial<UnitFormat>): UnitFormat {
+    return UnitFormat.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<UnitFormat>): UnitFormat {
+    const message = createBaseUnitFormat();
+    message.chunkMs = object.chunkMs ?? 0;
+    message.sampleRate = object.sampleRate ?? 0;
     return message;
   },
 };

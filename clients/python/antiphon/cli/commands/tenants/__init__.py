@@ -1,0 +1,1 @@
+"""Commands for keys, and for what their tenants use."""

@@ -34,6 +34,7 @@ NO_SOCKET = "WebSocket connection to"
         ("NotReadableError", "busy_device", "Another program"),
     ],
 )
+@pytest.mark.sample("NotAllowedError-*")
 def test_microphone_that_cannot_be_had(page: Watched, error: str, failure: str, text: str) -> None:
     page.page.evaluate(
         "name => { navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException('', name)) }",
@@ -112,12 +113,19 @@ def test_lost_connection_is_opened_again_and_the_conversation_goes_on(browser: B
 
 
 def holders(stack: ExitStack, address: str, count: int) -> list[ClientConnection]:
-    """Clients who take `count` places, slots first."""
+    """Clients who take `count` places, slots first.
+
+    A slot may still be cleaned behind somebody who left: who is to have one waits until it has it.
+    """
     url = f"{address.replace('http', 'ws')}/v1/realtime?mode=audio"
-    sockets = [stack.enter_context(connect(url)) for _ in range(count)]
-    for held in sockets:
-        held.recv(timeout=PATIENCE_S)
+    sockets = []
+    for number in range(count):
+        held = stack.enter_context(connect(url))
+        told = held.recv(timeout=PATIENCE_S)
+        while number < SLOTS and json.loads(told)["type"] != "session.queue_done":
+            told = held.recv(timeout=PATIENCE_S)
         held.send('{"type": "session.init", "payload": {}}')  # a place without settings is given up soon
+        sockets.append(held)
     return sockets
 
 
@@ -165,6 +173,7 @@ def test_key_is_asked_for_refused_and_kept_in_memory_only(
             assert page.page.locator("#key").input_value() == ""
 
 
+@pytest.mark.long
 def test_time_that_is_over_is_told(browser: Browser, worker: str) -> None:
     with running_adapter(worker, "--session-limit-audio-s", "5") as adapter:
         with watched(browser, adapter.address) as page:
@@ -181,6 +190,7 @@ def test_file_that_is_no_sound_is_told(page: Watched) -> None:
     page.expect_state("idle")
 
 
+@pytest.mark.long
 def test_model_without_a_voice_is_told(page: Watched) -> None:
     """A server that sends text alone."""
     page.page.evaluate(

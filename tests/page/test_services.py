@@ -10,6 +10,7 @@ from antiphon.audio.wav import read_wav
 from tests.page.browser import PHONE, RECORDINGS, Watched, make_client_modules, watched
 from tests.page.conftest import needs_chromium, needs_node
 from tests.support.drawing import jpeg, picture
+from tests.support.long import long
 from tests.support.videos import shown, video
 
 pytestmark = needs_chromium
@@ -54,6 +55,7 @@ def test_chat_with_a_picture_a_recording_and_speech(page: Watched, tmp_path: Pat
     page.page.wait_for_function("() => window.tap.played()[1].some((level) => Math.abs(level) > 0.05)")
 
 
+@pytest.mark.long
 def test_chat_with_a_video_that_is_seen_and_heard(page: Watched, tmp_path: Path) -> None:
     answers = page.page.locator("#chat .model")
     for name, sound in (("silent", None), ("spoken", read_wav(RECORDINGS / "light.wav"))):
@@ -76,6 +78,7 @@ def test_chat_with_a_video_that_is_seen_and_heard(page: Watched, tmp_path: Path)
     assert page.sent[-1]["messages"][0]["content"][0]["type"] == "video"
 
 
+@pytest.mark.long
 def test_video_that_is_too_large_is_not_sent(page: Watched) -> None:
     page.show("chat")
     large = {"name": "long.mp4", "mimeType": "video/mp4", "buffer": bytes(24 * 2**20)}
@@ -106,6 +109,8 @@ def test_recording_and_speech_are_written_down(page: Watched) -> None:
 
 @needs_node
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.sample("light")
+@long
 def test_accessibility_has_no_findings(browser: Browser, adapter: str, scheme: str) -> None:
     axe = (make_client_modules() / "axe-core" / "axe.min.js").read_text()
     locale, size = ("en-US", {"width": 1240, "height": 900}) if scheme == "light" else ("zh-CN", PHONE)

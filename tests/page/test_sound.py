@@ -52,6 +52,7 @@ def resampled(page: Watched, tone: int, rate: int, seconds: int) -> NDArray[np.f
 
 
 @pytest.mark.parametrize("rate", [44_100, 48_000])
+@pytest.mark.sample("48000")
 def test_resampler_keeps_a_tone_and_counts_exactly(page: Watched, rate: int) -> None:
     out = resampled(page, 1000, rate, seconds=10)
 
@@ -65,6 +66,7 @@ def test_resampler_keeps_a_tone_and_counts_exactly(page: Watched, rate: int) -> 
 
 
 @pytest.mark.parametrize("rate", [44_100, 48_000])
+@pytest.mark.sample("48000")
 def test_resampler_lets_nothing_fold_into_speech(page: Watched, rate: int) -> None:
     assert np.abs(resampled(page, 10_000, rate, seconds=1)[200:]).max() < 0.5e-3
 

@@ -98,7 +98,7 @@ async def test_pages_and_what_was_found_in_them_are_told() -> None:
 async def test_what_runs_is_told() -> None:
     async with running_worker(ScriptedEngine(), admin_port=0) as worker:
         found = await scraped(worker)
-    assert found.value(semconv.MODEL_INFO.name, model="scripted", device="cpu") == 1
+    assert found.value(semconv.MODEL_INFO.name, model="scripted", device="cpu", revision="stable") == 1
     assert found.total(semconv.BUILD_INFO.name) == 1
 
 

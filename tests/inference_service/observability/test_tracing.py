@@ -294,6 +294,7 @@ class TestEndings:
                 await caller.read(Stream.PREFILL)
             while step == semconv.SPAN_FINALIZE and not (await caller.read(Stream.GENERATE)).HasField("done"):
                 pass
+            await caller.settle()
             passing(PATIENT.unit_s)
             await caller.end()
             last = worker.spans[-1]
@@ -306,6 +307,7 @@ class TestEndings:
             await caller.configure()
             await caller.prefill(1, traceparent=new_context())
             await caller.read(Stream.PREFILL)
+            await caller.settle()
             passing(PATIENT.unit_s)
             assert (await caller.end()).reason == Reason.UNIT_TIMEOUT
             spans = worker.spans

@@ -120,7 +120,9 @@ def active(act: Callable[[Caller], Awaitable[Any]], waits_s: float = 0.0, **conf
     async def provoke(desk: Desk) -> Ending:
         caller = await desk.ready(**config)
         await act(caller)
-        desk.passing(waits_s)
+        if waits_s:
+            await caller.settle()
+            desk.passing(waits_s)
         return await caller.end()
 
     return provoke
@@ -162,15 +164,21 @@ async def _half_attached(desk: Desk) -> Ending:
     return await caller.end()
 
 
-async def _unasked(caller: Caller) -> None:
+async def _unasked(desk: Desk) -> Ending:
+    caller = await desk.ready()
     await caller.prefill(1)
     await caller.read(Stream.PREFILL)
+    await caller.settle()
+    desk.passing(PATIENT.unit_s)
+    return await caller.end()
 
 
 async def _hanging(desk: Desk) -> Ending:
     caller = await desk.ready()
     await caller.send_unit(1)
     await until(lambda: ("generate", 1) in [call[:2] for call in desk.engine.session.calls])
+    await caller.read(Stream.PREFILL)  # progress, from which on the engine has its time again
+    await caller.settle()
     desk.passing(PATIENT.unit_s)
     return await caller.end()
 
@@ -344,7 +352,7 @@ ROWS = [
         Reason.UNIT_TIMEOUT,
         Code.DEADLINE_EXCEEDED,
         "a unit's Generate does not come",
-        active(_unasked, waits_s=PATIENT.unit_s),
+        _unasked,
     ),
     Row(
         Reason.UNIT_TIMEOUT,

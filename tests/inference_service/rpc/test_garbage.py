@@ -20,6 +20,7 @@ KINDS = (SessionCalls, SessionMachine, ScriptedSession)
 def no_collector() -> Iterator[None]:
     """What other tests left is collected; from then on nothing is."""
     gc.collect()
+    gc.freeze()  # looking through all that was there before takes a second each time
     gc.disable()
     yield
     gc.enable()
@@ -74,6 +75,7 @@ async def test_nothing_of_a_session_outlives_it(
             await (caller.open(Stream.PREFILL) if act is _never_attaches else caller.open())
             await act(caller)
             if act is _is_out_of_time:
+                await caller.settle()
                 passing(PATIENT.unit_s)
             for stream, call in caller.calls.items():
                 if not call.cancelled():

@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from antiphon.grpc import get_info
 from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Deliver, Engine, OnFatal
+from inference_service.checkpoints.folder import load_duplex
+from inference_service.checkpoints.location import find
 from inference_service.engine.engine import LiveEngine
 from inference_service.options import WorkerOptions
 from inference_service.session.units import Stream
@@ -19,7 +22,7 @@ from tests.inference_service.conftest import Served
 from tests.inference_service.engine.test_independence import shipped, talk
 from tests.inference_service.support.caller import Caller, channel_to, duplex
 from tests.support.patience import PATIENCE_S
-from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.support.scripted_engine import CONTINUING, ScriptedEngine, listen, running_worker
 
 CONFIG: dict[str, Any] = {
     "automatic_units": True,
@@ -174,3 +177,91 @@ async def test_session_without_records_refuses_a_recorded_unit(served: Served, a
         )
         assert (done.end, done.error.reason) == (pb.UNIT_END_FAILED, Reason.CONTENT_UNSUPPORTED)
         assert (await heard(caller, 2, np.zeros(16_000, np.float32)))[0].end == pb.UNIT_END_LISTEN
+
+
+async def answered(caller: Caller, record: pb.UnitRecord | None = None) -> list[pb.GenerateResponse]:
+    """Give a turn; return all that is said of it."""
+    content = [pb.Content(text="What can you do?")]
+    turn = pb.TurnInput(messages=[pb.ChatMessage(role=pb.ROLE_USER, content=content)])
+    run = pb.GenerateUnit(sampling=common.SamplingParams(temperature=1.2, max_new_tokens=24))
+    await caller.write(Stream.PREFILL, pb.PrefillRequest(unit=1, turn=turn, run=run, recorded=record))
+    said = [await caller.read(Stream.GENERATE)]
+    while not said[-1].HasField("finalized"):
+        said.append(await caller.read(Stream.GENERATE))
+    return said
+
+
+END_OF_MESSAGE = load_duplex(find("antiphon-mini"), torch.device("cpu"))[1].special.im_end
+"""A control token of the shipped model."""
+
+CHAT: dict[str, Any] = {
+    "mode": pb.SESSION_MODE_CHAT,
+    "automatic_units": True,
+    "records": True,
+    "seed": 11,
+}
+
+
+async def test_another_worker_goes_on_with_an_answer_behind_its_last_word() -> None:
+    async with running_worker(load) as worker, channel_to(worker.address) as channel:
+        assert (await get_info(worker.address)).replays_turns
+        caller = await Caller(channel).open()
+        assert (await caller.configure(**CHAT)).effective.records
+        whole = await answered(caller)
+        await caller.half_close(Stream.PREFILL)
+        await caller.end()
+    sampled = [token for each in whole for token in each.sampled_ids]
+    half, told, known = len(sampled) // 2, "", 0
+    assert half > 2
+    for each in whole:
+        if known + len(each.sampled_ids) > half:
+            break
+        known += len(each.sampled_ids)
+        told += each.text.text
+
+    async with running_worker(load) as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure(**CHAT)
+        rest = await answered(caller, pb.UnitRecord(sampled_ids=sampled[:known]))
+        await caller.half_close(Stream.PREFILL)
+        await caller.end()
+
+    def text(said: list[pb.GenerateResponse]) -> str:
+        return "".join(each.text.text for each in said)
+
+    assert told + text(rest) == text(whole)
+    async with running_worker(load) as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure(**CHAT)
+        control = pb.UnitRecord(sampled_ids=[END_OF_MESSAGE])
+        refused = await answered(caller, control)
+        assert [each.done.error.field for each in refused if each.HasField("done")] == [
+            "recorded.sampled_ids"
+        ]
+        await caller.half_close(Stream.PREFILL)
+        await caller.end()
+    (done,) = [each.done for each in rest if each.HasField("done")]
+    (done_before,) = [each.done for each in whole if each.HasField("done")]
+    assert (done.end, done.finish_reason) == (done_before.end, done_before.finish_reason)
+    assert done.usage.output_text_tokens == done_before.usage.output_text_tokens
+    assert done.usage.input_text_tokens == done_before.usage.input_text_tokens
+
+
+@pytest.mark.parametrize(
+    ("record", "field"),
+    [
+        (pb.UnitRecord(end=pb.UNIT_END_TURN), "recorded.end"),
+        (pb.UnitRecord(sampled_ids=[2**31]), "recorded.sampled_ids"),
+        (pb.UnitRecord(sampled_ids=[1] * 100_000), "recorded.sampled_ids"),
+        (pb.UnitRecord(speech_codes=[1]), "recorded.speech_codes"),
+    ],
+)
+async def test_beginning_of_an_answer_that_cannot_be_is_refused(record: pb.UnitRecord, field: str) -> None:
+    engine = ScriptedEngine(listen(), info=CONTINUING)
+    async with running_worker(engine) as worker, channel_to(worker.address) as channel:
+        caller = await Caller(channel).open()
+        await caller.configure(**CHAT)
+        said = await answered(caller, record)
+        assert [each.done.error.field for each in said if each.HasField("done")] == [field]
+        await caller.half_close(Stream.PREFILL)
+        await caller.end()

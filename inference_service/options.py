@@ -1,20 +1,24 @@
 """The settings of one worker."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from antiphon.semconv import MIN_WORKER_KEY_BYTES
+from antiphon.semconv import MIN_WORKER_KEY_BYTES, REVISION, STABLE
 from inference_service.errors import ConfigurationError
 from inference_service.kernels.selection import CHOICES
 
 DTYPES = ("float32", "bfloat16", "float16")
 COMPILE = ("off", "on")
 ENGINES = ("antiphon", "vllm")
+BACKENDS = ("mp", "ray")
 MOST_SLOTS = 64
 """Of a worker that was given no number."""
 MOST_VOCODER_STEPS = 16
 RELOADED = frozenset({"drain_timeout_s"})
 """Options that a running worker takes from its file of settings."""
+
+EARS = ("full", "fast")
 
 _OF_DISPATCHER = ("dispatcher_ca", "dispatcher_cert", "dispatcher_cert_key", "dispatcher_password_file")
 
@@ -32,10 +36,13 @@ class SpeechOptions:
 
 USUAL_SPEECH = SpeechOptions()
 
-_OF_VLLM = ("tensor_parallel_size", "pipeline_parallel_size", "quantization", "gpu_memory_utilization")
+_OF_VLLM = (
+    *("tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend"),
+    *("quantization", "gpu_memory_utilization"),
+)
 """Options of the engine `vllm` alone."""
 _NOT_OF_VLLM = (
-    *("no_speech", "vocoder", "vocoder_steps", "vocoder_dtype", "voice"),
+    *("no_speech", "vocoder", "vocoder_steps", "vocoder_dtype", "voice", "ear"),
     *("shared_prompts", "window_high", "window_low"),
 )
 """Options of the engine `antiphon` alone, unset unless they are given."""
@@ -58,6 +65,9 @@ class WorkerOptions:
     model: str = "antiphon-mini"
     """Name of a checkpoint inside the package, or the path of one."""
 
+    revision: str = STABLE
+    """Name of the revision of the model, by which adapters divide sessions among workers of one model."""
+
     engine: str = "antiphon"
     """What computes the model: one of `ENGINES`."""
 
@@ -66,6 +76,9 @@ class WorkerOptions:
 
     pipeline_parallel_size: int | None = None
     """vLLM's stages of layers, each on devices of its own; None is one."""
+
+    distributed_executor_backend: str | None = None
+    """Launcher of vLLM's processes for several devices: one of `BACKENDS`; None is `mp`, this machine."""
 
     quantization: str | None = None
     """vLLM's name of how weights are quantised; None is what the checkpoint says."""
@@ -94,6 +107,10 @@ class WorkerOptions:
 
     voice: Path | None = None
     """A WAV file: MiniCPM-o's voice in sessions that bring none; None is the vocoder's own."""
+
+    ear: str | None = None
+    """Parts of antiphon-mini that listen, one of `EARS`: `fast` is the encoder alone, `full` has a recogniser
+    beside it; None is `full`."""
 
     threads: int | None = None
     """Threads of torch on the CPU; None is one, the fastest for small models beside other processes."""
@@ -211,6 +228,11 @@ class WorkerOptions:
         for name in ("tensor_parallel_size", "pipeline_parallel_size"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ConfigurationError(f"{name} must be at least 1, not {value}.")
+        if self.distributed_executor_backend not in (None, *BACKENDS):
+            raise ConfigurationError(
+                f"distributed_executor_backend must be one of {', '.join(BACKENDS)}, not "
+                f"{self.distributed_executor_backend!r}."
+            )
         share = self.gpu_memory_utilization
         if share is not None and not 0 < share <= 1:
             raise ConfigurationError(f"gpu_memory_utilization must be above 0 and at most 1, not {share:g}.")
@@ -251,12 +273,18 @@ class WorkerOptions:
             raise ConfigurationError(
                 f"vocoder_steps must be 1 to {MOST_VOCODER_STEPS}, not {self.vocoder_steps}."
             )
+        if not re.fullmatch(REVISION, self.revision):
+            raise ConfigurationError(
+                f"revision must be 1 to 32 letters, digits and . _ -, not {self.revision!r}."
+            )
         if self.threads is not None and self.threads < 1:
             raise ConfigurationError(f"threads must be at least 1, not {self.threads}.")
         if self.kernels not in CHOICES:
             raise ConfigurationError(f"kernels must be one of {', '.join(CHOICES)}, not {self.kernels!r}.")
         if self.compile is not None and self.compile not in COMPILE:
             raise ConfigurationError(f"compile must be one of {', '.join(COMPILE)}, not {self.compile!r}.")
+        if self.ear is not None and self.ear not in EARS:
+            raise ConfigurationError(f"ear must be one of {', '.join(EARS)}, not {self.ear!r}.")
         if not 0 <= self.drain_timeout_s < float("inf"):
             raise ConfigurationError(f"drain_timeout_s must be 0 or more, not {self.drain_timeout_s}.")
         if self.context_limit is not None and self.context_limit < 1:

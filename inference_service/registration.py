@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.redis import DIRECTORY, call, disconnect, prefix
+from antiphon.semconv import STABLE
 from inference_service.session.slots import SlotTable
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Offer:
     worker_id: str
     target: str
     pool: str
+    revision: str = STABLE
 
 
 @dataclass(frozen=True)
@@ -157,8 +159,14 @@ class Registrar:
         is_draining = self._is_draining
         accepts = not is_draining and handle.takes_sessions()
         held = [number for pair in handle.slots.held() for number in pair]
-        revoked = await self._call(
-            "worker_beat",
+        # An older library knows no revisions: such a worker waits until an adapter replaces it.
+        named = [] if offer.revision == STABLE else [offer.revision]
+        revoked = await call(
+            self._client,
+            "worker_beat_as" if named else "worker_beat",
+            self._key,
+            *named,
+            offer.worker_id,
             offer.target,
             TTL_MS,
             int(accepts),

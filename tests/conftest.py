@@ -5,7 +5,7 @@ import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
-from fnmatch import fnmatch
+from fnmatch import fnmatch, fnmatchcase
 from functools import cache
 from pathlib import Path
 
@@ -62,6 +62,7 @@ SLOW = (
     "inference_service/engine/test_*.py",
     "inference_service/engine_vllm/test_contract.py",
     "inference_service/engine_vllm/test_faults.py",
+    "inference_service/engine_vllm/test_media.py",
     "inference_service/engine_vllm/test_other_models.py",
     "inference_service/engine_vllm/test_processes.py",
     "inference_service/engine_vllm/test_served.py",
@@ -116,10 +117,25 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the slow ones."""
+    """Mark the slow ones, and as long those parameters of a matrix that are not in its sample."""
+    matrices: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for item in items:
         if _is_slow(item.path):
             item.add_marker("slow")
+        sample = item.get_closest_marker("sample")
+        if sample is not None:
+            matrices.setdefault((item.nodeid.partition("[")[0], sample.args), []).append(_id(item))
+            if not any(fnmatchcase(_id(item), pattern) for pattern in sample.args):
+                item.add_marker("long")
+    for (name, patterns), ids in matrices.items():
+        unknown = [pattern for pattern in patterns if not any(fnmatchcase(it, pattern) for it in ids)]
+        if unknown and len(ids) > 1:  # one alone was named on the command line
+            raise pytest.UsageError(f"{name} has no parameter {', '.join(unknown)}: it has {', '.join(ids)}")
+
+
+def _id(item: pytest.Item) -> str:
+    assert isinstance(item, pytest.Function), item
+    return item.callspec.id
 
 
 @cache

@@ -25,8 +25,10 @@ UNBOUNDED = ("--max-cpu", "0", "--max-loop-lag-ms", "0")
 _WARM_UP_S = 0.5
 _UNIT = text_frame(APPEND)
 _OTHER = "adapter it is held against"
+_FORGETFUL = "adapter without a journal"
 _ORDER = (
     "adapter",
+    _FORGETFUL,
     _OTHER,
     "floor: websockets echo",
     "floor: three gRPC streams",
@@ -132,6 +134,7 @@ async def measure(is_short: bool, against: Path | None = None) -> Report:
     with ExitStack() as stack:
         worker = stack.enter_context(running("benchmarks.load.worker"))
         under_test = stack.enter_context(adapter(worker.address, *UNBOUNDED))
+        forgetful = stack.enter_context(adapter(worker.address, *UNBOUNDED, "--journal-s", "0"))
         echo = stack.enter_context(running("benchmarks.adapter.floors", "websocket", cpu=TESTED_CPU))
         bare = stack.enter_context(
             running("benchmarks.adapter.floors", "grpc", worker.address, str(SESSIONS), cpu=TESTED_CPU)
@@ -145,6 +148,7 @@ async def measure(is_short: bool, against: Path | None = None) -> Report:
             others.append((_OTHER, other, True))
         for name, process, has_sessions in (
             ("adapter", under_test, True),
+            (_FORGETFUL, forgetful, True),
             *others,
             ("floor: websockets echo", echo, False),
             ("relay that rewrites JSON", relay, True),
@@ -174,6 +178,7 @@ async def measure(is_short: bool, against: Path | None = None) -> Report:
         rows,
         (
             Goal("A1 adapter over its floors", own / floor, 1.3),
+            Goal("journal: growth of the adapter's cost", own / cost[_FORGETFUL] - 1.0, 0.03),
             Goal("A2 relay over the adapter", rewriting / own, 1.5, at_most=False),
         ),
     )

@@ -110,6 +110,13 @@ def generated(unit: int, speaks: bool) -> pb.GenerateResponse:
     return answer
 
 
+def record(unit: int, end: pb.UnitEnd) -> pb.UnitRecord:
+    """Return what a unit came to, for a replay."""
+    return pb.UnitRecord(
+        end=end, sampled_ids=range(6), speech_codes=range(25), text_draws=6 * unit, speech_draws=25 * unit
+    )
+
+
 def finalized(unit: int) -> pb.FinalizeResponse:
     """A unit is closed."""
     answer = pb.FinalizeResponse(unit=unit, context_tokens=168)

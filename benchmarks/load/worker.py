@@ -64,6 +64,7 @@ class Session:
         self._listening_of_five = listening_of_five
         self._obeys = obeys
         self._is_automatic = False
+        self._keeps_records = False
 
     def _prefill(self, data: bytes) -> None:
         request = pb.PrefillRequest.FromString(data)
@@ -71,11 +72,14 @@ class Session:
             self._is_automatic = request.config.automatic_units
             ready = pb.SessionReady(worker_id=WORKER_ID, model="bench", max_units_in_flight=2)
             ready.effective.automatic_units = self._is_automatic
+            self._keeps_records = ready.effective.records = request.config.records
             self._write("Prefill", pb.PrefillResponse(ready=ready))
         elif self._is_automatic:
             answer = payload.generated(request.unit, self._says(request.unit, request.run))
             answer.prefilled.CopyFrom(payload.prefilled(request.unit).prefilled)
             answer.finalized.CopyFrom(payload.finalized(request.unit))
+            if self._keeps_records:
+                answer.done.record.CopyFrom(payload.record(request.unit, answer.done.end))
             self._write("Generate", answer)
         else:
             self._write("Prefill", payload.prefilled(request.unit))
@@ -129,6 +133,7 @@ class Answering:
             input_sample_rate_hz=16_000,
             output_sample_rate_hz=24_000,
             state=pb.WORKER_STATE_READY,
+            replays_units=True,
         )
 
     async def _serve(self, stream: str, requests: object, context: Context) -> None:

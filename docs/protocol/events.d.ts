@@ -2033,13 +2033,13 @@ export namespace Live {
     session: SessionResource;
     usage: LiveUsage;
   }
-  /** Something to know: `queued` while no slot is free, `voice_replaced`, `delegation_unused`. */
+  /** Something to know: `queued` while no slot is free; settings that are replaced or have no effect. */
   interface Info {
     type: "info";
     event_id: string;
     /** The `event_id` of what it answers, if that had one. */
     client_event_id?: string;
-    code: "delegation_unused" | "queued" | "voice_replaced";
+    code: "delegation_unused" | "instructions_unused" | "queued" | "voice_replaced";
     message: string;
   }
   /** An event was refused, a second was lost, or the session ends. Before `session.started` that does not come. */
@@ -2877,7 +2877,7 @@ export namespace RealtimeGa {
     event_id: string | null;
   }
   /** Error codes, for programs. */
-  type Code = "beta_api_shape_disabled" | "cannot_update_voice" | "conversation_already_has_active_response" | "conversation_full" | "inference_failed" | "input_audio_buffer_commit_empty" | "input_audio_buffer_full" | "insufficient_quota" | "internal_error" | "invalid_api_key" | "invalid_event" | "invalid_json" | "invalid_model" | "invalid_session_type" | "invalid_type" | "invalid_value" | "item_create_duplicate_item_id" | "item_delete_invalid_item_id" | "item_retrieve_invalid_item_id" | "item_truncate_invalid_item_id" | "missing_model" | "missing_required_parameter" | "rate_limit_exceeded" | "response_cancel_not_active" | "resume_failed" | "server_overloaded" | "session_expired" | "slow_consumer" | "unknown_parameter";
+  type Code = "beta_api_shape_disabled" | "cannot_update_voice" | "conversation_already_has_active_response" | "conversation_full" | "inference_failed" | "input_audio_buffer_commit_empty" | "input_audio_buffer_full" | "insufficient_quota" | "internal_error" | "invalid_api_key" | "invalid_event" | "invalid_json" | "invalid_model" | "invalid_session_type" | "invalid_type" | "invalid_value" | "item_create_duplicate_item_id" | "item_delete_invalid_item_id" | "item_retrieve_invalid_item_id" | "item_truncate_invalid_item_id" | "missing_model" | "missing_required_parameter" | "rate_limit_exceeded" | "response_cancel_not_active" | "resume_failed" | "server_overloaded" | "session_expired" | "slow_consumer" | "unknown_parameter" | "unsupported";
 }
 
 /** OpenAI's dialect of /v1/realtime?intent=transcription. */
@@ -3339,5 +3339,5 @@ export namespace TranscriptionGa {
     event_id: string | null;
   }
   /** Error codes, for programs. */
-  type Code = "beta_api_shape_disabled" | "cannot_update_voice" | "conversation_already_has_active_response" | "conversation_full" | "inference_failed" | "input_audio_buffer_commit_empty" | "input_audio_buffer_full" | "insufficient_quota" | "internal_error" | "invalid_api_key" | "invalid_event" | "invalid_json" | "invalid_model" | "invalid_session_type" | "invalid_type" | "invalid_value" | "item_create_duplicate_item_id" | "item_delete_invalid_item_id" | "item_retrieve_invalid_item_id" | "item_truncate_invalid_item_id" | "missing_model" | "missing_required_parameter" | "rate_limit_exceeded" | "response_cancel_not_active" | "resume_failed" | "server_overloaded" | "session_expired" | "slow_consumer" | "unknown_parameter";
+  type Code = "beta_api_shape_disabled" | "cannot_update_voice" | "conversation_already_has_active_response" | "conversation_full" | "inference_failed" | "input_audio_buffer_commit_empty" | "input_audio_buffer_full" | "insufficient_quota" | "internal_error" | "invalid_api_key" | "invalid_event" | "invalid_json" | "invalid_model" | "invalid_session_type" | "invalid_type" | "invalid_value" | "item_create_duplicate_item_id" | "item_delete_invalid_item_id" | "item_retrieve_invalid_item_id" | "item_truncate_invalid_item_id" | "missing_model" | "missing_required_parameter" | "rate_limit_exceeded" | "response_cancel_not_active" | "resume_failed" | "server_overloaded" | "session_expired" | "slow_consumer" | "unknown_parameter" | "unsupported";
 }

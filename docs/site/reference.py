@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Iterable
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 import antiphon.cli.commands as commands_package
 from antiphon import semconv
@@ -26,8 +26,9 @@ def commands() -> str:
 def _parsers() -> dict[str, argparse.ArgumentParser]:
     program = parser("", "")
     commands = program.add_subparsers(parser_class=Command, prog="antiphon")
-    for module in iter_modules(commands_package.__path__):
-        import_module(f"{commands_package.__name__}.{module.name}").add_to(commands)
+    for module in walk_packages(commands_package.__path__, f"{commands_package.__name__}."):
+        if not module.ispkg:
+            import_module(module.name).add_to(commands)
     return dict(commands.choices)
 
 

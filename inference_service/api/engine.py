@@ -145,6 +145,8 @@ class Piece:
     audio: NDArray[np.float32] | None = None
     thinking: str = ""
     call: CallDelta | None = None
+    sampled: tuple[int, ...] = ()
+    """In a chat with `records`: the ids sampled since the piece before."""
 
 
 @dataclass(frozen=True)
@@ -317,6 +319,8 @@ class ModelInfo:
     """Most speech codes of a unit."""
     replays_units: bool = False
     """Whether its full-duplex sessions give and take records of units."""
+    replays_turns: bool = False
+    """Whether its chats tell what they sampled, and go on with an answer that began elsewhere."""
     calls_tools: bool = False
     """Whether its chats take tools."""
     engine: EngineInfo = field(default_factory=EngineInfo)
@@ -329,6 +333,10 @@ class ModelInfo:
     """Names of the fields of `Sampling` that its engine cannot apply; they keep their default."""
     other_formats: tuple[UnitFormat, ...] = ()
     """Formats beside its usual one that its full-duplex sessions may ask for."""
+    waits_for_others: bool = True
+    """Whether its transcriptions can be asked to wait for all other sessions (`background`)."""
+    yields: bool = False
+    """Whether it hears the user while it speaks and falls silent by itself."""
 
     @property
     def unit_format(self) -> UnitFormat:

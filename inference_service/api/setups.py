@@ -184,6 +184,8 @@ class ChatSetup(_Kind):
     voice: VoiceReference = MODELS_VOICE
     """Of spoken answers."""
     tenant: Tenant = COMMON
+    records: bool = False
+    """Whether its answers tell what was sampled, as `Piece.sampled`."""
 
 
 @dataclass(frozen=True)
@@ -359,6 +361,8 @@ class TurnInput:
     language: str = ""
     """Language to speak; empty means that of the text."""
     tools: Tools = NO_TOOLS
+    begun: tuple[int, ...] = ()
+    """Ids with which the answer began in another session; it goes on behind them."""
 
 
 @dataclass(frozen=True)

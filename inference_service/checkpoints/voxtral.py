@@ -39,7 +39,7 @@ def load(folder: Path, device: torch.device) -> VoxtralCheckpoint:
     features = _features(folder)
     network = _network(folder, torch.float32 if device.type == "cpu" else torch.bfloat16)
     config = network.config
-    pacing = parse_pacing(raw.get("audio") or {}, config)
+    pacing = parse_pacing(raw.get("audio") or {}, config.audio_length_per_tok)
     if tekken.size > config.text_config.vocab_size:
         raise CheckpointError(
             f"tekken.json has {tekken.size} tokens; config.json's vocab_size is only "

@@ -61,7 +61,13 @@ class ChatReader(SampledReader):
     default_idle_timeout_s = None
 
     def _setup(self, seed: int) -> ChatSetup:
-        return ChatSetup(self._read_sampling(), seed, self._read_prompt(), self._read_voice(speaks=True))
+        return ChatSetup(
+            self._read_sampling(),
+            seed,
+            self._read_prompt(),
+            self._read_voice(speaks=True),
+            records=self._config.records and self._info.replays_turns,
+        )
 
     @property
     def _speaks(self) -> bool:
@@ -71,6 +77,7 @@ class ChatReader(SampledReader):
         super()._state(setup, effective)
         chat = cast(ChatSetup, setup)
         effective.system_prompt = chat.system_prompt
+        effective.records = chat.records
         if chat.voice.voice_id:
             effective.voice.voice_id = chat.voice.voice_id
 
@@ -99,7 +106,10 @@ class TranscribeReader(SampledReader):
         sampling = self._read_sampling()
         self._ignore_if_given("system_prompt")
         self._ignore("voice", self._config.voice)
-        return TranscribeSetup(sampling, seed, is_background=self._config.background)
+        waits = self._config.background and self._info.waits_for_others
+        if not waits:
+            self._ignore_if_given("background")
+        return TranscribeSetup(sampling, seed, is_background=waits)
 
     def _state(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
         super()._state(setup, effective)

@@ -366,6 +366,11 @@ class Session(ABC, Generic[Prepared]):
         return False
 
     @property
+    def defers_others(self) -> bool:
+        """Whether other sessions begin no unit while one of this session is short of time."""
+        return True
+
+    @property
     def unit_s(self) -> float:
         """Seconds that a unit may take from its arrival on."""
         return UNIT_S

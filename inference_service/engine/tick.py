@@ -206,7 +206,8 @@ class Tick:
 
         Units that join those under way make each step longer. Where units come faster than they are done, all
         of them would be late; so those under way are done first, and the others begin together, which costs
-        less. Nobody waits for a unit whose caller has kept its order back for so long.
+        less. Nobody waits for a unit whose caller has kept its order back for so long, or for sessions that
+        do the same step in every tick, whoever is in it.
         """
         now = self._clock()
         return any(
@@ -215,7 +216,8 @@ class Tick:
             and c.stage in _UNDER_WAY
             and (c.queue.first is None or c.queue.first.ordered <= c.arrival + c.unit_s / 2)
             for c in self._urgent
-            if c.due == c.arrival + c.unit_s  # a chunk of many seconds has no end in sight
+            # A chunk of many seconds has no end in sight.
+            if c.defers_others and c.due == c.arrival + c.unit_s
         )
 
     def _see(self, waiting: list[Session[Any]]) -> list[Session[Any]]:

@@ -1,6 +1,8 @@
 """`antiphon-mini`, taken apart for the duplex runtime."""
 
+import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +45,11 @@ from inference_service.models.duplex import DuplexModel
 from inference_service.models.errors import CheckpointError
 from inference_service.models.tokenizer import Tokenizer
 from inference_service.models.vocoder import Vocoder, VocoderState, filter_bytes
+from inference_service.recogniser.decoder import GRAMMAR
+from inference_service.recogniser.process import PACKAGE, RecogniserProcess, is_installed
+from inference_service.recogniser.utterance import Utterances
+
+logger = logging.getLogger(__name__)
 
 SPEECH_CAPACITY = 512
 """Entries of speech context in a slot: about fifteen units of one turn."""
@@ -51,8 +58,10 @@ _SHAPES = DECODER_SHAPES + 6
 """Of linear layers: most are those of the language model in the speech head too."""
 
 
-def components(model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig) -> DuplexComponents:
-    """Return what the runtime is made of."""
+def components(
+    model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig, recogniser: RecogniserProcess | None = None
+) -> DuplexComponents:
+    """Return what the runtime is made of; without a `recogniser` the encoder hears alone."""
     second_tokens = SAMPLE_RATE // HOP // 2 // config.audio.pool
     special, size = tokenizer.special, config.language.vocab_size
     # A decision is text or a token of the unit loop; everything else would break the context's shape.
@@ -80,7 +89,24 @@ def components(model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig) ->
         turn_bound=config.turn_bound,
         speech=SpeechComponents(model.tts, MiniMouth(model.vocoder), SPEECH_CAPACITY),
         transcription_prompt=config.transcription_prompt,
+        recogniser=partial(Utterances, recogniser) if recogniser is not None else None,
     )
+
+
+def recogniser(folder: Path) -> RecogniserProcess | None:
+    """Return the recogniser of a checkpoint that has a grammar; None where it cannot run."""
+    grammar = folder / GRAMMAR
+    if not grammar.exists():
+        return None
+    if not is_installed():
+        logger.warning(
+            "%s is not installed: the model hears with its encoder alone, which understands few people. "
+            "Install it: pip install %s",
+            PACKAGE,
+            PACKAGE,
+        )
+        return None
+    return RecogniserProcess(grammar)
 
 
 def footprint(folder: Path, config: ModelConfig) -> Footprint:
@@ -244,4 +270,5 @@ def model_info(config: ModelConfig, *, chats: bool = False, calls_tools: bool = 
         speech_codes=config.speech.codes,
         codes_per_unit=config.speech.codes_per_second,
         replays_units=True,
+        replays_turns=True,
     )

@@ -69,6 +69,7 @@ def model_info(loaded: CausalCheckpoint, context_limit: int) -> ModelInfo:
         modes=frozenset(modes),
         sampling_defaults=loaded.sampling,
         speaks=False,
+        replays_turns=loaded.template is not None,
         vocabulary=loaded.model.get_input_embeddings().weight.shape[0],
         calls_tools=loaded.template is not None and loaded.template.calls is not None,
     )

@@ -18,6 +18,7 @@ from inference_service.options import USUAL_SPEECH, SpeechOptions
 T = TypeVar("T")
 
 DTYPE: Final = "dtype"
+EAR: Final = "ear"
 SPEECH: Final = "no_speech, vocoder, vocoder_steps, vocoder_dtype and voice"
 
 
@@ -31,6 +32,8 @@ class Settings:
     dtype: str | None = None
     """Name of the numbers in which it computes: one of `inference_service.options.DTYPES`."""
     speech: SpeechOptions = USUAL_SPEECH
+    ear: str | None = None
+    """One of `inference_service.options.EARS`."""
 
     @property
     def numbers(self) -> torch.dtype:
@@ -41,9 +44,13 @@ class Settings:
 
     @property
     def given(self) -> list[str]:
-        """Return those of the options `DTYPE` and `SPEECH` that are not as usual."""
-        given = [SPEECH] if self.speech != USUAL_SPEECH else []
-        return [*given, DTYPE] if self.dtype is not None else given
+        """Return those of the options `DTYPE`, `SPEECH` and `EAR` that are not as usual."""
+        unusual = {
+            SPEECH: self.speech != USUAL_SPEECH,
+            DTYPE: self.dtype is not None,
+            EAR: self.ear is not None,
+        }
+        return [option for option, is_given in unusual.items() if is_given]
 
 
 @dataclass(frozen=True)
@@ -87,4 +94,4 @@ class Family:
     footprint: Callable[[Path, Settings], Footprint]
     """Tell without loading what `load` and its sessions will take. Raises `FootprintUnknown`, too."""
     takes: frozenset[str] = frozenset()
-    """Those of the options `DTYPE` and `SPEECH` that mean something here; others are refused."""
+    """Options of `DTYPE`, `SPEECH` and `EAR` that mean something here; others are refused."""

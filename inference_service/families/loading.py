@@ -58,7 +58,9 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
             "python3-dev, then antiphon again"
         )
     logger.info("loading the model", extra={"model": options.model, "kernels": selection.state()})
-    build = table.load(find(options.model), device, options.context_limit, options.dtype, options.speech)
+    build = table.load(
+        find(options.model), device, options.context_limit, options.dtype, options.speech, options.ear
+    )
     build.try_out(1, warm_up)
     slots = options.slots or usual_slots(build)
     runtime = build(slots)

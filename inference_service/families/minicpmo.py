@@ -99,6 +99,7 @@ def components(
             speech_codes=config.speech.codes,
             codes_per_unit=config.speech.codes_per_second,
             replays_units=True,
+            replays_turns=True,
         ),
         language=model.llm.model,
         embeddings=model.llm.model.embed_tokens,

@@ -17,7 +17,7 @@ from inference_service.errors import ConfigurationError, FootprintUnknown
 from inference_service.families import antiphon_mini, minicpmo, minicpmo_voice
 from inference_service.families.causal_runtime import CausalRuntime, causal_footprint, require_packable
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.families.family import DTYPE, SPEECH, Build, Family, Settings
+from inference_service.families.family import DTYPE, EAR, SPEECH, Build, Family, Settings
 from inference_service.families.memory.footprint import Footprint, stored
 from inference_service.families.moshi import footprint as moshi
 from inference_service.families.moshi.runtime import MoshiRuntime
@@ -107,9 +107,10 @@ def _is_mini(config: Mapping[str, Any]) -> bool:
 def _load_mini(folder: Path, settings: Settings) -> Build:
     model, tokenizer, config = load_duplex(folder, settings.device)
     config = limited(config, settings.context_limit)
+    recogniser = antiphon_mini.recogniser(folder) if settings.ear != "fast" else None
 
     def make(slots: int) -> DuplexRuntime:
-        return DuplexRuntime(antiphon_mini.components(model, tokenizer, config), slots)
+        return DuplexRuntime(antiphon_mini.components(model, tokenizer, config, recogniser), slots)
 
     return Build(make, settings.device, antiphon_mini.footprint(folder, config))
 
@@ -165,6 +166,13 @@ def _causal_footprint(folder: Path, settings: Settings) -> Footprint:
         ) from None
 
 
+VOXTRAL: Final = Family(
+    "Voxtral Realtime",
+    lambda config: config.get("model_type") == voxtral_folder.MODEL_TYPE,
+    _load_voxtral,
+    _voxtral_footprint,
+)
+
 SHIPPED: Final = (
     Family(
         "MiniCPM-o",
@@ -173,12 +181,7 @@ SHIPPED: Final = (
         _minicpmo_footprint,
         frozenset({DTYPE, SPEECH}),
     ),
-    Family(
-        "Voxtral Realtime",
-        lambda config: config.get("model_type") == voxtral_folder.MODEL_TYPE,
-        _load_voxtral,
-        _voxtral_footprint,
-    ),
+    VOXTRAL,
     Family(
         "Moshi",
         moshi_folder.is_moshi,
@@ -186,7 +189,7 @@ SHIPPED: Final = (
         _moshi_footprint,
         frozenset({DTYPE}),
     ),
-    Family("antiphon-mini", _is_mini, _load_mini, _mini_footprint),
+    Family("antiphon-mini", _is_mini, _load_mini, _mini_footprint, frozenset({EAR})),
 )
 """Those whose folders name them."""
 

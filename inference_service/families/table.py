@@ -46,12 +46,13 @@ def load(
     context_limit: int | None = None,
     dtype: str | None = None,
     speech: SpeechOptions = USUAL_SPEECH,
+    ear: str | None = None,
 ) -> Build:
     """Load the checkpoint in `folder`.
 
     Raises `CheckpointError` if it cannot be used, `ConfigurationError` if the settings do not suit it.
     """
-    settings = Settings(device, context_limit, dtype, speech)
+    settings = Settings(device, context_limit, dtype, speech, ear)
     family = family_of(folder)
     _require_meaning(settings, family)
     return family.load(folder, settings)
@@ -73,11 +74,17 @@ def footprint(
 
 def family_of(folder: Path) -> Family:
     """Return the first family that a folder is of. Raises `CheckpointError` if there is none."""
-    raw = read_json(folder, "config.json")
-    found = next(family for family in families() if family.matches(raw))
+    found = named_family(folder)
     if found is CAUSAL:
-        require_causal(raw)
+        require_causal(read_json(folder, "config.json"))
     return found
+
+
+def named_family(folder: Path) -> Family:
+    """Return the family that a folder names; `CAUSAL` for any other, which this engine may not be able to
+    serve."""
+    raw = read_json(folder, "config.json")
+    return next(family for family in families() if family.matches(raw))
 
 
 def _require_meaning(settings: Settings, family: Family) -> None:

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import DuplexSettings, Mode, Sampling, TranscribeSetup, Window
+from inference_service.api.setups import TranscribeSetup
 from inference_service.checkpoints.voxtral import VoxtralCheckpoint
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.memory import bytes_per_row
 from inference_service.engine.batch.pages import slot_rows
 from inference_service.engine.batch.rolling import SLACK
 from inference_service.engine.runtime import Runtime
+from inference_service.engine.sessions.transcription import transcriber_info
 from inference_service.families.memory.footprint import Footprint
 from inference_service.families.memory.working_memory import DECODER_SHAPES, forward_bytes, kernel_bytes
 from inference_service.families.voxtral_session import HEARD_AT_ONCE, VoxtralKind
@@ -28,7 +28,11 @@ class VoxtralRuntime(Runtime):
         footprint.require(slots, model.network.device)
         condition = {"t_cond": model.condition()}
         language = PackedDecoder(model.language, slots, reach + slack, condition, model.language.embed_tokens)
-        super().__init__(_info(checkpoint, reach), language, model.network.lm_head)
+        super().__init__(
+            transcriber_info(checkpoint.name, checkpoint.model.pacing, reach, checkpoint.tekken.size),
+            language,
+            model.network.lm_head,
+        )
         self.ear = PackedDecoder(model.encoder, slots, ear_reach + slack)
         self.kinds[TranscribeSetup] = VoxtralKind(self, checkpoint, self.ear, ear_reach)
 
@@ -58,21 +62,4 @@ def _footprint(checkpoint: VoxtralCheckpoint, rows: int, ear_rows: int) -> Footp
         },
         {"kernels": kernel_bytes(2 * DECODER_SHAPES, dtype, device)},
         working={"forward": forward_bytes(text, dtype, Runtime.budget, rows, device)},
-    )
-
-
-def _info(checkpoint: VoxtralCheckpoint, reach: int) -> ModelInfo:
-    pacing = checkpoint.model.pacing
-    return ModelInfo(
-        name=checkpoint.name,
-        context_limit=reach,
-        input_sample_rate_hz=pacing.sample_rate_hz,
-        output_sample_rate_hz=0,
-        unit_seconds=pacing.samples_per_token / pacing.sample_rate_hz,
-        duplex_defaults=DuplexSettings(),
-        window=Window(),
-        modes=frozenset({Mode.TRANSCRIBE}),
-        sampling_defaults=Sampling(max_new_tokens=reach, temperature=0.0, top_p=1.0),
-        speaks=False,
-        vocabulary=checkpoint.tekken.size,
     )

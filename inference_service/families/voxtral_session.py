@@ -20,7 +20,13 @@ from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
 from inference_service.engine.session import Preprocessor, SessionKind, Stage
 from inference_service.engine.sessions.text import Detokenizer
-from inference_service.engine.sessions.transcription import Heard, TranscriptionSession, chunk_of, priority_of
+from inference_service.engine.sessions.transcription import (
+    Heard,
+    PaddedSound,
+    TranscriptionSession,
+    chunk_of,
+    priority_of,
+)
 from inference_service.media.memo import digest
 from inference_service.media.pool import Priority
 from inference_service.models.tekken import Tekken
@@ -41,42 +47,27 @@ class VoxtralPreprocessor(Preprocessor[Heard]):
     def __init__(self, features: VoxtralRealtimeFeatureExtractor, pacing: Pacing) -> None:
         self._features = features
         self._pacing = pacing
-        self._centre = features.n_fft // 2
-        self._begin()
-
-    def _begin(self) -> None:
-        lead_in = self._pacing.left_pad_tokens * self._pacing.samples_per_token
-        self._pcm = np.zeros(self._centre + lead_in, np.float32)
-        self._samples = 0
-        self._is_over = False
+        centre = features.n_fft // 2
+        self._sound = PaddedSound(pacing, centre, centre)
 
     def priority(self, content: Content | None) -> Priority:
         return priority_of(content)
 
     def prepare(self, content: Content) -> Heard:
         chunk, sound = chunk_of(content)
-        begins = chunk.begins or self._is_over
-        if begins:
-            self._begin()
-        self._samples += len(sound)
-        self._is_over = chunk.ends
-        self._pcm = np.concatenate([self._pcm, sound])
-        if chunk.ends and self._samples:
-            size = self._pacing.samples_per_token
-            silence = -self._samples % size + self._pacing.right_pad_tokens * size
-            self._pcm = np.pad(self._pcm, (0, silence + self._centre))
+        begins = self._sound.add(chunk, sound)
         return Heard(self._mel(), begins, chunk.ends)
 
     def _mel(self) -> Tensor:
         """Return the frames [n * mels_per_token, bands] that are complete."""
         hop, width = self._features.hop_length, self._features.n_fft
-        tokens = ((len(self._pcm) - width) // hop + 1) // self._pacing.mels_per_token
+        tokens = ((len(self._sound.rest) - width) // hop + 1) // self._pacing.mels_per_token
         if tokens < 1:
             return torch.zeros(0, self._features.feature_size)
         frames = tokens * self._pacing.mels_per_token
         # The extractor drops the last frame, so it is given one too many.
-        pcm = np.pad(self._pcm[: (frames - 1) * hop + width], (0, hop))
-        self._pcm = self._pcm[frames * hop :]
+        pcm = np.pad(self._sound.rest[: (frames - 1) * hop + width], (0, hop))
+        self._sound.rest = self._sound.rest[frames * hop :]
         mel: Tensor = self._features(
             pcm, center=False, sampling_rate=self._features.sampling_rate, return_tensors="pt"
         )["input_features"]

@@ -34,7 +34,9 @@ class Priority(IntEnum):
     """Prompts, voices, long recordings."""
     STEPS = 3
     """Between two tokens of an answer; waits for none of the others."""
-    VIDEOS = 4
+    WORDS = 4
+    """Sound that is looked at by the recogniser as well, whose process may be busy: waits for that alone."""
+    VIDEOS = 5
     """Turns with video files: each may take minutes, so that they wait for each other alone."""
 
 
@@ -43,6 +45,7 @@ _TAKES = {
     Priority.PICTURES: (Priority.PICTURES,),
     Priority.REST: (Priority.REST, Priority.PICTURES),
     Priority.STEPS: (Priority.STEPS,),
+    Priority.WORDS: (Priority.WORDS,),
     Priority.VIDEOS: (Priority.VIDEOS,),
 }
 """What a thread does, by what it is for."""
@@ -53,8 +56,8 @@ class Abandoned(Exception):
 
 
 class MediaPool:
-    """A few threads: one each for sound, steps and videos alone, the others for pictures, or for the rest and
-    then for pictures.
+    """A few threads: one each for sound, steps, words and videos alone, the others for pictures, or for the
+    rest and then for pictures.
 
     All but the first give way to the engine's thread.
 
@@ -63,10 +66,10 @@ class MediaPool:
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        """Start at least five `threads`, one for each priority; by default one for each core, at most 8."""
+        """Start at least six `threads`, one for each priority; by default one for each core, at most 8."""
         count = max(len(Priority), threads or min(_MOST_THREADS, os.cpu_count() or 1))
-        others = (Priority.REST if i % 2 else Priority.PICTURES for i in range(count - 3))
-        takes = [Priority.SOUND, Priority.STEPS, Priority.VIDEOS, *others]
+        others = (Priority.REST if i % 2 else Priority.PICTURES for i in range(count - 4))
+        takes = [Priority.SOUND, Priority.STEPS, Priority.WORDS, Priority.VIDEOS, *others]
         self._waiting: dict[Priority, deque[Lane]] = {priority: deque() for priority in Priority}
         self.lock = threading.RLock()
         self._came = tuple(threading.Condition(self.lock) for _ in Priority)

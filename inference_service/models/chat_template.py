@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from enum import Enum, auto
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,8 @@ _PLAIN_TALK = [
 ]
 PART_JOINT = "\n"
 """What usually stands between the parts of a message."""
+_WORD = "mezzanine"
+"""A text that no template writes by itself."""
 _LAST = 8
 """Ids at the end of a prompt in which what begins a thought would be."""
 
@@ -38,9 +41,12 @@ class Media(Enum):
 
     PICTURE = auto()
     CLIP = auto()
+    VIDEO = auto()
 
 
 Part = str | Media
+_TYPES = {Media.PICTURE: "image", Media.CLIP: "audio", Media.VIDEO: "video"}
+"""Names that templates give them in content that is a list."""
 
 
 class Message(NamedTuple):
@@ -123,6 +129,27 @@ class ChatTemplate:
         found = ((self.token(text), text) for text in texts)
         return {token: text for token, text in found if token is not None}
 
+    @cached_property
+    def takes_text(self) -> bool:
+        """Whether the content of a message may be a string; the templates of some models take lists alone."""
+        return _WORD in self._talk(_WORD)
+
+    @cached_property
+    def media_marks(self) -> frozenset[Media]:
+        """Media whose places the template marks by itself, in content that is a list."""
+        words = {"type": "text", "text": _WORD}
+        plain = self._talk([words])
+        if _WORD not in plain or "'text'" in plain:
+            return frozenset()
+        return frozenset(it for it, name in _TYPES.items() if self._talk([{"type": name}, words]) != plain)
+
+    def _talk(self, content: Any) -> str:
+        """Return what the template makes of one message; nothing if it refuses it."""
+        try:
+            return self._rendered([{"role": "user", "content": content}], add_generation_prompt=True)
+        except TemplateRefused:
+            return ""
+
     def opens_thought(self, prompt: Sequence[list[int] | Media]) -> bool:
         """Return whether a prompt ends in what begins a thought."""
         last = prompt[-1] if prompt else []
@@ -159,16 +186,19 @@ class ChatTemplate:
         use_tts_template: bool = False,
         joint: str = PART_JOINT,
         tools: Sequence[Tool] = (),
+        in_lists: bool = False,
     ) -> list[list[int] | Media]:
         """Return the prompt up to where the answer begins: ids, and the places of media.
 
-        The parts of a message are joined by `joint`. Raises `TemplateRefused` for messages that the template
-        does not take or does not place as they came.
+        The parts of a message are joined by `joint`, or given to the template as a list, which then writes
+        its own marks for media. Raises `TemplateRefused` for messages that the template does not take or
+        does not place as they came.
         """
         slots, free = _Slots(), _Slots(_FREE)
         told = [Message(*message) for message in messages]
         names = {call.id: call.name for message in told for call in message.calls}
-        conversation = [self._message(message, joint, names, slots, free) for message in told]
+        between = None if in_lists else joint
+        conversation = [self._message(message, between, names, slots, free) for message in told]
         rendered = self._rendered(
             conversation,
             add_generation_prompt=True,
@@ -186,14 +216,15 @@ class ChatTemplate:
         return prompt
 
     def _message(
-        self, message: Message, joint: str, names: dict[str, str], slots: "_Slots", free: "_Slots"
+        self, message: Message, joint: str | None, names: dict[str, str], slots: "_Slots", free: "_Slots"
     ) -> dict[str, Any]:
         """Return a message as templates take it; `names` are those of the tools called, by the ids of the
-        calls."""
-        told: dict[str, Any] = {
-            "role": message.role,
-            "content": joint.join(self._filled(part, slots) for part in message.parts),
-        }
+        calls. Without a joint its content is a list."""
+        told: dict[str, Any] = {"role": message.role}
+        if joint is None:
+            told["content"] = [self._item(part, slots) for part in message.parts]
+        else:
+            told["content"] = joint.join(self._filled(part, slots) for part in message.parts)
         if message.calls:
             told["tool_calls"] = [
                 {
@@ -245,6 +276,12 @@ class ChatTemplate:
         if not isinstance(part, str):
             return slots.take(part)
         return part if self._is_harmless(part) else slots.take(self._as_text(part))
+
+    def _item(self, part: Part, slots: "_Slots") -> dict[str, str]:
+        """Return a part as an item of a list."""
+        if isinstance(part, Media) and part in self.media_marks:
+            return {"type": _TYPES[part]}
+        return {"type": "text", "text": self._filled(part, slots)}
 
     def _is_harmless(self, text: str) -> bool:
         return _OPEN not in text and self._control.isdisjoint(self._encode(text))

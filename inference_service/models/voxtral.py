@@ -47,9 +47,9 @@ class Pacing:
         return self.delay_tokens + LONGEST_WORD
 
 
-def parse_pacing(audio: Mapping[str, Any], config: Any) -> Pacing:
-    """Return the pacing of a `tekken.json`'s `audio`; raises `CheckpointError` where `config` contradicts
-    it."""
+def parse_pacing(audio: Mapping[str, Any], mels_per_token: int) -> Pacing:
+    """Return the pacing of a `tekken.json`'s `audio`. Raises `CheckpointError` where the mel frames that the
+    network takes for a token contradict it."""
     try:
         rate, hop = int(audio["sampling_rate"]), int(audio["audio_encoding_config"]["hop_length"])
         samples = int(rate / audio["frame_rate"])
@@ -64,10 +64,10 @@ def parse_pacing(audio: Mapping[str, Any], config: Any) -> Pacing:
             f"transcription_delay_ms in tekken.json must be a multiple of {1000 * samples / rate:g}, "
             f"not {audio['transcription_delay_ms']}."
         )
-    if samples % hop or pacing.mels_per_token != config.audio_length_per_tok:
+    if samples % hop or pacing.mels_per_token != mels_per_token:
         raise CheckpointError(
-            f"A token has {samples / hop:g} mel frames in tekken.json and {config.audio_length_per_tok} in "
-            "config.json."
+            f"A token has {samples / hop:g} mel frames in tekken.json and {mels_per_token} in the model's "
+            "configuration."
         )
     return pacing
 

@@ -33,7 +33,7 @@ class WorkerMetrics:
     """Metrics of a worker. They are recorded on the serving event loop; a collection may run on any
     thread."""
 
-    def __init__(self, meter: Meter, worker_id: str) -> None:
+    def __init__(self, meter: Meter, worker_id: str, revision: str = semconv.STABLE) -> None:
         self.units: Counter[End] = Counter()
         """Units that are done, by how they ended."""
         self.misses = 0
@@ -45,6 +45,7 @@ class WorkerMetrics:
         self.on_named: Callable[[Ticked], None] = lambda tick: None
         self._meter = meter
         self._worker = (worker_id,)
+        self._revision = revision
         # 0 from the start: a series that begins at 1 has no rate.
         self._errors: Counter[tuple[str, str]] = Counter(dict.fromkeys(countable(), 0))
         phases = Histogram(meter, semconv.UNIT_PHASE)
@@ -92,7 +93,7 @@ class WorkerMetrics:
                 ((PageState.FREE,), now.free_pages),
             ]
 
-        observed_gauge(meter, semconv.MODEL_INFO, lambda: [((engine.info.name, device), 1)])
+        observed_gauge(meter, semconv.MODEL_INFO, lambda: [((engine.info.name, device, self._revision), 1)])
         observed_gauge(meter, semconv.KV_TOKENS, lambda: [(worker, engine.occupancy().kv_tokens)])
         observed_gauge(meter, semconv.KV_CAPACITY, lambda: [(worker, engine.occupancy().kv_capacity_tokens)])
         observed_gauge(meter, semconv.KV_PAGES, pages)

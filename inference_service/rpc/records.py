@@ -3,7 +3,7 @@
 from antiphon.semconv import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import End, ModelInfo
-from inference_service.api.setups import DuplexSetup, SessionSetup, UnitRecord
+from inference_service.api.setups import ChatSetup, DuplexSetup, SessionSetup, UnitRecord
 from inference_service.config.sampling import unknown_id_problem
 from inference_service.errors import UnitRefused
 
@@ -21,6 +21,9 @@ _ENDS = {
 
 def check_record(record: pb.UnitRecord, setup: SessionSetup, info: ModelInfo) -> None:
     """Raise `UnitRefused` for a record that no unit of such a session can have."""
+    if isinstance(setup, ChatSetup) and setup.records:
+        _check_begun(record, info)
+        return
     if not isinstance(setup, DuplexSetup) or not setup.records:
         why = "this session has no `records`, so that no unit can be replayed"
         raise UnitRefused(Reason.CONTENT_UNSUPPORTED, f"recorded: {why}.", "recorded")
@@ -53,6 +56,20 @@ def unit_record(record: pb.UnitRecord) -> UnitRecord:
         record.text_draws,
         record.speech_draws,
     )
+
+
+def _check_begun(record: pb.UnitRecord, info: ModelInfo) -> None:
+    """Raise `UnitRefused` for what cannot be the beginning of an answer."""
+    if record.end:
+        raise _bad("end", "must be unset in CHAT: an answer that has ended does not go on")
+    if len(record.sampled_ids) > info.context_limit:
+        raise _bad(
+            "sampled_ids", f"has {len(record.sampled_ids)} ids; the context has {info.context_limit} tokens"
+        )
+    if problem := unknown_id_problem(tuple(record.sampled_ids), info.vocabulary):
+        raise _bad("sampled_ids", problem)
+    if record.speech_codes:
+        raise _bad("speech_codes", "must be empty in CHAT")
 
 
 def _bad(name: str, problem: str) -> UnitRefused:

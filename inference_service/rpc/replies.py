@@ -133,8 +133,9 @@ def pieces(answer: Piece, output_sample_rate_hz: int) -> Iterator[pb.GenerateRes
         return
     most = LARGEST_ANSWER // 4
     for at in range(0, len(text), most):
-        ids = answer.token_ids if at + most >= len(text) else ()
-        yield piece(Piece(answer.unit, text[at : at + most], ids), output_sample_rate_hz)
+        is_last = at + most >= len(text)
+        ids, sampled = (answer.token_ids, answer.sampled) if is_last else ((), ())
+        yield piece(Piece(answer.unit, text[at : at + most], ids, sampled=sampled), output_sample_rate_hz)
     if audio is not None:
         for at in range(0, samples, most):
             yield piece(Piece(answer.unit, audio=audio[at : at + most]), output_sample_rate_hz)
@@ -161,6 +162,8 @@ def piece(answer: Piece, output_sample_rate_hz: int) -> pb.GenerateResponse:
             call.name,
         )
         response.tool_call.arguments, response.tool_call.complete = call.arguments, call.complete
+    if answer.sampled:
+        response.sampled_ids.extend(answer.sampled)
     return response
 
 
@@ -233,6 +236,10 @@ def model_info(info: ModelInfo) -> pb.GetInfoResponse:
         voice_ids=sorted(info.voice_ids),
         calls_tools=info.calls_tools,
         replays_units=info.replays_units,
+        unit_formats=_unit_formats(info),
+        yields=info.yields,
+        ignored_fields=_ignored(info),
+        replays_turns=info.replays_turns,
         engine=pb.EngineInfo(
             name=info.engine.name,
             version=info.engine.version or version("antiphon"),
@@ -240,6 +247,16 @@ def model_info(info: ModelInfo) -> pb.GetInfoResponse:
             pipeline_parallel_size=info.engine.pipeline_parallel_size,
         ),
     )
+
+
+def _unit_formats(info: ModelInfo) -> list[pb.UnitFormat]:
+    formats = (info.unit_format, *info.other_formats) if Mode.AUDIO in info.modes else ()
+    return [pb.UnitFormat(chunk_ms=round(it.seconds * 1000), sample_rate=it.sample_rate_hz) for it in formats]
+
+
+def _ignored(info: ModelInfo) -> list[str]:
+    prompt = [] if info.reads_prompts else ["system_prompt"]
+    return prompt + sorted(f"duplex.{name}" for name in info.without_effect)
 
 
 def _sampling_defaults(info: ModelInfo) -> common_pb2.SamplingParams:
@@ -282,6 +299,8 @@ def absorb(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
         head = waiting.audio.data
         waiting.audio.CopyFrom(more.audio)
         waiting.audio.data = head + more.audio.data
+    if more.sampled_ids:
+        waiting.sampled_ids.extend(more.sampled_ids)
     return True
 
 

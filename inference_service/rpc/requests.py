@@ -26,6 +26,7 @@ from inference_service.api.setups import (
     TextPurpose,
     TokensSetup,
     TranscribeSetup,
+    TurnInput,
     UnitInput,
 )
 from inference_service.config.sampling import unit_overrides, unknown_id_problem
@@ -168,6 +169,11 @@ def content(request: pb.PrefillRequest, setup: SessionSetup, info: ModelInfo) ->
     made = make(getattr(request, wanted), info, setup)
     if request.HasField("recorded") and isinstance(made, UnitInput):
         return replace(made, recorded=unit_record(request.recorded))
+    if request.HasField("recorded") and isinstance(made, TurnInput):
+        if made.speaks:
+            why = "recorded: a spoken answer cannot go on in another session."
+            raise UnitRefused(Reason.CONTENT_UNSUPPORTED, why, "recorded")
+        return replace(made, begun=tuple(request.recorded.sampled_ids))
     return made
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import grpc
 
 from antiphon.leases import CLAIMS_VERSION
-from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT, METADATA_TRACESTATE
+from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT, METADATA_TRACESTATE, STABLE
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Ticked
 from inference_service.errors import Draining, LeaseInvalid, LeaseRevoked, Loading, NoFreeSlot, SessionError
@@ -50,8 +50,16 @@ class InferenceServicer:
     Who needs a lease, the `rules` say.
     """
 
-    def __init__(self, worker_id: str, rules: LeaseRules, metrics: WorkerMetrics, tracing: Tracing) -> None:
+    def __init__(
+        self,
+        worker_id: str,
+        rules: LeaseRules,
+        metrics: WorkerMetrics,
+        tracing: Tracing,
+        revision: str = STABLE,
+    ) -> None:
         self.worker_id = worker_id
+        self.revision = revision
         self.changed: Callable[[], None] = lambda: None
         """Called when a slot is taken, or somebody was refused for want of time."""
         self._metrics = metrics
@@ -172,6 +180,7 @@ class InferenceServicer:
             max_message_bytes=MAX_MESSAGE_BYTES,
             state=self.state.value,
             lease_version=CLAIMS_VERSION,
+            revision=self.revision,
         )
         if self._backend is not None:
             info.slots = self._backend.slots.leased

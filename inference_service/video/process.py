@@ -8,7 +8,6 @@ import logging
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.semconv import Reason
+from inference_service import child
 from inference_service.errors import UnitRefused
 from inference_service.video.messages import Header, Order
 from inference_service.video.plan import Layout, Moment, Size, cuts, moments
@@ -37,8 +37,6 @@ _LOOK_S: Final = 0.1
 _PART_BYTES: Final = 1 << 18
 _MOST_HEADER: Final = 1 << 9
 _MOST_REFUSAL: Final = 1 << 8
-_ROOT: Final = Path(__file__).parents[2]
-_PROGRAM: Final = "import sys; sys.path.insert(0, {root!r}); from {package}.decoder import main; main()"
 
 Pixels = NDArray[np.uint8]
 Watch = Callable[[], None]
@@ -180,19 +178,17 @@ def resident_bytes(pid: int) -> int:
 
 def _started(data: bytes, order: Order) -> subprocess.Popen[bytes]:
     """Start the process, with the file in memory as its input and nothing of our environment."""
-    program = _PROGRAM.format(root=str(_ROOT), package=__package__)
     file = os.memfd_create("video")
     try:
         with os.fdopen(os.dup(file), "wb") as video:
             video.write(data)
         os.lseek(file, 0, os.SEEK_SET)
         return subprocess.Popen(
-            [sys.executable, "-c", program, json.dumps(asdict(order))],
+            child.command(f"{__package__}.decoder", json.dumps(asdict(order))),
             stdin=file,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PYTHONPATH") if name in os.environ}
-            | {"OPENBLAS_NUM_THREADS": "1"},
+            env={**child.environment(), "OPENBLAS_NUM_THREADS": "1"},
             bufsize=0,
         )
     finally:

@@ -20,6 +20,7 @@ from inference_service.checkpoints.location import find
 from inference_service.engine.session import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.families import table
+from tests.support.long import long
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,7 @@ def test_workload_listens_in_60_percent_of_its_units() -> None:
 
 
 @torch.inference_mode()
+@long
 def test_scripted_sessions_say_six_words_and_a_whole_second_while_the_model_computes(runtime: Any) -> None:
     script(runtime)
     meter = Meter(runtime)

@@ -77,6 +77,7 @@ def test_full_size_has_the_published_bytes() -> None:
     assert len(shards.shards(tensors, FULL.shard_bytes)) == 5
 
 
+@pytest.mark.long
 def test_worker_with_kernels_off_holds_no_second_copy_of_mapped_weights(written: Path) -> None:
     """In a process of its own: kernels are chosen once."""
     code = f"""
@@ -209,6 +210,7 @@ def served(monkeypatch: pytest.MonkeyPatch, arguments: Sequence[object]) -> int:
     return main()
 
 
+@pytest.mark.long
 def test_tiny_checkpoint_is_served_and_answers(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,6 +228,7 @@ def told(folder: Path) -> int:
     return table.footprint(folder, CPU, worker.CONTEXT_LIMIT, "bfloat16").total(1) + (1 << 29)
 
 
+@pytest.mark.long
 def test_worker_that_cannot_serve_is_told_with_its_words(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,6 +36,7 @@ def test_what_is_compared_computes_the_same() -> None:
         torch.testing.assert_close(ours(rows), usual(rows), atol=1e-5, rtol=0)
 
 
+@pytest.mark.long
 def test_the_page_has_a_section_of_kernels_once_they_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

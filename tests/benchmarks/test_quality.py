@@ -12,8 +12,9 @@ from benchmarks.quality.chat import Asked, ChatCondition
 from benchmarks.quality.dictation import DictationCondition, Utterance, Written, distance
 from benchmarks.quality.report import CHAT_BARS, ChatRow, DictationRow, Measured, tables
 from benchmarks.quality.scoring import Score, Turn
-from inference_service.training.corpus.domain import Exchange, Intent, Split, split_of
 from inference_service.training.corpus.voices import SAMPLE_RATE
+from inference_service.training.domains.domain import Exchange, Split
+from inference_service.training.domains.mini import Intent, split_of
 
 
 def utterance(intent: Intent, words: str) -> Utterance:

@@ -48,6 +48,7 @@ def test_collector_takes_nothing_but_traces() -> None:
         assert collector.resources() == []
 
 
+@pytest.mark.long
 async def test_cost_is_compared_between_like_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost, "WARM_UP_S", 0.5)
     off, traced = settings = [cost.Setting(cost.OFF, None, METRICS), cost.Setting(cost.ALL, 1.0, {})]

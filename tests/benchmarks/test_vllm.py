@@ -10,6 +10,7 @@ from transformers import Qwen3ForCausalLM
 
 from benchmarks.vllm.__main__ import Player, playing, save
 from benchmarks.vllm.scene import ANSWER, PROMPT, STREAMS, ids, percentile
+from tests.support.long import long
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +26,7 @@ def player(folder: Path) -> Iterator[Player]:
         yield made
 
 
+@pytest.mark.long
 def test_callers_are_told_what_the_model_says_by_itself(player: Player, folder: Path) -> None:
     found = player.play(scene="chat", callers=2, seed=3)
 
@@ -36,6 +38,7 @@ def test_callers_are_told_what_the_model_says_by_itself(player: Player, folder: 
     assert found.said[0][:8] == expected[0, PROMPT:].tolist()
 
 
+@long
 def test_every_chunk_of_every_stream_is_answered_once(player: Player) -> None:
     found = player.play(scene="stream", seconds=2)
 

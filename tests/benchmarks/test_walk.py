@@ -102,6 +102,7 @@ def test_page_is_written_between_its_marks(tmp_path: Path) -> None:
         document.write({}, page)
 
 
+@pytest.mark.long
 def test_page_quotes_modules_that_there_are() -> None:
     text = document.DOCUMENT.read_text().partition("<!-- benchmarks.walk -->")[2].partition("<!-- end -->")[0]
     quoted = re.findall(r"^- \*\*.*?: (\d+) modules.*\n  (.*)$", text, re.MULTILINE)

@@ -120,7 +120,8 @@ def running_adapter(worker: str, *arguments: str) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def worker() -> Iterator[str]:
-    with running_worker() as server:
+    """It fills its slots on a loaded machine too."""
+    with running_worker("--no-admission") as server:
         yield server.address
 
 

@@ -14,6 +14,7 @@ from tests.inference_service.engine.support.reference import second
 from tests.inference_service.models.minicpmo import whole
 from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to, duplex
 from tests.support.drawing import jpeg
+from tests.support.long import long
 
 SPEAKS = common.DuplexConfig(
     decode_mode=common.DECODE_MODE_GREEDY, force_listen_count=0, listen_prob_scale=0.0
@@ -40,6 +41,8 @@ def sound(units: list[UnitAnswers]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mode", [pb.SESSION_MODE_AUDIO, pb.SESSION_MODE_VIDEO])
+@pytest.mark.sample("bfloat16-2")
+@long
 async def test_worker_in_each_dtype_listens_and_then_speaks(worker: str, mode: pb.SessionMode) -> None:
     async with channel_to(worker) as channel:
         caller = await Caller(channel).open()
@@ -59,6 +62,7 @@ async def test_worker_in_each_dtype_listens_and_then_speaks(worker: str, mode: p
     assert np.isfinite(sound(units)).all()
 
 
+@pytest.mark.sample("bfloat16")
 async def test_worker_in_each_dtype_answers_a_chat_with_a_picture_and_a_clip_aloud(worker: str) -> None:
     clip = duplex(second(0)).audio
     content = [pb.Content(image=PICTURE), pb.Content(audio=clip), pb.Content(text="What is it?")]

@@ -23,6 +23,7 @@ def run(example: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_question_over_websocket(adapter: str, tmp_path: Path) -> None:
     answer = tmp_path / "answer.wav"
     said = run("talk.py", adapter.replace("http", "ws"), str(QUESTION), str(answer))

@@ -4,7 +4,6 @@ import fcntl
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,14 +28,19 @@ def run(*command: str, timeout_s: float = START_S) -> "subprocess.CompletedProce
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s)
 
 
-@pytest.fixture(scope="module")
-def typescript() -> Iterator[Path]:
-    """The folder of the built client; nobody builds it anew while it is run."""
-    with (TYPESCRIPT / "package.json").open() as held:
+def make(*arguments: str) -> None:
+    """Bring a client up to date, one process at a time; where nothing has changed its files stay."""
+    with (ROOT / "Makefile").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        built = run("make", "--no-print-directory", "typescript")
-        assert built.returncode == 0, built.stdout + built.stderr
-        yield TYPESCRIPT / "dist"
+        built = run("make", "--no-print-directory", *arguments, timeout_s=BUILD_S)
+    assert built.returncode == 0, built.stdout + built.stderr
+
+
+@pytest.fixture(scope="module")
+def typescript() -> Path:
+    """The folder of the built client."""
+    make("typescript")
+    return TYPESCRIPT / "dist"
 
 
 @pytest.mark.parametrize("vector", vectors.read(), ids=lambda vector: vector.type)
@@ -92,16 +96,13 @@ def test_typescript_says_why_it_cannot_talk(typescript: Path, worker: str, tmp_p
 
 
 @pytest.fixture(scope="module", params=COMPILERS)
-def compiled(request: pytest.FixtureRequest) -> Iterator[Path]:
+def compiled(request: pytest.FixtureRequest) -> Path:
     """The folder of the programs of a client that is built with the compilers of this machine."""
     folder = ROOT / "clients" / request.param
     if not all(map(shutil.which, COMPILERS[request.param])):
         pytest.skip(f"{folder.relative_to(ROOT)}/Makefile names the packages that it is built with")
-    with (folder / "Makefile").open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        built = run("make", "--no-print-directory", "-C", str(folder), timeout_s=BUILD_S)
-        assert built.returncode == 0, built.stdout + built.stderr
-        yield folder / "build"
+    make("-C", str(folder))
+    return folder / "build"
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ import pytest
 from tests.e2e.conftest import Recording, Server, running_adapter, running_worker
 from tests.e2e.test_chat import WRITTEN, answers, user
 from tests.e2e.test_websocket import answer
+from tests.support.long import long
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +23,7 @@ def loaded(pid: int) -> list[str]:
     return sorted({line.split()[-1] for line in lines if "inference_service/kernels/" in line})
 
 
+@long
 async def test_worker_without_kernels_chats_and_speaks(plain: Server, recordings: list[Recording]) -> None:
     told = await answers(plain.address, [[user(question)] for question in WRITTEN])
     assert [it.text for it in told] == list(WRITTEN.values())

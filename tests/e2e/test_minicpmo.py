@@ -32,6 +32,7 @@ from tests.inference_service.engine.support.tiny_caller import CITY
 from tests.inference_service.models.minicpmo import whole
 from tests.inference_service.support.caller import Caller, channel_to, duplex
 from tests.support.drawing import jpeg
+from tests.support.long import long
 
 UNITS = 6
 PROMPT = "Streaming Omni Conversation."
@@ -172,6 +173,7 @@ async def test_public_conversation_is_the_engines_own(adapter: str, runtime: Run
     assert sum(len(unit.samples) for unit in told) > 24_000
 
 
+@pytest.mark.long
 async def test_conversations_at_once_are_each_what_they_are_alone(adapter: str, runtime: Runtime) -> None:
     expected = [alone(runtime, seed, first=seed) for seed in range(SLOTS)]
     told = await asyncio.gather(*(converse(adapter, seed, first=seed) for seed in range(SLOTS)))
@@ -265,6 +267,7 @@ async def spoken(worker: str, voice: common.Voice) -> tuple[str, bytes]:
     return words, sound
 
 
+@long
 async def test_voice_of_a_session_changes_how_it_sounds_and_not_what_it_says(worker: str) -> None:
     voices = [common.Voice(), common.Voice(voice_id="anna"), cloned(), cloned()]
     told = [await spoken(worker, voice) for voice in voices]

@@ -6,9 +6,11 @@ import re
 
 import antiphon
 from tests.e2e.conftest import FOLDER as RECORDINGS
+from tests.support.long import long
 from ws_adapter.web.files import FOLDER
 
 
+@long
 async def test_every_example_is_answered_rightly(adapter: str) -> None:
     """Whoever clicks on one for the first time should not meet the model's limits."""
     told = {entry["file"]: entry for entry in json.loads((RECORDINGS / "manifest.json").read_text())}

@@ -15,6 +15,7 @@ from antiphon.audio.wav import read_wav
 from antiphon.bench.crowd import measure
 from tests.cli.support.process import Outcome, run_cli
 from tests.e2e.conftest import FOLDER, until_all_free
+from tests.support.long import long
 from tests.support.patience import START_S
 
 
@@ -35,6 +36,7 @@ def antiphon(*arguments: str) -> Outcome:
         ("realtime", "audio", '"type": "response.output_audio_transcript.delta"'),
     ],
 )
+@pytest.mark.sample("current-audio-*", "live-*", "chat-*")
 def test_our_server_keeps_the_rules(
     adapter: str, dialect: str, mode: str, speaks: str, tmp_path: Path
 ) -> None:
@@ -122,6 +124,7 @@ def test_no_server_is_exit_code_4() -> None:
     assert "antiphon serve" in probed.err
 
 
+@long
 async def test_bench_counts_every_second_and_every_answer(adapter: str) -> None:
     await until_all_free(adapter)
 

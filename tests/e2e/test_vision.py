@@ -43,6 +43,7 @@ def question(recordings: list[Recording]) -> Recording:
 @pytest.mark.parametrize(
     ("colour", "shape"), [("red", "circle"), ("blue", "square"), ("yellow", "triangle"), ("black", "circle")]
 )
+@pytest.mark.sample("red-circle", "yellow-triangle")
 async def test_answer_names_what_the_camera_shows(
     worker: str, question: Recording, colour: str, shape: str
 ) -> None:

@@ -49,7 +49,7 @@ from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.machine import Machine
 from ws_adapter.protocol.core.signals import Finalized, Piece, Ready, UnitDone, UnitEnd
 from ws_adapter.protocol.core.turn import Speech
-from ws_adapter.protocol.duplex.input import MAX_FRAMES, UNIT_BYTES
+from ws_adapter.protocol.duplex.input import BYTES_PER_S, MAX_FRAMES
 from ws_adapter.protocol.duplex.machine import DuplexMachine
 from ws_adapter.protocol.duplex.negotiation import Opening
 from ws_adapter.protocol.duplex.vocabulary import Begin, HoldFrame, Input, Vocabulary
@@ -128,7 +128,7 @@ def _converse(vocabulary: Vocabulary, data: bytes) -> None:
                 case Send(event=event):
                     assert isinstance(json.loads(encode(event))["type"], str)
                 case RunUnit():
-                    assert len(action.audio) == UNIT_BYTES
+                    assert len(action.audio) == BYTES_PER_S
                     assert len(action.frames) <= MAX_FRAMES
                     done = UnitDone(action.unit, UnitEnd.LISTEN, 30)
                     waiting += machine.signal(done, now) + machine.signal(Finalized(action.unit), now)

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.cli.commands import demo
-from inference_service.training.corpus.domain import Intent, Split, draw
 from inference_service.training.corpus.voices import SAMPLE_RATE, Voice, flite_voice, held_out_voice
+from inference_service.training.domains.domain import Split
+from inference_service.training.domains.mini import Intent, draw
 
 FOLDER = Path(__file__).parent
 QUESTION = Path(demo.__file__).parents[1] / "question"

@@ -47,6 +47,7 @@ from inference_service.api.engine import (
 from inference_service.api.setups import (
     MAX_SLICES,
     ChatMessage,
+    ChatSetup,
     Content,
     DuplexSettings,
     DuplexSetup,
@@ -84,6 +85,9 @@ INFO = ModelInfo(
 
 REPLAYING = replace(INFO, replays_units=True)
 """A model that hears units again together with their records."""
+
+CONTINUING = replace(INFO, modes=frozenset(Mode), sees=True, replays_units=True, replays_turns=True)
+"""A model that can hold every kind of session, each of which goes on at another worker."""
 
 EVERYTHING = replace(INFO, modes=frozenset(Mode), sees=True)
 """A model that can hold every kind of session."""
@@ -382,13 +386,19 @@ class ScriptedSession:
         failure = play.refused or self.rejected.get(unit)
         if not (is_cancelled or force_listen or failure or unit in self._said):
             self._said.add(unit)
-            for text, seconds in play.says:
-                self._say(Piece(unit, text, (7, 8) if text else (), _tone(seconds)))
+            for place, (text, seconds) in enumerate(play.says):
+                if isinstance(given, TurnInput) and place < len(given.begun):
+                    continue
+                sampled = (place,) if self._tells_sampled(given) else ()
+                ids = (7, 8) if text else ()
+                self._say(Piece(unit, text, ids, _tone(seconds), sampled=sampled))
             if play.tells:
                 self._say(Piece(unit, self._told(unit)))
         if self._holds(play, "generate", unit) and not is_cancelled:
             return False
         end = End.CANCELLED if is_cancelled else End.LISTEN if force_listen else self._end(unit, play)
+        if isinstance(self.setup, DuplexSetup) and 0 < self.engine.info.context_limit <= self._tokens:
+            end = End.CONTEXT_FULL  # as the contract has it where no window slides
         failure = failure or (None if is_cancelled else play.failure)
         if play.breaks_device:
             self.engine.break_device()
@@ -404,6 +414,11 @@ class ScriptedSession:
         self._say(replace(done, end=End.FAILED, finish=None, failure=failure) if failure else done)
         return True
 
+    def _tells_sampled(self, given: Content) -> bool:
+        """Whether an answer tells the ids behind it: of this script the places of its pieces."""
+        records = isinstance(self.setup, ChatSetup) and self.setup.records
+        return records and isinstance(given, TurnInput) and not given.speaks
+
     def _end(self, unit: int, play: Play) -> End:
         given = self.given[unit]
         if play.end is not End.LISTEN or isinstance(given, UnitInput):
@@ -416,6 +431,8 @@ class ScriptedSession:
         del setup["tenant"]  # it is another in each session
         if not isinstance(self.setup, TranscribeSetup):
             setup["system_prompt"] = ""  # it may be the script itself
+        if isinstance(self.setup, ChatSetup):
+            del setup["records"]
         if isinstance(self.setup, DuplexSetup):
             setup["window"] = self.setup.window.mode.name
         return json.dumps({"setup": setup, "units": units})
@@ -435,7 +452,9 @@ class ScriptedSession:
                 if turn.tools.offered:
                     told["tools"] = [tool.name for tool in turn.tools.offered]
                 settings = {
-                    name: value for name, value in vars(turn).items() if name not in ("messages", "tools")
+                    name: value
+                    for name, value in vars(turn).items()
+                    if name not in ("messages", "tools", "begun")
                 }
                 return told | settings | {"sampling": self._told_sampling(unit)}
             case StreamInput() as stream:

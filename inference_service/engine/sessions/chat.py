@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from inference_service.api.engine import End, Failure, Finalized, Finish, Ready, SessionFailed, Sink
+from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed, Sink
 from inference_service.api.setups import ChatSetup, Sampling, Window
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.draw import UNIFORMS, Draw, drawn_by
@@ -170,9 +170,10 @@ class ChatSession(Session[Prompt]):
         run.sampling = run.unit.overrides.sampling(self.setup.sampling)
         if run.unit.overrides.seed is not None:
             run.noise = Noise(run.unit.overrides.seed)
-        run.most = min(run.sampling.max_new_tokens, self.dialogue.limit - self.context.tokens)
         prompt = run.unit.input
         assert prompt is not None
+        room = self.dialogue.limit - self.context.tokens + len(prompt.begun)
+        run.most = min(run.sampling.max_new_tokens, room)
         run.answer = Answer(
             run.number,
             self.dialogue.template,
@@ -184,6 +185,28 @@ class ChatSession(Session[Prompt]):
         run.constraint = prompt.constraint
         run.mask = prompt.constraint.first if prompt.constraint else None
         self.stage = Stage.DECODE
+        if prompt.begun:
+            self._take_up(prompt.begun)
+
+    def _take_up(self, begun: tuple[int, ...]) -> None:
+        """Go on behind what another session has sampled and told of the answer."""
+        run = self.run
+        run.noise.use(len(begun) * UNIFORMS)
+        run.sampled = len(begun)
+        for token in begun:
+            for _ in run.answer.add(token):
+                pass  # it was told
+        if run.answer.is_stopped:
+            self._complete(Finish.STOP)
+        elif run.answer.problem:
+            self._fail_call()
+        elif run.is_single and run.answer.calls:
+            self._complete(Finish.EOS)
+        elif run.sampled >= run.most:
+            self._complete(Finish.LENGTH)
+        elif (constraint := run.constraint) is not None:
+            run.mask = None
+            self.beside(lambda: [constraint.after(token) for token in begun][-1], run.constrain)
 
     @property
     def is_cancelled(self) -> bool:
@@ -227,7 +250,7 @@ class ChatSession(Session[Prompt]):
             return self._complete(Finish.STOP)
         if token in ends and not run.sampling.ignore_eos:
             return self._complete(Finish.EOS)
-        self.events += run.answer.add(token)
+        self._tell(token)
         if run.answer.is_stopped:
             return self._complete(Finish.STOP)
         if run.answer.problem:
@@ -241,6 +264,14 @@ class ChatSession(Session[Prompt]):
             run.mask = None
             self.beside(partial(run.constraint.after, token), run.constrain)
         return token
+
+    def _tell(self, token: int) -> None:
+        """Tell what is whole with a token of the answer, and the token itself if records are kept."""
+        pieces, prompt = list(self.run.answer.add(token)), self.run.unit.input
+        if self.setup.records and prompt is not None and not prompt.speaks:
+            last = pieces.pop() if pieces else Piece(self.run.number)
+            pieces.append(replace(last, sampled=(token,)))
+        self.events += pieces
 
     def _complete(self, finish: Finish, token: int | None = None) -> int | None:
         """Complete the answer. `token` was decided last and is not fed; returns it if it must be."""

@@ -49,6 +49,16 @@ class Hearing(Protocol):
         """Those of the next second, float32 [16000], for `Ear.encode`: float32."""
 
 
+class Listener(Protocol):
+    """A recogniser's ear for one endless stream of sound."""
+
+    def follow(self, second: Pcm) -> Any:
+        """Take the next second, float32 [16000]; return what seems to be an utterance that ended, or None."""
+
+    def words(self, utterance: Any) -> str:
+        """Return the words of an utterance; none if it was not understood. May take long, in any thread."""
+
+
 @dataclass(frozen=True)
 class View:
     """A picture, cut up: an overview and, in a grid of so many `columns`, its details row by row."""
@@ -307,6 +317,8 @@ class DuplexComponents:
     """The ids round a detail of a picture, of a model that cuts pictures up."""
     speech: SpeechComponents | None = None
     """None for a model that is served without a voice."""
+    recogniser: Callable[[], Listener] | None = None
+    """Makes the recogniser's ear of a session; None where the encoder hears alone."""
     interject: Interject | None = None
     """None for a model that reads nothing while it listens."""
     transcription_prompt: str = ""

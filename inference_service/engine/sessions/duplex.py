@@ -60,6 +60,8 @@ class Perceived:
     """Whether the model is to speak at once, of what it has read."""
     recorded: UnitRecord | None = None
     """The recorded outcome of a replayed unit."""
+    word_ids: tuple[int, ...] = ()
+    """Recognised words of an utterance that ended in it; read behind the sound."""
 
 
 @dataclass
@@ -216,6 +218,8 @@ class DuplexSession(Session[Perceived], SpeakingSession):
     speech: SpeechState
     unit_tokens: int
     """Embeddings of one unit's audio."""
+    word_tokens: int = 0
+    """Most tokens that a recogniser adds to a unit."""
     slice_tokens: int = 0
     """Embeddings of one slice of a picture, with the marks round them."""
     forbidden_ids: frozenset[int] = frozenset()
@@ -240,13 +244,13 @@ class DuplexSession(Session[Perceived], SpeakingSession):
     """What stage REWIND is about."""
 
     longest_unit: int = field(init=False)
-    """Tokens that a unit can add: `<unit>`, pictures of one slice each, audio, text, an ended turn and its
-    terminators."""
+    """Tokens that a unit can add: `<unit>`, pictures of one slice each, audio, recognised words, text, an
+    ended turn and its terminators."""
 
     def __post_init__(self) -> None:
         seen = MAX_FRAMES * self.slice_tokens if self.setup.sees else 0
         said = self.setup.duplex.max_new_speak_tokens_per_chunk
-        self.longest_unit = 1 + seen + self.unit_tokens + said + 1 + _TERMINATORS
+        self.longest_unit = 1 + seen + self.unit_tokens + self.word_tokens + said + 1 + _TERMINATORS
         self._special = self.tokenizer.special
         self._past = Past(self._special.turn_eos, (self._special.listen, self._special.unit_end))
 
@@ -292,11 +296,13 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         run = self._begin()
         run.vision_slices, marks = len(seen), _MARKS * len(seen)
         run.vision_rows = sum(map(len, seen)) - marks
-        text = run.unit.input.text_ids if run.unit.input else ()
-        run.text_rows = self.context.closing + len(text) + 1 + marks
+        text, words = (run.unit.input.text_ids, run.unit.input.word_ids) if run.unit.input else ((), ())
+        run.text_rows = self.context.closing + len(text) + 1 + marks + len(words)
         run.audio_rows, run.cached = len(audio), self.context.length
         self.ear = ear
-        run.heard = Rows.join([Rows.of_ids([*carried, *text, self._special.unit]), *seen, audio])
+        run.heard = Rows.join(
+            [Rows.of_ids([*carried, *text, self._special.unit]), *seen, audio, Rows.of_ids(words)]
+        )
         run.carried, self.to_feed = len(carried), run.heard
         self.seen = []
         self.stage = Stage.PREFILL

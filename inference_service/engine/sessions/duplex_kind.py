@@ -1,5 +1,7 @@
 """Full-duplex sessions: their input, their prompt, and what each hears and sees next."""
 
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -31,6 +33,7 @@ from inference_service.engine.sessions.components import (
     SLICE_MARKS,
     DuplexComponents,
     Interject,
+    Listener,
     Look,
     Opening,
     Senses,
@@ -49,6 +52,10 @@ _MEMORY_MARKER = "\n\nprevious: "
 
 MOST_TEXT = 2048
 """Tokens of the texts of one unit."""
+MOST_WORDS = 24
+"""Tokens of the words that a recogniser adds to one unit; more are left out."""
+_LATE_S = 0.2
+"""A unit that has waited so long for its turn is prepared without a look for words."""
 
 
 class DuplexPreprocessor(Preprocessor[Perceived]):
@@ -60,9 +67,16 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
         voice: ReferenceVoice,
         write: Callable[[bool], Opening] | None = None,
         interject: Interject | None = None,
+        listener: Listener | None = None,
+        encode: Callable[[str], list[int]] | None = None,
     ) -> None:
-        """`write` gives the session's prompt, with or without a voice in it."""
+        """`write` gives the session's prompt, with or without a voice in it; `encode` the ids of the words
+        that a `listener` has recognised."""
         self._interject = interject
+        self._listener = listener
+        self._encode = encode
+        self._utterances: deque[tuple[Any, float]] = deque()
+        """Utterances to recognise of the units that are not prepared yet, each with its time of arrival."""
         self._senses = senses
         self._hearing = senses.hearing()
         self._write = write
@@ -70,8 +84,17 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
         self.voice = voice
 
     def priority(self, content: Content | None) -> Priority | None:
+        """Follow the sound of a unit for the recogniser; one that ends an utterance waits for its words.
+
+        It is called once for each unit, in their order, by whoever brings the unit.
+        """
         if content is None:
             return self.voice.priority
+        if self._listener is not None and isinstance(content, UnitInput):
+            utterance = self._listener.follow(content.pcm) if content.pcm is not None else None
+            self._utterances.append((utterance, time.monotonic()))
+            if utterance is not None:
+                return Priority.WORDS
         if isinstance(content, UnitInput) and content.frames:
             return Priority.PICTURES
         is_read = isinstance(content, UnitInput) and content.texts
@@ -91,6 +114,7 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
     def prepare(self, content: Content) -> Perceived:
         if not isinstance(content, UnitInput):
             raise TypeError(f"A duplex session takes UnitInput, not {type(content).__name__}.")
+        words = self._words(content)
         pictures = tuple(
             self._senses.look(data, field=f"duplex.frames[{i}]", max_slices=content.max_slice_nums)
             for i, data in enumerate(content.frames)
@@ -105,7 +129,17 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
         if len(pcm) < SAMPLE_RATE:
             pcm = np.pad(pcm, (0, SAMPLE_RATE - len(pcm)))
         heard = torch.from_numpy(self._hearing.feed(pcm))
-        return Perceived(heard, pictures, texts, opens_turn, content.recorded)
+        return Perceived(heard, pictures, texts, opens_turn, content.recorded, words)
+
+    def _words(self, content: UnitInput) -> tuple[int, ...]:
+        """Return the ids of what the recogniser writes down of an utterance that the unit has ended."""
+        utterance, came = self._utterances.popleft() if self._utterances else (None, 0.0)
+        if utterance is None or self._listener is None or self._encode is None:
+            return ()
+        if content.recorded is None and time.monotonic() - came > _LATE_S:
+            return ()
+        ids = self._encode(self._listener.words(utterance))
+        return tuple(ids) if len(ids) <= MOST_WORDS else ()
 
     def _read(self, texts: Sequence[StandaloneText]) -> tuple[int, ...]:
         ids: list[int] = []
@@ -160,7 +194,14 @@ class DuplexKind(SessionKind[DuplexSession]):
             Context(
                 self._runtime.language, slot, setup.window, self._runtime.info.context_limit, setup.tenant
             ),
-            DuplexPreprocessor(components.senses, voice, write, components.interject),
+            DuplexPreprocessor(
+                components.senses,
+                voice,
+                write,
+                components.interject,
+                components.recogniser() if components.recogniser is not None else None,
+                components.tokenizer.encode,
+            ),
             setup=setup,
             tokenizer=self._components.tokenizer,
             sampler=TextSampler(
@@ -171,6 +212,7 @@ class DuplexKind(SessionKind[DuplexSession]):
             ),
             speech=SpeechState(slot, Noise(setup.seed, SPEECH)),
             unit_tokens=components.unit_tokens,
+            word_tokens=MOST_WORDS if components.recogniser is not None else 0,
             slice_tokens=self._slice_tokens,
             forbidden_ids=self._forbidden_ids,
             turn_bound=components.turn_bound,

@@ -127,6 +127,8 @@ class Prompt:
     """What the answer is to be; None if it may be anything."""
     ignored_fields: tuple[str, ...] = ()
     """Paths of settings that were given and have no effect."""
+    begun: tuple[int, ...] = ()
+    """Ids at the end of the portions with which the answer has begun."""
 
     def reader(self, template: ChatTemplate) -> AnswerReader | None:
         """Return what takes the answer apart; None for an answer that can be nothing but text."""
@@ -165,15 +167,27 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         rendered = self._rendered(content, media, shown)
         measures = list(self._measured(content, media))
         counts = self._count(content, rendered, measures, media)
-        self._check_length(sum(counts), "")
+        self._check_length(sum(counts) + len(content.begun), "")
         passages = list(self._passages(content, rendered, iter(media)))
         slices = sum(len(passage.view.slices) for passage in passages if isinstance(passage, Sight))
         speaks = content.speaks and self._dialogue.speaks
-        tools, thinking = _told_of(content.tools), self._thinking(content, rendered)
+        tools, thinking = told_of(content.tools), self._thinking(content, rendered)
         constraint = self._constraint(tools, thinking)
-        ignored = tuple(_without_effect(content, self._dialogue))
+        ignored = self._ignored(content)
+        if content.begun:
+            self._check_begun(content.begun)
+            passages.append(Words(list(content.begun)))
         portions = list(_portions(passages))
-        return Prompt(portions, *counts, slices, speaks, tools, thinking, constraint, ignored)
+        return Prompt(portions, *counts, slices, speaks, tools, thinking, constraint, ignored, content.begun)
+
+    def _check_begun(self, begun: tuple[int, ...]) -> None:
+        """Refuse control tokens: what a caller brings as the beginning of an answer opens no message."""
+        if not set(begun).isdisjoint({*self._dialogue.ends, *self._dialogue.forbidden.tolist()}):
+            problem = "recorded.sampled_ids holds an id that no answer has."
+            raise UnitRefused(Reason.PARAMS_INVALID, problem, "recorded.sampled_ids")
+
+    def _ignored(self, content: TurnInput) -> tuple[str, ...]:
+        return tuple(_without_effect(content, self._dialogue))
 
     def _thinking(self, content: TurnInput, rendered: list[list[int] | Media]) -> Thinking:
         if not content.enable_thinking or not self._dialogue.template.thinks:
@@ -258,7 +272,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
                 enable_thinking=content.enable_thinking,
                 use_tts_template=content.use_tts_template or hears or (content.speaks and dialogue.speaks),
                 joint=dialogue.omni_joint if content.omni_mode else PART_JOINT,
-                tools=_told_of(content.tools).offered,
+                tools=told_of(content.tools).offered,
             )
         except TemplateRefused as refused:
             raise UnitRefused(
@@ -417,7 +431,8 @@ def _without_effect(content: TurnInput, dialogue: Dialogue) -> Iterator[str]:
         yield "turn.tts.language"
 
 
-def _told_of(tools: Tools) -> Tools:
+def told_of(tools: Tools) -> Tools:
+    """Return what the model hears of tools."""
     return NO_TOOLS if tools.mode is ToolMode.NONE else tools
 
 

@@ -8,8 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready
-from inference_service.api.setups import Content, Sampling, StreamInput, TranscribeSetup
+from inference_service.api.engine import End, Failure, Finalized, Finish, ModelInfo, Piece, Ready
+from inference_service.api.setups import (
+    Content,
+    DuplexSettings,
+    Mode,
+    Sampling,
+    StreamInput,
+    TranscribeSetup,
+    Window,
+)
 from inference_service.engine.batch.draw import UNIFORMS, Draw, drawn_by
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.scheduler import UNIT_S
@@ -17,6 +25,7 @@ from inference_service.engine.session import Run, Session, Stage
 from inference_service.engine.sessions.components import ROWS_PER_SECOND
 from inference_service.engine.sessions.text import Detokenizer
 from inference_service.media.pool import Priority
+from inference_service.models.voxtral import Pacing
 
 FRAME_S = 0.01
 """What a frame of log-mel adds to those before it."""
@@ -32,6 +41,23 @@ def priority_of(content: Content | None) -> Priority:
     return Priority.REST if isinstance(chunk, np.ndarray) and len(chunk) > _LONG_SOUND else Priority.SOUND
 
 
+def transcriber_info(name: str, pacing: Pacing, limit: int, vocabulary: int) -> ModelInfo:
+    """Describe a model that only transcribes, in utterances of at most `limit` tokens."""
+    return ModelInfo(
+        name=name,
+        context_limit=limit,
+        input_sample_rate_hz=pacing.sample_rate_hz,
+        output_sample_rate_hz=0,
+        unit_seconds=pacing.samples_per_token / pacing.sample_rate_hz,
+        duplex_defaults=DuplexSettings(),
+        window=Window(),
+        modes=frozenset({Mode.TRANSCRIBE}),
+        sampling_defaults=Sampling(max_new_tokens=limit, temperature=0.0, top_p=1.0),
+        speaks=False,
+        vocabulary=vocabulary,
+    )
+
+
 def chunk_of(content: Content) -> tuple[StreamInput, NDArray[np.float32]]:
     """Return a unit's input and the sound in it, float32 [samples]."""
     if not isinstance(content, StreamInput):
@@ -40,6 +66,37 @@ def chunk_of(content: Content) -> tuple[StreamInput, NDArray[np.float32]]:
         raise TypeError("A transcription takes chunks of audio.")
     sound = np.zeros(0, np.float32) if content.chunk is None else content.chunk
     return content, sound
+
+
+class PaddedSound:
+    """Sound of one utterance after another, float32 [samples], each between the silences that it needs."""
+
+    def __init__(self, pacing: Pacing, before: int, behind: int) -> None:
+        """`before` and `behind` are samples that the features reach beyond the sound of a token."""
+        self._pacing = pacing
+        self._before, self._behind = before, behind
+        self._begin()
+
+    def _begin(self) -> None:
+        lead_in = self._pacing.left_pad_tokens * self._pacing.samples_per_token
+        self.rest = np.zeros(self._before + lead_in, np.float32)
+        """Sound that no feature has used up; whoever reads it cuts it."""
+        self._samples = 0
+        self._is_over = False
+
+    def add(self, chunk: StreamInput, sound: NDArray[np.float32]) -> bool:
+        """Add the sound of a chunk; return whether an utterance begins with it."""
+        begins = chunk.begins or self._is_over
+        if begins:
+            self._begin()
+        self._samples += len(sound)
+        self._is_over = chunk.ends
+        self.rest = np.concatenate([self.rest, sound])
+        if chunk.ends and self._samples:
+            size = self._pacing.samples_per_token
+            silence = -self._samples % size + self._pacing.right_pad_tokens * size
+            self.rest = np.pad(self.rest, (0, silence + self._behind))
+        return begins
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from tests.conformance.support.client import Event
 from tests.conformance.support.stack import Stack
 from tests.support.drawing import picture
 from tests.support.hostile_videos import sound_alone
+from tests.support.long import long
 from tests.support.videos import numbered, short, shown, video
 
 LONG_S = 60.0
@@ -52,6 +53,7 @@ async def answer(shipped: Stack, request: Event) -> Event:
 
 @pytest.mark.parametrize("container", CODECS)
 @pytest.mark.parametrize(("colour", "shape"), [("red", "circle"), ("yellow", "triangle")])
+@pytest.mark.sample("yellow-triangle-webm")
 async def test_answer_names_what_a_video_shows(
     shipped: Stack, container: str, colour: str, shape: str
 ) -> None:
@@ -70,6 +72,7 @@ async def test_answer_names_what_a_video_shows(
         ("vision", "i see a blue square"),
     ],
 )
+@pytest.mark.sample("light-*-webm")
 async def test_voice_in_a_video_is_answered(shipped: Stack, container: str, name: str, reply: str) -> None:
     """5.3 `omni_mode`: the sound of MP4 and WebM reaches the model."""
     data = film("blue", "square", container, voice(name))
@@ -77,6 +80,7 @@ async def test_voice_in_a_video_is_answered(shipped: Stack, container: str, name
     assert (await answer(shipped, asked(data, omni_mode=True)))["text"].strip() == reply
 
 
+@long
 async def test_video_on_a_connection_of_many_turns(shipped: Stack) -> None:
     """5.3 on `/v1/realtime?mode=chat`: a refused video ends no session, and the next one is answered."""
     async with shipped.client(REALTIME) as client:
@@ -114,6 +118,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.sample("cut short", "too large")
 async def test_refusal_says_why_and_frees_the_slot(shipped: Stack, name: str) -> None:
     """5.3 refusals: `invalid_payload` with the reason in one sentence, 1008; the slot goes on to the next."""
     make, told = REFUSED[name]

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+import soxr
 from openai import AsyncOpenAI, OpenAI
 from openai.types.live import OutputAudioDeltaEvent, OutputTranscriptDeltaEvent
 
@@ -39,8 +41,7 @@ def question(name: str, format: Format) -> tuple[bytes, str]:
     reply = next(entry["expected_reply"] for entry in entries if entry["file"] == f"{name}.wav")
     with wave.open(str(RECORDINGS / f"{name}.wav")) as file:
         pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32_768
-    at = np.arange(0, pcm.size, 16_000 / format.rate_hz)
-    return format.encode(np.interp(at, np.arange(pcm.size), pcm).astype(np.float32)), reply
+    return format.encode(soxr.resample(pcm, 16_000, format.rate_hz)), reply
 
 
 def start(format: Format) -> dict[str, Any]:
@@ -124,6 +125,7 @@ def test_the_client_for_programs_that_wait_is_served_too(shipped: Stack) -> None
     assert rest[-1].type == "session.closed"
 
 
+@pytest.mark.long
 def test_the_example_of_the_page_runs(shipped: Stack) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert HERE in example

@@ -100,6 +100,7 @@ def test_sdk_for_javascript(secure: Secure, flavour: str, tmp_path: Path) -> Non
 
 @needs_node
 @pytest.mark.parametrize("conditions", [[], ["--conditions=browser", "--experimental-websocket"]])
+@pytest.mark.sample("conditions0")
 def test_agents_for_javascript_understand_every_event(secure: Secure, conditions: list[str]) -> None:
     """Trap 3: an event that does not fit its schemas this SDK drops without a word.
 
@@ -142,6 +143,7 @@ def test_agents_for_javascript_as_they_come_out_of_the_box(shipped: Stack, tmp_p
 
 
 @needs_agents
+@pytest.mark.long
 def test_agents_for_python_as_they_come_out_of_the_box(shipped: Stack, tmp_path: Path) -> None:
     (tmp_path / "question.pcm").write_bytes(question("name"))
     url = shipped.url(f"/v1/realtime?model={MODEL}")
@@ -160,6 +162,7 @@ def test_agents_for_python_as_they_come_out_of_the_box(shipped: Stack, tmp_path:
 
 @needs_agents
 @pytest.mark.parametrize("detection", ["server_vad", "semantic_vad"])
+@pytest.mark.sample("semantic_vad")
 def test_agents_for_python_find_no_event_invalid(shipped: Stack, detection: str) -> None:
     """Each event is held against the types of OpenAI's client, and one that does not fit is an error.
 

@@ -15,7 +15,8 @@ from tests.conformance.support.stack import Stack
 
 FRAMEWORKS = ROOT / ".venv-frameworks"
 PYTHON = str(FRAMEWORKS / "bin/python")
-SAID, NAME = "who are you", "my name is antiphon"
+SAID, NAME = "are you", "my name is antiphon"
+JOKE = "why did the robot cross the road because a chicken programmed it"
 LONGEST_S = 600.0
 
 pytestmark = [
@@ -55,9 +56,9 @@ def test_livekit_realtime_answers_is_interrupted_and_keeps_its_history(
     told = livekit(shipped, spoken, "realtime", turns)
 
     assert told["errors"] == []
-    assert told["answers"][0] == told["answers"][2] == NAME
-    assert told["interrupted"] == [False, True, False]
-    assert [role for role, _ in told["history"]] == ["user", "assistant"] * 3
+    assert told["answers"][0] == told["answers"][2] == told["answers"][4] == NAME
+    assert told["interrupted"] == [False, True, False, True, False]
+    assert [role for role, _ in told["history"]] == ["user", "assistant"] * 5
     assert SAID in told["history"][0][1]
     assert told["audio_bytes"] > 96_000
 
@@ -79,6 +80,18 @@ def test_pipecat_realtime_answers_speech_and_typed_turns(shipped: Stack, spoken:
     if turns != "default":  # only then transcripts are asked for
         assert [SAID in words for role, words in told["history"] if role == "user"] == [True]
     assert told["audio_bytes"] > 4 * 48_000
+
+
+@pytest.mark.parametrize("turns", TURNS)
+def test_pipecat_realtime_answers_a_question_that_is_spoken_over_a_joke(
+    shipped: Stack, spoken: str, turns: str
+) -> None:
+    told = pipecat(shipped, spoken, "realtime", turns, "0", "0", "over")
+
+    assert told["errors"] == []
+    assert told["answers"][0] == told["answers"][-1] == NAME
+    assert JOKE in told["answers"], "it is generated before the first word of it was heard"
+    assert told["interruptions"] >= 2
 
 
 @pytest.mark.timeout(900)

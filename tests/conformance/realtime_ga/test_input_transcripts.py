@@ -106,6 +106,7 @@ async def test_transcript_of_a_turn_that_the_client_commits_is_completed_and_ret
 
 
 @pytest.mark.parametrize("kind", ["server_vad", "semantic_vad"])
+@pytest.mark.sample("semantic_vad")
 async def test_transcript_of_a_turn_that_is_detected_is_completed(shipped: Stack, kind: str) -> None:
     async with talking(shipped, {"type": kind}) as talk:
         await talk.say("counting", silence_s=2.0)

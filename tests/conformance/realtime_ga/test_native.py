@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from openai import AsyncOpenAI
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
@@ -144,6 +145,7 @@ async def test_a_spoken_question_is_answered_and_speech_over_an_answer_ends_it(s
     await asyncio.gather(spoken_answer(shipped), interrupted_answer(shipped))
 
 
+@pytest.mark.long
 async def test_clients_greet_type_and_change_instructions_around_the_models_own_turns(shipped: Stack) -> None:
     """The microphone is open before the first update; every event fits the types of OpenAI's SDK."""
     pcm, reply = question("counting")

@@ -260,6 +260,10 @@ KINDS: dict[str, Callable[[Rig, str], tuple[Client, list[Any]]]] = {
 }
 STREAMED = ("hear", "hostmemory", "think", "memory", "unit", "draw", "choose", "decide")
 """Faults that streams meet in the tests; a talker meets all that it can."""
+SHORT = (
+    *("talk-begin", "talk-hear", "talk-memory", "talk-mouth", "talk-think"),
+    *("tokens-draw", "tokens-hostmemory", "transcribe-decide", "transcribe-hear"),
+)
 PATIENCE_OF = {
     "hostmemory": 2, "think": 20, "memory": 22, "choose": 4,
     "speech": 1, "mouth": 2, "settle": 1,
@@ -306,6 +310,7 @@ def alone(rig: Rig) -> list[list[object]]:
         if fault not in ("open", "read", *faults.ENDINGS) and (kind == "talk" or fault in STREAMED)
     ],
 )
+@pytest.mark.sample("talk-begin", "talk-hear", "tokens-draw", "transcribe-decide")
 def test_neighbours_of_a_failing_session_say_what_they_say_alone(
     rig: Rig, alone: list[list[object]], kind: str, fault: str
 ) -> None:

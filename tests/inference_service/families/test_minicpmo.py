@@ -382,7 +382,7 @@ def test_slots_that_do_not_fit_are_refused_with_the_sum(
 def test_language_model_hears_the_default_voice_or_the_sessions_own(rig: Rig) -> None:
     seconds = (1.5, 3.0)
     default, own = (
-        rig.open(voice).until(Ready)[0]
+        rig.open(voice).until(Ready)[-1]
         for voice in (MODELS_VOICE, VoiceReference(whole.voice(1, seconds[1])))
     )
 

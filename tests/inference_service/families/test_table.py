@@ -77,6 +77,10 @@ def test_option_of_other_families_is_refused_for_that_of_a_package(
         table.load(folder, CPU, dtype="bfloat16")
     with pytest.raises(ConfigurationError, match=r"^no_speech, .* and voice are for MiniCPM-o; leave"):
         table.load(folder, CPU, speech=SpeechOptions(no_speech=True))
+    with pytest.raises(
+        ConfigurationError, match=r"^ear is for antiphon-mini; leave it out for this model\.$"
+    ):
+        table.load(folder, CPU, ear="fast")
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,7 @@ def text_ids(tokens: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize(("longest", "seconds"), [(700, 2.0), (5000, 4.3), (500_000, 30.0)])
+@pytest.mark.sample("700-2.0", "5000-4.3")
 def test_chunks_of_any_length_say_what_generate_says(
     runtime: VoxtralRuntime, network: Network, longest: int, seconds: float
 ) -> None:
@@ -360,6 +361,7 @@ def test_refused_units_are_answered(runtime: VoxtralRuntime) -> None:
 # ------------------------------------------------------------------------------------------------ without end
 
 
+@pytest.mark.long
 def test_an_hour_takes_no_more_memory_and_looks_back_no_further_than_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,7 +415,7 @@ def test_what_waits_for_its_frame_is_bounded(runtime: VoxtralRuntime) -> None:
     one.send(begins=True)
     for index in range(200):
         one.send(noise(index, random.Random(index).uniform(0, 0.5)))
-        assert len(preprocessor._pcm) < FRAME + 400
+        assert len(preprocessor._sound.rest) < FRAME + 400
 
 
 # ------------------------------------------------------------------------------------------------ loading

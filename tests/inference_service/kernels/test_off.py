@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 GOLDEN = (
     "tests/inference_service/engine/golden/test_conversations.py",
@@ -18,6 +20,7 @@ GOLDEN = (
 NAMED = "recorded or generate or as_transformers"
 
 
+@pytest.mark.long
 def test_families_without_kernels_keep_their_golden_tolerances() -> None:
     """In a process of its own, in which no compiled module may be loaded."""
     options = ["-n", "0", "-q", "-p", "no:cacheprovider", "-p", "tests.support.without_kernels"]

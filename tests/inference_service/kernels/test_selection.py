@@ -79,6 +79,7 @@ def test_module_that_was_not_built_is_missing(monkeypatch: pytest.MonkeyPatch) -
         selection._is_built.cache_clear()
 
 
+@pytest.mark.long
 def test_importing_everything_that_calls_kernels_loads_none() -> None:
     """So that a process can still be told not to use them."""
     code = (

@@ -229,6 +229,7 @@ def test_pictures_and_prompts_give_way_to_ticks_and_sound_does_not(pool: MediaPo
         Priority.PICTURES: min(19, lowered),
         Priority.REST: min(19, lowered),
         Priority.STEPS: min(19, lowered),
+        Priority.WORDS: min(19, lowered),
         Priority.VIDEOS: min(19, lowered),
     }
 

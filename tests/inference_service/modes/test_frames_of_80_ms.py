@@ -109,9 +109,9 @@ async def test_format_that_the_model_has_not_is_refused(address: str) -> None:
         caller = Caller(channel)
         await caller.open()
         await caller.send_config(
-            mode=pb.SESSION_MODE_AUDIO, duplex=common.DuplexConfig(chunk_ms=80, sample_rate=16_000)
+            mode=pb.SESSION_MODE_AUDIO, duplex=common.DuplexConfig(chunk_ms=1000, sample_rate=24_000)
         )
         ended = await caller.end()
 
     assert ended.fields == ("duplex.sample_rate",)
-    assert "must be 24000, not 16000" in ended.message
+    assert "must be 16000, not 24000" in ended.message

@@ -110,6 +110,7 @@ async def test_chunks_come_back_as_text_and_the_last_one_ends_the_turn(scene: Sc
     assert text_of(answers)
 
 
+@pytest.mark.sample("duplex")
 async def test_utterances_of_one_session_are_strangers_to_each_other(scene: Scene) -> None:
     sounds = [noise(seed, 1.5).clip(-1, 1) for seed in (2, 3)]
     texts, unit = [], 1
@@ -126,6 +127,7 @@ async def test_utterances_of_one_session_are_strangers_to_each_other(scene: Scen
     assert texts == [scene.alone(sound) for sound in sounds]
 
 
+@pytest.mark.sample("voxtral")
 async def test_sessions_at_the_same_time_say_what_each_says_alone(scene: Scene) -> None:
     sounds = [noise(seed, 2.0).clip(-1, 1) for seed in (4, 5, 6)]
 
@@ -143,6 +145,7 @@ async def test_sessions_at_the_same_time_say_what_each_says_alone(scene: Scene) 
     assert list(texts) == [scene.alone(sound) for sound in sounds]
 
 
+@pytest.mark.sample("voxtral")
 async def test_cancelled_chunk_says_nothing_and_the_session_goes_on(scene: Scene) -> None:
     async with channel_to(scene.address) as channel:
         caller = Dictaphone(channel)

@@ -146,6 +146,7 @@ BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.sample("tracks")
 async def test_bomb_is_refused_while_the_neighbour_is_answered(name: str) -> None:
     make, told = BOMBS[name]
     data = make()

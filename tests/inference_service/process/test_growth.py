@@ -17,9 +17,10 @@ from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.options import WorkerOptions
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.support.caller import until
+from tests.support.long import long
 from tests.support.scripted_engine import running_worker
 
-WARM_UP, UNITS = 40, 120
+WARM_UP, UNITS = 20, 60
 SLACK = UNITS // 2
 """Objects of a type that come and go: answers, tasks, timers. One a unit would be twice as many."""
 CONFIG = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)
@@ -48,6 +49,7 @@ def living() -> tuple[Counter[str], int]:
     return Counter(type(thing).__qualname__ for thing in things), sum(storages.values())
 
 
+@long
 async def test_a_session_of_many_units_leaves_no_more_than_one_of_few() -> None:
     noise = np.random.default_rng(1).uniform(-0.3, 0.3, (8, 16_000)).astype(np.float32)
     dropped = spoken = 0

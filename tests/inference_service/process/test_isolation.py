@@ -114,6 +114,7 @@ async def alone(address: str) -> tuple[Said, Said]:
 
 
 @pytest.mark.parametrize("fault", SURVIVED)
+@pytest.mark.sample("begin", "hear", "think")
 async def test_a_fault_ends_its_session_and_costs_the_others_nothing(worker: str, fault: str) -> None:
     expected = await alone(worker)
     assert sum(samples for said in expected for _, _, samples in said) > 0
@@ -127,6 +128,7 @@ async def test_a_fault_ends_its_session_and_costs_the_others_nothing(worker: str
     await until_free(worker, SLOTS)
 
 
+@pytest.mark.long
 async def test_an_answer_of_600_letters_without_a_space_is_spoken_to_its_end(worker: str) -> None:
     expected = await alone(worker)
     async with channel(worker) as to:
@@ -144,6 +146,7 @@ async def test_an_answer_of_600_letters_without_a_space_is_spoken_to_its_end(wor
 
 
 @pytest.mark.parametrize("fault", faults.ENDINGS)
+@pytest.mark.sample("device")
 async def test_a_lost_device_and_an_engine_that_hangs_are_told_to_all_and_exit_with_3(fault: str) -> None:
     with faulty_worker("--step-s", "2") as (process, address):
         async with channel(address) as to:

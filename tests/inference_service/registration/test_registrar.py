@@ -134,6 +134,7 @@ async def test_a_worker_that_comes_before_any_adapter_says_once_that_it_waits_fo
 
 
 @pytest.mark.parametrize("key", [KEY, None], ids=["signed", "unsigned"])
+@pytest.mark.sample("signed")
 async def test_a_lease_is_one_session_and_its_slot_free_after_it(
     redis_server: RedisServer, key: bytes | None
 ) -> None:

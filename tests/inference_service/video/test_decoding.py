@@ -37,6 +37,7 @@ def stacked(picture: Pixels, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("case", REFERENCE, ids=lambda it: f"{it['codec']}-{it['rate']}x{it['frames']}")
+@pytest.mark.sample("libx264-30x2", "libx264-25x60*", "libvpx*", "libx264-10x640")
 def test_decoded_frames_are_those_of_the_reference(case: dict[str, Any]) -> None:
     rate = Fraction(case["rate"])
     data = video(numbered(case["frames"]), rate=rate, container=case["container"], codec=case["codec"])
@@ -128,6 +129,7 @@ def test_video_of_a_phone_stands_upright() -> None:
 
 
 @pytest.mark.parametrize("codec", ["libx264", pytest.param("libx265", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_largest_frames_fit_into_the_memory_of_the_process(codec: str) -> None:
     data = video(numbered(5, (4096, 4096)), rate=4, codec=codec, options={"preset": "ultrafast"})
 

@@ -71,6 +71,7 @@ def test_a_machine_that_tells_nothing_has_no_known_memory(tmp_path: Path) -> Non
     assert free_bytes(CPU, tmp_path) is None
 
 
+@pytest.mark.long
 def test_a_forward_takes_no_more_than_is_told() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.inference_service.engine.support.peak"],

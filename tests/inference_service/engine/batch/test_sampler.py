@@ -278,6 +278,7 @@ def test_every_row_of_a_pass_is_what_it_is_by_itself(batch: list[tuple[list[floa
 
 @settings(deadline=None, max_examples=300)
 @given(batches(), st.sampled_from([None, 5, 2**31 - 7]))
+@pytest.mark.long
 def test_what_is_compiled_draws_what_numpy_does(
     batch: list[tuple[list[float], Draw]], allowed: int | None
 ) -> None:

@@ -161,6 +161,7 @@ def crowd(
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sample("0")
 def test_batched_codes_equal_each_alone(seed: int) -> None:
     def jobs(slot: int) -> list[SpeechJob]:
         voice = state(slot, seed=slot)
@@ -346,6 +347,7 @@ def regional(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @torch.inference_mode()
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.sample("gathered-0.8")
 def test_codes_of_a_region_are_those_of_single_steps(regional: Speaker, temperature: float) -> None:
     by = speaker(at_once=1, repetition_penalty=1.3, repetition_window=6, top_k=9)
 
@@ -355,6 +357,7 @@ def test_codes_of_a_region_are_those_of_single_steps(regional: Speaker, temperat
 
 
 @torch.inference_mode()
+@pytest.mark.sample("gathered")
 def test_region_of_more_jobs_than_there_are_draws_the_same_for_each(regional: Speaker) -> None:
     by = speaker(at_once=1, repetition_penalty=1.3, repetition_window=6, top_k=9)
     wanted = [run(by, job(state(slot, slot), slot + 2, seed=slot)) for slot in range(3)]
@@ -367,6 +370,7 @@ def test_region_of_more_jobs_than_there_are_draws_the_same_for_each(regional: Sp
 
 
 @torch.inference_mode()
+@pytest.mark.sample("gathered")
 def test_regions_are_made_at_the_start_for_each_number_of_jobs(regional: Speaker) -> None:
     regional.capture()
     made = set(regional._loops)

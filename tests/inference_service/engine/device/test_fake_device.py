@@ -38,6 +38,7 @@ from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.options import SpeechOptions
 from tests.inference_service.engine.device.fakes import DEVICE, Fakes, duplex_runtime
 from tests.support.drawing import jpeg
+from tests.support.long import long
 
 pytestmark = [
     pytest.mark.filterwarnings(
@@ -95,6 +96,7 @@ def samples(told: list[Event]) -> int:
     return sum(len(it.audio) for it in told if isinstance(it, Piece) and it.audio is not None)
 
 
+@pytest.mark.long
 def test_conversation_with_pictures_stays_on_a_second_gpu(fakes: Fakes, runtime: DuplexRuntime) -> None:
     settings = replace(runtime.info.duplex_defaults, force_listen_count=1)
     setup = DuplexSetup("Be brief.", settings, Window(), seed=1, sees=True)
@@ -108,6 +110,7 @@ def test_conversation_with_pictures_stays_on_a_second_gpu(fakes: Fakes, runtime:
 
 
 @pytest.mark.parametrize("mode", [WindowMode.BASIC, WindowMode.CONTEXT])
+@pytest.mark.long
 def test_window_slides_on_a_second_gpu(fakes: Fakes, runtime: DuplexRuntime, mode: WindowMode) -> None:
     settings = replace(runtime.info.duplex_defaults, force_listen_count=0, generate_audio=False)
     window = Window(mode, 240, 200, max_units=3, remembered_tokens=20)
@@ -122,6 +125,8 @@ def test_window_slides_on_a_second_gpu(fakes: Fakes, runtime: DuplexRuntime, mod
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.sample("0.8")
+@long
 def test_spoken_chat_with_a_picture_and_a_clip_stays_on_a_second_gpu(
     fakes: Fakes, runtime: DuplexRuntime, temperature: float
 ) -> None:
@@ -144,6 +149,7 @@ def test_token_stream_stays_on_a_second_gpu(fakes: Fakes, runtime: DuplexRuntime
     assert fakes.moves == []
 
 
+@pytest.mark.long
 def test_tensors_of_the_full_size_take_what_is_told(fakes: Fakes) -> None:
     """Weights by part, and the state of each session after it has spoken, per kind: within 5 %."""
     runtime = duplex_runtime(fakes, FULL, SLOTS, 8192)

@@ -41,6 +41,7 @@ def pair(model: Made, *, has_embeddings: bool = True) -> tuple[PackedDecoder, Pa
 @torch.inference_mode()
 @pytest.mark.parametrize("model", [qwen3, llama, mistral])
 @pytest.mark.parametrize("seed", seeds(0, 1, 2))
+@pytest.mark.sample("0-qwen3")
 def test_rows_in_forwards_see_what_they_see_by_session(model: Made, seed: int) -> None:
     decoders = pair(model)
 
@@ -51,6 +52,7 @@ def test_rows_in_forwards_see_what_they_see_by_session(model: Made, seed: int) -
 
 
 @torch.inference_mode()
+@pytest.mark.long
 def test_window_that_slides_leaves_entries_where_they_are() -> None:
     """With an offset in the first page: no other shape comes up, and nothing is moved."""
     decoders = pair(qwen3)
@@ -63,6 +65,7 @@ def test_window_that_slides_leaves_entries_where_they_are() -> None:
 
 
 @torch.inference_mode()
+@pytest.mark.long
 def test_no_shape_comes_up_that_was_not_captured() -> None:
     usual, decoder = pair(qwen3)
     spare = decoder.cache.pool.pages * PAGE
@@ -116,6 +119,7 @@ def test_more_rows_than_the_largest_forward_are_computed_all_the_same() -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("model", [qwen3, llama, mistral])
+@pytest.mark.sample("qwen3")
 def test_common_layers_compute_what_their_modules_do(model: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the compiler: the functions that it is given."""
     monkeypatch.setattr(common_layers, "compiled", lambda function: function)

@@ -105,6 +105,7 @@ def test_tick_with_a_second_of_sound_and_a_token_has_few_launches(
     report("a tick of a second of sound and a token", launches, 60)
 
 
+@pytest.mark.long
 def test_25_codes_have_few_launches(fakes: Fakes, runtime: DuplexRuntime, launches: Launches) -> None:
     assert runtime.speaker is not None
     with fakes.on_device():
@@ -119,6 +120,7 @@ def test_25_codes_have_few_launches(fakes: Fakes, runtime: DuplexRuntime, launch
     report("25 codes", launches, 64)
 
 
+@pytest.mark.long
 def test_second_of_sound_has_few_launches(
     fakes: Fakes, runtime: DuplexRuntime, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +138,7 @@ def test_second_of_sound_has_few_launches(
             report(f"second {number + 1} of a turn", launches, 12)
 
 
+@pytest.mark.long
 def test_second_in_the_ear_has_few_launches(fakes: Fakes, runtime: DuplexRuntime, launches: Launches) -> None:
     ear = runtime.components.ear
     with fakes.on_device():

@@ -70,6 +70,7 @@ def test_the_named_tool_is_called(open_chat: Callable[..., Chat], temperature: f
     assert told.calls == [("time", "{}", True)]
 
 
+@pytest.mark.sample("llama")
 def test_any_of_the_tools_may_be_the_required_one(open_chat: Callable[..., Chat]) -> None:
     tools = [replace(TIME, name=name) for name in "abcd"]
 
@@ -80,6 +81,7 @@ def test_any_of_the_tools_may_be_the_required_one(open_chat: Callable[..., Chat]
     assert names <= set("abcd")
 
 
+@pytest.mark.sample("hermes")
 def test_several_calls_are_required_where_there_may_be(open_chat: Callable[..., Chat]) -> None:
     tools = required(TIME, replace(TIME, name="date"), are_parallel=True)
     chat = open_chat(sampling=replace(WARM, temperature=2.0))
@@ -130,6 +132,7 @@ def test_ids_of_calls_are_all_different(open_chat: Callable[..., Chat]) -> None:
 # -------------------------------------------------------------------------------------- alone and in a crowd
 
 
+@pytest.mark.sample("hermes")
 def test_neighbours_change_nothing_of_a_required_call_nor_it_of_them(chats: Chats) -> None:
     """Constrained and free sessions side by side: each says what it says alone."""
     settings: list[dict[str, Any]] = [

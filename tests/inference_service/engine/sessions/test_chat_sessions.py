@@ -140,6 +140,7 @@ def test_greedy_answer_is_the_models_own(chat: Chatter) -> None:
 
 
 @pytest.mark.parametrize("speaks", [False, True])
+@pytest.mark.sample("True")
 def test_turn_is_the_same_after_any_other(chat: Chatter, speaks: bool) -> None:
     first = chat.ask("Who are you?", PICTURE, seed=3, temperature=1.0, speaks=speaks)
     chat.ask("Something else", clip(3), temperature=1.0, speaks=True)

@@ -38,7 +38,7 @@ from inference_service.families.duplex_runtime import DuplexRuntime
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.support.guests import Guest
 from tests.inference_service.engine.support.left import is_clean
-from tests.support.long import seeds
+from tests.support.long import long, seeds
 
 SLOTS = 3
 PROMPT = "You are kind, you know the weather, and you answer in a word or two, whoever asks."
@@ -128,6 +128,8 @@ def test_conversation_with_a_found_prompt_says_what_it_says_with_a_fed_one(stage
 
 
 @pytest.mark.parametrize("mode", [WindowMode.BASIC, WindowMode.CONTEXT])
+@pytest.mark.sample("*BASIC")
+@long
 def test_windows_drop_over_a_found_prompt_as_over_a_fed_one(stage: Stage, mode: WindowMode) -> None:
     window = (
         Window(mode, 260, 200, remembered_tokens=20) if mode is WindowMode.CONTEXT else Window(mode, 260, 200)
@@ -236,6 +238,7 @@ def test_session_that_fails_in_its_prompt_leaves_nothing_to_find(stage: Stage) -
 
 
 @pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.sample("True")
 def test_canary_of_a_prompt_never_shows_elsewhere(stage: Stage, crashes: bool) -> None:
     """After close or crash, in the same slot and in others, whose prompts begin alike."""
     units = [second(i) for i in range(3)]

@@ -29,6 +29,7 @@ from tests.inference_service.engine.test_independence import shipped
 from tests.inference_service.engine.test_shares import sound
 from tests.inference_service.models.minicpmo import whole
 from tests.support.drawing import jpeg
+from tests.support.long import long
 
 TOLERANCE = 1e-4
 """Of hidden states and samples, whose rows were not fed in the same forwards."""
@@ -142,6 +143,7 @@ SPEAKING = {"listen_prob_scale": 0.0, "temperature": 0.9}
 
 
 @pytest.mark.parametrize("make", [runtime, shipped], ids=["tiny", "shipped"])
+@pytest.mark.sample("shipped")
 def test_replay_of_all_units_is_the_session_that_was_not_moved(talk: Any, make: Any) -> None:
     where = make()
     original = talk(where, **SPEAKING)
@@ -163,6 +165,7 @@ def minicpmo(tmp_path_factory: pytest.TempPathFactory) -> DuplexRuntime:
     return runtime
 
 
+@long
 def test_replay_of_minicpmo_with_pictures_agrees(talk: Any, minicpmo: DuplexRuntime) -> None:
     original = talk(minicpmo, **SPEAKING)
     frames = (jpeg("red", "circle", (64, 48)),)
@@ -176,6 +179,7 @@ def test_replay_of_minicpmo_with_pictures_agrees(talk: Any, minicpmo: DuplexRunt
 
 
 @pytest.mark.parametrize("ticks", [2, 5, 12])
+@pytest.mark.sample("5")
 def test_replay_of_minicpmo_with_a_cancelled_unit_agrees(
     talk: Any, minicpmo: DuplexRuntime, ticks: int
 ) -> None:
@@ -194,6 +198,7 @@ def test_replay_of_minicpmo_with_a_cancelled_unit_agrees(
     agree(original, moved, units=2)
 
 
+@long
 def test_replay_of_minicpmo_with_a_slid_context_window_agrees(talk: Any, minicpmo: DuplexRuntime) -> None:
     window = Window(WindowMode.CONTEXT, 600, 560, max_units=3, remembered_tokens=20)
     original = talk(minicpmo, window=window, **SPEAKING)
@@ -211,6 +216,7 @@ def test_replay_of_minicpmo_with_a_slid_context_window_agrees(talk: Any, minicpm
     agree(original, moved, units=2)
 
 
+@pytest.mark.long
 def test_replay_with_pictures_and_a_slid_window_agrees(talk: Any) -> None:
     where, window = runtime(), Window(WindowMode.BASIC, 400, 300)
     original = talk(where, window=window, **SPEAKING)
@@ -226,6 +232,7 @@ def test_replay_with_pictures_and_a_slid_window_agrees(talk: Any) -> None:
 
 
 @pytest.mark.parametrize("ticks", [1, 3, 6, 12, 20])
+@pytest.mark.sample("12")
 def test_replay_of_a_cancelled_unit_agrees(talk: Any, ticks: int) -> None:
     where, contents = runtime(), [UnitInput(sound(seed)) for seed in range(1, 5)]
     original = talk(where, **SPEAKING)
@@ -267,6 +274,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("record", BAD)
+@pytest.mark.sample("record2")
 def test_record_that_contradicts_itself_fails_its_unit_and_leaves_no_trace(
     talk: Any, record: UnitRecord
 ) -> None:

@@ -61,6 +61,7 @@ def listened(talker: Talker, said: int, silent: int, **how: Any) -> Talker:
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3])
+@pytest.mark.sample("2")
 def test_later_states_are_those_of_a_session_that_never_spoke_what_was_not_heard(
     talker: Any, kept: int
 ) -> None:
@@ -100,6 +101,7 @@ def test_unit_that_was_not_heard_to_its_end_is_as_if_it_had_listened(talker: Any
 
 
 @pytest.mark.parametrize("more", [0, 1, 10**12])
+@pytest.mark.sample("0")
 def test_unit_that_was_heard_to_its_last_sample_stays(talker: Any, more: int) -> None:
     back, silent = spoken(talker(), 3), listened(talker(), 2, 1)
 
@@ -309,6 +311,7 @@ def test_unit_too_far_back_is_refused_and_the_furthest_one_is_not(talker: Any) -
     assert torch.allclose(near.after(), silent.after(), atol=TOLERANCE)
 
 
+@pytest.mark.long
 def test_rewind_behind_a_window_that_has_slid_is_that_of_a_silent_session(talker: Any) -> None:
     window = Window(WindowMode.BASIC, 480, 400)
 

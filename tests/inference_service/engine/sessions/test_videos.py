@@ -86,6 +86,7 @@ def slices(view: View) -> list[bytes]:
 
 @pytest.mark.parametrize("stack_frames", [1, 3])
 @pytest.mark.parametrize("omni_mode", [False, True])
+@pytest.mark.sample("True-1", "True-3")
 def test_minicpmo_gets_the_content_in_the_order_of_the_reference(
     minicpmo: Dialogue, stack_frames: int, omni_mode: bool
 ) -> None:

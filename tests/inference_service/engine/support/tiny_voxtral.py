@@ -23,15 +23,15 @@ REACH, EAR_REACH = 20, 30
 """Sliding windows of the decoder and of the encoder, in rows."""
 
 
-def config() -> VoxtralRealtimeConfig:
+def config(head_dim: int = 8, theta: float = 10_000.0) -> VoxtralRealtimeConfig:
     """Two layers of everything; windows so short that every utterance outgrows them."""
     shared = {
         "hidden_size": 32,
         "intermediate_size": 48,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
-        "head_dim": 8,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+        "head_dim": head_dim,
+        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
     }
     return VoxtralRealtimeConfig(
         audio_config={
@@ -48,10 +48,10 @@ def config() -> VoxtralRealtimeConfig:
 
 
 @torch.no_grad()
-def network() -> VoxtralRealtimeForConditionalGeneration:
+def network(**changes: Any) -> VoxtralRealtimeForConditionalGeneration:
     """Random weights, large enough for what was heard and said to decide what comes."""
     torch.manual_seed(1)
-    built = VoxtralRealtimeForConditionalGeneration(config())
+    built = VoxtralRealtimeForConditionalGeneration(config(**changes))
     for parameter in built.parameters():
         if parameter.dim() > 1:
             parameter.mul_(5)
@@ -99,10 +99,10 @@ def features(hop: int = HOP) -> VoxtralRealtimeFeatureExtractor:
     return VoxtralRealtimeFeatureExtractor(feature_size=BANDS, hop_length=hop)
 
 
-def save(folder: Path, hop: int = HOP) -> Path:
+def save(folder: Path, hop: int = HOP, **changes: Any) -> Path:
     """Writes the checkpoint; with a longer hop a token stands for more time than the published 80 ms."""
     folder.mkdir(parents=True, exist_ok=True)
-    network().save_pretrained(folder)
+    network(**changes).save_pretrained(folder)
     features(hop).save_pretrained(folder)
     (folder / "tekken.json").write_text(json.dumps(tekken(hop)))
     return folder

@@ -66,6 +66,7 @@ def require_same(guest: Guest, own: Guest) -> None:
 
 
 @pytest.mark.parametrize("by_rows", [True, False], ids=["as on a CPU", "as on a GPU"])
+@pytest.mark.sample("*as on a CPU")
 def test_session_is_told_in_a_crowd_what_it_is_told_alone(
     runtime: Runtime, by_rows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ def test_nothing_is_left_of_sessions_that_have_gone(runtime: Runtime) -> None:
     assert all(is_clean(decoder.cache) for decoder in runtime.decoders)
 
 
+@pytest.mark.sample("MiniCPM-o", "Moshi")
 def test_conversation_with_a_window_goes_on_in_bounded_memory(runtime: Runtime) -> None:
     info = runtime.info
     rng = random.Random(4)
@@ -208,6 +210,7 @@ def test_footprint_holds_what_sessions_have(folder: Path, build: Build, runtime:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.sample("*-bfloat16")
 def test_numbers_are_taken_or_refused(folder: Path, dtype: str) -> None:
     family = table.family_of(folder)
     if DTYPE not in family.takes:

@@ -115,6 +115,7 @@ def test_a_click_where_the_buffer_is_cut_is_heard_mirrored() -> None:
         np.testing.assert_allclose(frames, expected, rtol=0, atol=1e-6, err_msg=f"unit {unit}")
 
 
+@pytest.mark.long
 def test_an_hour_takes_no_more_memory_than_a_minute() -> None:
     mel, noise = StreamingMel(), random_loudness(9, 10)
     seconds = noise.reshape(10, RATE_HZ)

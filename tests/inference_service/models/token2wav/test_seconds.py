@@ -34,6 +34,7 @@ def turns(model: Token2Wav, captured: Token2Wav | None = None) -> list[Tensor]:
 
 
 @VARIANTS
+@pytest.mark.sample("hift")
 def test_captured_seconds_are_the_same_as_others(is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = turns(recorded.model(is_causal=is_causal))
     model = recorded.model(is_causal=is_causal)

@@ -145,6 +145,7 @@ def test_prompt_of_contradicting_lengths_is_refused() -> None:
 
 @VARIANTS
 @pytest.mark.parametrize("interrupted", [False, True])
+@pytest.mark.sample("False-hift", "True-causal")
 def test_next_turn_begins_as_the_first(is_causal: bool, interrupted: bool) -> None:
     model = recorded.model(is_causal=is_causal)
     state, draw = begin(model), random.Random(3)
@@ -209,6 +210,7 @@ class Speaker:
 
 @VARIANTS
 @pytest.mark.parametrize("seed", seeds(0, 1))
+@pytest.mark.sample("0-hift")
 def test_streams_that_join_and_leave_do_not_hear_of_each_other(is_causal: bool, seed: int) -> None:
     model = recorded.model(is_causal=is_causal)
     draw = random.Random(seed)
@@ -262,6 +264,7 @@ def test_streams_of_one_shape_share_a_pass(monkeypatch: pytest.MonkeyPatch) -> N
 @VARIANTS
 @pytest.mark.parametrize("prompt", ["a", "b"])
 @pytest.mark.parametrize("cache_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.sample("*-a-hift")
 def test_a_stream_keeps_as_much_as_was_said_before(
     is_causal: bool, prompt: str, cache_dtype: torch.dtype
 ) -> None:

@@ -83,8 +83,11 @@ async def answer_of(stack: Stack, target: str) -> tuple[str, int | None]:
 
 @asynccontextmanager
 async def coming_back(stack: Stack, target: str) -> AsyncIterator[tuple[Client, Event]]:
-    """A client with its first event. It tries again as all do: on a busy machine the owner is slow, and one that
-    was killed a moment ago may not have closed its socket yet."""
+    """A client with its first event.
+
+    It tries again as all do: on a busy machine the owner is slow, and one that was killed a moment ago may
+    not have closed its socket yet.
+    """
     end = time.monotonic() + PATIENCE_S
     while True:
         assert time.monotonic() < end, f"nobody answers at {target}"

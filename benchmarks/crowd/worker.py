@@ -1,8 +1,8 @@
 """The worker under test: `antiphon worker` with scripted words, which tells where its time went.
 
-`python -m benchmarks.crowd.worker [--slots N] [--model NAME] [--free] [--unmetered] [--engine-cpu N]`; prints
-`ready on <address>`. With `--free` the model decides by itself; the engine's thread may have a processor of
-its own.
+`python -m benchmarks.crowd.worker [--slots N] [--model NAME] [--ear fast] [--free] [--unmetered]
+[--engine-cpu N]`; prints `ready on <address>`. With `--free` the model decides by itself; the engine's thread
+may have a processor of its own.
 Each line on its standard input is answered by a line of JSON, see `Spent`; not with `--unmetered`, where no
 clock is looked at for it.
 """
@@ -32,7 +32,7 @@ from inference_service.engine.runtime import Runtime
 from inference_service.families import table
 from inference_service.families.warmup import warm_up
 from inference_service.media.mel import MelStream
-from inference_service.options import WorkerOptions
+from inference_service.options import EARS, WorkerOptions
 from inference_service.session.admission import Admission
 
 _NOT_COMPUTING = ("open", "clear")
@@ -171,6 +171,7 @@ async def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--model", default="antiphon-mini")
+    parser.add_argument("--ear", choices=EARS)
     parser.add_argument("--free", action="store_true")
     parser.add_argument("--unmetered", action="store_true")
     parser.add_argument("--engine-cpu", type=int)
@@ -181,7 +182,7 @@ async def main() -> int:
 
     def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
         torch.set_num_threads(1)
-        build = table.load(find(options.model), torch.device(options.device))
+        build = table.load(find(options.model), torch.device(options.device), ear=arguments.ear)
         warm_up(build(1))
         runtime: Any = build(arguments.slots)
         if not arguments.free:

@@ -40,9 +40,10 @@ class Speaker:
         self._sent: deque[float] = deque()
         self.client: Client | None = None
 
-    async def connect(self, port: int) -> None:
-        """Open its session. Raises ConnectionError if it is refused."""
-        self.client = await converse(port, self._heard)
+    async def connect(self, port: int, has_session: bool) -> None:
+        """Open its session, or the connection alone. Raises ConnectionError if it is refused."""
+        opened = converse if has_session else Client.connect
+        self.client = await opened(port, self._heard)
 
     def speak(self, now: float) -> None:
         """Send a unit."""
@@ -68,10 +69,14 @@ class Speaker:
 
 
 class Crowd:
-    """Speakers in front of one adapter. Only `active` of them speak: the frame `unit`, again and again."""
+    """Speakers in front of one adapter. Only `active` of them speak: the frame `unit`, again and again.
 
-    def __init__(self, port: int, unit: bytes = _UNIT) -> None:
+    Without `has_sessions` they speak to a bare server, which knows no sessions.
+    """
+
+    def __init__(self, port: int, unit: bytes = _UNIT, *, has_sessions: bool = True) -> None:
         self.unit = unit
+        self._has_sessions = has_sessions
         self.tally = Tally()
         self.active = 0
         self.refused = 0
@@ -90,7 +95,7 @@ class Crowd:
             speaker = Speaker(self)
             async with gate:
                 try:
-                    await speaker.connect(self._port)
+                    await speaker.connect(self._port, self._has_sessions)
                 except (ConnectionError, TimeoutError):
                     self.refused += 1
                     return

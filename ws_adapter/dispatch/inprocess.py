@@ -308,10 +308,10 @@ class InProcessDispatcher:
         if not self._registry.is_open(target):
             return []
         occupied = self._registry.occupied(target)
-        slots = [(info.worker_id, slot) for slot in range(info.slots)]
+        worker_id = info.worker_id
         return [
             slot
-            for worker_id, slot in slots
+            for slot in range(info.slots)
             if (worker_id, slot) not in self._held
             and not (slot in occupied.slots and occupied.question > self._returned.get((worker_id, slot), 0))
         ]

@@ -18,8 +18,8 @@ Parts: TypeAlias = tuple[bytes, ...]
 """A serialised `pb.PrefillRequest` in parts."""
 
 
-class KeptUnit(Struct, eq=False):
-    """A unit of a session."""
+class KeptUnit(Struct, eq=False, gc=False):
+    """A unit of a session. Nothing in it refers to anything else: the garbage collector need not look."""
 
     number: int
     parts: Parts
@@ -27,7 +27,7 @@ class KeptUnit(Struct, eq=False):
     """A serialised `pb.UnitRecord`; empty until it is answered."""
     samples: int = 0
     """Of its sound so far."""
-    sampled: list[int] = []
+    sampled: tuple[int, ...] = ()
     """In a chat: ids sampled of the answer so far."""
     is_heard: bool = False
     """In a chat: whether the worker has said that it has the input."""
@@ -175,8 +175,8 @@ class Journal:
         kept = self._log.unanswered.get(unit) if self._is_chat else None
         if kept is None:
             return
-        kept.sampled = [*kept.sampled, *answer.sampled_ids] if answer.sampled_ids else kept.sampled
         if answer.sampled_ids:
+            kept.sampled = (*kept.sampled, *answer.sampled_ids)
             kept.is_traced = bool(kept.parts)
         elif any(map(answer.HasField, _TOLD)):
             kept.is_traced = False
@@ -327,7 +327,7 @@ class Journal:
 _TOLD: Final = ("text", "audio", "thinking", "tool_call")
 
 
-def _begun(sampled: list[int]) -> bytes:
+def _begun(sampled: tuple[int, ...]) -> bytes:
     """Return a serialised `pb.PrefillRequest` with the beginning of an answer alone."""
     return pb.PrefillRequest(recorded=pb.UnitRecord(sampled_ids=sampled)).SerializeToString()
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks.crowd.workload import LISTENS, SAYS
-from benchmarks.gpu_crowd import model
+from benchmarks.gpu_crowd import model, search
 from benchmarks.gpu_crowd.__main__ import main
 from benchmarks.gpu_crowd.agreement import agreements
 from benchmarks.gpu_crowd.report import Row, report
@@ -48,6 +48,7 @@ def test_the_benchmark_runs_to_its_end(
 ) -> None:
     given = "--device cpu --size small --dtype float32 --seconds 0.1 --aged 1 --first 1 --most 1"
     monkeypatch.setattr("sys.argv", ["gpu_crowd", *given.split(), "--context-limit", "2048"])
+    monkeypatch.setattr(search, "MOST_MISSED", 2.0)  # how late a busy machine is is no matter here
     upload = transfer.upload
 
     assert main() == 0

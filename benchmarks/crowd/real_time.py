@@ -1,6 +1,6 @@
 """E1: how many conversations of workload W one worker on one processor carries in real time.
 
-It listens with `--ear fast`: the recogniser is a process of its own, which needs a part of a second processor.
+It listens with `--ear fast`: the recogniser is a process of its own, which needs part of a second processor.
 """
 
 import statistics

@@ -1,4 +1,4 @@
-"""Sessions that one core carries at 1 unit a second each, and what the adapter adds to a bare server's latency.
+"""Sessions that one core carries at 1 unit a second each, and what the adapter adds to a bare latency.
 
 The bare server is the WebSocket echo of `floors`: what it needs is the machine's, and the client's.
 """

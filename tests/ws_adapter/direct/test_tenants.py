@@ -118,14 +118,25 @@ class House:
 
 @asynccontextmanager
 async def leased(stage: Stage, identity: Identity, kind: str) -> AsyncIterator[pb.Lease]:
-    """A lease, for as long as it takes to use it."""
+    """A lease, for as long as it takes to use it.
+
+    On a busy machine the slots of earlier sessions come back late, and a caller has no more than three.
+    """
     async with grpc.aio.insecure_channel(f"127.0.0.1:{stage.adapter.grpc_port}") as channel:
         stub = DispatchServiceStub(channel)
-        call: Any = stub.Acquire(pb.AcquireRequest(kind=kind), metadata=[identity])
+        granted: pb.Lease | None = None
         async with asyncio.timeout(PATIENCE_S):
-            while not (update := await call.read()).HasField("granted"):
-                pass
-        yield update.granted
+            while granted is None:
+                call: Any = stub.Acquire(pb.AcquireRequest(kind=kind), metadata=[identity])
+                try:
+                    while not (update := await call.read()).HasField("granted"):
+                        pass
+                    granted = update.granted
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                        raise
+                    await asyncio.sleep(0.05)
+        yield granted
 
 
 def identities(by: str, folder: Path) -> tuple[list[Identity], dict[str, Any]]:

@@ -89,7 +89,9 @@ class CallGrammar:
 
         Takes a second for a large vocabulary. Raises `ValueError` for a tokenizer that cannot be used.
         """
-        self._tokenizer = LLTokenizer(tokenizer, n_vocab=vocabulary, eos_token=sorted(ends))
+        self._tokenizer = LLTokenizer(
+            _without_added_space(tokenizer), n_vocab=vocabulary, eos_token=sorted(ends)
+        )
         self._vocabulary = vocabulary
         self._syntax = syntax
         self._token = token
@@ -145,6 +147,19 @@ class CallGrammar:
             raise _refused("turn.tool_choice", "this model cannot think and be made to call a tool")
         thought = rf"/(?s:.*)/ <[{end}]> /\n{{0,2}}/ "
         return thought if thinking is Thinking.BEGUN else f"(<[{begin}]> {thought})? "
+
+
+def _without_added_space(tokenizer: str) -> str:
+    """Return a tokenizer that adds no space before a text.
+
+    The library cuts text that must come with the tokenizer itself, wherever that text stands.
+    """
+    told = json.loads(tokenizer)
+    steps = told.get("pre_tokenizer") or {}
+    for step in (steps, *steps.get("pretokenizers", ())):
+        if "add_prefix_space" in step:
+            step["add_prefix_space"] = False
+    return json.dumps(told)
 
 
 def _checked(schema: dict[str, Any], path: str, left: int) -> int:

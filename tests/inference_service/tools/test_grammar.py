@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from jsonschema import validate
+from tokenizers import Tokenizer as FastTokenizer
 
 from inference_service.api.setups import Tool, ToolMode, Tools
+from inference_service.checkpoints.location import find
 from inference_service.errors import UnitRefused
+from inference_service.models.tokenizer import Tokenizer
 from inference_service.tools.grammar import MOST_PATTERN, MOST_VALUES, CallGrammar, Constraint
 from inference_service.tools.reader import AnswerReader, Thinking
 from inference_service.tools.syntax import HERMES, LLAMA, CallSyntax
@@ -253,3 +256,23 @@ def test_a_bomb_is_refused_or_goes_off_in_its_own_answer(hermes: CallGrammar, ca
     written, field = attempt(hermes, BOMBS[case])
 
     assert written.startswith("<tool_call>") or field.startswith("turn.tools")
+
+
+def test_a_tokenizer_that_adds_a_space_to_texts_adds_none_within_a_call() -> None:
+    """That of the shipped model does, and the library cuts text that must come with it."""
+    tokenizer = Tokenizer.load(find("antiphon-mini"))
+    fast, end = (
+        FastTokenizer.from_file(str(find("antiphon-mini") / "tokenizer.json")),
+        tokenizer.special.im_end,
+    )
+    grammar = CallGrammar(fast.to_str(), tokenizer.size, [end], HERMES, fast.token_to_id)
+    light = Tool("light", "", {"type": "object", "properties": {"to": {"enum": ["on"]}}, "required": ["to"]})
+    constraint = grammar.constraint(Tools((light,), are_parallel=False), Thinking.NO)
+    before = "assistant\n"
+    call = f'{before}<tool_call>\n{{"name": "light", "arguments": {{"to": "on"}}}}\n</tool_call>'
+
+    mask = constraint.first
+    for token in [*tokenizer.encode(call)[len(tokenizer.encode(before)) :], end]:
+        assert np.unpackbits(mask.words.view(np.uint8), bitorder="little")[token], tokenizer.decode([token])
+        mask = constraint.after(token)
+    assert mask.is_over

@@ -318,7 +318,7 @@ class AdapterOptions:
     none, and the session ends with its worker."""
 
     journal: _Journal = "memory"
-    """Where journals are kept: `memory`, for the loss of a worker alone, or `redis`, in the Redis of the
+    """Store of the journals: `memory`, for the loss of a worker alone, or `redis`, in the Redis of the
     dispatcher too, so that the sessions of an adapter that dies go on at another one. All adapters need the
     same key of client secrets, and --peer-listen for clients that come back while their adapter lives."""
 

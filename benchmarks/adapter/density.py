@@ -1,6 +1,6 @@
-"""Sessions that one core carries at 1 unit a second each, and what the adapter adds to a bare latency.
+"""Sessions that one core carries at 1 unit/s each, and the latency that the adapter adds to a bare echo's.
 
-The bare server is the WebSocket echo of `floors`: what it needs is the machine's, and the client's.
+The echo is the WebSocket server of `floors`: its latency is that of the machine and the client alone.
 """
 
 from benchmarks.adapter.overload import UNBOUNDED, Row, load

@@ -1,7 +1,7 @@
 """The recogniser's process, seen from the worker.
 
-pocketsphinx keeps the interpreter to itself while it works, so it works in a process of its own. What fails
-there, or takes too long, is an utterance that only the encoder has heard.
+pocketsphinx holds the GIL while it decodes, so it runs in a process of its own. If it fails or takes too
+long, the model hears that utterance with its encoder alone.
 """
 
 import json

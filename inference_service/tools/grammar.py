@@ -152,7 +152,7 @@ class CallGrammar:
 def _without_added_space(tokenizer: str) -> str:
     """Return a tokenizer that adds no space before a text.
 
-    The library cuts text that must come with the tokenizer itself, wherever that text stands.
+    llguidance tokenizes forced text with this tokenizer, also in the middle of a line.
     """
     told = json.loads(tokenizer)
     steps = told.get("pre_tokenizer") or {}

@@ -26,7 +26,7 @@ class Pair:
 
     @property
     def url(self) -> str:
-        """Where clients find the adapter."""
+        """Return the adapter's address for clients."""
         return f"ws://127.0.0.1:{self.ports['clients']}"
 
 

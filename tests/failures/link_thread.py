@@ -21,7 +21,7 @@ class LinkThread:
 
     @property
     def address(self) -> str:
-        """Where clients connect to."""
+        """Return the address that clients connect to."""
         return self._link.address
 
     def start(self) -> None:

@@ -85,7 +85,7 @@ class InProcessDispatcher:
 
     @property
     def rules(self) -> QueueRules:
-        """See `Dispatcher.rules`."""
+        """Return the rules of the queue; new ones hold from their setting on."""
         return self._rules
 
     @rules.setter

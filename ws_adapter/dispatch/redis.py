@@ -108,7 +108,7 @@ class RedisDispatcher:
 
     @property
     def rules(self) -> QueueRules:
-        """See `Dispatcher.rules`."""
+        """Return the rules of the queue; new ones hold from their setting on."""
         return self._rules
 
     @rules.setter
@@ -382,7 +382,7 @@ class RedisDispatcher:
     def _pool_for(self, ticket: SharedTicket) -> SharedPool | None:
         if ticket.pool is not None and ticket.pool.name in self._pools:
             return ticket.pool  # where its place is
-        # Who lost a worker stands before newcomers also while there is no other one.
+        # Sessions that lost their worker stay ahead of newcomers also while no other worker is there.
         name = choose(self._offers(ticket.request)) or ticket.request.again
         return self._pools.get(name) if name is not None else None
 

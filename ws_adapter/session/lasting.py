@@ -114,7 +114,7 @@ class LastingSession:
         self._parts.taken_elsewhere()
 
     def picture(self) -> Picture | None:
-        """See `Source.picture`."""
+        """Return what another adapter needs to go on now; None if none can."""
         machine, slot, now = self._parts.machine, self._parts.slot, self._clock.now()
         journal = slot.journal if slot is not None else None
         if slot is None or journal is None or not isinstance(machine, DuplexMachine):

@@ -19,7 +19,7 @@ Parts: TypeAlias = tuple[bytes, ...]
 
 
 class KeptUnit(Struct, eq=False, gc=False):
-    """A unit of a session. Nothing in it refers to anything else: the garbage collector need not look."""
+    """A unit of a session. It cannot be part of a reference cycle, so the garbage collector skips it."""
 
     number: int
     parts: Parts

@@ -163,7 +163,7 @@ class Composer:
     ) -> int:  # fmt: skip
         """Plan the reply from `unit` on, perhaps cut short, and return its last unit.
 
-        What cuts it short is put into `recognised`, if that is given.
+        The words of an interruption are put into `recognised`, if that is given.
         """
         rng = self._a.rng
         speaking = reply_plans(reply)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.inference_service.engine.support import tiny_causal
 from tests.inference_service.engine_vllm.support import engines
-from tests.inference_service.engine_vllm.support.engines import MISSING, NAMES, Rig
+from tests.inference_service.engine_vllm.support.engines import NAMES, Rig
 from tests.support.long import long
 
 
@@ -27,9 +27,5 @@ def greedy(folder: Path) -> Any:
     scope="session", params=[pytest.param(name, marks=long) if name == "vllm" else name for name in NAMES]
 )
 def rig(request: pytest.FixtureRequest, folder: Path) -> Iterator[Rig]:
-    if not engines.is_here(request.param):
-        pytest.skip(MISSING)
-    made = engines.start(request.param, folder)
-    yield made
-    made.engine.stop()
-    assert made.fatal.empty()
+    with engines.serving(request.param, folder) as served:
+        yield served

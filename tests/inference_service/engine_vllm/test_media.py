@@ -35,12 +35,8 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["plain", pytest.param("vllm", marks=long)])
 def eyes(request: pytest.FixtureRequest, seeing: Path) -> Iterator[Rig]:
-    if not engines.is_here(request.param):
-        pytest.skip(MISSING)
-    rig = engines.start(request.param, seeing, LIMIT)
-    yield rig
-    rig.engine.stop()
-    assert rig.fatal.empty()
+    with engines.serving(request.param, seeing, LIMIT) as rig:
+        yield rig
 
 
 @pytest.fixture

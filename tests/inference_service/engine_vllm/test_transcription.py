@@ -44,12 +44,8 @@ def written(hearing: Path) -> Callable[[Sound], list[int]]:
     scope="module", params=[pytest.param(name, marks=long) if name == "vllm" else name for name in NAMES]
 )
 def ears(request: pytest.FixtureRequest, hearing: Path) -> Iterator[Rig]:
-    if not engines.is_here(request.param):
-        pytest.skip(MISSING)
-    rig = engines.start(request.param, hearing, LIMIT)
-    yield rig
-    rig.engine.stop()
-    assert rig.fatal.empty()
+    with engines.serving(request.param, hearing, LIMIT) as rig:
+        yield rig
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """Every engine that chats and continues token streams, over one folder."""
 
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -214,6 +215,17 @@ def start(name: str, folder: Path, limit: int = LIMIT, tensor_parallel_size: int
         tensor_parallel_size=tensor_parallel_size,
     )
     return Rig(name, load_vllm(options, deliver, fatal.put), fatal)
+
+
+@contextmanager
+def serving(name: str, folder: Path, limit: int = LIMIT) -> Iterator[Rig]:
+    """Serve a folder, and stop without a fatal error; skips the test where the engine is not installed."""
+    if not is_here(name):
+        pytest.skip(MISSING)
+    rig = start(name, folder, limit)
+    yield rig
+    rig.engine.stop()
+    assert rig.fatal.empty()
 
 
 def plain_generator(folder: Path, limit: int = LIMIT) -> Any:

@@ -38,7 +38,7 @@ class PlainGenerator:
         self.media = frozenset({Media.PICTURE} if sees else ())
         self.most_embeddings = 4 * PICTURE_TOKENS
         self.names: list[str] = []
-        """Of all media that were prepared."""
+        """Names of all media that were prepared."""
         self.vocabulary: int = self._model.config.get_text_config().vocab_size
         self.context_limit = context_limit
         self.is_dead = False

@@ -22,6 +22,8 @@ AHEAD = 2
 UNBOUNDED = ("--max-cpu", "0", "--max-loop-lag-ms", "0")
 """Options of an adapter that takes everybody."""
 
+_FILLED_UNITS = 8_192
+"""Units behind which journals and buffers do not grow any more: new memory costs more than used memory."""
 _WARM_UP_S = 0.5
 _UNIT = text_frame(APPEND)
 _OTHER = "adapter it is held against"
@@ -55,6 +57,11 @@ class Chain:
                 self._clients.append(await converse(port, self._answered))
             else:
                 self._clients.append(await Client.connect(port, self._answered))
+
+    async def fill(self) -> None:
+        """Keep the server busy until what it keeps of the sessions does not grow any more."""
+        while self.answers < _FILLED_UNITS:
+            await self.run(1.0)
 
     async def run(self, seconds: float) -> None:
         """Keep the server busy, then wait for what is still on the way."""
@@ -155,6 +162,8 @@ async def measure(is_short: bool, against: Path | None = None) -> Report:
         ):
             chain = Chain()
             await chain.connect(process.port, has_sessions)
+            if has_sessions:
+                await chain.fill()
             windows[name] = sockets(process, chain)
         windows["floor: three gRPC streams"] = streams(bare)
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in windows}

@@ -2,8 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from antiphon.v1 import inference_service_pb2 as pb
 
@@ -13,13 +12,11 @@ _OPEN: Final = (pb.UNIT_END_CHUNK, pb.UNIT_END_CANCELLED)
 Kept = TypeVar("Kept")
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry(Generic[Kept]):
-    """A unit that was answered."""
+_Entry: TypeAlias = tuple[Kept, int, bool]
+"""A unit that was answered, its size in bytes, and whether it leaves a turn open.
 
-    kept: Kept
-    size: int
-    leaves_turn_open: bool
+The garbage collector skips a tuple of what it does not track, and a crowd has a hundred thousand of these.
+"""
 
 
 class UnitLog(Generic[Kept]):
@@ -51,28 +48,27 @@ class UnitLog(Generic[Kept]):
 
     def __iter__(self) -> Iterator[Kept]:
         """Yield the answered units, oldest first."""
-        for entry in tuple(self._entries):
-            yield entry.kept
+        for kept, _, _ in tuple(self._entries):
+            yield kept
 
     def keep(self, kept: Kept, end: pb.UnitEnd, size: int, share: int | None = None) -> None:
         """Keep an answered unit that came to `end` and takes `size` bytes, of `share` for all of them."""
-        self._entries.append(_Entry(kept, size, end in _OPEN))
+        self._entries.append((kept, size, end in _OPEN))
         self.held += size
         most = self._size if share is None else min(self._size, share)
         entries = self._entries
         while entries and (
             len(entries) * self.unit_s > self._seconds or self.held > most or self._is_cut_in_turn
         ):
-            oldest = entries.popleft()
-            self.held -= oldest.size
-            self._is_cut_in_turn = oldest.leaves_turn_open
+            _, oldest, self._is_cut_in_turn = entries.popleft()
+            self.held -= oldest
 
     def silence(self, kept: Kept, size: int) -> None:
         """Note that a kept unit left no turn open after all, and takes `size` bytes now."""
-        for index, entry in enumerate(self._entries):
-            if entry.kept is kept:
-                self.held += size - entry.size
-                self._entries[index] = _Entry(kept, size, False)
+        for index, (entry, before, _) in enumerate(self._entries):
+            if entry is kept:
+                self.held += size - before
+                self._entries[index] = (kept, size, False)
 
     def replayed(self) -> None:
         """Note that another session has heard the kept units, and goes on from there."""

@@ -6,9 +6,8 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import Struct
 
+from ws_adapter.protocol.core.blobs import Blobs
 from ws_adapter.protocol.core.machine import Machine
-from ws_adapter.protocol.duplex.machine import DuplexMachine
-from ws_adapter.protocol.duplex.saved import SavedDuplex
 from ws_adapter.resume.connection import ResumableConnection
 from ws_adapter.session.failover import SavedFailover
 from ws_adapter.session.outbox import Outbox
@@ -17,15 +16,20 @@ from ws_adapter.session.slot import Slot
 from ws_adapter.shared_journal.journals import SharedJournals
 from ws_adapter.shared_journal.record import FORMAT, Settings, Stored, encode
 from ws_adapter.shared_journal.stream import Picture
-from ws_adapter.worker.journal import KeptUnit, Parts
+from ws_adapter.worker.journal import Journal, KeptUnit, Parts
+
+MOST_BLOB_BYTES: Final = 32 * 2**20
+"""Data beside the journal of its worker that a session may have and be taken over."""
 
 
 class SavedSession(Struct, array_like=True, frozen=True):
     """The state of a session. `received` counts the messages that are in it."""
 
     received: int
-    machine: SavedDuplex
-    failover: SavedFailover
+    machine: bytes
+    """The answer of `Machine.save`."""
+    failover: SavedFailover | None
+    """None where the session has no journal of a worker."""
 
 
 _read: Final = msgspec.msgpack.Decoder(SavedSession).decode
@@ -41,6 +45,7 @@ class TakenSession(Struct, frozen=True):
     saved: SavedSession
     units: dict[int, KeptUnit]
     events: dict[int, Parts]
+    blobs: dict[int, bytes]
     last_event: int
     """The last one that the client got."""
     nonces: tuple[bytes, bytes]
@@ -60,6 +65,7 @@ class TakenSession(Struct, frozen=True):
             _read(stored.state),
             stored.units,
             stored.events,
+            stored.blobs,
             last_event,
             nonces,
         )
@@ -104,6 +110,9 @@ class LastingSession:
         self._label = label
         self._parts = parts
         self._settings = b""
+        self._journal: Journal | None = None
+        """Whose settings these are."""
+        self._blobs = Blobs()
         self._stream = journals.open(socket.session_id, socket.path, self, is_known=is_taken)
         self.commit: Final[Callable[[], None]] = self._stream.commit
         self.hand_over: Final[Callable[[], bool]] = self._stream.hand_over
@@ -117,13 +126,16 @@ class LastingSession:
         """Return what another adapter needs to go on now; None if none can."""
         machine, slot, now = self._parts.machine, self._parts.slot, self._clock.now()
         journal = slot.journal if slot is not None else None
-        if slot is None or journal is None or not isinstance(machine, DuplexMachine):
+        failover = slot.save() if slot is not None and journal is not None else None
+        if failover is None:
+            journal = None
+        self._blobs.begin()
+        saved = machine.save(now, self._blobs, has_journal=journal is not None)
+        if saved is None or self._blobs.size > MOST_BLOB_BYTES:
             return None
-        saved, failover = machine.save(now), slot.save()
-        if saved is None or failover is None:
-            return None
-        if not self._settings:
-            self._settings = encode(Settings(FORMAT, self._label, journal.config))
+        if not self._settings or journal is not self._journal:
+            self._journal, config = journal, journal.config if journal is not None else b""
+            self._settings = encode(Settings(FORMAT, self._label, config))
         received = self._socket.received - self._parts.unread
         buffer, waiting = self._socket.buffer, self._outbox.waiting
 
@@ -133,9 +145,10 @@ class LastingSession:
         return Picture(
             self._settings,
             encode(SavedSession(received, saved, failover)),
+            self._blobs.kept,
             self._socket.lasting_nonces,
-            journal.units,
-            journal.changes,
+            journal.units if journal is not None else (),
+            journal.changes if journal is not None else 0,
             buffer.sent,
             buffer.first,
             buffer.sent + len(waiting),

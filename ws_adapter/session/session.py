@@ -42,7 +42,6 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Machine, Place
 from ws_adapter.protocol.core.signals import Piece, Prefilled, Ready, Signal, UnitDone
 from ws_adapter.protocol.core.transcription import InputTranscript
-from ws_adapter.protocol.duplex.machine import DuplexMachine
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.discretion import where
 from ws_adapter.protocol.wire.errors import VERDICTS, CloseCode, Verdict
@@ -51,7 +50,7 @@ from ws_adapter.recording.recorder import Recording
 from ws_adapter.resume.connection import ResumableConnection
 from ws_adapter.session.background import Background
 from ws_adapter.session.catalogue import SessionCatalogue
-from ws_adapter.session.failover import Failover
+from ws_adapter.session.failover import Failover, SavedFailover
 from ws_adapter.session.lasting import LastingSession, TakenSession
 from ws_adapter.session.outbox import Bounds, Outbox
 from ws_adapter.session.pausable_clock import PausableClock
@@ -114,7 +113,7 @@ class Session:
         self._worker: str | None = None
         self._taken = taken
         journals, resumable = services.shared_journals, self._resumable
-        lasts = journals is not None and resumable is not None and isinstance(machine, DuplexMachine)
+        lasts = journals is not None and resumable is not None and machine.lasts
         # What an event follows from is in the journal before it is sent.
         at_once = _never if lasts else socket.write_text
         if recording is not None and not lasts:
@@ -260,24 +259,37 @@ class Session:
             self.end(errors.RESUME_FAILED)
 
     def _move_here(self, taken: TakenSession) -> None:
-        journal, machine, socket = self._services.journals.open(), self._machine, self._resumable
-        if journal is None or socket is None or not isinstance(machine, DuplexMachine):
+        saved, socket = taken.saved, self._resumable
+        if socket is None:
+            raise ValueError("no session is resumed here")
+        failover = self._failover_of(taken, saved.failover) if saved.failover is not None else None
+        try:
+            actions = self._machine.restore(saved.machine, taken.blobs, self._clock.now())
+        except BaseException:
+            if failover is not None:
+                failover.journal.close()
+            raise
+        if failover is not None and saved.failover is not None:
+            need = Need(saved.failover.mode, failover.journal.model, self._catalogue.models)
+            self._slot = Slot(self._source, self, need, displaced=(failover, saved.failover))
+            self._slots.append(self._slot)
+        socket.take_over(taken.last_event, taken.nonces, saved.received, taken.events)
+        self._perform(actions)
+
+    def _failover_of(self, taken: TakenSession, saved: SavedFailover) -> Failover:
+        """Return the move of the session to a worker that goes on from the journal of its last one."""
+        journal, services = self._services.journals.open(), self._services
+        if journal is None:
             raise ValueError("no journal is kept here")
-        saved, services = taken.saved, self._services
         failover, now = Failover(journal), services.clock.now()
         try:
-            journal.restore(saved.failover.journal, taken.config, taken.units)
-            if failover.restore(saved.failover, now, was_handed_over=taken.was_handed_over) is not None:
+            journal.restore(saved.journal, taken.config, taken.units)
+            if failover.restore(saved, now, was_handed_over=taken.was_handed_over) is not None:
                 raise ValueError("the session may be what its adapters and workers are lost by")
         except BaseException:
             journal.close()
             raise
-        machine.restore(saved.machine, self._clock.now())
-        need = Need(saved.failover.mode, journal.model, self._catalogue.models)
-        self._slot = Slot(self._source, self, need, displaced=(failover, saved.failover))
-        self._slots.append(self._slot)
-        socket.take_over(taken.last_event, taken.nonces, saved.received, taken.events)
-        self._perform([])
+        return failover
 
     # --------------------------------------------------------------------------------- doing
 

@@ -8,13 +8,13 @@
 --                            nonce, used: those of the tokens that open the session, used may be empty
 --                            path: the dialect and mode of the session
 --                            first, newest: the events that a client may have got last, and that are kept
---                            settings: what never changes
+--                            settings: what the session is at its worker
 --                            over: there is no session any more, and nobody may write one
 --   stream:<session>    STREAM entry -> d: what an entry has
 --
 -- All of a session expires together.
 
-local MOST_ENTRIES = 4096
+local MOST_ENTRIES = 16384
 local OVER_MS = 60000
 
 local function append(p, session, ttl, args, from)
@@ -78,9 +78,9 @@ local function beat(keys, args)
   return answers
 end
 
--- claim(session, adapter, dead, ttl, nonce, next_nonce, path, last_event): takes a session whose adapter is
--- gone or is `dead`. Answers {none}, {alive, owner}, {lost} if events are missing, or {taken, was handed over,
--- settings, data...}.
+-- claim(session, adapter, dead, ttl, nonce, next_nonce, path, last_event, most): takes a session whose adapter
+-- is gone or is `dead`. Answers {none}, {alive, owner}, {lost} if events are missing or there are more than
+-- `most` bytes, or {taken, was handed over, settings, data...}.
 local function claim(keys, args)
   local p, session, adapter, dead, ttl = keys[1], args[1], args[2], args[3], args[4]
   local nonce, event = args[5], tonumber(args[8])
@@ -95,11 +95,14 @@ local function claim(keys, args)
     return {'alive', owner}
   end
   if event > tonumber(found[6]) or event < tonumber(found[5]) - 1 then return {'lost'} end
+  local entries, size = redis.call('XRANGE', stream, '-', '+'), #found[7]
+  for _, entry in ipairs(entries) do size = size + #entry[2][2] end
+  if args[9] and size > tonumber(args[9]) then return {'lost'} end
   redis.call('HSET', hash, 'owner', adapter, 'nonce', args[6], 'used', nonce)
   redis.call('PEXPIRE', hash, ttl)
   redis.call('PEXPIRE', stream, ttl)
   local answer = {'taken', owner == '' and 1 or 0, found[7]}
-  for _, entry in ipairs(redis.call('XRANGE', stream, '-', '+')) do answer[#answer + 1] = entry[2][2] end
+  for _, entry in ipairs(entries) do answer[#answer + 1] = entry[2][2] end
   return answer
 end
 

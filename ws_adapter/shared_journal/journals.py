@@ -22,6 +22,9 @@ LIFE_S: Final = 3.0
 RETELL_BEATS: Final = 5
 """After so many beats an adapter says which sessions it has."""
 
+MOST_CLAIMED: Final = 128 * 2**20
+"""Bytes of a journal that an adapter reads from Redis; a session with more of them ends with its adapter."""
+
 KEPT_S: Final = 10.0
 """Seconds beyond the resume window for which the journal of a silent adapter is kept."""
 
@@ -42,12 +45,15 @@ class Unclaimed(Enum):
 class SharedJournals:
     """The journals of an adapter's sessions; each has a stream from its first commit to its end."""
 
-    def __init__(self, link: "JournalLink", adapter_id: str, window_s: float) -> None:
-        """`window_s` is how long a client may take to come back."""
+    def __init__(
+        self, link: "JournalLink", adapter_id: str, window_s: float, most_claimed: int = MOST_CLAIMED
+    ) -> None:
+        """`window_s` is how long a client may take to come back; `most_claimed` is in bytes."""
         self.gaps = 0
         """Records that Redis lacks, each of which has a journal written anew."""
         self._link = link
         self._adapter_id = adapter_id
+        self._most_claimed = most_claimed
         self._ttl_ms = round((window_s + KEPT_S) * _MS)
         self._streams: dict[str, JournalStream] = {}
         self._behind: dict[JournalStream, None] = {}
@@ -90,7 +96,7 @@ class SharedJournals:
         """
         nonce, following = nonces
         words = (session_id, self._adapter_id, dead or "-", self._ttl_ms, nonce.hex(), following.hex())
-        answer = await self._link.ask("claim", *words, path, last_event)
+        answer = await self._link.ask("claim", *words, path, last_event, self._most_claimed)
         if answer is None:
             return Unclaimed.AWAY
         word, *found = answer

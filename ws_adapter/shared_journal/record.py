@@ -1,4 +1,4 @@
-"""The form in which Redis has the journal of a session: its settings, and entries of four sorts."""
+"""The form in which Redis has the journal of a session: its settings, and entries of five sorts."""
 
 from collections.abc import Sequence
 from typing import Final, TypeAlias
@@ -8,17 +8,17 @@ from msgspec import Struct
 
 from ws_adapter.worker.journal import KeptUnit, Parts
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Format of these records and of the state; no adapter takes over a session in another one."""
 
 
 class Settings(Struct, array_like=True, frozen=True):
-    """Settings of a session, which never change."""
+    """Settings of a session at its worker."""
 
     format: int
     label: str
     config: bytes
-    """A serialised `pb.PrefillRequest`."""
+    """A serialised `pb.PrefillRequest`; empty where the session has no journal of a worker."""
 
 
 class UnitInput(Struct, array_like=True, tag=0, frozen=True):
@@ -49,7 +49,14 @@ class State(Struct, array_like=True, tag=3, frozen=True):
     state: bytes
 
 
-Entry: TypeAlias = UnitInput | UnitAnswer | Event | State
+class Blob(Struct, array_like=True, tag=4, frozen=True):
+    """Data to which the state refers by its number."""
+
+    number: int
+    data: bytes
+
+
+Entry: TypeAlias = UnitInput | UnitAnswer | Event | State | Blob
 
 encode: Final = msgspec.msgpack.Encoder().encode
 _read_settings: Final = msgspec.msgpack.Decoder(Settings).decode
@@ -65,6 +72,7 @@ class Stored(Struct, frozen=True):
     state: bytes
     units: dict[int, KeptUnit]
     events: dict[int, Parts]
+    blobs: dict[int, bytes]
 
 
 def read(was_handed_over: bool, settings: bytes, entries: Sequence[bytes]) -> Stored:
@@ -74,6 +82,7 @@ def read(was_handed_over: bool, settings: bytes, entries: Sequence[bytes]) -> St
         raise ValueError(f"the journal has the format {found.format}")
     units: dict[int, KeptUnit] = {}
     events: dict[int, Parts] = {}
+    blobs: dict[int, bytes] = {}
     state = b""
     for data in entries:
         match _read_entry(data):
@@ -85,6 +94,8 @@ def read(was_handed_over: bool, settings: bytes, entries: Sequence[bytes]) -> St
                 kept.record, kept.samples = answer.record, answer.samples
             case Event() as event:
                 events[event.number] = (event.text,)
+            case Blob() as blob:
+                blobs[blob.number] = blob.data
             case State() as last:
                 state = last.state
-    return Stored(found, was_handed_over, state, units, events)
+    return Stored(found, was_handed_over, state, units, events, blobs)

@@ -1,10 +1,11 @@
 """The journal of one session in Redis: what it has to have, and what was sent of that."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from ws_adapter.shared_journal.record import Event, State, UnitAnswer, UnitInput, encode
+from ws_adapter.protocol.core.blobs import Data, bytes_of
+from ws_adapter.shared_journal.record import Blob, Event, State, UnitAnswer, UnitInput, encode
 from ws_adapter.worker.journal import KeptUnit, Parts
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ class Picture(NamedTuple):
     """A session at a moment at which nothing is half done."""
 
     settings: bytes
+    """Another object than before if they have changed: then everything is written anew."""
     state: bytes
+    blobs: Mapping[int, Data]
+    """Data to which the state refers, by numbers that never mean anything else."""
     nonces: tuple[bytes, bytes]
     """Nonces of the tokens that open it; the second may be empty."""
     units: Iterable[KeptUnit]
@@ -73,8 +77,11 @@ class JournalStream:
         self._writing = 0
         """Grows whenever everything is to be written anew: answers from before do not count."""
         self._last = 0
+        self._settings = b""
         self._units: dict[int, _Unit] = {}
         self._events: dict[int, tuple[int, Parts]] = {}
+        self._blobs: dict[int, int] = {}
+        """The entry of each."""
         self._changes = -1
         self._sent = 0
         self._first = 1
@@ -95,6 +102,9 @@ class JournalStream:
             if self._has_begun:
                 self.close()
         elif self.is_behind:
+            self._begin(picture)
+        elif picture.settings is not self._settings:
+            self._reset()
             self._begin(picture)
         else:
             self._go_on(picture)
@@ -138,7 +148,7 @@ class JournalStream:
     def _reset(self) -> None:
         self.is_behind = True
         self._writing += 1
-        self._units, self._events = {}, {}
+        self._settings, self._units, self._events, self._blobs = b"", {}, {}, {}
         self._changes, self._sent, self._first, self._newest, self._state = -1, 0, 1, 0, 0
 
     def _lose(self) -> None:
@@ -153,7 +163,7 @@ class JournalStream:
         entries = list(self._changed(picture, []))
         words = (*self._head(picture), self._path, picture.settings, *entries)
         if self._send("begin", words):
-            self._has_begun, self.is_behind = True, False
+            self._has_begun, self.is_behind, self._settings = True, False, picture.settings
             self._journals.is_behind_no_more(self)
         else:
             self._reset()
@@ -190,6 +200,7 @@ class JournalStream:
             self._changes = picture.changes
             yield from self._changed_units(picture.units, gone)
         yield from self._changed_events(picture, gone)
+        yield from self._changed_blobs(picture.blobs, gone)
         if self._state:
             gone.append(self._state)
         self._state = self._next()
@@ -227,6 +238,14 @@ class JournalStream:
             self._events[number] = entry, parts
             yield from (entry, encode(Event(number, b"".join(parts))))
         self._sent, self._first, self._newest = picture.sent, picture.first, picture.newest
+
+    def _changed_blobs(self, blobs: Mapping[int, Data], gone: list[int]) -> Iterator[object]:
+        for number in self._blobs.keys() - blobs.keys():
+            gone.append(self._blobs.pop(number))
+        for number, data in blobs.items():
+            if number not in self._blobs:
+                self._blobs[number] = entry = self._next()
+                yield from (entry, encode(Blob(number, bytes_of(data))))
 
     def _next(self) -> int:
         self._last += 1

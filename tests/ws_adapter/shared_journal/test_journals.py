@@ -11,9 +11,9 @@ from antiphon.redis import connect
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.support.redis_server import RedisServer
 from tests.ws_adapter.support.stage import until
-from ws_adapter.shared_journal.journals import SharedJournals, Unclaimed
+from ws_adapter.shared_journal.journals import MOST_CLAIMED, SharedJournals, Unclaimed
 from ws_adapter.shared_journal.link import MOST_UNANSWERED, PREFIX, JournalLink
-from ws_adapter.shared_journal.record import FORMAT, Settings, Stored, encode
+from ws_adapter.shared_journal.record import FORMAT, Event, Settings, Stored, UnitAnswer, encode
 from ws_adapter.shared_journal.stream import JournalStream, Picture
 from ws_adapter.worker.journal import KeptUnit, Parts
 
@@ -34,13 +34,16 @@ class Talk:
         self.nonces = (b"nonce", b"")
         self.changes = 0
         self.lost = 0
+        self.settings = encode(SETTINGS)
+        self.blobs: dict[int, bytes] = {}
         self._number = 0
 
     def picture(self) -> Picture | None:
         newest = max(self.events, default=self.sent)
         return Picture(
-            encode(SETTINGS),
+            self.settings,
             b"state %d" % self.state,
+            dict(self.blobs),
             self.nonces,
             list(self.units.values()),
             self.changes,
@@ -54,7 +57,8 @@ class Talk:
         self.lost += 1
 
     def change(self) -> None:
-        """A unit comes, is answered or is taken back; events come, are sent or are taken back."""
+        """A unit comes, is answered or is taken back; events come, are sent or are taken back; data come and
+        go."""
         self.state += 1
         self.changes += 1
         self._number += 1
@@ -63,6 +67,9 @@ class Talk:
             if self.rng.random() < 0.3:
                 record = pb.UnitRecord(end=pb.UNIT_END_LISTEN, text_draws=self.state)
                 kept.record, kept.samples = record.SerializeToString(), self.state
+        self.blobs[self._number] = b"blob %d" % self._number
+        while len(self.blobs) > 4:
+            del self.blobs[self.rng.choice(list(self.blobs))]
         while len(self.units) > 3:
             del self.units[min(self.units)]
         newest = max(self.events, default=self.sent)
@@ -75,26 +82,31 @@ class Talk:
         while len(self.events) > 5 and min(self.events) <= self.sent:
             del self.events[min(self.events)]
 
-    def expected(self) -> tuple[bytes, dict[int, tuple[bytes, bytes]], dict[int, Parts]]:
+    def expected(self) -> tuple[bytes, dict[int, tuple[bytes, bytes]], dict[int, Parts], dict[int, bytes]]:
         units = {kept.number: (b"".join(kept.parts), kept.record) for kept in self.units.values()}
-        return b"state %d" % self.state, units, self.events
+        return b"state %d" % self.state, units, self.events, self.blobs
 
 
-def found(stored: Stored) -> tuple[bytes, dict[int, tuple[bytes, bytes]], dict[int, Parts]]:
+def found(
+    stored: Stored,
+) -> tuple[bytes, dict[int, tuple[bytes, bytes]], dict[int, Parts], dict[int, bytes]]:
     units = {number: (b"".join(kept.parts), kept.record) for number, kept in stored.units.items()}
-    return stored.state, units, stored.events
+    return stored.state, units, stored.events, stored.blobs
 
 
 @asynccontextmanager
 async def journals(
-    server: RedisServer, *names: str, most_unanswered: int = MOST_UNANSWERED
+    server: RedisServer,
+    *names: str,
+    most_unanswered: int = MOST_UNANSWERED,
+    most_claimed: int = MOST_CLAIMED,
 ) -> AsyncIterator[list[SharedJournals]]:
     """Yield the journals of adapters with these names."""
     async with AsyncExitStack() as exits:
         made = []
         for name in names:
             link = JournalLink(connect(server.url, is_text=False), most_unanswered=most_unanswered)
-            shared = SharedJournals(link, name, 30.0)
+            shared = SharedJournals(link, name, 30.0, most_claimed)
             shared.start()
             exits.push_async_callback(shared.close)
             await until(lambda link=link: link.is_open)
@@ -125,13 +137,15 @@ async def test_other_adapter_finds_the_session_as_it_was_last(
         stream = one.open("s", PATH, talk)
         for _ in range(60):
             talk.change()
+            if talk.rng.random() < 0.1:
+                talk.settings = encode(SETTINGS)  # of another worker
             stream.commit()
             if talk.rng.random() < 0.5:
                 await asyncio.sleep(0)
         await settled(one, stream)
         assert (one.gaps > 0) is (most_unanswered == 300)
         length = int(redis_server.command("XLEN", f"{PREFIX}stream:s").removeprefix(b":"))
-        assert length <= 1 + 2 * len(talk.units) + len(talk.events)
+        assert length <= 1 + 2 * len(talk.units) + len(talk.events) + len(talk.blobs)
         stored = await claim(two, talk)
         assert isinstance(stored, Stored)
         assert found(stored) == talk.expected()
@@ -256,3 +270,55 @@ async def test_adapter_without_redis_hands_nothing_over(redis_server: RedisServe
         redis_server.stop()
         await until(lambda: not one._link.is_open)
         assert not stream.hand_over()
+
+
+GARBAGE = {
+    "no message": b"\xc1",
+    "another entry": encode([9, 1, b"x"]),
+    "torn": encode(Event(1, b"x" * 100))[:50],
+    "text in place of a number": encode([2, "one", b"x"]),
+    "answer without input": encode(UnitAnswer(99, b"", 0)),
+    "nested": encode([[[[[[[[]]]]]]]]),
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+async def test_garbage_in_a_journal_costs_its_session_and_leaves_nothing(
+    name: str, redis_server: RedisServer
+) -> None:
+    talk = Talk(1)
+    async with journals(redis_server, "one", "two") as (one, two):
+        stream = one.open("s", PATH, talk)
+        talk.change()
+        stream.commit()
+        await settled(one, stream)
+        redis_server.command("XADD", f"{PREFIX}stream:s", "*", "d", GARBAGE[name])
+        assert await claim(two, talk) is Unclaimed.UNKNOWN
+        await until(lambda: redis_server.command("EXISTS", f"{PREFIX}stream:s") == b":0")
+        assert await claim(two, talk) is Unclaimed.UNKNOWN
+
+
+async def test_settings_of_another_format_are_not_taken(redis_server: RedisServer) -> None:
+    talk = Talk(1)
+    talk.settings = encode(Settings(FORMAT + 1, "label", b""))
+    async with journals(redis_server, "one", "two") as (one, two):
+        stream = one.open("s", PATH, talk)
+        talk.change()
+        talk.settings = encode(Settings(FORMAT + 1, "label", b""))
+        stream.commit()
+        await settled(one, stream)
+        assert await claim(two, talk) is Unclaimed.UNKNOWN
+
+
+async def test_journal_that_is_too_large_is_not_read(redis_server: RedisServer) -> None:
+    talk = Talk(1)
+    async with journals(redis_server, "one", "two", most_claimed=10_000) as (one, two):
+        stream = one.open("s", PATH, talk)
+        talk.change()
+        stream.commit()
+        await settled(one, stream)
+        entry = redis_server.command("XADD", f"{PREFIX}stream:s", "*", "d", bytes(10_000)).split()[-1]
+        assert await claim(two, talk) is Unclaimed.UNKNOWN
+        redis_server.command("XDEL", f"{PREFIX}stream:s", entry)
+        assert isinstance(await claim(two, talk), Stored)

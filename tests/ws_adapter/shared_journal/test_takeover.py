@@ -1,12 +1,13 @@
 """Adapters as processes on one Redis: one is killed, and its sessions go on at another one."""
 
 import asyncio
+import base64
 import os
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,13 @@ from tests.ws_adapter.forwarding.test_processes import PATH, answer_of, coming_b
 from tests.ws_adapter.resume.test_resuming import OPENERS
 from tests.ws_adapter.server.test_several_adapters import age
 from tests.ws_adapter.support.conversation import INIT, append
+from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 from tests.ws_adapter.support.stage import until
+from ws_adapter.session.lasting import SavedSession
 from ws_adapter.shared_journal.journals import LIFE_S
 from ws_adapter.shared_journal.link import PREFIX
+from ws_adapter.shared_journal.record import State, encode
 
 REFUSED = ("error:resume_failed", 1008)
 BUSY = ("error:service_unavailable", 1013)
@@ -40,14 +44,19 @@ def folder() -> Iterator[Path]:
 
 @asynccontextmanager
 async def adapters(
-    server: RedisServer, folder: Path, count: int = 2, slots: int = 4
+    server: RedisServer,
+    folder: Path,
+    count: int = 2,
+    slots: int = 4,
+    options: Sequence[str] = (),
+    worker: Sequence[str] = ("--script", "talk"),
 ) -> AsyncIterator[list[Stack]]:
-    """So many adapters, each with an administration, in front of one worker."""
+    """So many adapters with these `options`, each with an administration, in front of one worker."""
     age(server)
     (folder / "key").write_text("0123456789abcdef0123456789abcdef\n")
     with ExitStack() as exits:
-        options = ("--replays", "--script", "talk", "--slots", str(slots))
-        worker = exits.enter_context(scripted_worker("--dispatcher", server.url, *options))
+        its_options = ("--replays", *worker, "--slots", str(slots))
+        scripted = exits.enter_context(scripted_worker("--dispatcher", server.url, *its_options))
         stacks = []
         for number in range(count):
             process, log = exits.enter_context(
@@ -57,9 +66,10 @@ async def adapters(
                     *("--resume-window-s", "60", "--drain-timeout-s", "1", "--journal", "redis"),
                     *("--client-secret-key-file", str(folder / "key")),
                     *("--peer-listen", f"unix:{folder / str(number)}.sock"),
+                    *options,
                 )
             )
-            stacks.append(Stack(process, log, wait_for(process, log, "adapter ready on "), worker))
+            stacks.append(Stack(process, log, wait_for(process, log, "adapter ready on "), scripted))
         for stack in stacks:
             await stack.until(ready=True)
         yield stacks
@@ -140,6 +150,38 @@ async def test_killed_adapter_another_one_goes_on_with_what_was_missed(
         assert await metric(other, "antiphon_resumes_total", outcome="taken_over") == 1
 
 
+async def test_live_session_goes_on_in_the_middle_of_an_answer(
+    redis_server: RedisServer, folder: Path
+) -> None:
+    path, spoken = "/v1/live/sessions?", "session.output_transcript.delta"
+    second = {"type": "session.input_audio.append", "audio": base64.b64encode(bytes(48_000)).decode()}
+    async with adapters(redis_server, folder) as (owner, other):
+        async with owner.client(path) as client:
+            await client.send({"type": "session.start", "session": {"model": "scripted"}})
+            token = (await client.until("session.started"))[-1]["resume"]["token"]
+            await client.send(second, second, second)
+            await client.until(spoken)
+            events = list(client.events)
+            await end(owner)
+        async with coming_back(other, resumed(path, token, len(events))) as (client, told):
+            assert (told["type"], told["received"]) == ("session.resumed", 4)
+            await client.send(second, second)
+            while not words(events).endswith("you?"):
+                events.append(await client.next())
+    assert words(events) == "Hello there how are you?"
+    times = [(event["start_ms"], event["end_ms"]) for event in events if event["type"] == spoken]
+    assert times == sorted(times)
+    ids = [event["event_id"] for event in events if "event_id" in event]
+    assert len(ids) == len(set(ids))
+    heard = sum(event["type"] == "session.output_audio.delta" for event in events) * 200
+    assert heard >= times[-1][0], "no sound was left out before the last word"
+
+
+def words(events: list[Event]) -> str:
+    """What the model has said."""
+    return "".join(event["delta"] for event in events if event["type"] == "session.output_transcript.delta")
+
+
 @pytest.mark.long
 async def test_session_is_taken_over_again_when_its_second_adapter_dies(
     redis_server: RedisServer, folder: Path
@@ -179,6 +221,69 @@ async def test_tokens_that_open_nothing_get_one_error_after_the_death_of_their_a
             assert await answer_of(other, resumed(PATH, token, seen)) == REFUSED, "it is used"
         key = f"{PREFIX}session:{session_in(redis_server)}"
         await until(lambda: b"over" in redis_server.command("HKEYS", key))
+
+
+async def test_token_of_another_key_opens_nothing_after_the_death_of_its_adapter(
+    redis_server: RedisServer, folder: Path
+) -> None:
+    """Also with everything else right; the session is then still there for its own key."""
+    keys = KeyFile(folder / "keys", "own", "another")
+    names = {name: f"Bearer {secret}" for name, secret in keys.secrets.items()}
+
+    def opened(stack: Stack, target: str, name: str) -> AbstractAsyncContextManager[Client]:
+        return stack.client(target, additional_headers={"Authorization": names[name]})
+
+    options = ("--auth", "keys", "--keys", str(keys.path))
+    async with adapters(redis_server, folder, options=options) as (owner, other):
+        async with opened(owner, PATH, "own") as client:
+            await client.until("session.queue_done")
+            await client.send(INIT)
+            token = (await client.until("session.created"))[-1]["resume"]["token"]
+            await unit(client)
+            seen = len(client.events)
+            await end(owner)
+        target = resumed(PATH, token, seen)
+        for _ in range(2):
+            async with opened(other, target, "another") as client:
+                assert kind(await client.next()) == "error:resume_failed"
+                await client.socket.wait_closed()
+                assert client.socket.close_code == 1008
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                async with opened(other, target, "own") as client:
+                    if (told := kind(await client.next())) != "error:service_unavailable":
+                        break
+        assert told == "session.resumed"
+
+
+async def test_garbage_in_place_of_a_state_costs_its_session_alone(
+    redis_server: RedisServer, folder: Path
+) -> None:
+    """Whoever can write to Redis can spoil a session, and no adapter."""
+    states = (b"", b"\xc1", encode(SavedSession(3, b"\x90", None)), encode([3, {"x": 1}, None]))
+    async with adapters(redis_server, folder, slots=8) as (owner, other):
+        known: set[str] = set()
+        tokens: list[tuple[str, int]] = []
+        for state in states:
+            tokens.append(await begun(owner))
+            (session,) = sessions_in(redis_server) - known
+            known.add(session)
+            entry = ("XADD", f"{PREFIX}stream:{session}", "*", "d", encode(State(state)))
+            assert redis_server.command(*entry).startswith(b"$")
+        whole = await begun(owner)
+        await end(owner)
+        for token, seen in tokens:
+            assert await answer_of(other, resumed(PATH, token, seen)) == REFUSED
+            assert await answer_of(other, resumed(PATH, token, seen)) == REFUSED
+        assert "Traceback" not in other.log.text
+        async with coming_back(other, resumed(PATH, *whole)) as (_, told):
+            assert told["type"] == "session.resumed"
+
+
+def sessions_in(server: RedisServer) -> set[str]:
+    """The ids of the sessions that Redis has a journal of."""
+    keys = server.command("KEYS", f"{PREFIX}stream:*").split()
+    return {key.decode().removeprefix(f"{PREFIX}stream:") for key in keys if key.startswith(PREFIX.encode())}
 
 
 def session_in(server: RedisServer) -> str:

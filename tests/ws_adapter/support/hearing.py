@@ -25,3 +25,7 @@ class Hearing:
         (found,) = self._scorer.score([self._memory], [sound[: count * WINDOW].reshape(count, WINDOW)])
         scores: list[float] = found.tolist()
         return scores
+
+    def restart(self) -> None:
+        """Another detector goes on, which has heard nothing of the window that is not whole."""
+        self._rest = np.zeros(0, np.float32)

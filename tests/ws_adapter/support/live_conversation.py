@@ -11,6 +11,7 @@ from tests.support.schemas import Event, Observer
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import CATALOGUE, SPEECH, ready_signal
 from tests.ws_adapter.support.hearing import Hearing
+from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
@@ -27,7 +28,16 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Signal, TextPurpose, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import (
+    Failed,
+    Finalized,
+    Moved,
+    Piece,
+    Signal,
+    TextPurpose,
+    UnitDone,
+    UnitEnd,
+)
 from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscriptDelta
 from ws_adapter.protocol.live.machine import Live
 from ws_adapter.protocol.live.sound import PCM_24K, Format
@@ -68,10 +78,23 @@ class LiveConversation:
         """Speech whose words are awaited, the oldest first."""
         self._hearing = Hearing()
         self._observer = Observer("/v1/live/sessions")
-        self.dialect = Live(
-            "sess_0123456789ab", Limits(**limits), lambda: catalogue, lambda: "0a", lambda at: at + 10_000
-        )
+        self._limits, self._catalogue = Limits(**limits), catalogue
+        self.dialect = self.new_dialect()
         self._do(self.dialect.opened(self.now))
+
+    def new_dialect(self) -> Live:
+        """Another machine of the same session."""
+        catalogue = self._catalogue
+        return Live(
+            "sess_0123456789ab", self._limits, lambda: catalogue, lambda: "0a", lambda at: at + 10_000
+        )
+
+    def move(self) -> list[Event]:
+        """The adapter dies, and another one goes on; what was to be transcribed is asked for again."""
+        state, blobs = save(self.dialect, self.now)
+        self.dialect, self.transcribing = self.new_dialect(), []
+        self._hearing.restart()
+        return self._do(self.dialect.restore(state, blobs, self.now)) + self.worker(Moved(0.0))
 
     # ------------------------------------------------------------------------------------------ driving
 

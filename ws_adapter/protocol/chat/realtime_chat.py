@@ -15,7 +15,7 @@ from ws_adapter.protocol.chat.reply import failure
 from ws_adapter.protocol.core import render
 from ws_adapter.protocol.core.actions import Action, Send, closing, related
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Place, WithoutDetection
+from ws_adapter.protocol.core.machine import Place, WithoutDetection, WithoutState
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
     Failed,
@@ -54,7 +54,7 @@ MOST_WAITING: Final = 4
 """Turns that may wait behind the one that is answered."""
 
 
-class RealtimeChat(WithoutDetection):
+class RealtimeChat(WithoutDetection, WithoutState):
     """See `Machine`. `new_token` makes ids differ; `recording_id` is the name of its recording, if any."""
 
     drops_stale: ClassVar = False

@@ -20,7 +20,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue, ChatSetup, capabilities_of, listed
-from ws_adapter.protocol.core.machine import Place, WithoutDetection
+from ws_adapter.protocol.core.machine import Place, WithoutDetection, WithoutState
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
     Failed,
@@ -63,7 +63,7 @@ class State(Enum):
     DONE = auto()
 
 
-class Chat(WithoutDetection):
+class Chat(WithoutDetection, WithoutState):
     """See `Machine`. `recording_id` is that of the session's recording, if one is made."""
 
     drops_stale: ClassVar = False

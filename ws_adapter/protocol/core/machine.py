@@ -15,6 +15,7 @@ from typing import ClassVar, Protocol
 from msgspec import Struct
 
 from ws_adapter.protocol.core.actions import Action, Send
+from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.signals import Signal
 from ws_adapter.protocol.wire.errors import Verdict
 
@@ -35,6 +36,9 @@ class Machine(Protocol):
     drops_stale: ClassVar[bool]
     """Whether input that has become old before it was read is better dropped for newer one."""
 
+    lasts: ClassVar[bool]
+    """Whether `save` ever returns a state."""
+
     @property
     def is_over(self) -> bool:
         """Whether `CloseSocket` was returned, or the client has gone."""
@@ -54,6 +58,22 @@ class Machine(Protocol):
 
     def opened(self, now: float) -> list[Action]:
         """Handle the open socket; called once, before anything else."""
+
+    # --------------------------------------------------------------------------------- the state
+
+    def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
+        """Return the state, with which another adapter goes on; None if none can now.
+
+        Large data stands in `blobs`. With `has_journal` another worker will know what the present one knows;
+        without, a worker that the state speaks of is lost.
+        """
+
+    def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
+        """Go on from a saved state; called once, and instead of `opened`.
+
+        `Moved` follows if the state was saved with a journal. Raises `ValueError` or `KeyError` for a state
+        that is none.
+        """
 
     # ---------------------------------------------------------------------------------- the slot
 
@@ -116,3 +136,15 @@ class WithoutDetection:
 
     def detected(self, scores: Sequence[float], now: float) -> list[Action]:
         return []
+
+
+class WithoutState:
+    """A base for machines with whose sessions no other adapter can go on."""
+
+    lasts: ClassVar[bool] = False
+
+    def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
+        return None
+
+    def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
+        raise ValueError("no other adapter goes on with such a session")

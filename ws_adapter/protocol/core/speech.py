@@ -38,6 +38,16 @@ class Stopped(Struct, frozen=True):
 Edge: TypeAlias = Started | Stopped
 
 
+class SavedEdges(Struct, frozen=True):
+    """Hold the state of `SpeechEdges`."""
+
+    speaks: bool
+    end: int
+    speech: int
+    at: int
+    silence: int
+
+
 class SpeechEdges:
     """Makes edges of scores.
 
@@ -71,6 +81,15 @@ class SpeechEdges:
             else:
                 self._wait(score, edges)
         return edges
+
+    def save(self) -> SavedEdges:
+        """Return the state."""
+        return SavedEdges(self.speaks, self._end, self._speech, self._at, self._silence)
+
+    def restore(self, saved: SavedEdges) -> None:
+        """Go on from a saved state with the same settings."""
+        self.speaks, self._end = saved.speaks, saved.end
+        self._speech, self._at, self._silence = saved.speech, saved.at, saved.silence
 
     def _go_on(self, score: float, edges: list[Edge]) -> None:
         self._silence = 0 if score >= self._goes_on_from else self._silence + 1

@@ -9,6 +9,8 @@ from functools import partial
 from itertools import groupby
 from typing import ClassVar, Final
 
+import msgspec
+
 from antiphon.semconv import Reason
 from ws_adapter.protocol.core.actions import (
     Action,
@@ -20,6 +22,7 @@ from ws_adapter.protocol.core.actions import (
     related,
 )
 from ws_adapter.protocol.core.answer import Answer
+from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import Catalogue, SessionSetup
 from ws_adapter.protocol.core.machine import Place, WithoutDetection
 from ws_adapter.protocol.core.reading import Reading
@@ -54,6 +57,9 @@ from ws_adapter.protocol.wire.limits import (
     events_window,
 )
 
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(SavedDuplex)
+
 _RUNNING: Final = (State.ACTIVE, State.PAUSED)
 
 
@@ -64,6 +70,7 @@ class DuplexMachine(WithoutDetection):
     """
 
     drops_stale: ClassVar = True
+    lasts: ClassVar = True
 
     def __init__(
         self,
@@ -119,26 +126,29 @@ class DuplexMachine(WithoutDetection):
 
     # ------------------------------------------------------------------------------------- the state
 
-    def save(self, now: float) -> SavedDuplex | None:
-        """Return the state, with which another adapter goes on; None unless the session is running."""
-        if not self._is_running or self.setup is None or self._flow.answers.verdict is not None:
+    def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
+        """See `Machine.save`: None unless the session is running."""
+        is_running = self._is_running and has_journal and self._flow.answers.verdict is None
+        if not is_running or self.setup is None:
             return None
-        return SavedDuplex(
+        saved = SavedDuplex(
             self.state is State.PAUSED,
             self._vocabulary.saved,
             self.setup,
             self._flow.save(now),
             self._deadlines.save(now),
         )
+        return _ENCODER.encode(saved)
 
-    def restore(self, saved: SavedDuplex, now: float) -> None:
-        """Go on from a saved state; called once, and instead of `opened`. `Moved` follows."""
+    def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
+        saved = _DECODER.decode(state)
         self.state = State.PAUSED if saved.is_paused else State.ACTIVE
         self._vocabulary = self._vocabulary.restored(saved.vocabulary)
         self._created, self._has_waited = True, True
         self.setup = saved.setup
         self._flow.restore(saved.flow, now)
         self._deadlines.restore(saved.deadlines, now)
+        return []
 
     # ------------------------------------------------------------------------------------- the queue
 

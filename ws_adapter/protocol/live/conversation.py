@@ -4,15 +4,21 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+from msgspec import Struct
+
 from ws_adapter.protocol.core.answer import Answer, Outcome
-from ws_adapter.protocol.core.speech import WINDOW, SpeechEdges
+from ws_adapter.protocol.core.blobs import Blobs, Saved, samples_of
+from ws_adapter.protocol.core.speech import WINDOW, SavedEdges, SpeechEdges
 from ws_adapter.protocol.duplex.flow import UnitFlow
 from ws_adapter.protocol.duplex.input import BURST_LEAD_S, SECOND_S
+from ws_adapter.protocol.duplex.saved import ago
 from ws_adapter.protocol.live.events import LiveUsage
-from ws_adapter.protocol.live.input_speech import InputSpeech
-from ws_adapter.protocol.live.playout import SLICE_S, Playout
+from ws_adapter.protocol.live.input_speech import InputSpeech, SavedInputSpeech
+from ws_adapter.protocol.live.playout import SLICE_S, Playout, SavedPlayout
+from ws_adapter.protocol.live.resampler import SavedResampler
 from ws_adapter.protocol.live.settings import Settings
-from ws_adapter.protocol.live.sound import Ear, Mouth
+from ws_adapter.protocol.live.sound import Ear, Mouth, SavedEar
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
 
 MOST_UNTOLD: Final = 8
@@ -30,6 +36,32 @@ MOST_SILENCE: Final = 10
 
 INTERRUPTS_MS: Final = 250
 """So much speech over an answer ends it: a cough or a word of assent is shorter."""
+
+
+class SavedFirstTurn(Struct, frozen=True):
+    """Hold the state of a `FirstTurn`."""
+
+    due_ago: float | None
+    is_muted: bool
+    left: int
+    came_ago: float
+
+
+class SavedConversation(Struct, frozen=True):
+    """Hold the state of a `Conversation`."""
+
+    is_muted: bool
+    ear: SavedEar
+    mouth: SavedResampler | None
+    input_speech: SavedInputSpeech | None
+    speech: SavedEdges
+    detecting: tuple[tuple[int, bool], ...]
+    """Samples whose scores are awaited, and whether they were said over an answer."""
+    playout: SavedPlayout
+    units: int
+    context_ratio: float | None
+    turn: SavedFirstTurn
+    heard_until_ago: float
 
 
 class Conversation:
@@ -61,7 +93,7 @@ class Conversation:
         self.upload = Upload()
         self._unit_s = unit_s
         self._mouth = Mouth(settings.format)
-        self._detecting: deque[tuple[int, bool]] = deque()
+        self._detecting: deque[tuple[Samples, bool]] = deque()
         """Samples whose scores are awaited, and whether they were said over an answer."""
 
     @property
@@ -76,7 +108,7 @@ class Conversation:
             self.input_speech.hear(samples)
         elif not is_over:
             return False
-        self._detecting.append((samples.size, is_over))
+        self._detecting.append((samples, is_over))
         return True
 
     def lost(self, size: int) -> Samples:
@@ -89,10 +121,10 @@ class Conversation:
         for score in scores:
             left, was_over = WINDOW, bool(self._detecting) and self._detecting[0][1]
             while left and self._detecting:
-                size, is_over = self._detecting.popleft()
-                if size > left:
-                    self._detecting.appendleft((size - left, is_over))
-                left -= min(left, size)
+                samples, is_over = self._detecting.popleft()
+                if samples.size > left:
+                    self._detecting.appendleft((samples[left:], is_over))
+                left -= min(left, samples.size)
             over += [score] if was_over else []
         return over
 
@@ -120,6 +152,40 @@ class Conversation:
         elif answer.response_id is not None:
             self.stop()
 
+    def save(self, now: float, blobs: Blobs) -> SavedConversation:
+        """Return the state."""
+        return SavedConversation(
+            self.is_muted,
+            self.ear.save(),
+            self._mouth.save(),
+            self.input_speech.save(blobs) if self.input_speech is not None else None,
+            self.speech.save(),
+            tuple((blobs.keep(samples), is_over) for samples, is_over in self._detecting),
+            self.playout.save(now, blobs),
+            self._units,
+            self.context_ratio,
+            self.turn.save(now),
+            now - self.upload.heard_until,
+        )
+
+    def restore(self, saved: SavedConversation, blobs: Saved, now: float) -> Samples:
+        """Go on from a saved state; return the samples in which speech is to be detected."""
+        self.is_muted = saved.is_muted
+        self.ear.restore(saved.ear)
+        self._mouth.restore(saved.mouth)
+        self.playout.restore(saved.playout, blobs, now)
+        self._units, self.context_ratio = saved.units, saved.context_ratio
+        self.usage = LiveUsage(round(self._units * self._unit_s, 3))
+        self.turn.restore(saved.turn, now)
+        self.upload.heard_until = now - saved.heard_until_ago
+        if self.input_speech is not None and saved.input_speech is not None:
+            self.input_speech.restore(saved.input_speech, blobs)
+        self.speech.restore(saved.speech)
+        awaited = samples_of(blobs, [number for number, _ in saved.detecting])
+        kinds = (is_over for _, is_over in saved.detecting)
+        self._detecting.extend(zip(awaited, kinds, strict=True))
+        return np.concatenate([NO_AUDIO.samples, *awaited])
+
     def stop(self) -> None:
         """Silence the model from now on."""
         self.playout.drop()
@@ -133,7 +199,8 @@ class Upload:
     """
 
     def __init__(self) -> None:
-        self._heard_until = float("-inf")
+        self.heard_until = float("-inf")
+        """The time up to which all that came would have lasted, were it heard as it came."""
 
     def came(self, seconds: float, now: float, *, is_quiet: bool) -> bool:
         """Count sound that came; return whether it is further ahead of the clock than a stream is.
@@ -141,9 +208,9 @@ class Upload:
         `is_quiet`: nothing waits to be heard, by either side. Then nobody is ahead.
         """
         if is_quiet:
-            self._heard_until = min(self._heard_until, now)
-        self._heard_until = max(self._heard_until, now - HELD_UP_S) + seconds
-        return self._heard_until - now > BURST_LEAD_S
+            self.heard_until = min(self.heard_until, now)
+        self.heard_until = max(self.heard_until, now - HELD_UP_S) + seconds
+        return self.heard_until - now > BURST_LEAD_S
 
 
 class FirstTurn:
@@ -184,6 +251,16 @@ class FirstTurn:
         """Note the end of a turn of the model."""
         self._left = 0
         self._settle(self.due_at)
+
+    def save(self, now: float) -> SavedFirstTurn:
+        """Return the state."""
+        return SavedFirstTurn(ago(self.due_at, now), self._is_muted, self._left, now - self._came_at)
+
+    def restore(self, saved: SavedFirstTurn, now: float) -> None:
+        """Go on from a saved state."""
+        self.due_at = None if saved.due_ago is None else now - saved.due_ago
+        self._is_muted, self._left = saved.is_muted, saved.left
+        self._came_at = now - saved.came_ago
 
     def _settle(self, at: float | None) -> None:
         self.due_at = at if self._is_muted or self._left else None

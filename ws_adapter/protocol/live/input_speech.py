@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from ws_adapter.protocol.core.speech import RATE_HZ, WINDOW, SpeechEdges, Started
+from ws_adapter.protocol.core.blobs import Blobs, Saved, samples_of
+from ws_adapter.protocol.core.speech import RATE_HZ, WINDOW, SavedEdges, SpeechEdges, Started
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
 
 PADDING: Final = RATE_HZ * 3 // 10
@@ -28,6 +29,17 @@ class Said(Struct, frozen=True):
 
     at_ms: int
     audio: bytes
+
+
+class SavedInputSpeech(Struct, frozen=True):
+    """Hold the state of an `InputSpeech`."""
+
+    edges: SavedEdges
+    held: tuple[int, ...]
+    begin: int
+    scored: int
+    since: int | None
+    skipped: int
 
 
 class InputSpeech:
@@ -78,6 +90,25 @@ class InputSpeech:
         if self._from is None:
             self._forget(self._scored - PADDING - _REACH)
         return said
+
+    def save(self, blobs: Blobs) -> SavedInputSpeech:
+        """Return the state."""
+        return SavedInputSpeech(
+            self._edges.save(),
+            blobs.keep_all(self._held),
+            self._begin,
+            self._scored,
+            self._from,
+            self._skipped,
+        )
+
+    def restore(self, saved: SavedInputSpeech, blobs: Saved) -> None:
+        """Go on from a saved state."""
+        self._edges.restore(saved.edges)
+        self._held = deque(samples_of(blobs, saved.held))
+        self._begin, self._scored = saved.begin, saved.scored
+        self._end = saved.begin + sum(held.size for held in self._held)
+        self._from, self._skipped = saved.since, saved.skipped
 
     def _cut(self, end: int) -> list[Said]:
         if self._from is None:

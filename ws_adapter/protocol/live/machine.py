@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
+import msgspec
 import numpy as np
 
 from antiphon.semconv import Reason
@@ -19,20 +20,22 @@ from ws_adapter.protocol.core.actions import (
     OpenWorkerSession,
     Send,
     TakeSlot,
-    Transcribe,
     Withdraw,
     closing,
 )
 from ws_adapter.protocol.core.answer import Answer, Outcome, StandaloneText
+from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import Catalogue, capabilities_of
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import Failed, GoingAway, Moved, Ready, Signal, TextPurpose
 from ws_adapter.protocol.core.state import State
 from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscriptDelta
+from ws_adapter.protocol.core.transcriptions import Transcriptions
 from ws_adapter.protocol.duplex.deadlines import Deadlines
 from ws_adapter.protocol.duplex.flow import Step, UnitFlow
 from ws_adapter.protocol.duplex.input import LONGEST_TEXT, Append
+from ws_adapter.protocol.duplex.saved import ago
 from ws_adapter.protocol.duplex.texts import MOST_BYTES, MOST_TEXTS
 from ws_adapter.protocol.live import events
 from ws_adapter.protocol.live.conversation import Conversation, interruption
@@ -53,6 +56,7 @@ from ws_adapter.protocol.live.events import (
 )
 from ws_adapter.protocol.live.playout import SLICE_S
 from ws_adapter.protocol.live.refusals import code_of, code_of_end, reason_of, unserved
+from ws_adapter.protocol.live.saved import SavedLive, SavedTerms
 from ws_adapter.protocol.live.settings import (
     Settings,
     Unsupported,
@@ -68,6 +72,10 @@ from ws_adapter.protocol.wire.frames import Fault, FrameReader
 from ws_adapter.protocol.wire.limits import LARGE_FRAME, Limits, errors_window, events_window, is_due
 
 _FRAMES: Final[FrameReader[ClientEvent]] = FrameReader(ClientEvent)
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(SavedLive)
+_TERMS: Final = msgspec.msgpack.Decoder(SavedTerms)
 
 DRAIN_S: Final = 10.0
 """How long a session that is to end may go on with what it is saying."""
@@ -112,6 +120,7 @@ class Live:
     """
 
     drops_stale: ClassVar = True
+    lasts: ClassVar = True
 
     def __init__(
         self,
@@ -147,6 +156,9 @@ class Live:
         self._errors = errors_window()
         self._speeches = 0
         """Pieces of speech that were to be transcribed."""
+        self._transcriptions = Transcriptions()
+        self._terms = b""
+        """A serialised `SavedTerms`; empty until the state is saved."""
         self._is_held = False
         """Whether no more is read."""
         self._end: Verdict | None = None
@@ -179,6 +191,53 @@ class Live:
             if at is not None and (earliest is None or at < earliest):
                 earliest = at
         return earliest
+
+    # ------------------------------------------------------------------------------------- the state
+
+    def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
+        conversation, settings, resource = self._conversation, self._settings, self._resource
+        is_running = self.state is State.ACTIVE and has_journal
+        if not is_running or conversation is None or settings is None or resource is None:
+            return None
+        if not self._terms:
+            unit_s = self._flow.unit_s
+            terms = SavedTerms(settings, resource, self._ids, self._interrupts, self._purposes, unit_s)
+            self._terms = _ENCODER.encode(terms)
+        saved = SavedLive(
+            blobs.keep(self._terms),
+            self._told,
+            self._flow.save(now),
+            self._deadlines.save(now),
+            conversation.save(now, blobs),
+            self._speeches,
+            self._transcriptions.save(blobs),
+            self._end,
+            ago(self._end_at, now),
+            self._flow.answers.verdict is not None,
+        )
+        return _ENCODER.encode(saved)
+
+    def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
+        saved = _DECODER.decode(state)
+        self._terms = blobs[saved.terms]
+        terms = _TERMS.decode(self._terms)
+        self.state, self._settings, self._resource = State.ACTIVE, terms.settings, terms.resource
+        self._ids, self._told = terms.ids, saved.told
+        self._interrupts, self._purposes = terms.interrupts, terms.purposes
+        self._flow = UnitFlow(self._limits, self._new_token, terms.unit_s)
+        self._flow.restore(saved.flow, now)
+        self._deadlines.restore(saved.deadlines, now)
+        transcribes = saved.conversation.input_speech is not None
+        self._conversation = self._new_conversation(terms.settings, transcribes)
+        unscored = self._conversation.restore(saved.conversation, blobs, now)
+        self._speeches = saved.speeches
+        self._end, self._end_at = saved.end, None if saved.end_ago is None else now - saved.end_ago
+        if saved.is_flow_over:
+            self._flow.answers.verdict = saved.end
+        awaited = self._transcriptions.restore(
+            saved.awaited, blobs, lambda item: partial(self._transcribed, item.at_ms)
+        )
+        return [*([Detect(unscored)] if unscored.size else ()), *awaited]
 
     # -------------------------------------------------------------------------------------- the slot
 
@@ -285,8 +344,8 @@ class Live:
         actions: list[Action] = []
         for said in conversation.input_speech.detected(scores):
             self._speeches += 1
-            tell = partial(self._transcribed, said.at_ms)
-            actions.append(Transcribe(f"speech_{self._speeches}", said.audio, "", tell))
+            tell, name = partial(self._transcribed, said.at_ms), f"speech_{self._speeches}"
+            actions.append(self._transcriptions.ask(name, said.audio, "", tell, said.at_ms))
         return actions
 
     def _transcribed(self, at_ms: int, news: InputTranscript, now: float) -> list[Action]:
@@ -390,6 +449,7 @@ class Live:
         refuse_triggers(event.session.triggers)
         if event.session.delegation is not None:
             self._resource.delegation = delegation(event.session.delegation)
+            self._terms = b""
         told: list[Action] = [self._event(events.SessionUpdated, event.event_id, session=self._resource)]
         return [*told, *self._delegation_unused()] if event.session.delegation is not None else told
 
@@ -487,9 +547,7 @@ class Live:
         self._purposes = ready.text_purposes
         catalogue = self._catalogue()
         transcribes = self._limits.input_transcript_s > 0 and catalogue is not None and catalogue.transcribes
-        self._conversation = Conversation(
-            self._settings, self._limits.max_append_s, transcribes=transcribes, unit_s=self._flow.unit_s
-        )
+        self._conversation = self._new_conversation(self._settings, transcribes)
         self._conversation.playout.begin(now)
         self._deadlines.idle_at = now + self._limits.duplex_idle_s
         limit_at = self._deadlines.limit_at
@@ -505,6 +563,10 @@ class Live:
             message = "the model reads no instructions: they and the earlier messages change nothing"
             told.append(self._event(events.Info, code="instructions_unused", message=message))
         return [*told, *self._said(self._flow.begin(ready, now), now)]
+
+    def _new_conversation(self, settings: Settings, transcribes: bool) -> Conversation:
+        most_s = self._limits.max_append_s
+        return Conversation(settings, most_s, transcribes=transcribes, unit_s=self._flow.unit_s)
 
     def _worker_failed(self, reason: Reason, now: float) -> list[Action]:
         if reason in errors.CORRECTABLE and self.state is State.CONFIGURING:

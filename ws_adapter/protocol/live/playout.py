@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.live.sound import Format
 
 SLICE_S: Final = 0.2
@@ -79,6 +80,17 @@ class Slice(Struct, frozen=True):
     words: tuple[Words, ...]
 
 
+class SavedPlayout(Struct, frozen=True):
+    """Hold the state of a `Playout`."""
+
+    next_ago: float
+    is_speaking: bool
+    sound: tuple[int, ...]
+    begin: int
+    words: tuple[Text, ...]
+    sent: int
+
+
 class Playout:
     """See above. Times are seconds of the session's clock.
 
@@ -94,7 +106,12 @@ class Playout:
         self.slice_s: Final = slice_s
         self._format = format
         self._slice = round(format.bytes_per_s * slice_s) // format.width * format.width
-        self._sound = bytearray()
+        self._sound: deque[bytes] = deque()
+        """What waits, as it was put."""
+        self._begin = 0
+        """Bytes of the first of it that were sent."""
+        self._size = 0
+        """Bytes that wait."""
         self._words: deque[Text] = deque()
         """What is said in the sound, in its order."""
         self._sent = 0
@@ -109,12 +126,12 @@ class Playout:
     @property
     def waiting_s(self) -> float:
         """Seconds that wait to be heard."""
-        return len(self._sound) / self._format.bytes_per_s
+        return self._size / self._format.bytes_per_s
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits to be said."""
-        return not self._sound and not self._words
+        return not self._size and not self._words
 
     def begin(self, now: float) -> None:
         """Begin the stream with its lead."""
@@ -123,13 +140,16 @@ class Playout:
     def put(self, audio: bytes, text: str) -> None:
         """Append audio and text behind all that waits; either may be empty."""
         if text:
-            self._words.append(Text(text, len(self._sound), len(audio)))
-        self._sound += audio
+            self._words.append(Text(text, self._size, len(audio)))
+        if audio:
+            self._sound.append(audio)
+            self._size += len(audio)
         self._settle()
 
     def drop(self) -> None:
         """Drop all that waits."""
         self._sound.clear()
+        self._begin = self._size = 0
         self._words.clear()
         self.is_speaking = False
         self._settle()
@@ -147,11 +167,10 @@ class Playout:
 
     @property
     def _is_short(self) -> bool:
-        return self.is_speaking and len(self._sound) < self._slice
+        return self.is_speaking and self._size < self._slice
 
     def _cut(self) -> Slice:
-        audio = bytes(self._sound[: self._slice])
-        del self._sound[: self._slice]
+        audio = self._sound_of_slice()
         words, before = [], self._sent * self._slice
         while self._words and self._words[0].at < self._slice:
             text = self._words[0]
@@ -166,6 +185,42 @@ class Playout:
             text.begin -= self._slice
         self._sent += 1
         return Slice(audio + self._format.silence(self._slice - len(audio)), tuple(words))
+
+    def _sound_of_slice(self) -> bytes:
+        pieces, left = [], min(self._slice, self._size)
+        self._size -= left
+        while left:
+            piece = self._sound[0][self._begin : self._begin + left]
+            pieces.append(piece)
+            left -= len(piece)
+            self._begin += len(piece)
+            if self._begin == len(self._sound[0]):
+                self._sound.popleft()
+                self._begin = 0
+        return b"".join(pieces)
+
+    def save(self, now: float, blobs: Blobs) -> SavedPlayout:
+        """Return the state of a stream that has begun."""
+        return SavedPlayout(
+            now - self._next_at,
+            self.is_speaking,
+            blobs.keep_all(self._sound),
+            self._begin,
+            tuple(self._words),
+            self._sent,
+        )
+
+    def restore(self, saved: SavedPlayout, blobs: Saved, now: float) -> None:
+        """Go on from a saved state of the same format. Raises `KeyError` where sound is missing."""
+        self._sound = deque(blobs[number] for number in saved.sound)
+        self._begin = saved.begin
+        self._size = sum(map(len, self._sound)) - saved.begin
+        if self._size < 0:
+            raise ValueError("more sound was sent than there is")
+        self._words = deque(saved.words)
+        self._sent, self.is_speaking = saved.sent, saved.is_speaking
+        self.due_at = self._next_at = now - saved.next_ago
+        self._settle()
 
     def _settle(self) -> None:
         if self.due_at is not None:

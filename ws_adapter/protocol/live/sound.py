@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
-import soxr
+from msgspec import Struct
 
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
 from ws_adapter.protocol.duplex.input import SECOND_S
+from ws_adapter.protocol.live.resampler import Resampler, SavedResampler
 from ws_adapter.protocol.media.g711 import ALAW, ULAW, Law
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
 
@@ -69,6 +70,13 @@ PCM_24K: Final = Format("audio/pcm", 24_000)
 """What a session has that does not choose."""
 
 
+class SavedEar(Struct, frozen=True):
+    """Hold the state of an `Ear`."""
+
+    waiting: bytes
+    resampler: SavedResampler | None
+
+
 class Ear:
     """Makes what the client sends into what the model hears: float32 at 16 kHz.
 
@@ -103,14 +111,23 @@ class Ear:
             return NO_AUDIO.samples
         samples = self.format.decode(bytes(self._waiting[:whole]))
         del self._waiting[:whole]
-        return samples if self._resampler is None else self._resampler.resample_chunk(samples)
+        return samples if self._resampler is None else self._resampler.more(samples)
 
     def end(self) -> Samples:
         """Return all that is left, with what the resampler holds back: nothing comes any more."""
         samples = self.rest()
         if self._resampler is None:
             return samples
-        return np.concatenate([samples, self._resampler.resample_chunk(NO_AUDIO.samples, last=True)])
+        return np.concatenate([samples, self._resampler.more(NO_AUDIO.samples, last=True)])
+
+    def save(self) -> SavedEar:
+        """Return the state."""
+        return SavedEar(bytes(self._waiting), _saved(self._resampler))
+
+    def restore(self, saved: SavedEar) -> None:
+        """Go on from a saved state of the same format."""
+        self._waiting = bytearray(saved.waiting)
+        _restore(self._resampler, saved.resampler)
 
 
 class Mouth:
@@ -124,7 +141,7 @@ class Mouth:
         """Return the bytes that are to be sent for a piece of a turn; at its end those held back too."""
         samples = np.frombuffer(audio, "<f4")
         if self._resampler is not None:
-            samples = self._resampler.resample_chunk(samples, last=ends_turn)
+            samples = self._resampler.more(samples, last=ends_turn)
         if ends_turn:
             self.stop()
         return self.format.encode(samples)
@@ -134,6 +151,23 @@ class Mouth:
         if self._resampler is not None:
             self._resampler.clear()
 
+    def save(self) -> SavedResampler | None:
+        """Return the state; None for a format that is not resampled."""
+        return _saved(self._resampler)
 
-def _resampler(from_hz: int, to_hz: int) -> soxr.ResampleStream | None:
-    return None if from_hz == to_hz else soxr.ResampleStream(from_hz, to_hz, 1, dtype="float32")
+    def restore(self, saved: SavedResampler | None) -> None:
+        """Go on from a saved state of the same format."""
+        _restore(self._resampler, saved)
+
+
+def _resampler(from_hz: int, to_hz: int) -> Resampler | None:
+    return None if from_hz == to_hz else Resampler(from_hz, to_hz)
+
+
+def _saved(resampler: Resampler | None) -> SavedResampler | None:
+    return resampler.save() if resampler is not None else None
+
+
+def _restore(resampler: Resampler | None, saved: SavedResampler | None) -> None:
+    if resampler is not None and saved is not None:
+        resampler.restore(saved)

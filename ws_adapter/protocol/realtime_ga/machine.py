@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 from antiphon.semconv import Reason
 from ws_adapter.protocol.core.actions import Action, CloseSocket, Send
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.machine import Place, WithoutState
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
     Failed,
@@ -68,7 +68,7 @@ MOST_EARLY_BYTES: Final = 2**20
 """Events that may come before a session has its slot."""
 
 
-class RealtimeGa:
+class RealtimeGa(WithoutState):
     """See `Machine`. It is told nothing but errors before it has a slot, and keeps it while it is of use.
 
     `model` is that of the URL. `catalogue` tells what the workers serve, None while none is known;

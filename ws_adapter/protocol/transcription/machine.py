@@ -14,7 +14,7 @@ from ws_adapter.protocol.core.actions import (
     related,
 )
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Place, WithoutDetection
+from ws_adapter.protocol.core.machine import Place, WithoutDetection, WithoutState
 from ws_adapter.protocol.core.signals import (
     Failed,
     Finalized,
@@ -59,7 +59,7 @@ UNSERVED: Final = {
 """Why there is no slot for an utterance: code and text of each verdict. Its audio is kept."""
 
 
-class Transcription(WithoutDetection):
+class Transcription(WithoutDetection, WithoutState):
     """See `Machine`. It holds a slot for each utterance, and for a while after it if nobody else waits.
 
     `session_id` is `sess-` and 32 hexadecimal digits, `created` is in Unix seconds, `catalogue` tells what

@@ -1,0 +1,40 @@
+"""The state of a Live session as plain data, with which another adapter goes on.
+
+Times are seconds of the session's clock before the moment at which the state was taken.
+"""
+
+from msgspec import Struct
+
+from ws_adapter.protocol.core.signals import TextPurpose
+from ws_adapter.protocol.core.transcriptions import SavedTranscription
+from ws_adapter.protocol.duplex.saved import SavedDeadlines, SavedFlow
+from ws_adapter.protocol.live.conversation import SavedConversation
+from ws_adapter.protocol.live.events import SessionResource
+from ws_adapter.protocol.live.settings import Settings
+from ws_adapter.protocol.wire.errors import Verdict
+
+
+class SavedTerms(Struct, frozen=True):
+    """Hold what seldom changes in a session: it is written once."""
+
+    settings: Settings
+    resource: SessionResource
+    ids: str
+    interrupts: bool
+    purposes: frozenset[TextPurpose]
+    unit_s: float
+
+
+class SavedLive(Struct, frozen=True):
+    """Hold the state of a `Live`. `terms` is the number of a serialised `SavedTerms`."""
+
+    terms: int
+    told: int
+    flow: SavedFlow
+    deadlines: SavedDeadlines
+    conversation: SavedConversation
+    speeches: int
+    awaited: tuple[SavedTranscription, ...]
+    end: Verdict | None
+    end_ago: float | None
+    is_flow_over: bool

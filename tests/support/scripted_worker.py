@@ -61,7 +61,7 @@ def main() -> int:
     parser.add_argument("--slow-start", action="store_true", help="no config is ever read")
     parser.add_argument("--fault", action="store_true", help="the engine cannot be loaded")
     parser.add_argument("--insecure-grpc", action="store_true")
-    parser.add_argument("--replays", action="store_true", help="units can be heard again")
+    parser.add_argument("--replays", action="store_true", help="units and turns can be heard again")
     add_worker_key_option(parser)
     parser.add_argument("--prompted", action="store_true", help="sessions bring their scripts along")
     parser.add_argument(
@@ -84,6 +84,7 @@ def main() -> int:
             modes=_modes(arguments.modes, arguments.prompted),
             context_limit=arguments.context_limit,
             replays_units=arguments.replays,
+            replays_turns=arguments.replays,
         ),
         repeat=True,
         slow_cleanup=arguments.slow_cleanup,

@@ -18,7 +18,10 @@ from ws_adapter.shared_journal.record import FORMAT, Settings, Stored, encode
 from ws_adapter.shared_journal.stream import Picture
 from ws_adapter.worker.journal import Journal, KeptUnit, Parts
 
-MOST_BLOB_BYTES: Final = 32 * 2**20
+COMMIT_S: Final = 0.5
+"""Input from which no event follows is written after so long."""
+
+MOST_BLOB_BYTES: Final = 48 * 2**20
 """Data beside the journal of its worker that a session may have and be taken over."""
 
 
@@ -83,6 +86,10 @@ class Parted(Protocol):
         """The slot that it has, or waits for."""
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the journal of the slot has all units that were run."""
+
+    @property
     def unread(self) -> int:
         """Messages that it took and has not obeyed."""
 
@@ -114,13 +121,28 @@ class LastingSession:
         """Whose settings these are."""
         self._blobs = Blobs()
         self._stream = journals.open(socket.session_id, socket.path, self, is_known=is_taken)
-        self.commit: Final[Callable[[], None]] = self._stream.commit
+        self._committed_at = float("-inf")
         self.hand_over: Final[Callable[[], bool]] = self._stream.hand_over
         self.close: Final[Callable[[], None]] = self._stream.close
+
+    def commit(self) -> None:
+        """Write what has changed."""
+        self._committed_at = self._clock.now()
+        self._stream.commit()
+
+    def commit_soon(self) -> None:
+        """Write what has changed, unless that was done a moment ago: no event follows from it."""
+        if self._clock.now() - self._committed_at >= COMMIT_S:
+            self.commit()
 
     def taken_elsewhere(self) -> None:
         """Handle that another adapter has the session."""
         self._parts.taken_elsewhere()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing of the session is half done."""
+        return self._parts.is_settled
 
     def picture(self) -> Picture | None:
         """Return what another adapter needs to go on now; None if none can."""

@@ -278,7 +278,8 @@ class Session:
 
     def _failover_of(self, taken: TakenSession, saved: SavedFailover) -> Failover:
         """Return the move of the session to a worker that goes on from the journal of its last one."""
-        journal, services = self._services.journals.open(), self._services
+        services = self._services
+        journal = services.journals.open(is_chat=saved.journal.is_chat)
         if journal is None:
             raise ValueError("no journal is kept here")
         failover, now = Failover(journal), services.clock.now()
@@ -299,7 +300,8 @@ class Session:
         due.extend(actions)
         if self._is_performing:
             return
-        self._is_performing, has_changed = True, bool(due)
+        self._is_performing = True
+        has_changed = any([not isinstance(action, Detect) for action in due])
         try:
             while due:
                 self._do(due.popleft())
@@ -381,6 +383,8 @@ class Session:
         finally:
             if self._sending is asyncio.current_task():
                 self._sending = None
+                if self._lasting is not None:
+                    self._lasting.commit()
 
     def _detect(self, detect: Detect) -> None:
         if self._listener is None:
@@ -490,6 +494,11 @@ class Session:
         return self._slot
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the journal of the slot has all units that were run."""
+        return self._sending is None
+
+    @property
     def unread(self) -> int:
         """Messages that were taken and not obeyed."""
         return self._is_holding + (self._reading is not None)
@@ -580,6 +589,8 @@ class Session:
             is_refused = is_lost or any(map(_is_refusal, actions))
             self._recording.up(message.data, message.is_text, is_refused=is_refused)
         self._perform(actions)
+        if self._lasting is not None:
+            self._lasting.commit_soon()
 
     def _has_no_room(self) -> bool:
         if self._load.inflight_bytes < self._load.half_bytes:

@@ -45,6 +45,10 @@ class Source(Protocol):
     def picture(self) -> Picture | None:
         """Return what another adapter needs to go on now; None if none can."""
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing of it is half done; `catch_up` follows once that is so."""
+
     def taken_elsewhere(self) -> None:
         """Handle that another adapter has the session."""
 
@@ -95,7 +99,7 @@ class JournalStream:
 
     def catch_up(self) -> None:
         """Write what Redis lacks."""
-        if self._is_closed:
+        if self._is_closed or not self._source.is_settled:
             return
         picture = self._source.picture()
         if picture is None:
@@ -126,7 +130,7 @@ class JournalStream:
         Nothing is written afterwards.
         """
         self.commit()
-        if self._is_closed or self.is_behind:
+        if self._is_closed or self.is_behind or not self._source.is_settled:
             return False
         self._journals.send("release", (self.session_id,), lambda answer: None)
         self._end()

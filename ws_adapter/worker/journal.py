@@ -47,8 +47,18 @@ class TakenBack(Struct, frozen=True):
     heard_samples: int | None
 
 
+class SavedTurn(Struct, frozen=True):
+    """What is known of the answer to a turn of a chat that is not over."""
+
+    sampled: tuple[int, ...]
+    is_heard: bool
+    is_traced: bool
+
+
 class SavedJournal(Struct, frozen=True):
     """The state of a journal without its units, of which it has the numbers."""
+
+    is_chat: bool
 
     model: str
     unit_s: float
@@ -60,6 +70,8 @@ class SavedJournal(Struct, frozen=True):
     answered: tuple[int, ...]
     """Units to replay, in order."""
     unanswered: tuple[int, ...]
+    turns: tuple[SavedTurn, ...]
+    """Of a chat: one for each of the unanswered."""
 
 
 class Journals:
@@ -282,7 +294,10 @@ class Journal:
 
     def save(self) -> SavedJournal:
         """Return the state, with which another adapter goes on."""
+        unanswered = sorted(self._log.unanswered.items())
+        turns = [SavedTurn(kept.sampled, kept.is_heard, kept.is_traced) for _, kept in unanswered]
         return SavedJournal(
+            self._is_chat,
             self.model,
             self._log.unit_s,
             self._last,
@@ -291,11 +306,12 @@ class Journal:
             tuple(self.rewinds),
             tuple(sorted(self._unfinalized)),
             tuple(self.numbers),
-            tuple(sorted(self._log.unanswered)),
+            tuple(number for number, _ in unanswered),
+            tuple(turns) if self._is_chat else (),
         )
 
     def restore(self, saved: SavedJournal, config: bytes, units: Mapping[int, KeptUnit]) -> None:
-        """Go on from a saved state. Raises `KeyError` if a unit is missing."""
+        """Go on from a saved state of the same kind. Raises `KeyError` if a unit is missing."""
         self.config, self.model = config, saved.model
         self._log.unit_s, self._last = saved.unit_s, saved.last
         self._has_answers, self._draws = saved.has_answers, saved.draws
@@ -306,6 +322,9 @@ class Journal:
             self._log.keep(kept, end, kept.size, self._journals.share)
         for number in saved.unanswered:
             self._log.unanswered[number] = units[number]
+        for number, turn in zip(saved.unanswered, saved.turns, strict=False):
+            kept = units[number]
+            kept.sampled, kept.is_heard, kept.is_traced = turn.sampled, turn.is_heard, turn.is_traced
         self._count()
 
     def close(self) -> None:

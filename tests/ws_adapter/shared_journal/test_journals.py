@@ -24,6 +24,8 @@ SETTINGS = Settings(FORMAT, "label", b"config")
 class Talk:
     """A session that changes at random; its journal may keep three units and five events."""
 
+    is_settled = True
+
     def __init__(self, seed: int, size: int = 10) -> None:
         self.rng = random.Random(seed)
         self.size = size

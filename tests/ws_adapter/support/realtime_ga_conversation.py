@@ -11,6 +11,7 @@ from tests.support.schemas import Event, Observer
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import SPEECH, ready_signal
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
+from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
@@ -34,6 +35,7 @@ from ws_adapter.protocol.core.signals import (
     CallDelta,
     Failed,
     Finalized,
+    Moved,
     Piece,
     Prefilled,
     Signal,
@@ -105,15 +107,38 @@ class RealtimeGaConversation:
         self._tokens = 0
         self._observer = Observer("/v1/realtime?model=antiphon-mini") if is_observed else None
         """Holds every event against its schema, which takes most of the time of a long conversation."""
-        self.dialect = RealtimeGa(
+        self._model, self._catalogue = model, catalogue
+        self._limits = Limits(**{"session_limit_s": 3600.0, **limits})
+        self.dialect = self.new_dialect()
+        self.do(self.dialect.opened(self.now))
+
+    def new_dialect(self) -> RealtimeGa:
+        """Another machine of the same session."""
+        return RealtimeGa(
             "sess_0123456789ab",
-            model,
-            Limits(**{"session_limit_s": 3600.0, **limits}),
-            lambda: catalogue,
+            self._model,
+            self._limits,
+            lambda: self._catalogue,
             self._new_token,
             lambda at: at + 10_000,
         )
-        self.do(self.dialect.opened(self.now))
+
+    def move(self, *, has_journal: bool = True) -> list[Event]:
+        """The adapter dies, and another one goes on; what was to be transcribed is asked for again.
+
+        Without a journal, or before the worker is ready, the worker is lost with the adapter.
+        """
+        before = len(self.sent)
+        has_journal = has_journal and self.dialect._answers.slot.hold in (Hold.READY, Hold.RUNNING)
+        state, blobs = save(self.dialect, self.now, has_journal=has_journal)
+        self.dialect, self.transcribing, self.detecting = self.new_dialect(), [], 0
+        if not has_journal:
+            self.has_slot, self._answered, self._ready = False, len(self.units), len(self.configured)
+            self._done = self.runs[-1].unit if self.runs else 0
+        self.do(self.dialect.restore(state, blobs, self.now))
+        if has_journal:
+            self.worker(Moved(0.0))
+        return self.sent[before:]
 
     def _new_token(self) -> str:
         self._tokens += 1

@@ -7,19 +7,19 @@ from msgspec import Struct
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 
-class Picture(Struct, frozen=True):
+class Picture(Struct, frozen=True, tag=True):
     """An encoded picture: JPEG, PNG or WebP."""
 
     data: bytes
 
 
-class Speech(Struct, frozen=True):
+class Speech(Struct, frozen=True, tag=True):
     """A clip of float32 audio at 16 kHz."""
 
     data: bytes
 
 
-class Video(Struct, frozen=True):
+class Video(Struct, frozen=True, tag=True):
     """A video file: MP4, MOV, WebM or Matroska."""
 
     data: bytes

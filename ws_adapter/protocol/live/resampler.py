@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
 
-PAST_S: Final = 0.1
+PAST_S: Final = 0.15
 """Seconds of the latest input that bring a new resampler into the state of the last one: more than twice as
 much as it holds back."""
 

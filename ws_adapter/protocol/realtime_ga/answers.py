@@ -1,19 +1,22 @@
 """The responses of a session: one at a time at the worker, whatever waits for it and for the client."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from antiphon.semconv import Reason
 from ws_adapter.protocol.chat.reply import failure
 from ws_adapter.protocol.core.actions import Action, Send
+from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ, Piece, Prefilled, UnitDone, UnitEnd
 from ws_adapter.protocol.realtime_ga.response import Response
+from ws_adapter.protocol.realtime_ga.saved.session import SavedAnswers, SavedPiece
 from ws_adapter.protocol.realtime_ga.wire.events import Code, type_of
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, code_of
 from ws_adapter.protocol.realtime_ga.wire.resources import ResponseError
 from ws_adapter.protocol.realtime_ga.wire.teller import Teller
 from ws_adapter.protocol.realtime_ga.worker_slot import Hold, WorkerSlot
-from ws_adapter.protocol.wire.errors import ErrorCode, Refusal
+from ws_adapter.protocol.wire.errors import VERDICTS, ErrorCode, Refusal
 
 MOST_BESIDE: Final = 8
 """Responses outside the conversation that may wait."""
@@ -49,6 +52,60 @@ class Answers:
         self._running: Response | None = None
         self._unsent: deque[Piece | UnitDone] = deque()
         self._unsent_bytes = 0
+
+    def responses(self, native: Response | None) -> list[Response]:
+        """Return all that are not over, each once; `native` is a turn of the model's own."""
+        found: list[Response] = []
+        for one in (self.active, self._running, *self._waiting, native):
+            if one is not None and one not in found:
+                found.append(one)
+        return found
+
+    def is_waiting(self, response: Response) -> bool:
+        """Return whether a worker has still to be asked for a response."""
+        return response in self._waiting
+
+    def save(
+        self, responses: Sequence[Response], now: float, blobs: Blobs, *, has_journal: bool
+    ) -> SavedAnswers:
+        """Return the state, with places among `responses`."""
+        pieces = [signal for signal in self._unsent if isinstance(signal, Piece)]
+        return SavedAnswers(
+            self.slot.save(has_journal=has_journal),
+            responses.index(self.active) if self.active is not None else None,
+            responses.index(self._running) if self._running is not None else None,
+            tuple(map(responses.index, self._waiting)),
+            tuple(SavedPiece(it.unit, it.text, blobs.keep(it.audio), it.call) for it in pieces),
+            next((signal for signal in self._unsent if isinstance(signal, UnitDone)), None),
+            self.failures,
+            self.has_spoken,
+            now - self.plays_until,
+        )
+
+    def restore(self, saved: SavedAnswers, responses: Sequence[Response], now: float, blobs: Saved) -> None:
+        """Go on from a saved state, with the slot restored already. Raises `KeyError` or `IndexError`."""
+        self.active = responses[saved.active] if saved.active is not None else None
+        self._running = responses[saved.running] if saved.running is not None else None
+        self._waiting = deque(responses[at] for at in saved.waiting)
+        for it in saved.unsent:
+            self._unsent.append(Piece(it.unit, it.text, blobs[it.audio], call=it.call))
+            self._unsent_bytes += len(blobs[it.audio])
+        if saved.done is not None:
+            self._unsent.append(saved.done)
+        self.failures, self.has_spoken = saved.failures, saved.has_spoken
+        self.plays_until = now - saved.plays_until_ago
+        self.resumes_at = now if self._unsent else None
+
+    def lose_worker(self) -> list[Action]:
+        """Handle that nobody knows of the running response: it fails unless it is complete here."""
+        response = self._running
+        if response is None or any(isinstance(signal, UnitDone) for signal in self._unsent):
+            return []
+        if response.has_output or self._unsent or not response.turn.messages:
+            return self.fail(response, Code.INTERNAL, VERDICTS[Reason.WORKER_LOST].message)
+        self._running = None
+        self._waiting.appendleft(response)
+        return []
 
     @property
     def held_bytes(self) -> int:

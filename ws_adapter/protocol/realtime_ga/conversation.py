@@ -2,11 +2,15 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from msgspec import structs
 
+from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.turn import Call, Message, Part
+from ws_adapter.protocol.realtime_ga.saved.session import SavedConversation, SavedEntry, SavedItem
+from ws_adapter.protocol.realtime_ga.saved.turns import parts_of, save_parts
 from ws_adapter.protocol.realtime_ga.transcript import Transcript
 from ws_adapter.protocol.realtime_ga.wire.events import Code
 from ws_adapter.protocol.realtime_ga.wire.items import (
@@ -24,6 +28,9 @@ from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
 from ws_adapter.protocol.wire.errors import invalid
 from ws_adapter.protocol.wire.events import MAX_PROMPT_CHARACTERS
 from ws_adapter.protocol.wire.faults import shown
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_ITEMS: Final = msgspec.msgpack.Decoder(SavedItem)
 
 MOST_ITEMS: Final = 256
 MOST_BYTES: Final = 24 * 2**20
@@ -58,6 +65,31 @@ class Entry:
         """Whether the model is told of it: of what is too long for it, the oldest is left out."""
         self.sound = bytearray()
         """What was to be heard of it, in the output format."""
+        self._saved = b""
+        """A serialised `SavedItem`."""
+        self._saved_from: tuple[Any, ...] = ()
+        """What of the item may have changed since then."""
+
+    def save(self, blobs: Blobs) -> SavedEntry:
+        """Return the state, without the sound of an answer."""
+        item, parts, transcript = self.item, save_parts(self.parts, blobs), self.transcript
+        content = tuple(item.content) if isinstance(item, MessageItem) else ()
+        heard = transcript.ms if transcript is not None else 0
+        saved_from = (item.status, content, parts, self.is_told, heard)
+        if item.status == "in_progress" or saved_from != self._saved_from:
+            told = transcript.save() if transcript is not None else None
+            self._saved = _ENCODER.encode(SavedItem(item, parts, told, self.is_told))
+            self._saved_from = saved_from
+        return SavedEntry(blobs.keep(self._saved))
+
+    @classmethod
+    def restored(cls, saved: SavedEntry, blobs: Saved) -> "Entry":
+        """Return an entry from a saved state. Raises `ValueError` or `KeyError`."""
+        found = _ITEMS.decode(blobs[saved.item])
+        transcript = Transcript.restored(found.transcript) if found.transcript is not None else None
+        entry = cls(found.item, parts_of(found.parts, blobs), transcript)
+        entry.is_told = found.is_told
+        return entry
 
     @property
     def size(self) -> int:
@@ -150,6 +182,20 @@ class Conversation:
         self._entries: dict[str, Entry] = {}
         self._dropped: deque[str] = deque(maxlen=MOST_DROPPED)
 
+    def save(self, blobs: Blobs) -> SavedConversation:
+        """Return the state."""
+        entries = tuple(entry.save(blobs) for entry in self._entries.values())
+        return SavedConversation(self.id, self.ratio, entries, tuple(self._dropped))
+
+    @classmethod
+    def restored(cls, saved: SavedConversation, blobs: Saved) -> "Conversation":
+        """Return a conversation from a saved state. Raises `ValueError` or `KeyError`."""
+        made = cls(saved.id, saved.ratio)
+        for entry in saved.entries:
+            made.add(Entry.restored(entry, blobs))
+        made._dropped.extend(saved.dropped)
+        return made
+
     def __len__(self) -> int:
         return len(self._entries)
 
@@ -189,6 +235,10 @@ class Conversation:
         if entry is None:
             raise Denied(code, f"{param}: there is no item {shown(item_id)} in the conversation", param)
         return entry
+
+    def get(self, item_id: str) -> Entry | None:
+        """Return an item; None if there is none."""
+        return self._entries.get(item_id)
 
     def has_dropped(self, item_id: str) -> bool:
         """Return whether this item, or call, was dropped to make room: its client cannot know."""

@@ -6,11 +6,14 @@ from typing import Final
 
 from msgspec import structs
 
-from ws_adapter.protocol.core.actions import Action, CancelTranscription, Detect, Note, Transcribe
+from ws_adapter.protocol.core.actions import Action, CancelTranscription, Detect, Note
+from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.speech import RATE_HZ
 from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscriptDone
+from ws_adapter.protocol.core.transcriptions import Transcriptions
 from ws_adapter.protocol.core.turn import Message, Speech
+from ws_adapter.protocol.duplex.saved import ago
 from ws_adapter.protocol.realtime_ga.answers import Answers
 from ws_adapter.protocol.realtime_ga.asking import NOTHING_DIFFERENT, ask
 from ws_adapter.protocol.realtime_ga.conversation import MOST_BYTES, Conversation, Entry, told
@@ -18,6 +21,7 @@ from ws_adapter.protocol.realtime_ga.input_buffer import InputBuffer, ms_of
 from ws_adapter.protocol.realtime_ga.listening import Began, Listening
 from ws_adapter.protocol.realtime_ga.native import Native
 from ws_adapter.protocol.realtime_ga.response import Response
+from ws_adapter.protocol.realtime_ga.saved.session import SavedDialogue
 from ws_adapter.protocol.realtime_ga.settings import Settings, vad_of
 from ws_adapter.protocol.realtime_ga.wire import events, input_transcripts, resources
 from ws_adapter.protocol.realtime_ga.wire.client_events import (
@@ -83,8 +87,54 @@ class Dialogue:
         """Whether the model spoke last because the user did not."""
         self._has_transcribed = False
         """Whether any item was to be transcribed."""
+        self._transcriptions = Transcriptions()
         self._owes_answer = False
         """Whether a turn has ended that is answered after the present response."""
+
+    def save(
+        self, responses: Sequence[Response], now: float, blobs: Blobs, *, has_journal: bool
+    ) -> SavedDialogue:
+        """Return the state; see `Native.save`."""
+        native, listening = self.native, self._listening
+        return SavedDialogue(
+            blobs.keep(self.settings.save()),
+            self._expires_at,
+            self.buffer.save(blobs),
+            self.conversation.save(blobs),
+            ago(self.idle_at, now),
+            self._has_input,
+            native.save(responses, now, blobs, has_journal=has_journal) if native is not None else None,
+            listening.save() if listening is not None else None,
+            self._item_id,
+            self._has_prompted,
+            self._has_transcribed,
+            self._transcriptions.save(blobs),
+            self._owes_answer,
+        )
+
+    def restore(self, saved: SavedDialogue, blobs: Saved, now: float) -> list[Action]:
+        """Go on from a saved state with the same settings, but for the model's own turns.
+
+        Raises `ValueError` or `KeyError`.
+        """
+        self.buffer.restore(saved.buffer, blobs)
+        self.conversation = Conversation.restored(saved.conversation, blobs)
+        self.native = self._new_native(self.settings)
+        self.idle_at = None if saved.idle_ago is None else now - saved.idle_ago
+        self._has_input, self._item_id = saved.has_input, saved.item_id
+        self._has_prompted, self._has_transcribed = saved.has_prompted, saved.has_transcribed
+        self._owes_answer = saved.owes_answer
+        actions: list[Action] = list(
+            self._transcriptions.restore(
+                saved.awaited, blobs, lambda item: partial(self._transcribed, item.item_id)
+            )
+        )
+        self._listening = None
+        if saved.listening is not None:
+            self._listening = Listening.restored(saved.listening, self.buffer)
+            unscored = self._listening.unscored
+            actions += [Detect(unscored)] if unscored.size else []
+        return actions
 
     def created(self) -> list[Action]:
         """Return the first events."""
@@ -265,7 +315,8 @@ class Dialogue:
         if self.settings.transcribes:
             self._has_transcribed = True
             tell = partial(self._transcribed, item_id)
-            actions.append(Transcribe(item_id, data, self.settings.transcription_model, tell))
+            model = self.settings.transcription_model
+            actions.append(self._transcriptions.ask(item_id, data, model, tell))
         return actions
 
     def _transcribed(self, item_id: str, news: InputTranscript, now: float) -> list[Action]:
@@ -340,6 +391,7 @@ class Dialogue:
         """Forget an item."""
         assert event.item_id is not None
         self.conversation.delete(event.item_id)
+        self._transcriptions.forget(event.item_id)
         if self.native is not None:
             self.native.expire_prompt()
         deleted = self._teller.event(events.ItemDeleted, item_id=event.item_id)

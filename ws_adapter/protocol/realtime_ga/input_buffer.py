@@ -8,8 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from ws_adapter.protocol.core.blobs import Blobs, Saved, samples_of
 from ws_adapter.protocol.duplex.input import SECOND_S
 from ws_adapter.protocol.live.sound import INPUT_RATE_HZ, Ear, Format
+from ws_adapter.protocol.realtime_ga.saved.session import SavedBuffer, SavedReplay
 from ws_adapter.protocol.realtime_ga.wire.events import Code
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
@@ -43,6 +45,18 @@ class InputBuffer:
         self._bytes = 0.0
         """As they were appended, of what is held."""
         self._appended = 0
+
+    def save(self, blobs: Blobs) -> SavedBuffer:
+        """Return the state."""
+        held = blobs.keep_all(self._held)
+        return SavedBuffer(self.begin, self._ear.save(), held, self._bytes, self._appended)
+
+    def restore(self, saved: SavedBuffer, blobs: Saved) -> None:
+        """Go on from a saved state of the same format. Raises `ValueError` or `KeyError`."""
+        self._ear.restore(saved.ear)
+        self._held = deque(samples_of(blobs, saved.held))
+        self.begin, self._bytes, self._appended = saved.begin, saved.bytes, saved.appended
+        self.end = saved.begin + sum(held.size for held in self._held)
 
     @property
     def ms(self) -> float:
@@ -131,6 +145,15 @@ class Replay:
         self._is_kept = False
         self._heard: deque[Samples] = deque()
         self._size = 0
+
+    def save(self, blobs: Blobs) -> SavedReplay:
+        """Return the state."""
+        return SavedReplay(self._is_kept, blobs.keep_all(self._heard))
+
+    def restore(self, saved: SavedReplay, blobs: Saved) -> None:
+        """Go on from a saved state. Raises `ValueError` or `KeyError`."""
+        self._is_kept, self._heard = saved.is_kept, deque(samples_of(blobs, saved.heard))
+        self._size = sum(heard.size for heard in self._heard)
 
     @property
     def samples(self) -> Samples:

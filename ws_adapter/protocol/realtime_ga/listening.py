@@ -7,7 +7,9 @@ from msgspec import Struct
 
 from ws_adapter.protocol.core.speech import RATE_HZ, WINDOW, SpeechEdges, Started
 from ws_adapter.protocol.realtime_ga.input_buffer import MOST_S, InputBuffer
+from ws_adapter.protocol.realtime_ga.saved.session import SavedListening
 from ws_adapter.protocol.realtime_ga.wire.fields import ServerVad
+from ws_adapter.protocol.wire.codec import Samples
 
 LONGEST_S: Final = MOST_S - 30.0
 """Of speech without a pause: then it is taken as one turn, and what follows is another."""
@@ -37,6 +39,23 @@ class Listening:
         """Whether the user speaks."""
         self._buffer = buffer
         self._start(buffer.end)
+
+    def save(self) -> SavedListening:
+        """Return the state."""
+        return SavedListening(self.vad, self.is_speech, self._edges.save(), self._from, self._heard)
+
+    @classmethod
+    def restored(cls, saved: SavedListening, buffer: InputBuffer) -> "Listening":
+        """Return turn detection from a saved state; see `unscored`."""
+        made = cls(saved.vad, buffer)
+        made._edges.restore(saved.edges)
+        made.is_speech, made._from, made._heard = saved.is_speech, saved.since, saved.heard
+        return made
+
+    @property
+    def unscored(self) -> Samples:
+        """What was heard and not scored, which another detector is given first."""
+        return self._buffer.samples[max(0, self._heard - self._buffer.begin) :]
 
     def detects_as(self, vad: ServerVad) -> bool:
         """Return whether other settings detect the same: then what is heard goes on."""

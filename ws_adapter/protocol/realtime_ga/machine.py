@@ -8,10 +8,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
+import msgspec
+
 from antiphon.semconv import Reason
 from ws_adapter.protocol.core.actions import Action, CloseSocket, Send
+from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Place, WithoutState
+from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
     Failed,
@@ -25,11 +28,14 @@ from ws_adapter.protocol.core.signals import (
     Signal,
     UnitDone,
 )
+from ws_adapter.protocol.duplex.saved import ago
 from ws_adapter.protocol.realtime_ga.answers import Answers
 from ws_adapter.protocol.realtime_ga.commands import Commands, Later
 from ws_adapter.protocol.realtime_ga.dialogue import Dialogue
 from ws_adapter.protocol.realtime_ga.native import Native
-from ws_adapter.protocol.realtime_ga.settings import initial
+from ws_adapter.protocol.realtime_ga.response import Response
+from ws_adapter.protocol.realtime_ga.saved.session import SavedRealtimeGa
+from ws_adapter.protocol.realtime_ga.settings import Settings, initial
 from ws_adapter.protocol.realtime_ga.wire import events
 from ws_adapter.protocol.realtime_ga.wire.client_events import (
     AudioAppend,
@@ -57,6 +63,9 @@ from ws_adapter.protocol.wire.faults import shown
 from ws_adapter.protocol.wire.frames import Fault
 from ws_adapter.protocol.wire.limits import LARGE_FRAME, Limits, errors_window, events_window, is_due
 
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(SavedRealtimeGa)
+
 LONGEST_S: Final = 10 * 365 * 86_400.0
 """When a session expires that has no limit."""
 
@@ -68,7 +77,7 @@ MOST_EARLY_BYTES: Final = 2**20
 """Events that may come before a session has its slot."""
 
 
-class RealtimeGa(WithoutState):
+class RealtimeGa:
     """See `Machine`. It is told nothing but errors before it has a slot, and keeps it while it is of use.
 
     `model` is that of the URL. `catalogue` tells what the workers serve, None while none is known;
@@ -77,6 +86,7 @@ class RealtimeGa(WithoutState):
     """
 
     drops_stale: ClassVar = False
+    lasts: ClassVar = True
 
     def __init__(
         self,
@@ -143,6 +153,59 @@ class RealtimeGa(WithoutState):
     @property
     def _native(self) -> Native | None:
         return self._dialogue.native if self._dialogue is not None else None
+
+    # ------------------------------------------------------------------------------------- the state
+
+    def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
+        """See `Machine.save`: a model that takes turns by itself goes on from a journal alone."""
+        dialogue, answers = self._dialogue, self._answers
+        is_heard = self._native is not None and self._native.has_begun and self._native_has_slot
+        if self.is_over or dialogue is None or (is_heard and not has_journal):
+            return None
+        responses = answers.responses(self._native.active if self._native is not None else None)
+        is_kept = has_journal and not self._native_has_slot
+        ids, told = self._teller.count
+        saved = SavedRealtimeGa(
+            ids,
+            told,
+            dialogue.save(responses, now, blobs, has_journal=has_journal and self._native_has_slot),
+            answers.save(responses, now, blobs, has_journal=has_journal),
+            tuple(it.save(blobs, with_turn=not is_kept or answers.is_waiting(it)) for it in responses),
+            ago(self._limit_at, now),
+            ago(self._unused_at, now),
+        )
+        return _ENCODER.encode(saved)
+
+    def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
+        saved = _DECODER.decode(state)
+        self._teller.go_on(saved.ids, saved.told)
+        self._limit_at = None if saved.limit_ago is None else now - saved.limit_ago
+        self._unused_at = None if saved.unused_ago is None else now - saved.unused_ago
+        made, answers = saved.dialogue, self._answers
+        settings = Settings.restored(blobs[made.settings])
+        self._model = answers.slot.model = settings.model
+        self._dialogue = dialogue = Dialogue(
+            self._session_id,
+            settings,
+            made.expires_at,
+            self._teller,
+            answers,
+            self._catalogue,
+            self._limits,
+        )
+        actions = dialogue.restore(made, blobs, now)
+        conversation, teller = dialogue.conversation, self._teller
+        try:
+            responses = [Response.restored(it, blobs, conversation, teller) for it in saved.responses]
+            if dialogue.native is not None and made.native is not None:
+                dialogue.native.restore(made.native, responses, now, blobs)
+            answers.restore(saved.answers, responses, now, blobs)
+        except IndexError as error:
+            raise ValueError("a response is missing") from error
+        if saved.answers.slot is not None:
+            answers.slot.restore(saved.answers.slot, made.native.setup if made.native is not None else None)
+            return actions
+        return self._then([*actions, *answers.lose_worker()], now)
 
     # -------------------------------------------------------------------------------------- the slot
 

@@ -3,12 +3,13 @@ decides to. A response is one spoken turn of it."""
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
 from ws_adapter.protocol.core.actions import Action, Rewind, Withdraw
 from ws_adapter.protocol.core.answer import Answer, Outcome, StandaloneText
+from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import DuplexConfig, Mode, SessionSetup
 from ws_adapter.protocol.core.signals import (
     OUTPUT_RATE_HZ,
@@ -27,6 +28,7 @@ from ws_adapter.protocol.duplex.texts import MOST_BYTES as MOST_TEXT_BYTES
 from ws_adapter.protocol.realtime_ga.conversation import MOST_HISTORY, Conversation, prompt_of
 from ws_adapter.protocol.realtime_ga.input_buffer import MOST_S, Replay
 from ws_adapter.protocol.realtime_ga.response import Asked, Response
+from ws_adapter.protocol.realtime_ga.saved.session import SavedNative
 from ws_adapter.protocol.realtime_ga.settings import Settings, format_of, voice_of
 from ws_adapter.protocol.realtime_ga.wire.events import Code, type_of
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, code_of
@@ -98,6 +100,45 @@ class Native:
         self._finalized = 0
         self._rewind: Rewind | None = None
         """What waits for its unit to be closed."""
+
+    def save(
+        self, responses: Sequence[Response], now: float, blobs: Blobs, *, has_journal: bool
+    ) -> SavedNative:
+        """Return the state, with the place of its response among `responses`.
+
+        Without a journal another session is opened, which has begun with nothing yet.
+        """
+        return SavedNative(
+            self.setup if has_journal else None,
+            responses.index(self.active) if self.active is not None else None,
+            self.has_begun and has_journal,
+            self.has_spoken,
+            self.is_away,
+            self._most_history,
+            self._is_stale,
+            self._purposes,
+            self._replay.save(blobs),
+            self._tokens,
+            self._item_id,
+            self._flow.save(now),
+            self._units_answered,
+            tuple((item_id, tuple(units)) for item_id, units in self._spoken.items()),
+            self._finalized,
+            self._rewind,
+        )
+
+    def restore(self, saved: SavedNative, responses: Sequence[Response], now: float, blobs: Saved) -> None:
+        """Go on from a saved state. Raises `ValueError`, `KeyError` or `IndexError`."""
+        self.setup, self.has_begun, self.has_spoken = saved.setup, saved.has_begun, saved.has_spoken
+        self.active = responses[saved.active] if saved.active is not None else None
+        self.is_away, self._most_history = saved.is_away, saved.most_history
+        self._is_stale, self._purposes = saved.is_stale, saved.purposes
+        self._replay.restore(saved.replay, blobs)
+        self._tokens, self._item_id = saved.tokens, saved.item_id
+        self._flow.restore(saved.flow, now)
+        self._units_answered = saved.units_answered
+        self._spoken = OrderedDict((item_id, list(units)) for item_id, units in saved.spoken)
+        self._finalized, self._rewind = saved.finalized, saved.rewind
 
     @property
     def held_bytes(self) -> int:

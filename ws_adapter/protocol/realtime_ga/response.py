@@ -7,11 +7,14 @@ from typing import Literal
 from msgspec import UNSET, UnsetType
 
 from ws_adapter.protocol.core.actions import Action, Send
-from ws_adapter.protocol.core.config import WorkerSetup
+from ws_adapter.protocol.core.blobs import Blobs, Saved
+from ws_adapter.protocol.core.config import ChatSetup, WorkerSetup
 from ws_adapter.protocol.core.signals import CallDelta, Finish, Piece, Prefilled, UnitDone, UnitEnd
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.live.sound import Format, Mouth
 from ws_adapter.protocol.realtime_ga.conversation import Conversation, Entry, told
+from ws_adapter.protocol.realtime_ga.saved.session import SavedResponse
+from ws_adapter.protocol.realtime_ga.saved.turns import save_turn, turn_of
 from ws_adapter.protocol.realtime_ga.settings import told_format
 from ws_adapter.protocol.realtime_ga.transcript import Transcript
 from ws_adapter.protocol.realtime_ga.wire import events
@@ -65,6 +68,57 @@ class Response:
         self._open: Entry | None = None
         """The item that more is said of."""
         self._read: TokenUsage = NO_TOKENS
+
+    def save(self, blobs: Blobs, *, with_turn: bool) -> SavedResponse:
+        """Return the state of a response that is not over; `with_turn`: a worker has to be asked."""
+        asked = self.asked
+        assert isinstance(asked.setup, ChatSetup)
+        return SavedResponse(
+            self.id,
+            save_turn(self.turn, blobs) if with_turn else None,
+            asked.setup,
+            asked.modality,
+            asked.format,
+            asked.voice,
+            asked.max_output_tokens,
+            self.is_beside,
+            asked.metadata,
+            self.has_spoken,
+            self._mouth.save(),
+            tuple(entry.save(blobs) for entry in self._output),
+            self._output.index(self._open) if self._open is not None else None,
+            self._read,
+        )
+
+    @classmethod
+    def restored(
+        cls, saved: SavedResponse, blobs: Saved, conversation: Conversation, teller: Teller
+    ) -> "Response":
+        """Return a response from a saved state. Raises `ValueError`, `KeyError` or `IndexError`."""
+        turn = turn_of(saved.turn, blobs) if saved.turn is not None else Turn(())
+        asked = Asked(
+            turn,
+            saved.setup,
+            saved.modality,
+            saved.format,
+            saved.voice,
+            saved.max_output_tokens,
+            None if saved.is_beside else conversation,
+            saved.metadata,
+        )
+        made = cls(asked, teller)
+        made.id, made.has_spoken, made._read = saved.id, saved.has_spoken, saved.tokens
+        made._mouth.restore(saved.mouth)
+        for entry in saved.output:
+            own = Entry.restored(entry, blobs)
+            made._output.append(conversation.get(own.item.id) or own)
+        made._open = made._output[saved.open] if saved.open is not None else None
+        return made
+
+    @property
+    def has_output(self) -> bool:
+        """Whether anything was told of it."""
+        return bool(self._output)
 
     @property
     def is_beside(self) -> bool:

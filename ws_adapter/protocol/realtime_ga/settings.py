@@ -1,7 +1,7 @@
 """Settings of a session: changes are merged into them whole or not at all."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
@@ -19,6 +19,7 @@ from ws_adapter.protocol.core.config import (
 from ws_adapter.protocol.live.settings import BUILT_IN_VOICES
 from ws_adapter.protocol.live.sound import PCM_24K, Format
 from ws_adapter.protocol.media.reference_voice import NO_VOICE, Voice
+from ws_adapter.protocol.realtime_ga.saved.session import SavedAbilities, SavedSettings
 from ws_adapter.protocol.realtime_ga.wire import resources
 from ws_adapter.protocol.realtime_ga.wire.events import Code
 from ws_adapter.protocol.realtime_ga.wire.fields import (
@@ -41,6 +42,9 @@ from ws_adapter.protocol.realtime_ga.wire.resources import Modality
 from ws_adapter.protocol.realtime_ga.wire.tools import read_choice, read_tools
 from ws_adapter.protocol.wire.errors import invalid
 from ws_adapter.protocol.wire.faults import shown
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(SavedSettings)
 
 OWN_VOICE: Final = "alloy"
 """What the model's own voice is called for a client that names none."""
@@ -143,6 +147,26 @@ class Settings:
         assert fields.audio.output is not None
         self.input, self.output = fields.audio.input, fields.audio.output
         self.input_format = format_of(self.input.format)
+        self._saved = b""
+
+    def save(self) -> bytes:
+        """Return the state, serialised once."""
+        if not self._saved:
+            abilities = SavedAbilities(**asdict(self.abilities))
+            saved = SavedSettings(self.model, abilities, self.fields, self.unmet)
+            self._saved = _ENCODER.encode(saved)
+        return self._saved
+
+    @classmethod
+    def restored(cls, state: bytes) -> "Settings":
+        """Return settings from a saved state. Raises `ValueError`."""
+        saved = _DECODER.decode(state)
+        abilities = Abilities(**msgspec.structs.asdict(saved.abilities))
+        if saved.fields.audio is None or not (saved.fields.audio.input and saved.fields.audio.output):
+            raise ValueError("settings lack their audio")
+        made = cls(saved.model, abilities, saved.fields, saved.unmet)
+        made._saved = state
+        return made
 
     @property
     def turn_detection(self) -> TurnDetection | None:

@@ -8,6 +8,8 @@ when its end was.
 import re
 from typing import Final
 
+from ws_adapter.protocol.realtime_ga.saved.session import SavedTranscript
+
 _WORD: Final = re.compile(r"\s*\S+\s*")
 
 
@@ -21,6 +23,17 @@ class Transcript:
         self._bytes = 0
         self._heard_bytes: int | None = None
         """After how much of the sound it was cut."""
+
+    def save(self) -> SavedTranscript:
+        """Return the state."""
+        return SavedTranscript(self._bytes_per_s, tuple(self._pieces), self._bytes, self._heard_bytes)
+
+    @classmethod
+    def restored(cls, saved: SavedTranscript) -> "Transcript":
+        """Return a transcript from a saved state."""
+        made = cls(saved.bytes_per_s)
+        made._pieces, made._bytes, made._heard_bytes = list(saved.pieces), saved.size, saved.heard_bytes
+        return made
 
     @property
     def ms(self) -> int:

@@ -11,9 +11,10 @@ from ws_adapter.protocol.core.actions import (
     RunTurn,
     TakeSlot,
 )
-from ws_adapter.protocol.core.config import WorkerSetup
+from ws_adapter.protocol.core.config import ChatSetup, WorkerSetup
 from ws_adapter.protocol.core.signals import Ready
 from ws_adapter.protocol.core.turn import Turn
+from ws_adapter.protocol.realtime_ga.saved.session import SavedSlot
 
 OPENS_S: Final = 15.0
 """How long a worker may wait to be told what the session is; clients say that at their beginning."""
@@ -38,7 +39,7 @@ class WorkerSlot:
 
     def __init__(self, model: str) -> None:
         """`model` is the one that every worker is asked for."""
-        self._model = model
+        self.model = model
         self.hold = Hold.NONE
         self.ready: Ready | None = None
         self.setup: WorkerSetup | None = None
@@ -49,10 +50,26 @@ class WorkerSlot:
         """When it has to be there, or to be opened."""
         self._is_going_away = False
 
+    def save(self, *, has_journal: bool) -> SavedSlot | None:
+        """Return the state; None where no worker takes the place of the present one."""
+        if not has_journal or self.hold not in (Hold.READY, Hold.RUNNING):
+            return None
+        setup = self.setup if isinstance(self.setup, ChatSetup) else None
+        return SavedSlot(self.hold is Hold.RUNNING, self.ready, setup, self.unit)
+
+    def restore(self, saved: SavedSlot, setup: WorkerSetup | None) -> None:
+        """Go on from a saved state; `setup` is that of the model's own turns, if it takes them.
+
+        A worker with another one is of no use any more: what it has is nobody's setup.
+        """
+        self.hold = Hold.RUNNING if saved.is_running else Hold.READY
+        self.ready, self.setup = saved.ready, saved.setup or setup or ChatSetup()
+        self.unit = saved.unit
+
     def want(self, by: float) -> list[Action]:
         """Ask for a slot, at the latest then."""
         self.hold, self.due_at = Hold.WANTED, by
-        return [TakeSlot(self._model)]
+        return [TakeSlot(self.model)]
 
     def granted(self, now: float) -> None:
         """Handle a worker that waits for the settings."""

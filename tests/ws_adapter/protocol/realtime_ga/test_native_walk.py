@@ -27,7 +27,7 @@ EVENTS: Final[dict[str, Event]] = {
     "clear": {"type": "input_audio_buffer.clear"},
 }
 WORKER: Final = ("listens", "speaks", "ends", "is full", "leaves", "slot")
-USER: Final = ("silence", "speech", "muted", "others wait", "truncate", "delete")
+USER: Final = ("silence", "speech", "muted", "others wait", "truncate", "delete", "adapter dies")
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -71,7 +71,9 @@ def work(session: NativeConversation, step: str) -> None:
 def use(session: NativeConversation, step: str) -> None:
     """The user, or the client, does that."""
     items = [event["item"]["id"] for event in session.sent if event["type"] == "conversation.item.added"]
-    if step in ("silence", "speech"):
+    if step == "adapter dies":
+        session.move()
+    elif step in ("silence", "speech"):
         session.detect(0.9 if step == "speech" else 0.0, 0.7)
     elif step in ("muted", "others wait"):
         session.wait(3.0 if step == "muted" else 70.0, others_wait=step == "others wait")

@@ -1,0 +1,207 @@
+"""The parts of a session. Times are seconds of its clock before the moment at which the state was taken."""
+
+from msgspec import Struct
+
+from ws_adapter.protocol.core.actions import Rewind
+from ws_adapter.protocol.core.config import ChatSetup, SessionSetup
+from ws_adapter.protocol.core.signals import CallDelta, Ready, TextPurpose, UnitDone
+from ws_adapter.protocol.core.speech import SavedEdges
+from ws_adapter.protocol.core.transcriptions import SavedTranscription
+from ws_adapter.protocol.duplex.saved import SavedFlow
+from ws_adapter.protocol.live.resampler import SavedResampler
+from ws_adapter.protocol.live.sound import Format, SavedEar
+from ws_adapter.protocol.realtime_ga.saved.turns import SavedPart, SavedTurn
+from ws_adapter.protocol.realtime_ga.wire.fields import ServerVad, SessionFields
+from ws_adapter.protocol.realtime_ga.wire.items import Item
+from ws_adapter.protocol.realtime_ga.wire.resources import Modality
+from ws_adapter.protocol.wire.events import TokenUsage
+
+
+class SavedAbilities(Struct, frozen=True):
+    """Hold the `Abilities` of a model, which its settings were read with."""
+
+    speaks: bool
+    hears: bool
+    calls_tools: bool
+    takes_turns: bool
+    chats: bool
+    unit_ms: int
+    yields: bool
+    reads_prompts: bool
+
+
+class SavedSettings(Struct, frozen=True):
+    """Hold `Settings`, which are written once."""
+
+    model: str
+    abilities: SavedAbilities
+    fields: SessionFields
+    unmet: frozenset[str]
+
+
+class SavedTranscript(Struct, frozen=True):
+    """Hold a `Transcript`."""
+
+    bytes_per_s: int
+    pieces: tuple[tuple[int, str], ...]
+    size: int
+    heard_bytes: int | None
+
+
+class SavedItem(Struct, frozen=True):
+    """Hold what an `Entry` has in words, which is written once unless it changes.
+
+    The parts of the sound of an answer that a client may ask for are not kept.
+    """
+
+    item: Item
+    parts: tuple[SavedPart, ...]
+    transcript: SavedTranscript | None
+    is_told: bool
+
+
+class SavedEntry(Struct, frozen=True):
+    """Hold an `Entry`: the number of a serialised `SavedItem`."""
+
+    item: int
+
+
+class SavedConversation(Struct, frozen=True):
+    """Hold a `Conversation`."""
+
+    id: str
+    ratio: float | None
+    entries: tuple[SavedEntry, ...]
+    dropped: tuple[str, ...]
+
+
+class SavedResponse(Struct, frozen=True):
+    """Hold a `Response` that is not over. `open` is the place of its open item in its output."""
+
+    id: str
+    turn: SavedTurn | None
+    """None where the worker has it."""
+    setup: ChatSetup
+    modality: Modality
+    format: Format
+    voice: str
+    max_output_tokens: int | str
+    is_beside: bool
+    metadata: dict[str, str] | None
+    has_spoken: bool
+    mouth: SavedResampler | None
+    output: tuple[SavedEntry, ...]
+    open: int | None
+    tokens: TokenUsage
+
+
+class SavedPiece(Struct, frozen=True):
+    """Hold a piece of an answer that waits for the client; `audio` is the number of its sound."""
+
+    unit: int
+    text: str
+    audio: int
+    call: CallDelta | None
+
+
+class SavedSlot(Struct, frozen=True):
+    """Hold a `WorkerSlot` whose worker another one takes the place of."""
+
+    is_running: bool
+    ready: Ready | None
+    setup: ChatSetup | None
+    """None for the setup of the model's own turns."""
+    unit: int
+
+
+class SavedAnswers(Struct, frozen=True):
+    """Hold `Answers`. Responses are named by their places among those of the session."""
+
+    slot: SavedSlot | None
+    active: int | None
+    running: int | None
+    waiting: tuple[int, ...]
+    unsent: tuple[SavedPiece, ...]
+    done: UnitDone | None
+    """What follows on the unsent pieces."""
+    failures: int
+    has_spoken: bool
+    plays_until_ago: float
+
+
+class SavedReplay(Struct, frozen=True):
+    """Hold a `Replay`."""
+
+    is_kept: bool
+    heard: tuple[int, ...]
+
+
+class SavedNative(Struct, frozen=True):
+    """Hold a `Native`; `active` is the place of its response."""
+
+    setup: SessionSetup | None
+    active: int | None
+    has_begun: bool
+    has_spoken: bool
+    is_away: bool
+    most_history: int
+    is_stale: bool
+    purposes: frozenset[TextPurpose]
+    replay: SavedReplay
+    tokens: TokenUsage
+    item_id: str
+    flow: SavedFlow
+    units_answered: int
+    spoken: tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
+    finalized: int
+    rewind: Rewind | None
+
+
+class SavedBuffer(Struct, frozen=True):
+    """Hold an `InputBuffer`."""
+
+    begin: int
+    ear: SavedEar
+    held: tuple[int, ...]
+    bytes: float
+    appended: int
+
+
+class SavedListening(Struct, frozen=True):
+    """Hold a `Listening`."""
+
+    vad: ServerVad
+    is_speech: bool
+    edges: SavedEdges
+    since: int
+    heard: int
+
+
+class SavedDialogue(Struct, frozen=True):
+    """Hold a `Dialogue`. `settings` is the number of serialised `SavedSettings`."""
+
+    settings: int
+    expires_at: int
+    buffer: SavedBuffer
+    conversation: SavedConversation
+    idle_ago: float | None
+    has_input: bool
+    native: SavedNative | None
+    listening: SavedListening | None
+    item_id: str
+    has_prompted: bool
+    has_transcribed: bool
+    awaited: tuple[SavedTranscription, ...]
+    owes_answer: bool
+
+
+class SavedRealtimeGa(Struct, frozen=True):
+    """Hold a `RealtimeGa`. Each response stands once, whoever has it."""
+
+    ids: str
+    told: int
+    dialogue: SavedDialogue
+    answers: SavedAnswers
+    responses: tuple[SavedResponse, ...]
+    limit_ago: float | None
+    unused_ago: float | None

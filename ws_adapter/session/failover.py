@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from antiphon.semconv import FailoverOutcome, Reason
-from ws_adapter.protocol.core.actions import Run
+from ws_adapter.protocol.core.actions import Run, RunSegment
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.worker.convert import automatic_parts
 from ws_adapter.worker.journal import Journal, SavedJournal, TakenBack
@@ -104,7 +104,7 @@ class Failover:
     def run(self, streams: SessionStreams | None, run: Run, traceparent: str, prefill: bytes | None) -> None:
         """Keep a unit, and give it to the worker unless the session moves."""
         parts = automatic_parts(run, traceparent, prefill)
-        self.journal.sent(run.unit, parts)
+        self.journal.sent(run.unit, parts, begins=isinstance(run, RunSegment) and run.begins)
         if streams is not None and not (self.is_moving or self.is_leaving):
             self._written = run.unit
             streams.write_unit(run.unit, parts)

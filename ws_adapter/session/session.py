@@ -279,7 +279,7 @@ class Session:
     def _failover_of(self, taken: TakenSession, saved: SavedFailover) -> Failover:
         """Return the move of the session to a worker that goes on from the journal of its last one."""
         services = self._services
-        journal = services.journals.open(is_chat=saved.journal.is_chat)
+        journal = services.journals.open(saved.journal.kind)
         if journal is None:
             raise ValueError("no journal is kept here")
         failover, now = Failover(journal), services.clock.now()

@@ -19,7 +19,7 @@ from ws_adapter.process.errors import (
     WaitExpired,
 )
 from ws_adapter.protocol.core.actions import Run
-from ws_adapter.protocol.core.config import ChatSetup, Mode, WorkerSetup
+from ws_adapter.protocol.core.config import Mode, WorkerSetup
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.signals import Failed, Finalized, GoingAway, Moved, Ready, Signal
@@ -30,7 +30,7 @@ from ws_adapter.session.failover import HAND_OVER_S, LONGEST_S, LOSSES, Failover
 from ws_adapter.session.services import Services
 from ws_adapter.usage.accounts import Meter
 from ws_adapter.worker.convert import session_config
-from ws_adapter.worker.journal import Journal
+from ws_adapter.worker.journal import Journal, JournalKind
 from ws_adapter.worker.session_streams import SessionStreams
 
 logger = logging.getLogger(__name__)
@@ -240,7 +240,7 @@ class Slot:
         source, services = self._source, self._source.services
         self._forget_journal()
         can_move = not source.is_background and services.registry.may_move(self._target, self._mode)
-        journal = services.journals.open(is_chat=isinstance(setup, ChatSetup)) if can_move else None
+        journal = services.journals.open(JournalKind.of(setup)) if can_move else None
         if journal is None:
             streams.open(setup, source.config_limit_s)
             return

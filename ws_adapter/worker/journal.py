@@ -1,21 +1,44 @@
 """Journals of sessions: their settings, and what another worker needs to go on behind one that is lost.
 
 Of a full-duplex session these are the inputs and records of its latest units; of a chat the turn that is
-being answered, and what was sampled of the answer. A journal refers to the bytes that were sent and copies
+being answered, and what was sampled of the answer; of a transcription the audio of the utterance that is not
+over. A journal refers to the bytes that were sent and copies
 none of them.
 """
 
 import secrets
 from collections.abc import Iterator, Mapping
+from enum import StrEnum, auto
 from typing import Final, TypeAlias
 
 from msgspec import Struct
 
 from antiphon.unit_log import UnitLog
 from antiphon.v1 import inference_service_pb2 as pb
+from ws_adapter.protocol.core.config import ChatSetup, TranscriptionSetup, WorkerSetup
 
 Parts: TypeAlias = tuple[bytes, ...]
 """A serialised `pb.PrefillRequest` in parts."""
+
+
+class JournalKind(StrEnum):
+    """Kinds of sessions, each with other things to keep."""
+
+    DUPLEX = auto()
+    CHAT = auto()
+    """Each unit is a turn, which needs nothing of those before."""
+    UTTERANCES = auto()
+    """Units are slices of utterances, of which each needs those before it in its utterance."""
+
+    @classmethod
+    def of(cls, setup: WorkerSetup) -> "JournalKind":
+        """Return the kind of a session with these settings."""
+        match setup:
+            case ChatSetup():
+                return cls.CHAT
+            case TranscriptionSetup():
+                return cls.UTTERANCES
+        return cls.DUPLEX
 
 
 class KeptUnit(Struct, eq=False, gc=False):
@@ -33,6 +56,10 @@ class KeptUnit(Struct, eq=False, gc=False):
     """In a chat: whether the worker has said that it has the input."""
     is_traced: bool = True
     """In a chat: whether all that was told of the answer follows from `sampled`."""
+    told: int = 0
+    """In an utterance: characters of its text that were told."""
+    repeated: int = 0
+    """In an utterance: characters of these that another worker says again."""
 
     @property
     def size(self) -> int:
@@ -47,19 +74,20 @@ class TakenBack(Struct, frozen=True):
     heard_samples: int | None
 
 
-class SavedTurn(Struct, frozen=True):
-    """What is known of the answer to a turn of a chat that is not over."""
+class SavedAnswer(Struct, frozen=True):
+    """What is known of an answer that is not over, outside full duplex."""
 
     sampled: tuple[int, ...]
     is_heard: bool
     is_traced: bool
+    told: int
 
 
 class SavedJournal(Struct, frozen=True):
     """The state of a journal without its units, of which it has the numbers."""
 
-    is_chat: bool
-
+    kind: JournalKind
+    begin: int | None
     model: str
     unit_s: float
     last: int
@@ -70,8 +98,8 @@ class SavedJournal(Struct, frozen=True):
     answered: tuple[int, ...]
     """Units to replay, in order."""
     unanswered: tuple[int, ...]
-    turns: tuple[SavedTurn, ...]
-    """Of a chat: one for each of the unanswered."""
+    answers: tuple[SavedAnswer, ...]
+    """One for each of the unanswered; none in full duplex."""
 
 
 class Journals:
@@ -85,12 +113,12 @@ class Journals:
         self.most_bytes: Final = most_bytes
         self._count = 0
 
-    def open(self, *, is_chat: bool = False) -> "Journal | None":
-        """Return a new journal, of a chat or of a full-duplex session; None where none are kept."""
+    def open(self, kind: JournalKind = JournalKind.DUPLEX) -> "Journal | None":
+        """Return a new journal; None where none are kept."""
         if not self.seconds or not self.most_bytes:
             return None
         self._count += 1
-        return Journal(self, is_chat=is_chat)
+        return Journal(self, kind)
 
     @property
     def share(self) -> int:
@@ -108,9 +136,11 @@ class Journals:
 class Journal:
     """The journal of one session at a worker. Units are numbered as the session numbers them."""
 
-    def __init__(self, journals: Journals, *, is_chat: bool = False) -> None:
-        self._is_chat = is_chat
-        """Whether each unit is a turn, which needs nothing of those before."""
+    def __init__(self, journals: Journals, kind: JournalKind = JournalKind.DUPLEX) -> None:
+        self._kind = kind
+        self._is_chat = kind is JournalKind.CHAT
+        self._begin: int | None = None
+        """In a transcription: the first unit of the utterance that is not over."""
         self.config = b""
         """The settings of the session: a serialised `pb.PrefillRequest`."""
         self.model = ""
@@ -135,21 +165,26 @@ class Journal:
     # ------------------------------------------------------------------------------------ settings
 
     def settle(self, config: pb.SessionConfig) -> bytes:
-        """Keep the settings of the session; return the message that opens it, with `records` and a seed."""
-        config.records = True
-        if not config.HasField("seed"):
-            config.seed = secrets.randbits(32)
+        """Keep the settings of the session; return the message that opens it.
+
+        Where the model samples, it has `records` and a seed.
+        """
+        if self._kind is not JournalKind.UTTERANCES:
+            config.records = True
+            if not config.HasField("seed"):
+                config.seed = secrets.randbits(32)
         self.config = pb.PrefillRequest(unit=0, config=config).SerializeToString()
         self._count()
         return self.config
 
     def begin(self, ready: pb.SessionReady) -> bool:
-        """Note which model hears the units; return whether the worker keeps records of them.
+        """Note which model hears the units; return whether the worker keeps the records that are needed.
 
         At another worker the model must be the same.
         """
         effective = ready.effective
-        if not (effective.records and effective.automatic_units) or self.model not in ("", ready.model):
+        has_records = effective.records or self._kind is JournalKind.UTTERANCES
+        if not (has_records and effective.automatic_units) or self.model not in ("", ready.model):
             return False
         self.model = ready.model
         unit_s = ready.unit_duration.ToTimedelta().total_seconds()
@@ -158,9 +193,12 @@ class Journal:
 
     # --------------------------------------------------------------------------------------- units
 
-    def sent(self, unit: int, parts: Parts) -> None:
-        """Keep the input of a unit until its answer."""
+    def sent(self, unit: int, parts: Parts, *, begins: bool = False) -> None:
+        """Keep the input of a unit until its answer; `begins`: those before it belong to no utterance."""
         self.changes += 1
+        if begins:
+            self._begin = unit
+            self._log.clear_answered()
         self._log.unanswered[unit] = KeptUnit(unit, parts)
         self._last = unit
         if self._is_chat:
@@ -193,6 +231,16 @@ class Journal:
         elif any(map(answer.HasField, _TOLD)):
             kept.is_traced = False
 
+    def untold(self, unit: int, text: str) -> str:
+        """Return the part of a text that no worker has said before, and count it."""
+        kept = self._log.unanswered.get(unit)
+        if kept is None or self._kind is not JournalKind.UTTERANCES:
+            return text
+        rest = text[kept.repeated :]
+        kept.repeated -= len(text) - len(rest)
+        kept.told += len(rest)
+        return rest
+
     def spoke(self, unit: int, samples: int) -> None:
         """Take note of so much sound of a unit."""
         if (kept := self._log.unanswered.get(unit)) is not None:
@@ -208,12 +256,24 @@ class Journal:
         self._unfinalized.add(unit)
         if self._is_chat:
             self._count()
-        if done.HasField("record"):
+        if self._kind is JournalKind.UTTERANCES:
+            self._heard(kept, done.end)
+        elif done.HasField("record"):
             record = done.record
             kept.record = record.SerializeToString()
             self._draws = (record.text_draws, record.speech_draws)
             self._log.keep(kept, record.end, kept.size, self._journals.share)
             self._count()
+
+    def _heard(self, kept: KeptUnit, end: pb.UnitEnd) -> None:
+        """Take note of a slice of an utterance that was answered."""
+        if self._begin is not None and kept.number >= self._begin:
+            if end == pb.UNIT_END_CHUNK:
+                self._log.keep(kept, end, kept.size, self._journals.share)
+            else:
+                self._begin = None
+                self._log.clear_answered()
+        self._count()
 
     def finalized(self, unit: int) -> None:
         """Take note that a unit is closed."""
@@ -243,6 +303,9 @@ class Journal:
         """Whether another worker can go on from what is kept."""
         if self._is_chat:
             return all(kept.is_traced for kept in self._log.unanswered.values())
+        if self._kind is JournalKind.UTTERANCES:
+            first = min((*self.numbers[:1], *self._log.unanswered), default=0)
+            return self._begin is not None and first == self._begin
         return bool(self._log) or not self._has_answers
 
     def owes_nothing(self, last: int) -> bool:
@@ -272,15 +335,14 @@ class Journal:
         """Yield the units to hear again with their records, in order, numbered from 1."""
         for number, kept in enumerate(self._log, 1):
             # Messages behind one another are read as one: the last number and trace context count.
-            yield (
-                *kept.parts,
-                pb.PrefillRequest(unit=number, traceparent=traceparent).SerializeToString(),
-                _recorded(kept.record),
-            )
+            told = pb.PrefillRequest(unit=number, traceparent=traceparent).SerializeToString()
+            yield (*kept.parts, told, *((_recorded(kept.record),) if kept.record else ()))
 
     def replayed(self) -> list[int]:
         """Note that another worker has heard the units; return those that were answered and not closed."""
         self._log.replayed()
+        for kept in self._log.unanswered.values():
+            kept.repeated = kept.told
         units, self._unfinalized = sorted(self._unfinalized), set()
         return units
 
@@ -295,9 +357,12 @@ class Journal:
     def save(self) -> SavedJournal:
         """Return the state, with which another adapter goes on."""
         unanswered = sorted(self._log.unanswered.items())
-        turns = [SavedTurn(kept.sampled, kept.is_heard, kept.is_traced) for _, kept in unanswered]
+        answers = [
+            SavedAnswer(kept.sampled, kept.is_heard, kept.is_traced, kept.told) for _, kept in unanswered
+        ]
         return SavedJournal(
-            self._is_chat,
+            self._kind,
+            self._begin,
             self.model,
             self._log.unit_s,
             self._last,
@@ -307,24 +372,26 @@ class Journal:
             tuple(sorted(self._unfinalized)),
             tuple(self.numbers),
             tuple(number for number, _ in unanswered),
-            tuple(turns) if self._is_chat else (),
+            tuple(answers) if self._kind is not JournalKind.DUPLEX else (),
         )
 
     def restore(self, saved: SavedJournal, config: bytes, units: Mapping[int, KeptUnit]) -> None:
         """Go on from a saved state of the same kind. Raises `KeyError` if a unit is missing."""
-        self.config, self.model = config, saved.model
+        self.config, self.model, self._begin = config, saved.model, saved.begin
         self._log.unit_s, self._last = saved.unit_s, saved.last
         self._has_answers, self._draws = saved.has_answers, saved.draws
         self.rewinds, self._unfinalized = list(saved.rewinds), set(saved.unfinalized)
         for number in saved.answered:
             kept = units[number]
-            end = pb.UnitRecord.FromString(kept.record).end
+            is_slice = self._kind is JournalKind.UTTERANCES
+            end = pb.UNIT_END_CHUNK if is_slice else pb.UnitRecord.FromString(kept.record).end
             self._log.keep(kept, end, kept.size, self._journals.share)
         for number in saved.unanswered:
             self._log.unanswered[number] = units[number]
-        for number, turn in zip(saved.unanswered, saved.turns, strict=False):
+        for number, answer in zip(saved.unanswered, saved.answers, strict=False):
             kept = units[number]
-            kept.sampled, kept.is_heard, kept.is_traced = turn.sampled, turn.is_heard, turn.is_traced
+            kept.sampled, kept.is_heard = answer.sampled, answer.is_heard
+            kept.is_traced, kept.told = answer.is_traced, answer.told
         self._count()
 
     def close(self) -> None:

@@ -70,7 +70,7 @@ class WorkerInfo:
         """Return whether sessions of this mode go on at another worker of the model."""
         if mode is Mode.CHAT:
             return self.replays_turns
-        return self.replays and mode is not Mode.TRANSCRIPTION
+        return self.replays or mode is Mode.TRANSCRIPTION
 
     @property
     def pool(self) -> str:
@@ -417,7 +417,7 @@ class Registry:
         known."""
         worker = self._workers.get(target)
         info = worker.info if worker is not None else None
-        return mode is not Mode.TRANSCRIPTION and (info is None or info.may_move(mode))
+        return info is None or info.may_move(mode)
 
     def has_another(self, target: str, mode: Mode | None, model: str) -> bool:
         """Return whether a ready worker other than that at `target` serves this and hears units again."""

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 from google.rpc import code_pb2
+from msgspec.structs import replace
 
 from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID, METADATA_WORKER_ID, Reason
 from antiphon.v1 import inference_service_pb2 as pb
@@ -298,6 +299,8 @@ class SessionStreams:
         if (piece := messages.piece(answer, unit)) is not None:
             if self.journal is not None:
                 self.journal.spoke(unit, len(piece.audio) // 4)
+                text = self.journal.untold(unit, piece.text)
+                piece = piece if text == piece.text else replace(piece, text=text)
             self._tell_in_order(piece, unit)
         if answer.HasField("done"):
             if self.journal is not None:

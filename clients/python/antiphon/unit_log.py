@@ -75,6 +75,12 @@ class UnitLog(Generic[Kept]):
         if not self._entries:
             self._is_cut_in_turn = False
 
+    def clear_answered(self) -> None:
+        """Forget the answered units."""
+        self._entries.clear()
+        self.held = 0
+        self._is_cut_in_turn = False
+
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()

@@ -282,9 +282,9 @@ async def test_context_full_after_the_final_commit(transcriber: Processes) -> No
         assert levels(await told(client)) == [0.3]
 
 
-@pytest.mark.parametrize("reason", ["KV_EXHAUSTED", "ENGINE_FATAL", "INFERENCE_FAILED"])
+@pytest.mark.parametrize("reason", ["KV_EXHAUSTED", "INFERENCE_FAILED"])
 async def test_session_failed(transcriber: Processes, reason: str) -> None:
-    """7.1 KV_EXHAUSTED, ENGINE_FATAL: `processing_error`; the next utterance gets another slot."""
+    """7.1 KV_EXHAUSTED: `processing_error`; the next utterance gets another slot."""
     transcriber.worker.next(GO, Play(fails_session=SessionFailed(reason, "canary-4711")))
     async with transcriber.client(PATH) as client:
         await begin(client)
@@ -308,22 +308,32 @@ async def test_unit_timeout() -> None:
             await is_alive(client)
 
 
+async def test_engine_lost(transcriber: Processes) -> None:
+    """7.1 ENGINE_FATAL: another session hears the utterance again, and goes on behind its last word."""
+    transcriber.worker.next(GO, Play(fails_session=SessionFailed("ENGINE_FATAL", "canary-4711")))
+    transcriber.worker.next(GO, write(" two"), write(" three"))
+    async with transcriber.client(PATH) as client:
+        await begin(client)
+        await client.send(append())
+        assert await client.next() == delta(" two")
+        await client.send(append(), FINAL)
+        assert await client.next() == delta(" three")
+        assert (await client.next())["text"] == " go two three"
+
+
 async def test_worker_lost() -> None:
-    """7.1 WORKER_LOST, mid-session: `processing_error`; a worker that comes back serves the next."""
+    """7.1 WORKER_LOST, mid-session: a worker that comes back goes on, each word comes once."""
     with transcribing_worker() as worker, running_stack(worker) as stack:
         worker.next(GO, hang("generate"))
         async with stack.client(PATH) as client:
             await begin(client)
             await client.send(FINAL)
             worker.process.kill()
-            assert await client.next() == error("processing_error")
-            host, port = worker.target.split(":")
-            again = ("--listen", f"{host}:{port}", "--prompted", "--modes", "transcribe")
-            with scripted_worker(*again) as returned:
-                returned.next(write(" back"))
-                await stack.until(ready=True)
-                await client.send(append(), FINAL)
-                assert await client.take(2) == [delta(" back"), done(" back", completion=1)]
+            again = ("--listen", worker.target, "--modes", "transcribe", "--script", "reply")
+            with scripted_worker(*again):
+                told = await client.take(2)
+                assert [event["type"] for event in told] == ["transcription.delta", "transcription.done"]
+                assert told[1]["text"] == " goYes."
 
 
 async def test_worker_goes_away() -> None:

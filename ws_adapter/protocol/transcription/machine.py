@@ -19,6 +19,7 @@ from ws_adapter.protocol.core.signals import (
     Failed,
     Finalized,
     GoingAway,
+    Moved,
     Piece,
     Ready,
     Signal,
@@ -234,6 +235,8 @@ class Transcription(WithoutDetection, WithoutState):
                 self._slot.at_worker.popleft()
             case GoingAway():
                 self._slot.away_at = now + signal.time_left_s
+            case Moved():
+                self._slot.away_at = None
             case Failed():
                 told = self._worker_failed(signal.reason)
         return [*told, *self._advance(now)]

@@ -269,6 +269,9 @@ class Session:
             if failover is not None:
                 failover.journal.close()
             raise
+        match actions:
+            case [Become(machine=machine), *actions]:
+                self._machine = machine
         if failover is not None and saved.failover is not None:
             need = Need(saved.failover.mode, failover.journal.model, self._catalogue.models)
             self._slot = Slot(self._source, self, need, displaced=(failover, saved.failover))

@@ -1,4 +1,4 @@
-"""Transcriptions whose worker is lost: another one hears the open utterance again, and each word comes once."""
+"""Transcriptions whose worker is lost: another one hears the open utterance again, each word comes once."""
 
 import asyncio
 from typing import Any, Final

@@ -12,11 +12,14 @@ from tests.support.scripted_engine import Script, write
 from tests.ws_adapter.forwarding.test_processes import coming_back, resumed
 from tests.ws_adapter.shared_journal.test_takeover import adapters, end, folder
 from tests.ws_adapter.support import realtime_ga_conversation as ga
+from tests.ws_adapter.support import transcription_conversation as transcription
+from tests.ws_adapter.support import transcription_ga_conversation as transcription_ga
 
 __all__ = ["folder"]
 
 WORDS = ("One ", "two ", "three.")
-CHATS = ("--prompted", "--modes", "chat,audio")
+SCRIPTED = ("--prompted", "--modes", "chat,audio")
+TRANSCRIBES = ("--prompted", "--modes", "transcribe,audio")
 
 
 class Talk(NamedTuple):
@@ -54,6 +57,20 @@ TALKS = {
         ],
         "response.done",
     ),
+    "transcription": Talk(
+        "/v1/transcription?",
+        [],
+        "session.created",
+        [{**transcription.UPDATE, "model": "scripted"}, transcription.append(), transcription.FINAL],
+        "transcription.done",
+    ),
+    "transcription_ga": Talk(
+        "/v1/realtime?intent=transcription",
+        [],
+        "session.created",
+        [transcription_ga.update(), ga.append(0.5), {"type": "input_audio_buffer.commit"}],
+        f"{transcription_ga.WORDS}.completed",
+    ),
 }
 
 
@@ -62,7 +79,11 @@ async def test_answer_goes_on_behind_the_last_word(
     name: str, redis_server: RedisServer, folder: Path
 ) -> None:
     talk = TALKS[name]
-    async with adapters(redis_server, folder, worker=CHATS) as (owner, other):
+    transcribes = name.startswith("transcription")
+    worker = TRANSCRIBES if transcribes else SCRIPTED
+    async with adapters(redis_server, folder, worker=worker) as (owner, other):
+        for _ in range(2 * transcribes):
+            owner.worker.next(write(*WORDS, hold="generate"), key=name)
         async with owner.client(talk.path) as client:
             await client.send(*talk.sends)
             token = (await client.until(talk.offers))[-1]["resume"]["token"]

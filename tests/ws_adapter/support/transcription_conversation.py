@@ -10,6 +10,7 @@ from antiphon.semconv import Reason
 from tests.support.schemas import Observer
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import CATALOGUE, Event, ready_signal
+from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.core.actions import (
     Action,
     CancelUnits,
@@ -22,7 +23,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue, TranscriptionSetup
-from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Signal, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import Failed, Finalized, Moved, Piece, Signal, UnitDone, UnitEnd
 from ws_adapter.protocol.transcription.machine import Transcription
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.limits import Limits
@@ -89,8 +90,26 @@ class TranscriptionConversation:
         self.taken = 0
         self.left = 0
         self._observer = Observer("/v1/transcription")
-        self.dialect = Transcription(SESSION_ID, CREATED, Limits(**limits), lambda: catalogue)
+        self._limits, self._catalogue = Limits(**limits), catalogue
+        self.dialect = self.new_dialect()
         self.do(self.dialect.opened(self.now))
+
+    def new_dialect(self) -> Transcription:
+        """Another machine of the same session."""
+        return Transcription(SESSION_ID, CREATED, self._limits, lambda: self._catalogue)
+
+    def move(self, *, has_journal: bool = True) -> list[Event]:
+        """The adapter dies, and another one goes on; without a journal the worker is lost with it."""
+        start = len(self.sent)
+        has_journal = has_journal and self.slot == "held"
+        state, blobs = save(self.dialect, self.now, has_journal=has_journal)
+        self.dialect = self.new_dialect()
+        if not has_journal:
+            self.slot = "none"
+        self.do(self.dialect.restore(state, blobs, self.now))
+        if has_journal:
+            self.worker(Moved(0.0))
+        return self.sent[start:]
 
     # ------------------------------------------------------------------------------------------ driving
 

@@ -9,6 +9,7 @@ from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import ready_signal
 from tests.ws_adapter.support.hearing import Hearing
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
+from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.core.actions import (
     Action,
     Apart,
@@ -24,7 +25,9 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.machine import Machine
-from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Signal, UnitDone, UnitEnd
+from ws_adapter.protocol.core.signals import Failed, Finalized, Moved, Piece, Signal, UnitDone, UnitEnd
+from ws_adapter.protocol.core.state import Hold
+from ws_adapter.protocol.transcription.machine import Transcription
 from ws_adapter.protocol.transcription_ga.machine import Undecided
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.limits import Limits
@@ -58,10 +61,27 @@ class TranscriptionGaConversation:
         self._answered = 0
         self._left_slots = 0
         self._observer = Observer("/v1/realtime?intent=transcription")
-        self.dialect: Machine = Undecided(
-            f"sess-{0:032x}", 1_800_000_000, Limits(**limits), lambda: catalogue, self._new_token
-        )
+        self._limits, self._catalogue = Limits(**limits), catalogue
+        self.dialect = self.new_dialect()
         self.do(self.dialect.opened(self.now))
+
+    def new_dialect(self) -> Machine:
+        """Another machine of the same session."""
+        name = f"sess-{0:032x}"
+        return Undecided(name, 1_800_000_000, self._limits, lambda: self._catalogue, self._new_token)
+
+    def move(self) -> list[Event]:
+        """The adapter dies, and another one goes on with what a worker has that is ready."""
+        before = len(self.sent)
+        assert isinstance(self.dialect, Transcription)
+        self.has_slot = self.has_slot and self.dialect._slot.hold is Hold.READY
+        state, blobs = save(self.dialect, self.now, has_journal=self.has_slot)
+        self.dialect = self.new_dialect()
+        self._hearing.restart()
+        self.do(self.dialect.restore(state, blobs, self.now))
+        if self.has_slot:
+            self.worker(Moved(0.0))
+        return self.sent[before:]
 
     def _new_token(self) -> str:
         self._tokens += 1

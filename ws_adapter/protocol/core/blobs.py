@@ -1,17 +1,27 @@
-"""Immutable data that a saved state refers to by numbers, so that a journal writes each piece once."""
+"""Parts of saved states: times, and immutable data that a journal writes once and states name by number."""
 
+from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from ws_adapter.protocol.wire.codec import Samples
 
 Data: TypeAlias = bytes | Samples
 """Bytes, or float32 samples that nobody changes."""
 
+LEAST_PIECE: Final = 2**15
+"""Bytes from which on a piece of a `ByteQueue` does not grow any more."""
+
 Saved: TypeAlias = Mapping[int, bytes]
 """The data that a saved state refers to."""
+
+
+def ago(at: float | None, now: float) -> float | None:
+    """Return how long before `now` a time is."""
+    return None if at is None else now - at
 
 
 class Blobs:
@@ -49,6 +59,79 @@ class Blobs:
     def size(self) -> int:
         """Bytes of what the newest state refers to."""
         return sum(len(data) if isinstance(data, bytes) else data.nbytes for data in self.kept.values())
+
+
+class SavedBytes(Struct, frozen=True):
+    """Hold a `ByteQueue`: its pieces by their numbers, and how much of the first one is gone."""
+
+    pieces: tuple[int, ...]
+    begin: int
+
+
+class ByteQueue:
+    """Bytes that come in pieces and go in others. Pieces are immutable, so that a journal has each once."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._pieces: deque[bytes] = deque([data] if data else [])
+        self._begin = 0
+        """Bytes of the first piece that are gone."""
+        self._size = len(data)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def put(self, data: bytes) -> None:
+        """Append bytes; a short piece grows."""
+        if not data:
+            return
+        self._size += len(data)
+        if self._pieces and len(self._pieces[-1]) < LEAST_PIECE:
+            data = self._pieces.pop() + data
+        self._pieces.append(data)
+
+    def take(self, size: int) -> bytes:
+        """Remove and return at most so many of the oldest bytes."""
+        pieces, left = [], min(size, self._size)
+        self._size -= left
+        while left:
+            piece = self._pieces[0][self._begin : self._begin + left]
+            pieces.append(piece)
+            left -= len(piece)
+            self._begin += len(piece)
+            if self._begin == len(self._pieces[0]):
+                self._pieces.popleft()
+                self._begin = 0
+        return b"".join(pieces)
+
+    @property
+    def all(self) -> bytes:
+        """All bytes, which stay."""
+        return b"".join(self._pieces)[self._begin :]
+
+    def extend(self, other: "ByteQueue") -> None:
+        """Append all bytes of another queue, which is of no use any more."""
+        for piece in (other.take(len(other._pieces[0]) - other._begin) for _ in range(len(other._pieces))):
+            self.put(piece)
+
+    def clear(self) -> None:
+        """Remove all bytes."""
+        self._pieces.clear()
+        self._begin = self._size = 0
+
+    def save(self, blobs: Blobs) -> SavedBytes:
+        """Return the state."""
+        return SavedBytes(blobs.keep_all(self._pieces), self._begin)
+
+    @classmethod
+    def restored(cls, saved: SavedBytes, blobs: Saved) -> "ByteQueue":
+        """Return a queue from a saved state. Raises `ValueError` or `KeyError`."""
+        made = cls()
+        made._pieces = deque(blobs[number] for number in saved.pieces)
+        made._begin = saved.begin
+        made._size = sum(map(len, made._pieces)) - saved.begin
+        if not 0 <= saved.begin <= (len(made._pieces[0]) if made._pieces else 0):
+            raise ValueError("more bytes are gone than there were")
+        return made
 
 
 def bytes_of(data: Data) -> bytes:

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from ws_adapter.protocol.duplex.saved import SavedDeadlines, ago
+from ws_adapter.protocol.core.blobs import ago
+from ws_adapter.protocol.duplex.saved import SavedDeadlines
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import Verdict, timed_out
 from ws_adapter.protocol.wire.limits import Limits, is_due

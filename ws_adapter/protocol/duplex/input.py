@@ -6,7 +6,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from ws_adapter.protocol.core.answer import Unit
-from ws_adapter.protocol.duplex.saved import SavedCutter, SavedTail, ago
+from ws_adapter.protocol.core.blobs import ago
+from ws_adapter.protocol.duplex.saved import SavedCutter, SavedTail
 from ws_adapter.protocol.media.images import read_frames
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Clip, decode_audio
 from ws_adapter.protocol.wire.errors import invalid, missing

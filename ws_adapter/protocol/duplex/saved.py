@@ -88,8 +88,3 @@ class SavedDuplex(Struct, frozen=True):
     setup: SessionSetup
     flow: SavedFlow
     deadlines: SavedDeadlines
-
-
-def ago(at: float | None, now: float) -> float | None:
-    """Return how long before `now` a time is."""
-    return None if at is None else now - at

@@ -8,11 +8,10 @@ import numpy as np
 from msgspec import Struct
 
 from ws_adapter.protocol.core.answer import Answer, Outcome
-from ws_adapter.protocol.core.blobs import Blobs, Saved, samples_of
+from ws_adapter.protocol.core.blobs import Blobs, Saved, ago, samples_of
 from ws_adapter.protocol.core.speech import WINDOW, SavedEdges, SpeechEdges
 from ws_adapter.protocol.duplex.flow import UnitFlow
 from ws_adapter.protocol.duplex.input import BURST_LEAD_S, SECOND_S
-from ws_adapter.protocol.duplex.saved import ago
 from ws_adapter.protocol.live.events import LiveUsage
 from ws_adapter.protocol.live.input_speech import InputSpeech, SavedInputSpeech
 from ws_adapter.protocol.live.playout import SLICE_S, Playout, SavedPlayout

@@ -24,7 +24,7 @@ from ws_adapter.protocol.core.actions import (
     closing,
 )
 from ws_adapter.protocol.core.answer import Answer, Outcome, StandaloneText
-from ws_adapter.protocol.core.blobs import Blobs, Saved
+from ws_adapter.protocol.core.blobs import Blobs, Saved, ago
 from ws_adapter.protocol.core.config import Catalogue, capabilities_of
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.reading import Reading
@@ -35,7 +35,6 @@ from ws_adapter.protocol.core.transcriptions import Transcriptions
 from ws_adapter.protocol.duplex.deadlines import Deadlines
 from ws_adapter.protocol.duplex.flow import Step, UnitFlow
 from ws_adapter.protocol.duplex.input import LONGEST_TEXT, Append
-from ws_adapter.protocol.duplex.saved import ago
 from ws_adapter.protocol.duplex.texts import MOST_BYTES, MOST_TEXTS
 from ws_adapter.protocol.live import events
 from ws_adapter.protocol.live.conversation import Conversation, interruption

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from ws_adapter.protocol.core.blobs import Blobs, Saved
+from ws_adapter.protocol.core.blobs import Blobs, ByteQueue, Saved, SavedBytes
 from ws_adapter.protocol.live.sound import Format
 
 SLICE_S: Final = 0.2
@@ -85,8 +85,7 @@ class SavedPlayout(Struct, frozen=True):
 
     next_ago: float
     is_speaking: bool
-    sound: tuple[int, ...]
-    begin: int
+    sound: SavedBytes
     words: tuple[Text, ...]
     sent: int
 
@@ -106,12 +105,7 @@ class Playout:
         self.slice_s: Final = slice_s
         self._format = format
         self._slice = round(format.bytes_per_s * slice_s) // format.width * format.width
-        self._sound: deque[bytes] = deque()
-        """What waits, as it was put."""
-        self._begin = 0
-        """Bytes of the first of it that were sent."""
-        self._size = 0
-        """Bytes that wait."""
+        self._sound = ByteQueue()
         self._words: deque[Text] = deque()
         """What is said in the sound, in its order."""
         self._sent = 0
@@ -126,12 +120,12 @@ class Playout:
     @property
     def waiting_s(self) -> float:
         """Seconds that wait to be heard."""
-        return self._size / self._format.bytes_per_s
+        return len(self._sound) / self._format.bytes_per_s
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits to be said."""
-        return not self._size and not self._words
+        return not self._sound and not self._words
 
     def begin(self, now: float) -> None:
         """Begin the stream with its lead."""
@@ -140,16 +134,13 @@ class Playout:
     def put(self, audio: bytes, text: str) -> None:
         """Append audio and text behind all that waits; either may be empty."""
         if text:
-            self._words.append(Text(text, self._size, len(audio)))
-        if audio:
-            self._sound.append(audio)
-            self._size += len(audio)
+            self._words.append(Text(text, len(self._sound), len(audio)))
+        self._sound.put(audio)
         self._settle()
 
     def drop(self) -> None:
         """Drop all that waits."""
         self._sound.clear()
-        self._begin = self._size = 0
         self._words.clear()
         self.is_speaking = False
         self._settle()
@@ -167,10 +158,10 @@ class Playout:
 
     @property
     def _is_short(self) -> bool:
-        return self.is_speaking and self._size < self._slice
+        return self.is_speaking and len(self._sound) < self._slice
 
     def _cut(self) -> Slice:
-        audio = self._sound_of_slice()
+        audio = self._sound.take(self._slice)
         words, before = [], self._sent * self._slice
         while self._words and self._words[0].at < self._slice:
             text = self._words[0]
@@ -186,37 +177,19 @@ class Playout:
         self._sent += 1
         return Slice(audio + self._format.silence(self._slice - len(audio)), tuple(words))
 
-    def _sound_of_slice(self) -> bytes:
-        pieces, left = [], min(self._slice, self._size)
-        self._size -= left
-        while left:
-            piece = self._sound[0][self._begin : self._begin + left]
-            pieces.append(piece)
-            left -= len(piece)
-            self._begin += len(piece)
-            if self._begin == len(self._sound[0]):
-                self._sound.popleft()
-                self._begin = 0
-        return b"".join(pieces)
-
     def save(self, now: float, blobs: Blobs) -> SavedPlayout:
         """Return the state of a stream that has begun."""
         return SavedPlayout(
             now - self._next_at,
             self.is_speaking,
-            blobs.keep_all(self._sound),
-            self._begin,
+            self._sound.save(blobs),
             tuple(self._words),
             self._sent,
         )
 
     def restore(self, saved: SavedPlayout, blobs: Saved, now: float) -> None:
-        """Go on from a saved state of the same format. Raises `KeyError` where sound is missing."""
-        self._sound = deque(blobs[number] for number in saved.sound)
-        self._begin = saved.begin
-        self._size = sum(map(len, self._sound)) - saved.begin
-        if self._size < 0:
-            raise ValueError("more sound was sent than there is")
+        """Go on from a saved state of the same format. Raises `ValueError` or `KeyError`."""
+        self._sound = ByteQueue.restored(saved.sound, blobs)
         self._words = deque(saved.words)
         self._sent, self.is_speaking = saved.sent, saved.is_speaking
         self.due_at = self._next_at = now - saved.next_ago

@@ -7,13 +7,12 @@ from typing import Final
 from msgspec import structs
 
 from ws_adapter.protocol.core.actions import Action, CancelTranscription, Detect, Note
-from ws_adapter.protocol.core.blobs import Blobs, Saved
+from ws_adapter.protocol.core.blobs import Blobs, Saved, ago
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.speech import RATE_HZ
 from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscriptDone
 from ws_adapter.protocol.core.transcriptions import Transcriptions
 from ws_adapter.protocol.core.turn import Message, Speech
-from ws_adapter.protocol.duplex.saved import ago
 from ws_adapter.protocol.realtime_ga.answers import Answers
 from ws_adapter.protocol.realtime_ga.asking import NOTHING_DIFFERENT, ask
 from ws_adapter.protocol.realtime_ga.conversation import MOST_BYTES, Conversation, Entry, told

@@ -12,7 +12,7 @@ import msgspec
 
 from antiphon.semconv import Reason
 from ws_adapter.protocol.core.actions import Action, CloseSocket, Send
-from ws_adapter.protocol.core.blobs import Blobs, Saved
+from ws_adapter.protocol.core.blobs import Blobs, Saved, ago
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.machine import Place
 from ws_adapter.protocol.core.reading import Reading
@@ -28,7 +28,6 @@ from ws_adapter.protocol.core.signals import (
     Signal,
     UnitDone,
 )
-from ws_adapter.protocol.duplex.saved import ago
 from ws_adapter.protocol.realtime_ga.answers import Answers
 from ws_adapter.protocol.realtime_ga.commands import Commands, Later
 from ws_adapter.protocol.realtime_ga.dialogue import Dialogue

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import ClassVar, Final
 
+import msgspec
+
 from antiphon.semconv import Reason
 from ws_adapter.protocol.core.actions import (
     Action,
@@ -13,8 +15,9 @@ from ws_adapter.protocol.core.actions import (
     Send,
     related,
 )
+from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Place, WithoutDetection, WithoutState
+from ws_adapter.protocol.core.machine import Place, WithoutDetection
 from ws_adapter.protocol.core.signals import (
     Failed,
     Finalized,
@@ -29,6 +32,7 @@ from ws_adapter.protocol.core.signals import (
 from ws_adapter.protocol.core.state import Hold
 from ws_adapter.protocol.transcription.commands import Append, ChooseModel, Commit, Rejection, read_command
 from ws_adapter.protocol.transcription.events import Code, Delta, Error, SessionCreated
+from ws_adapter.protocol.transcription.saved import SavedTranscription
 from ws_adapter.protocol.transcription.slot import TranscriptionSlot
 from ws_adapter.protocol.transcription.utterance import Utterance, Utterances
 from ws_adapter.protocol.wire import errors
@@ -40,6 +44,9 @@ from ws_adapter.protocol.wire.limits import (
     events_window,
     is_due,
 )
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_STATES: Final = msgspec.msgpack.Decoder(SavedTranscription)
 
 _NOTE_S: Final = 1.0
 """How long errors that are not sent are counted before the log is told."""
@@ -60,7 +67,7 @@ UNSERVED: Final = {
 """Why there is no slot for an utterance: code and text of each verdict. Its audio is kept."""
 
 
-class Transcription(WithoutDetection, WithoutState):
+class Transcription(WithoutDetection):
     """See `Machine`. It holds a slot for each utterance, and for a while after it if nobody else waits.
 
     `session_id` is `sess-` and 32 hexadecimal digits, `created` is in Unix seconds, `catalogue` tells what
@@ -68,6 +75,7 @@ class Transcription(WithoutDetection, WithoutState):
     """
 
     drops_stale: ClassVar = False
+    lasts: ClassVar = True
 
     def __init__(
         self,
@@ -120,6 +128,41 @@ class Transcription(WithoutDetection, WithoutState):
         if not self._slot.has_room or self._congested or self._utterances.current is None:
             return None
         return self._utterances.current.next_segment_at()
+
+    # ------------------------------------------------------------------------------------- the state
+
+    def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
+        if self.is_over or self._slot.away_at is not None:
+            return None
+        saved = SavedTranscription(
+            self._created,
+            self._utterances.save(now, blobs),
+            now - self._heard_at,
+            self._slot.save(now, has_journal=has_journal),
+            self._save_dialect(blobs),
+        )
+        return _ENCODER.encode(saved)
+
+    def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
+        saved = _STATES.decode(state)
+        self._created, self._heard_at = saved.created, now - saved.heard_ago
+        self._utterances.restore(saved.utterances, blobs, now)
+        actions = self._restore_dialect(saved.dialect, blobs)
+        if saved.slot is not None:
+            self._slot.restore(saved.slot, now)
+            return actions
+        current = self._utterances.current
+        if current is not None and current.has_begun:
+            actions += self._fail(Code.PROCESSING_ERROR, LOST)
+        return [*actions, *self._advance(now)]
+
+    def _save_dialect(self, blobs: Blobs) -> bytes:
+        """Return the state of the protocol on top of this."""
+        return b""
+
+    def _restore_dialect(self, state: bytes, blobs: Saved) -> list[Action]:
+        """Go on from it. Raises `ValueError` or `KeyError`."""
+        return []
 
     # ------------------------------------------------------------------------------------ the client
 
@@ -245,7 +288,7 @@ class Transcription(WithoutDetection, WithoutState):
         current = self._utterances.current
         if current is None or not current.holds(piece.unit) or not piece.text:
             return []
-        current.text.append(piece.text)
+        current.say(piece.text)
         return self._tell_text(piece.text)
 
     def _unit_done(self, done: UnitDone) -> list[Action]:

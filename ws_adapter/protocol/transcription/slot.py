@@ -4,9 +4,11 @@ from collections import deque
 from typing import Final
 
 from ws_adapter.protocol.core.actions import Action, LeaveSlot, OpenWorkerSession, RunSegment, TakeSlot
+from ws_adapter.protocol.core.blobs import ago
 from ws_adapter.protocol.core.config import TranscriptionSetup
 from ws_adapter.protocol.core.signals import Ready
 from ws_adapter.protocol.core.state import Hold
+from ws_adapter.protocol.transcription.saved import SavedSlot
 from ws_adapter.protocol.transcription.utterance import Utterance, as_floats
 from ws_adapter.protocol.wire.limits import MOST_AT_WORKER
 
@@ -47,6 +49,28 @@ class TranscriptionSlot:
         """Whether the worker can be given a segment."""
         return self.hold is Hold.READY and self.look_at is None and len(self.at_worker) < self._window
 
+    def save(self, now: float, *, has_journal: bool) -> SavedSlot | None:
+        """Return the state; None where no worker takes the place of the present one."""
+        if not has_journal or self.hold is not Hold.READY:
+            return None
+        return SavedSlot(
+            now - self.granted_at,
+            self.prompt_tokens,
+            ago(self.look_at, now),
+            self.last_unit,
+            tuple(self.at_worker),
+            self._model,
+            self._window,
+        )
+
+    def restore(self, saved: SavedSlot, now: float) -> None:
+        """Go on from a saved state, in the middle of an utterance."""
+        self.hold, self.granted_at = Hold.READY, now - saved.granted_ago
+        self.prompt_tokens, self.last_unit = saved.prompt_tokens, saved.last_unit
+        self.look_at = None if saved.look_ago is None else now - saved.look_ago
+        self.at_worker = deque(saved.at_worker)
+        self._model, self._window = saved.model, saved.window
+
     def want(self, model: str) -> list[Action]:
         """Ask for a slot of a worker with this model, empty for any."""
         self.hold = Hold.WANTED
@@ -70,7 +94,7 @@ class TranscriptionSlot:
         self.hold = Hold.WANTED
         self.away_at = None
 
-    def run(self, utterance: Utterance, segment: bytearray) -> RunSegment:
+    def run(self, utterance: Utterance, segment: bytes) -> RunSegment:
         """Send a segment of the utterance to the worker, as the unit after `last_unit`."""
         self.last_unit += 1
         self.at_worker.append(len(segment))

@@ -6,8 +6,10 @@ from typing import Final
 
 import numpy as np
 
+from ws_adapter.protocol.core.blobs import Blobs, ByteQueue, Saved
 from ws_adapter.protocol.transcription.commands import Rejection
 from ws_adapter.protocol.transcription.events import Code, Done, Usage
+from ws_adapter.protocol.transcription.saved import SavedUtterance, SavedUtterances
 
 BYTES_PER_S: Final = 2 * 16_000
 
@@ -29,7 +31,7 @@ class Utterance:
     """The audio between a `commit` and its final one."""
 
     model: str
-    audio: bytearray
+    audio: ByteQueue
     """Not yet at the worker."""
     waiting_since: float
     """When the oldest of it came."""
@@ -40,8 +42,47 @@ class Utterance:
     first_unit: int = 0
     last_unit: int = 0
     """Units at the worker; 0 as long as there is none that begins, or ends, the utterance."""
-    text: list[str] = field(default_factory=list)
     sampled_tokens: int = 0
+    _said: ByteQueue = field(default_factory=ByteQueue)
+    """Its words in UTF-8."""
+
+    @property
+    def text(self) -> str:
+        """All words up to now."""
+        return self._said.all.decode()
+
+    def say(self, text: str) -> None:
+        """More words."""
+        self._said.put(text.encode())
+
+    def save(self, now: float, blobs: Blobs) -> SavedUtterance:
+        """Return the state."""
+        return SavedUtterance(
+            self.model,
+            self.audio.save(blobs),
+            now - self.waiting_since,
+            self.is_ended,
+            self.is_timed_out,
+            self.first_unit,
+            self.last_unit,
+            self.sampled_tokens,
+            self._said.save(blobs),
+        )
+
+    @classmethod
+    def restored(cls, saved: SavedUtterance, blobs: Saved, now: float) -> "Utterance":
+        """Return an utterance from a saved state. Raises `ValueError` or `KeyError`."""
+        return cls(
+            saved.model,
+            ByteQueue.restored(saved.audio, blobs),
+            now - saved.waiting_ago,
+            saved.is_ended,
+            saved.is_timed_out,
+            saved.first_unit,
+            saved.last_unit,
+            saved.sampled_tokens,
+            ByteQueue.restored(saved.said, blobs),
+        )
 
     @property
     def has_begun(self) -> bool:
@@ -62,7 +103,7 @@ class Utterance:
         """Audio for it has come."""
         if not self.audio:
             self.waiting_since = now
-        self.audio += pcm
+        self.audio.put(pcm)
 
     def next_segment_at(self) -> float | None:
         """Since when, or from when on, there is a segment for the worker; None while nothing waits."""
@@ -72,10 +113,9 @@ class Utterance:
             return self.waiting_since
         return self.waiting_since + SEGMENT_WAIT_S if self.audio else None
 
-    def take_segment(self, unit: int, now: float) -> bytearray:
+    def take_segment(self, unit: int, now: float) -> bytes:
         """Return what `unit` is to bring to the worker, perhaps no audio."""
-        segment = self.audio[:LARGEST_BYTES]
-        del self.audio[:LARGEST_BYTES]
+        segment = self.audio.take(LARGEST_BYTES)
         self.waiting_since = now
         self.first_unit = self.first_unit or unit
         if self.is_ended and not self.audio:
@@ -93,7 +133,7 @@ class Utterance:
             prompt_tokens_details=None,
             completion_tokens_details=None,
         )
-        return Done(text="".join(self.text), usage=usage)
+        return Done(text=self.text, usage=usage)
 
 
 class Utterances:
@@ -108,7 +148,7 @@ class Utterances:
         self.waiting_bytes = 0
         self._buffer_s = buffer_s
         self._model: str | None = None
-        self._kept = bytearray()
+        self._kept = ByteQueue()
         self._ahead: deque[Utterance] = deque()
         self._is_skipping = False
 
@@ -137,7 +177,7 @@ class Utterances:
         if self._open is not None:
             self._open.hear(pcm, now)
         else:
-            self._kept += pcm
+            self._kept.put(pcm)
 
     def commit(self, now: float, *, is_final: bool) -> bool:
         """Begin or end an utterance; False if there is none to begin or to end. Raises `Rejection`."""
@@ -155,8 +195,30 @@ class Utterances:
             raise Rejection(Code.BUFFER_FULL, message)
         self._is_skipping = False
         self._ahead.append(Utterance(self._model, self._kept, now, is_ended=is_final))
-        self._kept = bytearray()
+        self._kept = ByteQueue()
         return True
+
+    # ------------------------------------------------------------------------------------- the state
+
+    def save(self, now: float, blobs: Blobs) -> SavedUtterances:
+        """Return the state."""
+        return SavedUtterances(
+            self.current.save(now, blobs) if self.current is not None else None,
+            tuple(utterance.save(now, blobs) for utterance in self._ahead),
+            self._model,
+            self._kept.save(blobs),
+            self._is_skipping,
+        )
+
+    def restore(self, saved: SavedUtterances, blobs: Saved, now: float) -> None:
+        """Go on from a saved state. Raises `ValueError` or `KeyError`."""
+        if saved.current is not None:
+            self.current = Utterance.restored(saved.current, blobs, now)
+        self._ahead = deque(Utterance.restored(utterance, blobs, now) for utterance in saved.ahead)
+        self._model, self._is_skipping = saved.model, saved.is_skipping
+        self._kept = ByteQueue.restored(saved.kept, blobs)
+        held = [self._kept, *(utterance.audio for utterance in self._ahead)]
+        self.waiting_bytes = sum(map(len, held)) + (len(self.current.audio) if self.current else 0)
 
     # --------------------------------------------------------------------------------- the utterances
 
@@ -165,7 +227,7 @@ class Utterances:
         self.current = self._ahead.popleft() if self._ahead else None
         return self.current
 
-    def take_segment(self, unit: int, now: float) -> bytearray:
+    def take_segment(self, unit: int, now: float) -> bytes:
         """See `Utterance.take_segment`, of the current one."""
         assert self.current is not None
         segment = self.current.take_segment(unit, now)
@@ -188,11 +250,13 @@ class Utterances:
         assert self.current is not None
         unheard, self.current = self.current, None
         if self._ahead:
-            self._ahead[0].audio = unheard.audio + self._ahead[0].audio
+            unheard.audio.extend(self._ahead[0].audio)
+            self._ahead[0].audio = unheard.audio
         else:
-            self._kept = unheard.audio + self._kept
+            unheard.audio.extend(self._kept)
+            self._kept = unheard.audio
 
 
-def as_floats(pcm: bytearray) -> bytes:
+def as_floats(pcm: bytes) -> bytes:
     """Little-endian float32 in [-1, 1] of little-endian int16."""
     return (np.frombuffer(pcm, "<i2").astype("<f4") / np.float32(32768)).tobytes()

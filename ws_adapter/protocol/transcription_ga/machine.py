@@ -6,15 +6,20 @@ Commits are utterances of the machine beneath, which has the slot; what it tells
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
+import msgspec
 import numpy as np
+from msgspec import Struct
 
 from ws_adapter.protocol.core.actions import Action, Become, CloseSocket, Detect
+from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.live.machine import LONGEST_S
 from ws_adapter.protocol.realtime_ga.input_buffer import InputBuffer, ms_of
 from ws_adapter.protocol.realtime_ga.listening import Began, Listening
+from ws_adapter.protocol.realtime_ga.saved.session import SavedBuffer, SavedListening
 from ws_adapter.protocol.realtime_ga.wire import events as ga
 from ws_adapter.protocol.realtime_ga.wire.client_events import AudioAppend, AudioClear, AudioCommit
 from ws_adapter.protocol.realtime_ga.wire.items import Heard, MessageItem
@@ -23,16 +28,40 @@ from ws_adapter.protocol.realtime_ga.wire.teller import Teller
 from ws_adapter.protocol.transcription.commands import Rejection
 from ws_adapter.protocol.transcription.events import Code
 from ws_adapter.protocol.transcription.machine import LOST, UNSERVED, Transcription
+from ws_adapter.protocol.transcription.saved import SavedTranscription
 from ws_adapter.protocol.transcription.utterance import MOST_AHEAD, Utterance
 from ws_adapter.protocol.transcription_ga import events
 from ws_adapter.protocol.transcription_ga.events import ClientEvent, SessionFields, SessionUpdate
 from ws_adapter.protocol.transcription_ga.frames import FRAMES, speaks_ga
-from ws_adapter.protocol.transcription_ga.settings import Settings
+from ws_adapter.protocol.transcription_ga.settings import SavedSettings, Settings
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import CutBase64, Samples, decode_base64
 from ws_adapter.protocol.wire.errors import CloseCode, ErrorCode, Refusal, Verdict
 from ws_adapter.protocol.wire.frames import Fault
 from ws_adapter.protocol.wire.limits import LARGE_FRAME, Limits, events_window
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+class SavedTranscriptionGa(Struct, frozen=True):
+    """Hold what a `TranscriptionGa` has beside its utterances."""
+
+    ids: str
+    told: int
+    expires_at: int
+    settings: SavedSettings
+    buffer: SavedBuffer
+    listening: SavedListening | None
+    has_input: bool
+    item_id: str
+    last_id: str | None
+    awaited: tuple[tuple[str, float], ...]
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(SavedTranscriptionGa)
+
+_UNDECIDED: Final = b"undecided"
+"""State of a session whose client has said nothing yet."""
 
 _SERVERS = frozenset({Code.PROCESSING_ERROR, Code.QUEUE_FULL, Code.SERVICE_UNAVAILABLE, Code.CONTEXT_FULL})
 
@@ -67,6 +96,37 @@ class TranscriptionGa(Transcription):
         """Whether the client was told that its audio is not taken."""
         self._reading = Reading()
         self._frames = events_window()
+
+    def _save_dialect(self, blobs: Blobs) -> bytes:
+        ids, told = self._teller.count
+        saved = SavedTranscriptionGa(
+            ids,
+            told,
+            self._expires_at,
+            self._settings.save(),
+            self._buffer.save(blobs),
+            self._listening.save() if self._listening is not None else None,
+            self._has_input,
+            self._item_id,
+            self._last_id,
+            tuple(self._awaited),
+        )
+        return _ENCODER.encode(saved)
+
+    def _restore_dialect(self, state: bytes, blobs: Saved) -> list[Action]:
+        saved = _DECODER.decode(state)
+        self._teller.go_on(saved.ids, saved.told)
+        self._expires_at, self._settings = saved.expires_at, Settings.restored(saved.settings)
+        self._buffer = InputBuffer(self._settings.format)
+        self._buffer.restore(saved.buffer, blobs)
+        self._has_input, self._item_id, self._last_id = saved.has_input, saved.item_id, saved.last_id
+        self._awaited = deque(saved.awaited)
+        self._listening = None
+        if saved.listening is None:
+            return []
+        self._listening = Listening.restored(saved.listening, self._buffer)
+        unscored = self._listening.unscored
+        return [Detect(unscored)] if unscored.size else []
 
     @property
     def held_bytes(self) -> int:
@@ -235,7 +295,7 @@ class TranscriptionGa(Transcription):
 
     def _tell_done(self, utterance: Utterance) -> list[Action]:
         item_id, seconds = self._awaited.popleft()
-        usage, transcript = ga.Duration(seconds=round(seconds, 3)), "".join(utterance.text)
+        usage, transcript = ga.Duration(seconds=round(seconds, 3)), utterance.text
         fields = {"item_id": item_id, "content_index": 0, "transcript": transcript, "usage": usage}
         return [self._teller.event(ga.TranscriptionCompleted, **fields)]
 
@@ -306,6 +366,21 @@ class Undecided(Transcription):
     def opened(self, now: float) -> list[Action]:
         assert self._other is not None
         return self._other.opened(now)
+
+    def _save_dialect(self, blobs: Blobs) -> bytes:
+        return self._other._save_dialect(blobs) + _UNDECIDED if self._other is not None else b""
+
+    def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
+        """See `Machine.restore`; the protocol is the one that the client has spoken to the last adapter."""
+        other, self._other = self._other, None
+        dialect = msgspec.msgpack.decode(state, type=SavedTranscription).dialect
+        if other is None or not dialect:
+            return super().restore(state, blobs, now)
+        if dialect.endswith(_UNDECIDED):
+            other._restore_dialect(dialect.removesuffix(_UNDECIDED), blobs)
+            self._other = other
+            return super().restore(state, blobs, now)
+        return [Become(other), *other.restore(state, blobs, now)]
 
     def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
         other, self._other = self._other, None

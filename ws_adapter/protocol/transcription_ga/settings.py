@@ -30,6 +30,14 @@ _SERVER_VAD: Final = ServerVad(0.5, 300, 500, True, True, None)
 _INITIAL: Final = InputFields(PcmFormat(24000), None, None, _SERVER_VAD)
 
 
+class SavedSettings(Struct, frozen=True):
+    """Hold `Settings`."""
+
+    fields: InputFields
+    include: list[str] | None
+    worker_model: str
+
+
 class Settings:
     """The settings of a session at a time; `worker_model` is what its worker is asked for, empty for any."""
 
@@ -40,6 +48,15 @@ class Settings:
         self._include = include
         self.worker_model = worker_model
         self.format = format_of(fields.format)
+
+    def save(self) -> SavedSettings:
+        """Return the state."""
+        return SavedSettings(self._fields, self._include, self.worker_model)
+
+    @classmethod
+    def restored(cls, saved: SavedSettings) -> "Settings":
+        """Return settings from a saved state."""
+        return cls(saved.fields, saved.include, saved.worker_model)
 
     @classmethod
     def initial(cls, given: SessionFields | None, catalogue: Catalogue | None) -> "Settings":

@@ -11,6 +11,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import Script, write
 from tests.ws_adapter.forwarding.test_processes import coming_back, resumed
 from tests.ws_adapter.shared_journal.test_takeover import adapters, end, folder
+from tests.ws_adapter.support import chat_conversation as chat
 from tests.ws_adapter.support import realtime_ga_conversation as ga
 from tests.ws_adapter.support import transcription_conversation as transcription
 from tests.ws_adapter.support import transcription_ga_conversation as transcription_ga
@@ -45,6 +46,10 @@ def text_of(event: Event) -> str:
     return next((part for part in parts if isinstance(part, str)), "") if is_part else ""
 
 
+def system(text: str) -> Event:
+    return {"role": "system", "content": text}
+
+
 TALKS = {
     "realtime": Talk(
         "/v1/realtime?model=scripted",
@@ -55,6 +60,20 @@ TALKS = {
             ga.message(),
             {"type": "response.create"},
         ],
+        "response.done",
+    ),
+    "chat": Talk(
+        "/ws/chat?",
+        [chat.request(system(script("chat")), chat.USER, streaming=True, tts={"enabled": False})],
+        "prefill_done",
+        [],
+        "done",
+    ),
+    "realtime_chat": Talk(
+        "/v1/realtime?mode=chat",
+        [{"type": "session.init", "payload": {"system_prompt": script("realtime_chat")}}],
+        "session.created",
+        [chat.append(chat.USER, streaming=True)],
         "response.done",
     ),
     "transcription": Talk(

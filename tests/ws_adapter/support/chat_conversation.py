@@ -11,6 +11,7 @@ from antiphon.semconv import Reason
 from tests.support.schemas import Observer
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import CATALOGUE, Event, ready_signal
+from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.chat.realtime_chat import RealtimeChat
 from ws_adapter.protocol.chat.ws_chat import Chat, State
 from ws_adapter.protocol.core.actions import (
@@ -29,6 +30,7 @@ from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
     Failed,
     Finish,
+    Moved,
     Piece,
     Prefilled,
     Signal,
@@ -92,6 +94,13 @@ class Jar:
 
     def _make(self) -> Machine:
         raise NotImplementedError
+
+    def move(self, *, has_journal: bool = True) -> list[Event]:
+        """The adapter dies, and another one goes on; without a journal the worker is lost with it."""
+        state, blobs = save(self.machine, self.now, has_journal=has_journal)
+        self.machine = self._make()
+        told = self.do(self.machine.restore(state, blobs, self.now))
+        return [*told, *(self.worker(Moved(0.0)) if has_journal and self.closed is None else ())]
 
     def _hears(self) -> bool:
         """Whether a frame that comes now is looked at."""

@@ -23,12 +23,21 @@ from ws_adapter.protocol.chat.fields import (
     TextPart,
     VideoPart,
 )
+from ws_adapter.protocol.chat.saved import SavedRequest
 from ws_adapter.protocol.chat.tools import check_result, read_calls, read_choice, read_tools
+from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import Capabilities
+from ws_adapter.protocol.core.saved_turn import save_turn, turn_of
 from ws_adapter.protocol.core.signals import Prefilled, Ready
 from ws_adapter.protocol.core.turn import Call, Generation, Message, Part, Picture, Speech, Turn, Video
 from ws_adapter.protocol.media.images import read_frame
-from ws_adapter.protocol.media.reference_voice import RATE_HZ, Voice, read_reference, read_voice_id
+from ws_adapter.protocol.media.reference_voice import (
+    NO_VOICE,
+    RATE_HZ,
+    Voice,
+    read_reference,
+    read_voice_id,
+)
 from ws_adapter.protocol.media.videos import read_video
 from ws_adapter.protocol.media.wav import Sound, is_wav, read_wav
 from ws_adapter.protocol.wire.codec import bounded, decode_base64
@@ -57,6 +66,39 @@ class Request:
     clipped_samples: int = 0
     has_own_slices: bool = False
     """Whether it says itself into how many slices a picture may be cut."""
+
+    def save(self, blobs: Blobs) -> SavedRequest:
+        """Return the state."""
+        voice = self.voice or NO_VOICE
+        references = (voice.llm_reference, voice.speech_reference)
+        llm, speech = (blobs.keep(data) if data is not None else None for data in references)
+        return SavedRequest(
+            save_turn(self.turn, blobs),
+            self.streaming,
+            self.voice is not None,
+            llm,
+            speech,
+            voice.voice_id,
+            self.asks_for_speech,
+            self.unsupported,
+            self.clipped_samples,
+            self.has_own_slices,
+        )
+
+    @classmethod
+    def restored(cls, saved: SavedRequest, blobs: Saved) -> "Request":
+        """Return a request from a saved state. Raises `KeyError`."""
+        references = (saved.llm_reference, saved.speech_reference)
+        llm, speech = (blobs[number] if number is not None else None for number in references)
+        return cls(
+            turn_of(saved.turn, blobs),
+            saved.streaming,
+            Voice(llm, speech, saved.voice_id) if saved.has_voice else None,
+            saved.asks_for_speech,
+            saved.unsupported,
+            saved.clipped_samples,
+            saved.has_own_slices,
+        )
 
     @property
     def size(self) -> int:

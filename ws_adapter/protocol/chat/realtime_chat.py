@@ -5,6 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Final
 
+import msgspec
+
 from antiphon.semconv import Reason
 from ws_adapter.protocol.chat.content import Request
 from ws_adapter.protocol.chat.realtime_chat_events import ChatCreated, TurnAppend
@@ -12,10 +14,12 @@ from ws_adapter.protocol.chat.realtime_chat_input import BEFORE_SETTINGS, Heard,
 from ws_adapter.protocol.chat.realtime_chat_slot import ChatSlot
 from ws_adapter.protocol.chat.realtime_chat_turn import ChatTurn
 from ws_adapter.protocol.chat.reply import failure
+from ws_adapter.protocol.chat.saved import SavedRealtimeChat
 from ws_adapter.protocol.core import render
 from ws_adapter.protocol.core.actions import Action, Send, closing, related
+from ws_adapter.protocol.core.blobs import Blobs, Saved, ago
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Place, WithoutDetection, WithoutState
+from ws_adapter.protocol.core.machine import Place, WithoutDetection
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
     Failed,
@@ -50,14 +54,18 @@ from ws_adapter.protocol.wire.limits import (
     is_due,
 )
 
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(SavedRealtimeChat)
+
 MOST_WAITING: Final = 4
 """Turns that may wait behind the one that is answered."""
 
 
-class RealtimeChat(WithoutDetection, WithoutState):
+class RealtimeChat(WithoutDetection):
     """See `Machine`. `new_token` makes ids differ; `recording_id` is the name of its recording, if any."""
 
     drops_stale: ClassVar = False
+    lasts: ClassVar = True
 
     def __init__(
         self,
@@ -114,6 +122,37 @@ class RealtimeChat(WithoutDetection, WithoutState):
 
     def opened(self, now: float) -> list[Action]:
         return self._slot.want(self._model)
+
+    # --------------------------------------------------------------------------------- the state
+
+    def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
+        if self.state is not State.ACTIVE or self._settings is None:
+            return None
+        saved = SavedRealtimeChat(
+            blobs.keep(self._settings.saved),
+            self._slot.save(has_journal=has_journal),
+            tuple(turn.save(now, blobs) for turn in self._turns),
+            self._failures,
+            self._tokens,
+            ago(self._idle_at, now),
+            ago(self._slot.unused_at, now),
+        )
+        return _ENCODER.encode(saved)
+
+    def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
+        """See `Machine.restore`: a turn of which something was told ends the session with its worker."""
+        saved = _DECODER.decode(state)
+        self.state, self._settings = State.ACTIVE, Settings.restored(blobs[saved.settings])
+        self._turns = deque(ChatTurn.restored(it, self._session_id, blobs, now) for it in saved.turns)
+        self._failures, self._tokens = saved.failures, saved.tokens
+        self._idle_at = None if saved.idle_ago is None else now - saved.idle_ago
+        if saved.slot is not None:
+            self._slot.restore(saved.slot)
+            self._slot.unused_at = None if saved.unused_ago is None else now - saved.unused_ago
+            return []
+        if self._turns and self._turns[0].has_begun:
+            return self._conclude(errors.VERDICTS[Reason.WORKER_LOST])
+        return self._advance(now) if self._turns else []
 
     # ---------------------------------------------------------------------------------- the slot
 

@@ -1,8 +1,10 @@
 """Client events of the realtime protocol in `mode=chat`."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from ws_adapter.protocol.chat.content import ChatRules, Request, read_request
@@ -38,6 +40,7 @@ class Update(Struct, frozen=True, tag_field="type", tag="session.update"):
 
 Event: TypeAlias = SessionInit | TurnAppend | SessionClose | Update
 
+_ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final[EventDecoder[Event]] = EventDecoder(Event)
 
 _HONOURED: Final = frozenset({"generate_audio", "max_slice_nums"})
@@ -98,6 +101,16 @@ class Settings:
     unsupported: tuple[str, ...]
     slices_field: str = ""
     """Path of what says into how many slices a picture may be cut; empty where nothing does."""
+
+    @cached_property
+    def saved(self) -> bytes:
+        """The state, serialised once."""
+        return _ENCODER.encode(self)
+
+    @classmethod
+    def restored(cls, state: bytes) -> "Settings":
+        """Return settings from a saved state. Raises `ValueError`."""
+        return msgspec.msgpack.decode(state, type=cls)
 
     def unsupported_by(self, ready: Ready) -> list[str]:
         """Return all paths that are not honoured by the model that took the session."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from ws_adapter.protocol.chat.realtime_chat_turn import ChatTurn
+from ws_adapter.protocol.chat.saved import SavedChatSlot
 from ws_adapter.protocol.core.actions import Action, LeaveSlot, OpenWorkerSession, RunTurn, TakeSlot
 from ws_adapter.protocol.core.config import ChatSetup
 from ws_adapter.protocol.core.signals import Ready
@@ -22,6 +23,17 @@ class ChatSlot:
         self.unused_at: float | None = None
         """When the slot is given back if no turn comes."""
         self._has_turns_voice = False
+
+    def save(self, *, has_journal: bool) -> SavedChatSlot | None:
+        """Return the state; None where no worker takes the place of the present one."""
+        if not has_journal or self.hold not in (Hold.READY, Hold.RUNNING):
+            return None
+        return SavedChatSlot(self.hold is Hold.RUNNING, self.ready, self._has_turns_voice)
+
+    def restore(self, saved: SavedChatSlot) -> None:
+        """Go on from a saved state."""
+        self.hold = Hold.RUNNING if saved.is_running else Hold.READY
+        self.ready, self._has_turns_voice = saved.ready, saved.has_turns_voice
 
     def want(self, model: str) -> list[Action]:
         """Wait for a slot of a worker with this model, empty for any."""

@@ -11,7 +11,9 @@ from ws_adapter.protocol.chat.realtime_chat_events import (
     ResponseDone,
 )
 from ws_adapter.protocol.chat.reply import Reply, done_reason
+from ws_adapter.protocol.chat.saved import SavedChatTurn
 from ws_adapter.protocol.core import render
+from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import listed
 from ws_adapter.protocol.core.signals import Piece, Prefilled, Ready, UnitDone
 from ws_adapter.protocol.core.turn import Turn
@@ -35,6 +37,32 @@ class ChatTurn:
         self._reply = Reply(asked_at, streaming=request.streaming)
         self._context_limit = 0
         self._unsupported: tuple[str, ...] = ()
+
+    def save(self, now: float, blobs: Blobs) -> SavedChatTurn:
+        """Return the state."""
+        return SavedChatTurn(
+            self.request.save(blobs),
+            self.input_id,
+            self._ids["response_id"],
+            self._reply.save(now, blobs),
+            self._context_limit,
+            tuple(self._unsupported),
+        )
+
+    @classmethod
+    def restored(cls, saved: SavedChatTurn, session_id: str, blobs: Saved, now: float) -> "ChatTurn":
+        """Return a turn from a saved state. Raises `KeyError`."""
+        request = Request.restored(saved.request, blobs)
+        made = cls(request, session_id, saved.input_id, saved.response_id, now)
+        made._reply = Reply.restored(saved.reply, blobs, now)
+        made._context_limit, made._unsupported = saved.context_limit, saved.unsupported
+        return made
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was said in answer."""
+        reply = self._reply
+        return bool(reply.text or reply.thinking or reply.audio_bytes or reply.calls.have_begun)
 
     @property
     def size(self) -> int:

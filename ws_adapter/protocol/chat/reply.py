@@ -3,7 +3,9 @@
 from typing import Final, Literal, TypeAlias
 
 from antiphon.semconv import Reason
+from ws_adapter.protocol.chat.saved import SavedReply
 from ws_adapter.protocol.chat.tools import CallPiece, Calls
+from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.signals import Finish, Piece, Prefilled, UnitDone, UnitEnd
 from ws_adapter.protocol.wire.errors import VERDICTS, ErrorCode, Refusal
 from ws_adapter.protocol.wire.events import Metrics
@@ -30,6 +32,29 @@ class Reply:
         self.calls = Calls()
         self.audio_bytes = 0
         """Of what is kept."""
+
+    def save(self, now: float, blobs: Blobs) -> SavedReply:
+        """Return the state."""
+        return SavedReply(
+            self.streaming,
+            now - self._asked_at,
+            self.prefilled,
+            self.text,
+            self.thinking,
+            blobs.keep_all(self._audio),
+            self.calls.save(),
+        )
+
+    @classmethod
+    def restored(cls, saved: SavedReply, blobs: Saved, now: float) -> "Reply":
+        """Return a reply from a saved state. Raises `KeyError`."""
+        made = cls(now - saved.asked_ago, streaming=saved.streaming)
+        made.prefilled = saved.prefilled
+        made._text, made._thinking = [saved.text], [saved.thinking]
+        made._audio = [blobs[number] for number in saved.audio]
+        made.audio_bytes = sum(map(len, made._audio))
+        made.calls.restore(saved.calls)
+        return made
 
     def add(self, piece: Piece) -> CallPiece | None:
         """More was said; what it has of a call. Raises `Refusal` if it cannot be sent at once any more."""

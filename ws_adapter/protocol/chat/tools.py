@@ -14,6 +14,7 @@ from antiphon.semconv import (
     MAX_TOOLS,
     TOOL_NAME,
 )
+from ws_adapter.protocol.chat.saved import SavedCalls
 from ws_adapter.protocol.core.signals import CallDelta
 from ws_adapter.protocol.core.turn import Call, Named, Tool
 from ws_adapter.protocol.core.turn import ToolChoice as TurnsChoice
@@ -123,6 +124,16 @@ class Calls:
         self._arguments: list[list[str]] = []
         self._complete: set[int] = set()
 
+    def save(self) -> SavedCalls:
+        """Return the state."""
+        arguments = tuple("".join(pieces) for pieces in self._arguments)
+        return SavedCalls(tuple(self._names), arguments, frozenset(self._complete))
+
+    def restore(self, saved: SavedCalls) -> None:
+        """Go on from a saved state."""
+        self._names, self._complete = list(saved.names), set(saved.complete)
+        self._arguments = [[text] for text in saved.arguments]
+
     def add(self, delta: CallDelta) -> CallPiece:
         """More of one of them; each piece says of which."""
         if delta.id:
@@ -132,6 +143,11 @@ class Calls:
         if delta.complete:
             self._complete.add(len(self._names) - 1)
         return CallPiece(len(self._names) - 1, *self._names[-1], delta.arguments, delta.complete)
+
+    @property
+    def have_begun(self) -> bool:
+        """Whether there are any."""
+        return bool(self._names)
 
     @property
     def complete(self) -> list[DoneCall]:

@@ -5,10 +5,13 @@ from enum import Enum, auto
 from functools import partial
 from typing import ClassVar, Final
 
+import msgspec
+
 from antiphon.semconv import Reason
 from ws_adapter.protocol.chat import ws_chat_events
 from ws_adapter.protocol.chat.content import ChatRules, Request, read_request
 from ws_adapter.protocol.chat.reply import Reply, failure
+from ws_adapter.protocol.chat.saved import SavedChat
 from ws_adapter.protocol.chat.tools import CallPiece
 from ws_adapter.protocol.chat.ws_chat_events import Chunk, Done, Error, PrefillDone, QueueDone
 from ws_adapter.protocol.core.actions import (
@@ -19,8 +22,9 @@ from ws_adapter.protocol.core.actions import (
     Send,
     TakeSlot,
 )
+from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import Catalogue, ChatSetup, capabilities_of, listed
-from ws_adapter.protocol.core.machine import Place, WithoutDetection, WithoutState
+from ws_adapter.protocol.core.machine import Place, WithoutDetection
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
     Failed,
@@ -32,6 +36,7 @@ from ws_adapter.protocol.core.signals import (
     UnitDone,
     UnitEnd,
 )
+from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.duplex.ws_duplex_events import Queued, QueueUpdate
 from ws_adapter.protocol.media.reference_voice import NO_VOICE
 from ws_adapter.protocol.wire import errors
@@ -53,6 +58,10 @@ _CODES: Final = {
 """What other dialects tell by the reason of their last event is an error here."""
 
 
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_STATES: Final = msgspec.msgpack.Decoder(SavedChat)
+
+
 class State(Enum):
     """The states of a request."""
 
@@ -63,10 +72,11 @@ class State(Enum):
     DONE = auto()
 
 
-class Chat(WithoutDetection, WithoutState):
+class Chat(WithoutDetection):
     """See `Machine`. `recording_id` is that of the session's recording, if one is made."""
 
     drops_stale: ClassVar = False
+    lasts: ClassVar[bool] = True
 
     def __init__(
         self, limits: Limits, catalogue: Callable[[], Catalogue | None], recording_id: str | None = None
@@ -82,6 +92,7 @@ class Chat(WithoutDetection, WithoutState):
         self._unsupported: list[str] = []
         self._has_waited = False
         self._is_going_away = False
+        self._is_answered = False
         self._frames = events_window("frames")
 
     @property
@@ -104,6 +115,29 @@ class Chat(WithoutDetection, WithoutState):
     @property
     def deadline(self) -> float | None:
         return None if self.is_over else self._init_at
+
+    # --------------------------------------------------------------------------------- the state
+
+    def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
+        """See `Machine.save`: from the moment on at which the model has read the messages."""
+        is_done = self.state is State.DONE and self._is_answered
+        if not (is_done or self.state is State.GENERATE):
+            return None
+        is_lost = not (has_journal or is_done)
+        saved = SavedChat(is_done, is_lost, self.reply.save(now, blobs), tuple(self._unsupported))
+        return _ENCODER.encode(saved)
+
+    def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
+        """See `Machine.restore`: an answer that is in no journal fails."""
+        saved = _STATES.decode(state)
+        self.reply = Reply.restored(saved.reply, blobs, now)
+        self._request = Request(Turn(()), saved.reply.streaming, None)  # a worker has it
+        self._unsupported = list(saved.unsupported)
+        if saved.is_done:
+            self.state, self._is_answered = State.DONE, True
+            return [CloseSocket(CloseCode.NORMAL, errors.DONE)]
+        self.state = State.GENERATE
+        return self._conclude(VERDICTS[Reason.WORKER_LOST]) if saved.is_lost else []
 
     # -------------------------------------------------------------------------------- the client
 
@@ -232,7 +266,7 @@ class Chat(WithoutDetection, WithoutState):
             return self.refuse(failure(done))
         if done.end is UnitEnd.CANCELLED:
             return self._conclude(VERDICTS[Reason.WORKER_LOST])
-        self.state = State.DONE
+        self.state, self._is_answered = State.DONE, True
         return [*self.answered(done), CloseSocket(CloseCode.NORMAL, errors.DONE)]
 
     # --------------------------------------------------------------- what the dialect says of it

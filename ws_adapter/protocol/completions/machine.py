@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import pybase64
@@ -50,6 +50,9 @@ _KEPT_S: Final = 0
 
 class CompletionMachine(Chat):
     """See `Machine`. The body of the request is its one text frame; `token` makes its ids unique."""
+
+    lasts: ClassVar[bool] = False
+    """An HTTP response cannot be resumed."""
 
     def __init__(
         self, limits: Limits, catalogue: Callable[[], Catalogue | None], token: str, created: int

@@ -9,12 +9,12 @@ from msgspec import UNSET, UnsetType
 from ws_adapter.protocol.core.actions import Action, Send
 from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import ChatSetup, WorkerSetup
+from ws_adapter.protocol.core.saved_turn import save_turn, turn_of
 from ws_adapter.protocol.core.signals import CallDelta, Finish, Piece, Prefilled, UnitDone, UnitEnd
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.live.sound import Format, Mouth
 from ws_adapter.protocol.realtime_ga.conversation import Conversation, Entry, told
 from ws_adapter.protocol.realtime_ga.saved.session import SavedResponse
-from ws_adapter.protocol.realtime_ga.saved.turns import save_turn, turn_of
 from ws_adapter.protocol.realtime_ga.settings import told_format
 from ws_adapter.protocol.realtime_ga.transcript import Transcript
 from ws_adapter.protocol.realtime_ga.wire import events

@@ -132,7 +132,7 @@ class Transcription(WithoutDetection):
     # ------------------------------------------------------------------------------------- the state
 
     def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
-        if self.is_over or self._slot.away_at is not None:
+        if self.is_over:
             return None
         saved = SavedTranscription(
             self._created,

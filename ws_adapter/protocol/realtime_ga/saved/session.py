@@ -4,13 +4,13 @@ from msgspec import Struct
 
 from ws_adapter.protocol.core.actions import Rewind
 from ws_adapter.protocol.core.config import ChatSetup, SessionSetup
+from ws_adapter.protocol.core.saved_turn import SavedPart, SavedTurn
 from ws_adapter.protocol.core.signals import CallDelta, Ready, TextPurpose, UnitDone
 from ws_adapter.protocol.core.speech import SavedEdges
 from ws_adapter.protocol.core.transcriptions import SavedTranscription
 from ws_adapter.protocol.duplex.saved import SavedFlow
 from ws_adapter.protocol.live.resampler import SavedResampler
 from ws_adapter.protocol.live.sound import Format, SavedEar
-from ws_adapter.protocol.realtime_ga.saved.turns import SavedPart, SavedTurn
 from ws_adapter.protocol.realtime_ga.wire.fields import ServerVad, SessionFields
 from ws_adapter.protocol.realtime_ga.wire.items import Item
 from ws_adapter.protocol.realtime_ga.wire.resources import Modality

@@ -1,0 +1,152 @@
+"""Chats that another adapter goes on with."""
+
+from typing import Final
+
+import pytest
+
+from tests.ws_adapter.support.chat_conversation import (
+    SPOKEN,
+    USER,
+    ChatJar,
+    Jar,
+    RealtimeChatJar,
+    append,
+    f32,
+    user,
+)
+from tests.ws_adapter.support.saving import save
+from ws_adapter.protocol.core.signals import CallDelta, Piece
+
+CLIP: Final = user({"type": "audio", "data": f32(0.5)}, {"type": "text", "text": "What is it?"})
+
+
+def test_answer_goes_on_behind_what_was_told_of_it() -> None:
+    chat = ChatJar()
+    chat.ask(streaming=True)
+    chat.prefilled()
+    told = chat.say("Sev")
+
+    chat.move()
+    told += chat.say("en")
+    told += chat.done()
+
+    assert [event.get("text_delta") for event in told[:-1]] == ["Sev", "en"]
+    assert (told[-1]["type"], told[-1]["text"]) == ("done", "Seven")
+    assert told[-1]["input_tokens"] == 27
+    assert chat.closed is not None
+
+
+def test_answer_that_is_sent_at_once_keeps_its_sound_and_its_calls() -> None:
+    for chat in (ChatJar(), RealtimeChatJar()):
+        _ask(chat)
+        chat.prefilled()
+        chat.say("Sev", SPOKEN)
+        chat.worker(Piece(1, "", b"", call=CallDelta(0, "call_1", "weather", "{")))
+        chat.move()
+        chat.worker(Piece(1, "", b"", call=CallDelta(0, arguments="}", complete=True)))
+        chat.say("en", SPOKEN)
+        done = chat.done()[-1]
+        assert done["text"] == "Seven"
+        assert done["tool_calls"][0]["function"] == {"name": "weather", "arguments": "{}"}
+        sound = done.get("audio_data") or done["audio"]
+        assert len(sound) > len(SPOKEN)
+
+
+def _ask(chat: Jar) -> None:
+    if isinstance(chat, ChatJar):
+        chat.ask(streaming=False)
+    elif isinstance(chat, RealtimeChatJar):
+        chat.activate()
+        chat.client(append(USER, streaming=False))
+
+
+def test_answer_whose_end_may_be_missing_is_there_until_its_client_has_it() -> None:
+    chat = ChatJar()
+    chat.ask(streaming=True)
+    chat.prefilled()
+    chat.done()
+    chat.closed = None
+
+    assert chat.move(has_journal=False) == []
+
+    assert chat.closed is not None
+    assert chat.closed.code == 1000
+
+
+def test_answer_that_is_in_no_journal_fails() -> None:
+    chat = ChatJar()
+    chat.ask(streaming=True)
+    chat.prefilled()
+    chat.say("Sev")
+
+    (failed,) = chat.move(has_journal=False)
+
+    assert failed["type"] == "error"
+    assert chat.closed is not None
+
+
+def test_request_that_was_not_read_is_in_no_state() -> None:
+    chat = ChatJar()
+    chat.ask(streaming=True)
+    with pytest.raises(AssertionError):
+        save(chat.machine, chat.now)
+
+
+def test_turns_that_wait_are_asked_as_before() -> None:
+    alone, moved = RealtimeChatJar(), RealtimeChatJar()
+    asked = []
+    for chat in (alone, moved):
+        chat.activate({"system_prompt": "Be brief."})
+        chat.client(append(USER))
+        chat.client(append(CLIP))
+        if chat is moved:
+            chat.move()
+        chat.answer()
+        if chat is moved:
+            chat.move(has_journal=False)
+            assert chat.slots[-2:] == ["take", "take"]
+        chat.next_slot()
+        asked.append((chat.turn, [event for event in chat.answer() if "metrics" not in event]))
+        chat.client(append(USER))
+        chat.next_slot()
+        assert chat.answer()[-1]["type"] == "response.done"
+
+    assert asked[0] == asked[1]
+
+
+def test_turn_of_which_nothing_was_told_is_asked_for_again_without_a_journal() -> None:
+    chat = RealtimeChatJar()
+    chat.activate()
+    chat.client(append(CLIP))
+    asked = chat.turn
+
+    assert chat.move(has_journal=False) == []
+    chat.next_slot()
+
+    assert chat.turn == asked
+    assert chat.answer()[-1]["type"] == "response.done"
+
+
+def test_turn_of_which_something_was_told_ends_the_session_without_a_journal() -> None:
+    chat = RealtimeChatJar()
+    chat.activate()
+    chat.client(append(USER, streaming=True))
+    chat.prefilled()
+    chat.say("Sev")
+
+    told = chat.move(has_journal=False)
+
+    assert [event["type"] for event in told] == ["error", "session.closed"]
+    assert chat.closed is not None
+
+
+def test_state_that_is_torn_is_refused() -> None:
+    chat = RealtimeChatJar()
+    chat.activate()
+    chat.client(append(CLIP))
+    state, blobs = save(chat.machine, chat.now)
+    for torn in (state[:-1], state + b"\xc0", b"", b"\x90"):
+        with pytest.raises(ValueError):
+            chat._make().restore(torn, blobs, chat.now)
+    with pytest.raises(KeyError):
+        chat._make().restore(state, {}, chat.now)

@@ -1,9 +1,9 @@
 """Journals of sessions: their settings, and what another worker needs to go on behind one that is lost.
 
 Of a full-duplex session these are the inputs and records of its latest units; of a chat the turn that is
-being answered, and what was sampled of the answer; of a transcription the audio of the utterance that is not
-over. A journal refers to the bytes that were sent and copies
-none of them.
+being answered, and what was sampled of the answer, or said of one that is spoken; of a transcription the
+audio of the utterance that is not over. A journal refers to the bytes that were sent and copies none of
+them.
 """
 
 import secrets
@@ -16,6 +16,8 @@ from msgspec import Struct
 from antiphon.unit_log import UnitLog
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.protocol.core.config import ChatSetup, TranscriptionSetup, WorkerSetup
+from ws_adapter.protocol.core.signals import Piece
+from ws_adapter.worker.told import DivergedError, Told
 
 Parts: TypeAlias = tuple[bytes, ...]
 """A serialised `pb.PrefillRequest` in parts."""
@@ -55,11 +57,9 @@ class KeptUnit(Struct, eq=False, gc=False):
     is_heard: bool = False
     """In a chat: whether the worker has said that it has the input."""
     is_traced: bool = True
-    """In a chat: whether all that was told of the answer follows from `sampled`."""
-    told: int = 0
-    """In an utterance: characters of its text that were told."""
-    repeated: int = 0
-    """In an utterance: characters of these that another worker says again."""
+    """In a chat: whether the answer can go on, from `sampled` or from its beginning."""
+    told: Told | None = None
+    """What was told of an answer that is given again from its beginning; None in full duplex."""
 
     @property
     def size(self) -> int:
@@ -80,7 +80,7 @@ class SavedAnswer(Struct, frozen=True):
     sampled: tuple[int, ...]
     is_heard: bool
     is_traced: bool
-    told: int
+    told: Told
 
 
 class SavedJournal(Struct, frozen=True):
@@ -199,7 +199,8 @@ class Journal:
         if begins:
             self._begin = unit
             self._log.clear_answered()
-        self._log.unanswered[unit] = KeptUnit(unit, parts)
+        told = Told(self._is_chat) if self._kind is not JournalKind.DUPLEX else None
+        self._log.unanswered[unit] = KeptUnit(unit, parts, told=told)
         self._last = unit
         if self._is_chat:
             self._count()
@@ -228,18 +229,31 @@ class Journal:
         if answer.sampled_ids:
             kept.sampled = (*kept.sampled, *answer.sampled_ids)
             kept.is_traced = bool(kept.parts)
-        elif any(map(answer.HasField, _TOLD)):
+        elif answer.HasField("tool_call") or (kept.sampled and any(map(answer.HasField, _TOLD))):
             kept.is_traced = False
 
-    def untold(self, unit: int, text: str) -> str:
-        """Return the part of a text that no worker has said before, and count it."""
+    def untold(self, unit: int, piece: Piece) -> Piece | None:
+        """Return the part of a piece that no worker has said before; None if there is none.
+
+        Raises `DivergedError` if the answer is another one than before: it cannot go on.
+        """
         kept = self._log.unanswered.get(unit)
-        if kept is None or self._kind is not JournalKind.UTTERANCES:
-            return text
-        rest = text[kept.repeated :]
-        kept.repeated -= len(text) - len(rest)
-        kept.told += len(rest)
-        return rest
+        if kept is None or kept.told is None or kept.sampled:
+            return piece
+        try:
+            return kept.told.untold(piece)
+        except DivergedError:
+            kept.is_traced = False
+            raise
+
+    def check_end(self, unit: int) -> None:
+        """Raise `DivergedError` if an answer ends before all that was told of it has come again."""
+        kept = self._log.unanswered.get(unit)
+        if kept is None or kept.told is None or kept.sampled or not kept.told.is_strict:
+            return
+        if kept.told.is_repeating:
+            kept.is_traced = False
+            raise DivergedError
 
     def spoke(self, unit: int, samples: int) -> None:
         """Take note of so much sound of a unit."""
@@ -342,7 +356,8 @@ class Journal:
         """Note that another worker has heard the units; return those that were answered and not closed."""
         self._log.replayed()
         for kept in self._log.unanswered.values():
-            kept.repeated = kept.told
+            if kept.told is not None:
+                kept.told.restart()
         units, self._unfinalized = sorted(self._unfinalized), set()
         return units
 
@@ -358,7 +373,9 @@ class Journal:
         """Return the state, with which another adapter goes on."""
         unanswered = sorted(self._log.unanswered.items())
         answers = [
-            SavedAnswer(kept.sampled, kept.is_heard, kept.is_traced, kept.told) for _, kept in unanswered
+            SavedAnswer(kept.sampled, kept.is_heard, kept.is_traced, kept.told)
+            for _, kept in unanswered
+            if kept.told is not None
         ]
         return SavedJournal(
             self._kind,
@@ -372,7 +389,7 @@ class Journal:
             tuple(sorted(self._unfinalized)),
             tuple(self.numbers),
             tuple(number for number, _ in unanswered),
-            tuple(answers) if self._kind is not JournalKind.DUPLEX else (),
+            tuple(answers),
         )
 
     def restore(self, saved: SavedJournal, config: bytes, units: Mapping[int, KeptUnit]) -> None:

@@ -15,7 +15,6 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 from google.rpc import code_pb2
-from msgspec.structs import replace
 
 from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID, METADATA_WORKER_ID, Reason
 from antiphon.v1 import inference_service_pb2 as pb
@@ -27,6 +26,7 @@ from ws_adapter.worker import convert as messages
 from ws_adapter.worker.failure import reason_of, worker_of
 from ws_adapter.worker.journal import Journal, Parts
 from ws_adapter.worker.replay import Replay
+from ws_adapter.worker.told import DivergedError
 from ws_adapter.worker.transport.call import Call
 from ws_adapter.worker.transport.channel import Channel
 from ws_adapter.worker.transport.rpc import Metadata, Received, RpcError
@@ -296,11 +296,14 @@ class SessionStreams:
             self._tell_in_order(messages.rewound(unit, answer.rewound), 0)
         if self.journal is not None:
             self.journal.told(unit, answer)
-        if (piece := messages.piece(answer, unit)) is not None:
-            if self.journal is not None:
-                self.journal.spoke(unit, len(piece.audio) // 4)
-                text = self.journal.untold(unit, piece.text)
-                piece = piece if text == piece.text else replace(piece, text=text)
+        try:
+            piece = self._untold(messages.piece(answer, unit))
+            if self.journal is not None and answer.HasField("done"):
+                self.journal.check_end(unit)
+        except DivergedError:
+            self._fail(Reason.WORKER_LOST)
+            return
+        if piece is not None:
             self._tell_in_order(piece, unit)
         if answer.HasField("done"):
             if self.journal is not None:
@@ -310,6 +313,13 @@ class SessionStreams:
             if self.journal is not None:
                 self.journal.finalized(unit)
             self._tell(Finalized(unit))
+
+    def _untold(self, piece: Piece | None) -> Piece | None:
+        """Return what is to be told of a piece. Raises `DivergedError`."""
+        if piece is None or self.journal is None:
+            return piece
+        self.journal.spoke(piece.unit, len(piece.audio) // 4)
+        return self.journal.untold(piece.unit, piece)
 
     def _tell_in_order(self, signal: Piece | UnitDone | Rewound, behind: int) -> None:
         """Tell it once the input of the unit `behind` has been answered."""

@@ -1,11 +1,17 @@
 """Workers that are lost in the middle of a conversation with the shipped model: another one goes on."""
 
+import asyncio
+import base64
+import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+from websockets.asyncio.client import connect
 
 from tests.e2e.conftest import Recording, Server, running_adapter, running_worker, until_free
 from tests.e2e.support.conversation import answer
@@ -42,3 +48,35 @@ async def test_conversation_whose_worker_is_lost_equals_an_undisturbed_one(
                 os.kill(first.process.pid, signal.SIGCONT)
 
     disturbed.assert_equals(undisturbed)
+
+
+async def said(url: str, lose: Callable[[], None] = lambda: None) -> tuple[str, NDArray[np.float32]]:
+    """A spoken answer of a chat with a seed; `lose` is called behind its first sound."""
+    text, sound = "", b""
+    async with connect(f"{url}/v1/realtime?mode=chat", max_size=None) as client, asyncio.timeout(PATIENCE_S):
+        await client.send(json.dumps({"type": "session.init", "payload": {"seed": 7}}))
+        messages = [{"role": "user", "content": "What can you do?"}]
+        given = {"messages": messages, "streaming": True, "tts": {"enabled": True}}
+        await client.send(json.dumps({"type": "input.append", "input": given}))
+        async for frame in client:
+            event = json.loads(frame)
+            assert event["type"] != "error", event
+            if event["type"] == "response.done":
+                return text, np.frombuffer(sound, "<f4")
+            text += event["text"] if event.get("kind") == "text" else ""
+            had_sound = bool(sound)
+            sound += base64.b64decode(event["audio"]) if event.get("kind") == "audio" else b""
+            if sound and not had_sound:
+                lose()
+    raise AssertionError("the connection ended before the answer")
+
+
+async def test_spoken_answer_whose_worker_is_lost_equals_an_undisturbed_one() -> None:
+    async with two_workers() as (first, url):
+        text, sound = await said(url)
+        again, heard = await said(url, lambda: os.kill(first.process.pid, signal.SIGKILL))
+
+    assert text
+    assert again == text
+    assert heard.size == sound.size
+    assert np.abs(heard - sound).max() < 1e-3

@@ -1,6 +1,7 @@
 """Chats whose worker is lost in the middle of an answer: another worker goes on behind the last word."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import CONTINUING, EVERYTHING, Play, Script
 from tests.ws_adapter.session.test_failover import House, house
 from tests.ws_adapter.support.chat_conversation import USER, append, request
-from tests.ws_adapter.support.stage import Stage, until
+from tests.ws_adapter.support.stage import Client, Stage, until
 from ws_adapter.session import slot
 
 BEGUN = ("Sev", "en,")
@@ -103,10 +104,9 @@ async def test_answer_goes_on_behind_its_last_word(
     ("info", "fields", "options"),
     [
         (EVERYTHING, {}, {}),
-        (CONTINUING, {"tts": {"enabled": True}}, {}),
         (CONTINUING, {}, {"journal_mib": 1e-5}),
     ],
-    ids=["the model replays nothing", "the answer is spoken", "the turn is too large for the journal"],
+    ids=["the model replays nothing", "the turn is too large for the journal"],
 )
 async def test_answer_that_cannot_go_on_fails_as_ever(
     info: Any, fields: dict[str, Any], options: dict[str, Any]
@@ -122,6 +122,67 @@ async def test_answer_that_cannot_go_on_fails_as_ever(
             assert [event["type"] for event in events] == ["error"]
             assert code == 1011
             assert sum(bool(engine.sessions) for engine in home.engines) == 1
+
+
+def spoken(*words: str, hold: str | None = None) -> Play:
+    """An answer with 0.3 s of sound for each word."""
+    return Play(says=tuple((word, 0.3) for word in words), end=End.TURN, hold=hold)
+
+
+async def hear(client: Client, text: str) -> bytes:
+    """The sound of an answer, up to this text."""
+    sound, said = b"", ""
+    while said != text:
+        event = await client.next()
+        if event["type"] == "chunk":
+            said += event.get("text_delta") or ""
+            sound += base64.b64decode(event.get("audio_data") or "")
+    return sound
+
+
+async def test_spoken_answer_goes_on_behind_its_last_sound() -> None:
+    """Another worker gives the same answer from its beginning, and nothing of it comes twice."""
+    url, fields = "/ws/chat", {"tts": {"enabled": True}}
+    async with house(spoken(*BEGUN, *REST), workers=1, info=CONTINUING) as home:
+        async with home.stage.client(home.stage.url.replace("/v1/realtime?mode=audio", url)) as client:
+            await client.send(request(streaming=True, **fields))
+            expected = await hear(client, "".join((*BEGUN, *REST)))
+            await client.expect_until("done")
+    async with house(spoken(*BEGUN, hold="generate"), info=CONTINUING) as home, asyncio.timeout(PATIENCE_S):
+        async with home.stage.client(home.stage.url.replace("/v1/realtime?mode=audio", url)) as client:
+            await client.send(request(streaming=True, **fields))
+            told = await hear(client, "".join(BEGUN))
+            first = home.at
+            home.engines[1 - first].script = Script((spoken(*BEGUN, *REST),))
+            home.lose(first)
+            told += await hear(client, "".join(REST))
+            done = await client.expect_until("done")
+        assert done["text"] == "".join((*BEGUN, *REST))
+        assert told == expected
+        assert await home.outcome(FailoverOutcome.CONTINUED) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        spoken("Eight", " is", " none."),
+        spoken("Sev"),
+        Play(says=(("Sev", 0.21), ("en,", 0.39)), end=End.TURN),
+    ],
+    ids=["other words", "fewer words", "other sound"],
+)
+async def test_spoken_answer_that_another_worker_does_not_give_again_fails_as_ever(other: Play) -> None:
+    async with house(spoken(*BEGUN, hold="generate"), info=CONTINUING) as home, asyncio.timeout(PATIENCE_S):
+        url = home.stage.url.replace("/v1/realtime?mode=audio", "/ws/chat")
+        async with home.stage.client(url) as client:
+            await client.send(request(streaming=True, tts={"enabled": True}))
+            await hear(client, "".join(BEGUN))
+            first = home.at
+            home.engines[1 - first].script = Script((other,))
+            home.lose(first)
+            events, code = await client.end()
+        assert [event["type"] for event in events] == ["error"]
+        assert code == 1011
 
 
 async def test_turn_that_breaks_its_worker_breaks_two_and_no_third() -> None:

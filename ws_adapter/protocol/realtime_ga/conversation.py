@@ -10,7 +10,7 @@ from msgspec import structs
 from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.saved_turn import parts_of, save_parts
 from ws_adapter.protocol.core.turn import Call, Message, Part
-from ws_adapter.protocol.realtime_ga.saved.session import SavedConversation, SavedEntry, SavedItem
+from ws_adapter.protocol.realtime_ga.saved.items import SavedConversation, SavedEntry, SavedItem
 from ws_adapter.protocol.realtime_ga.transcript import Transcript
 from ws_adapter.protocol.realtime_ga.wire.events import Code
 from ws_adapter.protocol.realtime_ga.wire.items import (

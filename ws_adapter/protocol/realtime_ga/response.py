@@ -14,7 +14,7 @@ from ws_adapter.protocol.core.signals import CallDelta, Finish, Piece, Prefilled
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.live.sound import Format, Mouth
 from ws_adapter.protocol.realtime_ga.conversation import Conversation, Entry, told
-from ws_adapter.protocol.realtime_ga.saved.session import SavedResponse
+from ws_adapter.protocol.realtime_ga.saved.items import SavedResponse
 from ws_adapter.protocol.realtime_ga.settings import told_format
 from ws_adapter.protocol.realtime_ga.transcript import Transcript
 from ws_adapter.protocol.realtime_ga.wire import events

@@ -8,7 +8,7 @@ when its end was.
 import re
 from typing import Final
 
-from ws_adapter.protocol.realtime_ga.saved.session import SavedTranscript
+from ws_adapter.protocol.realtime_ga.saved.items import SavedTranscript
 
 _WORD: Final = re.compile(r"\s*\S+\s*")
 

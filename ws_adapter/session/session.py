@@ -37,6 +37,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
     Transcribe,
     Withdraw,
+    closing,
 )
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Machine, Place
@@ -254,9 +255,11 @@ class Session:
         """Go on with the session that another adapter had, or end it."""
         try:
             self._move_here(taken)
-        except (ValueError, KeyError) as error:
-            logger.warning("a session of another adapter cannot go on here: %r", error)
+        except Exception as error:  # the state may be anything that somebody wrote to Redis
+            logger.warning("a session of another adapter cannot go on here: %.200r", error)
             self.end(errors.RESUME_FAILED)
+            if self._closing is None:  # it was over already when its adapter died
+                self._perform([closing(errors.RESUME_FAILED)])
 
     def _move_here(self, taken: TakenSession) -> None:
         saved, socket = taken.saved, self._resumable

@@ -281,6 +281,7 @@ GARBAGE = {
     "text in place of a number": encode([2, "one", b"x"]),
     "answer without input": encode(UnitAnswer(99, b"", 0)),
     "nested": encode([[[[[[[[]]]]]]]]),
+    "nested without end": b"\x91" * 100_000,
     "empty": b"",
 }
 

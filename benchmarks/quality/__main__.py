@@ -109,7 +109,7 @@ async def measure_chat(target: str, condition: ChatCondition, questions: int) ->
     gate = asyncio.Semaphore(SESSIONS_AT_ONCE)
     bar = tqdm(total=len(talks), desc=str(condition), unit="talk", disable=None)
 
-    async def one(index: int, talk: list[chat.Asked]) -> None:
+    async def one(index: int, talk: chat.Talk) -> None:
         async with gate:
             answered = await chat.converse(channel, talk, SEED + index, speaks)
         bar.update()

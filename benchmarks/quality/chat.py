@@ -1,8 +1,11 @@
 """Written conversations to measure with: held-out sentences, unheard voices and pictures of their own."""
 
+import json
 import random
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 import grpc.aio
 import numpy as np
@@ -11,16 +14,21 @@ from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from benchmarks.quality.film import SIZES
 from benchmarks.quality.scoring import Score, Turn
-from benchmarks.quality.session import UnitByUnit, sound
+from benchmarks.quality.session import UnitByUnit, UnitFailed, sound
 from inference_service.training.chat import styled
 from inference_service.training.corpus.pictures import NOTHING, SCENES, draw_picture, encoded
 from inference_service.training.corpus.voices import SAMPLE_RATE, held_out_voice
 from inference_service.training.domains.domain import Exchange, Split
-from inference_service.training.domains.mini import HEARING, Intent, draw
+from inference_service.training.domains.mini import HEARING, SET_LIGHT, Intent, draw
+from inference_service.training.domains.tool import other
 
 _PER_TALK = 3
 """Questions of one conversation; the later ones have the earlier answers before them."""
 _NOTHING_SHOWN = 0.08
+_REQUESTS = 6
+"""Requests for the tool in a round of questions, one of each other intent."""
+_OTHERS = 0.4
+"""Share of conversations in which another tool is offered beside it."""
 
 
 class ChatCondition(StrEnum):
@@ -29,59 +37,121 @@ class ChatCondition(StrEnum):
     TEXT = "chat: text"
     PICTURE = "chat: pictures"
     CLIP = "chat: clips"
+    TOOL = "chat: a tool"
+    SPOKEN_TOOL = "chat: a tool, clips"
+
+
+_TOOLS = (ChatCondition.TOOL, ChatCondition.SPOKEN_TOOL)
+_CLIPS = (ChatCondition.CLIP, ChatCondition.SPOKEN_TOOL)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One message of the user and what belongs to it."""
+    """One message of the user and what belongs to it.
+
+    Where a tool is to be called, the reply is the call, a colon, and the answer to its result.
+    """
 
     exchange: Exchange
     parts: tuple[pb.Content, ...]
+    result: str = ""
+    """What a call gives."""
 
 
-def talks(condition: ChatCondition, questions: int, seed: int) -> list[list[Asked]]:
+@dataclass(frozen=True)
+class Talk:
+    """Questions that are asked one after another, and the tools that are offered with them."""
+
+    asked: list[Asked]
+    tools: list[pb.Tool] = field(default_factory=list)
+
+
+def talks(condition: ChatCondition, questions: int, seed: int) -> list[Talk]:
     """Conversations with at least `questions` questions, uniform over the intents."""
     rng = random.Random(f"{seed} {condition}")
-    intents = (Intent.VISION,) if condition is ChatCondition.PICTURE else HEARING
+    intents: tuple[Intent, ...] = (Intent.VISION,) if condition is ChatCondition.PICTURE else HEARING
+    if condition in _TOOLS:
+        intents = (*HEARING, *[Intent.LIGHT] * (_REQUESTS - 1))
     rounds = -(-questions // len(intents))
-    asked = [
-        _ask(condition, rng, draw(rng, Split.HELD_OUT, intent))
+    drawn = [
+        draw(rng, Split.HELD_OUT, intent)
         for _ in range(rounds)
         for intent in rng.sample(intents, len(intents))
     ]
-    return [asked[i : i + _PER_TALK] for i in range(0, len(asked), _PER_TALK)]
+    return [_talk(condition, rng, drawn[i : i + _PER_TALK]) for i in range(0, len(drawn), _PER_TALK)]
+
+
+def _talk(condition: ChatCondition, rng: random.Random, exchanges: list[Exchange]) -> Talk:
+    asked = [_ask(condition, rng, exchange) for exchange in exchanges]
+    schemas = [SET_LIGHT.offer(rng)] if condition in _TOOLS else []
+    if schemas and rng.random() < _OTHERS:
+        schemas.insert(rng.randint(0, 1), other(rng))
+    return Talk(asked, [_tool(schema["function"]) for schema in schemas])
+
+
+def _tool(function: Mapping[str, Any]) -> pb.Tool:
+    parameters = json.dumps(function["parameters"])
+    return pb.Tool(name=function["name"], description=function["description"], parameters_json=parameters)
 
 
 def _ask(condition: ChatCondition, rng: random.Random, exchange: Exchange) -> Asked:
     text = pb.Content(text=styled(exchange.question, rng))
-    match condition:
-        case ChatCondition.PICTURE:
-            scene = NOTHING if rng.random() < _NOTHING_SHOWN else rng.choice(SCENES[1:])
-            paint = np.random.default_rng(rng.randrange(1 << 30))
-            picture = common.Image(data=encoded(paint, draw_picture(paint, scene, rng.choice(SIZES))))
-            return Asked(replace(exchange, reply=scene.reply), (pb.Content(image=picture), text))
-        case ChatCondition.CLIP:
-            pcm = held_out_voice(rng).say(exchange.question) * np.float32(10 ** rng.uniform(-0.6, 0.1))
-            around = [rng.randrange(SAMPLE_RATE // 2) for _ in range(2)]
-            return Asked(exchange, (pb.Content(audio=sound(np.pad(pcm, around))),))
-        case ChatCondition.TEXT:
-            return Asked(exchange, (text,))
+    if condition is ChatCondition.PICTURE:
+        scene = NOTHING if rng.random() < _NOTHING_SHOWN else rng.choice(SCENES[1:])
+        paint = np.random.default_rng(rng.randrange(1 << 30))
+        picture = common.Image(data=encoded(paint, draw_picture(paint, scene, rng.choice(SIZES))))
+        return Asked(replace(exchange, reply=scene.reply), (pb.Content(image=picture), text))
+    if condition in _CLIPS:
+        pcm = held_out_voice(rng).say(exchange.question) * np.float32(10 ** rng.uniform(-0.6, 0.1))
+        around = [rng.randrange(SAMPLE_RATE // 2) for _ in range(2)]
+        text = pb.Content(audio=sound(np.pad(pcm, around)))
+    if condition not in _TOOLS or exchange.intent != SET_LIGHT.intent:
+        return Asked(exchange, (text,))
+    result, answer = SET_LIGHT.result(rng, exchange.reply)
+    call = _called(SET_LIGHT.name, json.dumps({SET_LIGHT.key: SET_LIGHT.values[exchange.reply]}))
+    return Asked(replace(exchange, reply=f"{call}: {answer}"), (text,), result)
+
+
+def _called(name: str, arguments: str) -> str:
+    return f"{name} {arguments}"
 
 
 async def converse(
-    channel: grpc.aio.Channel, talk: list[Asked], seed: int, speaks: bool
+    channel: grpc.aio.Channel, talk: Talk, seed: int, speaks: bool
 ) -> list[tuple[Asked, Turn]]:
-    """The answers to a conversation, in each turn of which the history is sent again."""
+    """The answers to a conversation, in each turn of which the history is sent again.
+
+    A turn that fails, as one whose call is written wrong, answers with the error and leaves no history.
+    """
     session = UnitByUnit(channel)
     await session.open(pb.SessionConfig(mode=pb.SESSION_MODE_CHAT, seed=seed))
+    tts = pb.TtsConfig(enabled=True) if speaks else None
     history: list[pb.ChatMessage] = []
+
+    async def answer() -> Turn:
+        given = pb.TurnInput(messages=history, tts=tts, tools=talk.tools)
+        turn = await session.play(pb.PrefillRequest(turn=given))
+        content = [pb.Content(text=turn.text)] if turn.text else []
+        history.append(pb.ChatMessage(role=pb.ROLE_ASSISTANT, content=content, tool_calls=turn.calls))
+        return turn
+
     answered = []
-    for asked in talk:
+    for asked in talk.asked:
+        before = len(history)
         history.append(pb.ChatMessage(role=pb.ROLE_USER, content=asked.parts))
-        tts = pb.TtsConfig(enabled=True) if speaks else None
-        turn = await session.play(pb.PrefillRequest(turn=pb.TurnInput(messages=history, tts=tts)))
-        history.append(pb.ChatMessage(role=pb.ROLE_ASSISTANT, content=[pb.Content(text=turn.text)]))
-        turn.text = " ".join(turn.text.split())
+        said = ""
+        try:
+            turn = await answer()
+            if turn.calls:
+                said = ", ".join(_called(call.name, call.arguments_json) for call in turn.calls) + ": "
+                for call in turn.calls:
+                    result = [pb.Content(text=asked.result)]
+                    history.append(pb.ChatMessage(role=pb.ROLE_TOOL, content=result, tool_call_id=call.id))
+                turn = await answer()
+        except UnitFailed as error:
+            turn = Turn(0, str(error))
+            del history[before:]
+        turn.text = said + " ".join(turn.text.split())
         answered.append((asked, turn))
     await session.close()
     return answered

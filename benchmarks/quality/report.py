@@ -13,7 +13,13 @@ from inference_service.training.domains.mini import Intent
 BARS: dict[str, float] = {"right": 0.75, "onset": 0.95, "false speech": 0.03, "understood": 0.8}
 """At least these, and for false speech at most."""
 _RIGHT_OF_VISION = 0.8
-CHAT_BARS = {ChatCondition.TEXT: 0.9, ChatCondition.PICTURE: 0.8, ChatCondition.CLIP: 0.75}
+CHAT_BARS = {
+    ChatCondition.TEXT: 0.9,
+    ChatCondition.PICTURE: 0.8,
+    ChatCondition.CLIP: 0.75,
+    ChatCondition.TOOL: 0.9,
+    ChatCondition.SPOKEN_TOOL: 0.75,
+}
 """At least this share of right answers."""
 WORD_ERROR_BAR = 0.3
 """At most this word error rate in the domain, on unseen voices."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.v1 import inference_service_pb2 as pb
 from benchmarks.quality.script import Question, Script
 from inference_service.training.domains.mini import Intent
 
@@ -19,6 +20,7 @@ class Turn:
     text: str = ""
     audio: list[NDArray[np.float32]] = field(default_factory=list)
     units: int = 0
+    calls: list[pb.ToolCall] = field(default_factory=list)
 
 
 @dataclass

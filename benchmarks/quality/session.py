@@ -16,6 +16,10 @@ from benchmarks.quality.scoring import Turn
 from inference_service.training.corpus.voices import SAMPLE_RATE
 
 
+class UnitFailed(Exception):
+    """A unit failed; the text says why."""
+
+
 class Streams:
     """The three streams of one session."""
 
@@ -56,7 +60,7 @@ class UnitByUnit:
         await self._streams.open(config)
 
     async def play(self, request: pb.PrefillRequest) -> Turn:
-        """Run one unit, whose number is set here; raise if it fails."""
+        """Run one unit, whose number is set here. Raises UnitFailed; the session goes on."""
         self._unit += 1
         request.unit = self._unit
         await self._streams.send(request)
@@ -66,11 +70,14 @@ class UnitByUnit:
         turn = Turn(self._unit)
         async for piece in answers(self._streams.generate):
             turn.text += piece.text.text
+            if piece.HasField("tool_call"):
+                _add(turn, piece.tool_call)
             if piece.audio.data:
                 turn.audio.append(np.frombuffer(piece.audio.data, "<f4"))
             if piece.HasField("done"):
                 if piece.done.HasField("error"):
-                    raise RuntimeError(f"unit {self._unit}: {piece.done.error.message}")
+                    await self._streams.finalize.read()
+                    raise UnitFailed(piece.done.error.message)
                 break
         await self._streams.finalize.read()
         return turn
@@ -80,6 +87,13 @@ class UnitByUnit:
         await self._streams.done()
         async for _ in answers(self._streams.finalize):
             pass
+
+
+def _add(turn: Turn, piece: pb.ToolCallDelta) -> None:
+    """Add a piece of a call to a turn."""
+    if piece.id:
+        turn.calls.append(pb.ToolCall(id=piece.id, name=piece.name))
+    turn.calls[-1].arguments_json += piece.arguments
 
 
 async def answers(call: Any) -> AsyncIterator[Any]:

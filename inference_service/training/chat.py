@@ -1,10 +1,13 @@
-"""Written conversations in the chat template: questions as people type them, with pictures and clips."""
+"""Written conversations in the chat template: typed questions, with pictures, clips and tools."""
 
+import json
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +22,10 @@ from inference_service.training.corpus.spoken import Utterance
 from inference_service.training.corpus.vocabulary import SPECIAL
 from inference_service.training.corpus.writing import Row, Writer
 from inference_service.training.domains.domain import ONES, Domain, Exchange, Split
+from inference_service.training.domains.tool import Tool, other
 
-TEMPLATE = Path(__file__).with_name("chat_template.jinja")
+_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
+_NO_TOOLS = "{%- set tools = none -%}\n"
 
 CLIP_ASIDE = (
     "", "", "", "Please answer.", "listen", "answer the question", "Listen to this.", "here is my question",
@@ -30,6 +35,13 @@ CLIP_ASIDE = (
 """What may be written beside a spoken question."""
 _DRILLS = 0.45
 """Share of conversations that are long and in text alone."""
+_TOOLED = 0.45
+"""Share of conversations in which a caller offers tools, where the domain has one."""
+_OFFERED = 0.85
+"""Share of them in which the domain's tool is among those."""
+_USING = 0.5
+"""Share of questions that ask for the tool while tools are offered."""
+_ANSWER_BEGIN = "assistant\n"
 _ASKING = frozenset("what what's who how can could do are whats where when why did does".split())
 _SIGNS = {"plus": ("+",), "minus": ("-", "-", "−"), "times": ("*", "x", "×")}
 _OPENERS = frozenset("oh well please hey so okay great no now and good hello".split())
@@ -46,12 +58,26 @@ class Clip:
     mel: NDArray[np.float32]
 
 
-Part = str | Pixels | Clip
+@dataclass(frozen=True)
+class Call:
+    """A call of a tool, with one argument."""
+
+    name: str
+    key: str
+    value: str
+
+    def __str__(self) -> str:
+        """Return it as the chat template writes it."""
+        arguments = json.dumps({self.key: self.value}, ensure_ascii=False)
+        return f'<tool_call>\n{{"name": "{self.name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+Part = str | Pixels | Clip | Call
 
 
 @dataclass
 class Message:
-    """One message; its parts are text, pictures [side, side, 3] and clips."""
+    """One message; its parts are text, pictures [side, side, 3] and clips, or a call."""
 
     role: str
     parts: list[Part]
@@ -60,11 +86,25 @@ class Message:
 
 
 @dataclass
-class _Memory:
-    """The pictures that a conversation has shown so far."""
+class Talk:
+    """A conversation, and the tools that are offered in it, as chat templates take them."""
 
-    seen: Scene = NOTHING
     messages: list[Message] = field(default_factory=list)
+    tools: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class _Memory:
+    """What a conversation has shown so far, and what it offers."""
+
+    talk: Talk = field(default_factory=Talk)
+    seen: Scene = NOTHING
+    tool: Tool | None = None
+    """The domain's tool, if it is offered."""
+
+    def tell(self, role: str, *parts: Part, taught: bool = True) -> None:
+        """Add a message."""
+        self.talk.messages.append(Message(role, list(parts), taught))
 
 
 def with_digits(text: str, rng: random.Random) -> str:
@@ -153,27 +193,50 @@ class Talker:
         self._by_intent = by_intent
         self._cumulative = list(accumulate(domain.typed.get(intent, 1.0) for intent in domain.intents))
 
-    def talk(self) -> list[Message]:
+    def talk(self) -> Talk:
         """Return one conversation of one to five questions, each with its answer, or a longer one in text
         alone."""
         rng = self._a.rng
         memory = _Memory()
+        if self._domain.tool and rng.random() < _TOOLED:
+            self._offer(self._domain.tool, memory)
         if rng.random() < 0.45:
             prompt = rng.choice(self._domain.prompts) if rng.random() < 0.8 else strange(rng)
-            memory.messages.append(Message("system", [prompt]))
+            memory.tell("system", prompt)
         drill = rng.random() < _DRILLS
         turns = rng.randint(6, 9) if drill else 1 if rng.random() < 0.25 else rng.randint(2, 5)
         only_last = not drill and rng.random() < 0.35
         sighted = not drill and self._album is not None and rng.random() < 0.5
         heard = not drill and rng.random() < 0.5
         for turn in range(turns):
-            answer = self._ask(memory, sighted, heard)
-            said = answer if rng.random() < 0.6 else f" {answer}"
-            memory.messages.append(Message("assistant", [said], turn == turns - 1 or not only_last))
-        return memory.messages
+            exchange = self._ask(memory, sighted, heard)
+            taught = turn == turns - 1 or not only_last
+            answer = self._used(memory, exchange, taught)
+            memory.tell("assistant", answer if rng.random() < 0.6 else f" {answer}", taught=taught)
+        return memory.talk
 
-    def _ask(self, memory: _Memory, sighted: bool, heard: bool) -> str:
-        """Add a question; return the answer to it."""
+    def _offer(self, tool: Tool, memory: _Memory) -> None:
+        """Offer the domain's tool, others beside it, or others alone."""
+        rng = self._a.rng
+        if rng.random() < _OFFERED:
+            memory.tool = tool
+        others = rng.choice([0, 0, 0, 1, 2]) if memory.tool else rng.randint(1, 2)
+        memory.talk.tools = [other(rng) for _ in range(others)]
+        if memory.tool:
+            memory.talk.tools.insert(rng.randint(0, others), tool.offer(rng))
+
+    def _used(self, memory: _Memory, exchange: Exchange, taught: bool) -> str:
+        """Add a call and its result where the tool is to be called; return the answer in words."""
+        tool = memory.tool
+        if tool is None or exchange.reply not in tool.values:
+            return exchange.reply
+        memory.tell("assistant", Call(tool.name, tool.key, tool.values[exchange.reply]), taught=taught)
+        result, answer = tool.result(self._a.rng, exchange.reply)
+        memory.tell("tool", result)
+        return answer
+
+    def _ask(self, memory: _Memory, sighted: bool, heard: bool) -> Exchange:
+        """Add a question; return it with its answer."""
         rng = self._a.rng
         parts: list[Part] = []
         if sighted and rng.random() < 0.6:
@@ -183,9 +246,11 @@ class Talker:
         looks = domain.looking and rng.random() < (0.75 if parts else 0.3 if sighted else 0.04)
         asked = domain.looking if looks else None
         intent = asked or rng.choices(domain.intents, cum_weights=self._cumulative)[0]
+        if domain.tool and memory.talk.tools and rng.random() < _USING:
+            intent = domain.tool.intent
         if parts and looks and rng.random() < 0.08:
-            memory.messages.append(Message("user", parts))
-            return memory.seen.reply
+            memory.tell("user", *parts)
+            return Exchange(domain.looking or "", "", memory.seen.reply)
         if heard and rng.random() < 0.7 and intent in self._by_intent:
             utterance = rng.choice(self._by_intent[intent])
             exchange = utterance.exchange
@@ -199,9 +264,8 @@ class Talker:
             words = [styled(exchange.question, rng)]
         if exchange.intent == domain.looking:
             exchange = replace(exchange, reply=memory.seen.reply)
-        parts = parts + words if rng.random() < 0.7 else words + parts
-        memory.messages.append(Message("user", parts))
-        return exchange.reply
+        memory.tell("user", *(parts + words if rng.random() < 0.7 else words + parts))
+        return exchange
 
     def _picture(self, memory: _Memory) -> Pixels:
         assert self._album is not None
@@ -222,10 +286,23 @@ class Talker:
         return Clip(log_mel(power))
 
 
-def rendered(messages: list[dict[str, str]], add_generation_prompt: bool = False) -> str:
+def template(*, with_tools: bool) -> str:
+    """Return the chat template of a model that calls tools, or of one that knows none."""
+    text = _TEMPLATE.read_text()
+    return text if with_tools else _NO_TOOLS + text
+
+
+def rendered(
+    messages: list[dict[str, Any]],
+    add_generation_prompt: bool = False,
+    tools: Sequence[dict[str, Any]] = (),
+) -> str:
     """Return the chat template's text of messages."""
     texts, _ = render_jinja_template(
-        [messages], chat_template=TEMPLATE.read_text(), add_generation_prompt=add_generation_prompt
+        [messages],
+        tools=list(tools) or None,
+        chat_template=template(with_tools=True),
+        add_generation_prompt=add_generation_prompt,
     )
     return str(texts[0])
 
@@ -234,18 +311,20 @@ _FIRST_MARK = 0xE000
 _SPECIAL = re.compile("(" + "|".join(re.escape(token) for token in SPECIAL) + "|[\ue000-\uf8ff])")
 
 
-def written(writer: Writer, messages: list[Message]) -> Row:
+def written(writer: Writer, talk: Talk) -> Row:
     """Return the sequence of a conversation, whose answers are lessons where they say so.
 
     The text of messages is encoded together with the template's text around it.
     """
+    messages = talk.messages
     parts = [part for message in messages for part in message.parts]
     marks = iter(range(_FIRST_MARK, _FIRST_MARK + len(parts)))
     text = rendered(
         [
             {"role": message.role, "content": "\n".join(chr(next(marks)) for _ in message.parts)}
             for message in messages
-        ]
+        ],
+        tools=talk.tools,
     )
     lessons = {id(m.parts[0]) for m in messages if m.role == "assistant" and m.taught}
     row, pending, in_lesson = Row(), "", False
@@ -254,8 +333,8 @@ def written(writer: Writer, messages: list[Message]) -> Row:
         in_lesson = in_lesson or id(part) in lessons
         if part is None and piece not in SPECIAL:
             pending += piece
-        elif isinstance(part, str) and not in_lesson:
-            pending += part
+        elif isinstance(part, str | Call) and not in_lesson:
+            pending += str(part)
         else:
             if pending:
                 row.add(writer.plain(pending))
@@ -271,6 +350,9 @@ def written(writer: Writer, messages: list[Message]) -> Row:
 def _insert(writer: Writer, row: Row, part: Part) -> None:
     if isinstance(part, str):
         row.decide(writer.plain(f" {part.strip()}"))
+    elif isinstance(part, Call):
+        begun = len(writer.plain(_ANSWER_BEGIN))
+        row.decide(writer.plain(f"{_ANSWER_BEGIN}{part}")[begun:])
     elif isinstance(part, Clip):
         row.add(writer.encode("<|audio_start|>"))
         row.sounds.append(part.mel)

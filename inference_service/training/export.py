@@ -96,7 +96,7 @@ def export(domain: Domain, joint: Path, speech: Path, codec: Path, tokenizer: Pa
     for name in ("tokenizer.json", "tokenizer_config.json"):
         if (tokenizer / name).resolve() != (out / name).resolve():
             shutil.copy(tokenizer / name, out / name)
-    shutil.copy(chat.TEMPLATE, out / chat.TEMPLATE.name)
+    (out / "chat_template.jinja").write_text(chat.template(with_tools=domain.tool is not None))
     _write_grammar(domain.grammar(), out / GRAMMAR)
     size = (out / "model.safetensors").stat().st_size / 1e6
     print(f"{out}: {sum(v.numel() for v in tensors.values()) / 1e6:.2f} M parameters, {size:.1f} MB")

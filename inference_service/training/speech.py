@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from inference_service.models.speech_head import SpeechHead
 from inference_service.models.tokenizer import Tokenizer
 from inference_service.training import chat
-from inference_service.training.chat import Message
+from inference_service.training.chat import Message, Talk
 from inference_service.training.corpus.answers import SpokenReply, load
 from inference_service.training.corpus.recipe import LANGUAGE, SPEECH
 from inference_service.training.corpus.writing import Row, Writer
@@ -56,7 +56,7 @@ def turns(
     for reply, units in zip(corpus, codes, strict=True):
         text = reply.text
         spoken = writer.text([Exchange("", text, text)])
-        chatted = chat.written(writer, [Message("user", [text]), Message("assistant", [text])])
+        chatted = chat.written(writer, Talk([Message("user", [text]), Message("assistant", [text])]))
         chatted.ids = [*chatted.ids[:-1], *turn_end]
         tokens = [[t for word in chunk for t in writer.encode(f" {word}")] for chunk in reply.words]
         tokens[-1] += turn_end

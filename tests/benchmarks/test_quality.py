@@ -47,9 +47,9 @@ def test_the_word_error_rate_of_the_domain_leaves_out_what_is_outside_it() -> No
 
 def test_a_conversation_asks_held_out_questions_and_has_no_more_than_three() -> None:
     talks = chat.talks(ChatCondition.TEXT, 28, seed=1)
-    asked = [question for talk in talks for question in talk]
+    asked = [question for talk in talks for question in talk.asked]
     assert len(asked) == 28
-    assert max(map(len, talks)) == 3
+    assert max(len(talk.asked) for talk in talks) == 3
     assert {split_of(question.exchange.question) for question in asked} == {Split.HELD_OUT}
     assert len({question.exchange.intent for question in asked}) == 14
 
@@ -57,7 +57,21 @@ def test_a_conversation_asks_held_out_questions_and_has_no_more_than_three() -> 
 def test_the_same_seed_asks_the_same() -> None:
     first, second = (chat.talks(ChatCondition.PICTURE, 6, seed=2) for _ in range(2))
     assert first == second
-    assert all(question.parts[0].image.data for talk in first for question in talk)
+    assert all(question.parts[0].image.data for talk in first for question in talk.asked)
+
+
+def test_a_third_of_the_questions_are_for_the_tool_where_one_is_offered() -> None:
+    talks = chat.talks(ChatCondition.TOOL, 84, seed=3)
+    asked = [(talk, question) for talk in talks for question in talk.asked]
+    requests = [it for _, it in asked if it.exchange.intent == Intent.LIGHT]
+    assert 0.25 < len(requests) / len(asked) < 0.4
+    for request in requests:
+        call, _, answer = request.exchange.reply.rpartition(": ")
+        assert call in ('set_light {"state": "on"}', 'set_light {"state": "off"}')
+        assert "the light is" in answer
+    offered = [{tool.name for tool in talk.tools} for talk, _ in asked]
+    assert all("set_light" in names for names in offered)
+    assert {len(names) for names in offered} == {1, 2}
 
 
 def answered(reply: str, said: str) -> tuple[Asked, Turn]:

@@ -1,9 +1,10 @@
 """A conversation by LiveKit's agents, as its users hold one; prints what came as JSON.
 
-    python livekit_agent.py http://HOST:PORT/v1 KEY MODEL QUESTION.pcm realtime|live [TURN_DETECTION]
+    python livekit_agent.py http://HOST:PORT/v1 KEY MODEL QUESTION.pcm realtime|live|tool [TURN_DETECTION]
 
 An `AgentSession` hears a spoken question, and over Realtime three typed ones. Its second answer is
-interrupted by the program, its fourth by the question, spoken over it. Its microphone is the file, 24 kHz,
+interrupted by the program, its fourth by the question, spoken over it. With `tool` it has a light, of which
+the question speaks, and one typed request. Its microphone is the file, 24 kHz,
 one channel, 16-bit PCM without a header, at the pace of speech, and silence around it; its loudspeaker plays
 as fast as sound is spoken. TURN_DETECTION is `default` or the JSON of one.
 """
@@ -13,7 +14,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from livekit import rtc
 from livekit.agents import Agent, AgentSession, function_tool
@@ -84,12 +85,6 @@ class Loudspeaker(io.AudioOutput):
         self.on_playback_finished(playback_position=position, interrupted=interrupted)
 
 
-@function_tool
-async def forecast(city: str) -> str:
-    """The weather of a city."""
-    return f"Rain in {city}."
-
-
 async def converse(url: str, key: str, model: str, question: str, kind: str, turns: str) -> dict[str, Any]:
     pcm = Path(question).read_bytes()  # noqa: ASYNC240
     given: dict[str, Any] = {}
@@ -102,7 +97,14 @@ async def converse(url: str, key: str, model: str, question: str, kind: str, tur
     session: AgentSession[None] = AgentSession(llm=llm)
     microphone, loudspeaker = Microphone(), Loudspeaker()
     session.input.audio, session.output.audio = microphone, loudspeaker
-    told: dict[str, Any] = {"errors": [], "answers": [], "interrupted": [], "heard": []}
+    told: dict[str, Any] = {"errors": [], "answers": [], "interrupted": [], "heard": [], "called": []}
+
+    @function_tool
+    async def set_light(state: Literal["on", "off"]) -> str:
+        """Turn the light on or off."""
+        told["called"].append(state)
+        return f"The light is {state}."
+
     answered = asyncio.Event()
     speaks = asyncio.Event()
 
@@ -123,11 +125,15 @@ async def converse(url: str, key: str, model: str, question: str, kind: str, tur
         await answered.wait()
         answered.clear()
 
-    await session.start(Agent(instructions="Answer briefly.", tools=[forecast]))
+    tools = [set_light] if kind == "tool" else []
+    await session.start(Agent(instructions="Answer briefly.", tools=tools))
     try:
         microphone.say(pcm)
         await answer()
-        if kind == "realtime":
+        if kind == "tool":
+            session.generate_reply(user_input="turn the light off")
+            await answer()
+        elif kind == "realtime":
             session.generate_reply(user_input="tell me a joke")
             await speaks.wait()
             await session.interrupt()

@@ -1,11 +1,12 @@
 """A conversation by Pipecat, as its users hold one; prints what came as JSON.
 
-    python pipecat_agent.py ws://HOST:PORT KEY MODEL QUESTION.pcm realtime|live TURNS [TYPED [LATE_S [OVER]]]
+    python pipecat_agent.py ws://HOST:PORT KEY MODEL PCM realtime|live|tool TURNS [TYPED [LATE_S [OVER]]]
 
 A pipeline with Pipecat's context aggregators around its service for OpenAI's protocol. The user says the
-question, LATE_S seconds after the connection, and then TYPED times types one. With OVER a joke is asked for
-at last, and the question is spoken over it. The microphone is open from the
-start and sends 20 ms of 16-bit PCM at 24 kHz at a time. TURNS is `default` or the JSON of a turn detection.
+question in the file PCM, LATE_S seconds after the connection, and then TYPED times types one. With `tool` the
+context begins with a greeting and has a light, which is asked for. With OVER a joke is asked for at last, and the question is spoken
+over it. The microphone is open from the start and sends 20 ms of 16-bit PCM at 24 kHz at a time. TURNS is
+`default` or the JSON of a turn detection.
 """
 
 import asyncio
@@ -15,6 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pipecat.adapters.schemas.function_schema import FunctionSchema
+from pipecat.adapters.schemas.tools_schema import ToolsSchema
 from pipecat.frames.frames import (
     ErrorFrame,
     Frame,
@@ -32,6 +35,7 @@ from pipecat.pipeline.task import PipelineParams, PipelineTask
 from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.services.llm_service import FunctionCallParams
 from pipecat.services.openai.live.llm import OpenAILiveLLMService
 from pipecat.services.openai.realtime import events
 from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
@@ -41,6 +45,12 @@ PIECE_S = 0.02
 PIECE = 960
 """Bytes of that."""
 RATE_HZ = 24_000
+SET_LIGHT = FunctionSchema(
+    name="set_light",
+    description="Turn the light on or off.",
+    properties={"state": {"type": "string", "enum": ["on", "off"]}},
+    required=["state"],
+)
 
 
 class Listener(FrameProcessor):
@@ -139,7 +149,17 @@ async def converse(
             base_url=f"{url}/v1/realtime",
             settings=OpenAIRealtimeLLMService.Settings(model=model, session_properties=properties),
         )
+    called: list[str] = []
+
+    async def set_light(call: FunctionCallParams) -> None:
+        called.append(call.arguments["state"])
+        await call.result_callback({"state": call.arguments["state"]})
+
     context = LLMContext()
+    if kind == "tool":
+        greeting: Any = {"role": "user", "content": "hello"}
+        context = LLMContext([greeting], ToolsSchema(standard_tools=[SET_LIGHT]))
+        service.register_function("set_light", set_light)
     aggregators = LLMContextAggregatorPair(context)
     ear, listener = Ear(), Listener()
     pipeline = Pipeline([ear, aggregators.user(), service, listener, aggregators.assistant()])
@@ -152,9 +172,17 @@ async def converse(
     microphone = Microphone(task)
     microphone.say(bytes(round(float(late_s) * RATE_HZ) * 2) + pcm)
     speaking = asyncio.create_task(microphone.run())
-    if kind == "live":
+    if kind != "realtime":
         await task.queue_frames([LLMRunFrame()])
-    answers = [await listener.answers.get()]
+
+    async def answer() -> str:
+        while not (said := await listener.answers.get()) and kind == "tool":
+            pass  # a call, which is answered next
+        return said
+
+    answers = [await answer()]
+    if kind == "tool":
+        answers.append(await answer())
 
     async def ask(text: str) -> None:
         words = events.ItemContent(type="input_text", text=text)
@@ -163,8 +191,8 @@ async def converse(
         await service.send_client_event(events.ResponseCreateEvent())
 
     for _ in range(int(typed)):
-        await ask("what is your name")
-        answers.append(await listener.answers.get())
+        await ask("turn the light off" if kind == "tool" else "what is your name")
+        answers.append(await answer())
     if over:
         listener.speaks.clear()
         await ask("tell me a joke")
@@ -178,11 +206,12 @@ async def converse(
     await asyncio.wait({running}, timeout=20)
     return {
         "answers": answers,
+        "called": called,
         "heard": ear.heard,
         "errors": ear.errors,
         "audio_bytes": listener.audio_bytes,
         "interruptions": listener.interruptions,
-        "history": [[message["role"], message["content"]] for message in context.get_messages()],
+        "history": [[message["role"], message.get("content")] for message in context.get_messages()],
     }
 
 

@@ -3,19 +3,23 @@
 // Prints what came as one line of JSON.
 //
 //     node [--conditions=browser --experimental-websocket] voice_agents.js ws://HOST:PORT/v1/realtime?model=M KEY M
-//         [QUESTION.pcm]
+//         [QUESTION.pcm|tool]
 //
-// The question is 24 kHz, one channel, 16-bit PCM without a header; it is sent as fast as it is spoken, and then
+// With `tool` two requests are typed for a light that the agent has. The question is 24 kHz, one channel, 16-bit PCM without a header; it is sent as fast as it is spoken, and then
 // silence.
 //
 // Events that do not fit its schemas this SDK drops without a word: `unknown` names them.
 import { readFileSync } from "node:fs";
 
-import { OpenAIRealtimeWebSocket, RealtimeAgent, RealtimeSession } from "@openai/agents-realtime";
+import { OpenAIRealtimeWebSocket, RealtimeAgent, RealtimeSession, tool } from "@openai/agents-realtime";
+import { z } from "zod";
 
-const [url, apiKey, model, question] = process.argv.slice(2);
+const [url, apiKey, model, given] = process.argv.slice(2);
+const hasTool = given === "tool";
+const question = hasTool ? undefined : given;
+const typed = hasTool ? ["turn the light off", "turn on the light"] : ["tell me a joke", "what is your name"];
 const transport = new OpenAIRealtimeWebSocket({ url, model, useInsecureApiKey: true });
-const told = { turnDetection: "", events: [], unknown: [], errors: [], audioBytes: 0, answers: [], protocol: "" };
+const told = { turnDetection: "", events: [], unknown: [], errors: [], audioBytes: 0, answers: [], called: [], protocol: "" };
 
 const emit = transport.emit.bind(transport);
 let last, microphone;
@@ -30,14 +34,28 @@ transport.emit = (name, ...values) => {
   return emit(name, ...values);
 };
 
-const agent = new RealtimeAgent({ name: "Antiphon", instructions: "Answer briefly." });
+const setLight = tool({
+  name: "set_light",
+  description: "Turn the light on or off.",
+  parameters: z.object({ state: z.enum(["on", "off"]) }),
+  execute: async ({ state }) => {
+    told.called.push(state);
+    return `The light is ${state}.`;
+  },
+});
+const agent = new RealtimeAgent({
+  name: "Antiphon",
+  instructions: "Answer briefly.",
+  tools: hasTool ? [setLight] : [],
+});
 const config = question ? undefined : { audio: { input: { turnDetection: { type: "server_vad" } } } };
 const session = new RealtimeSession(agent, { transport, model, config });
 session.on("error", ({ error }) => told.errors.push(JSON.stringify(error?.error ?? String(error))));
 session.on("audio", ({ data }) => (told.audioBytes += data.byteLength));
 session.on("agent_end", (_context, _agent, text) => {
+  if (hasTool && !text) return; // a call, which is answered next
   told.answers.push(text);
-  if (!question && told.answers.length === 1) return session.sendMessage("tell me a joke");
+  if (!question && typed.length) return session.sendMessage(typed.pop());
   isAnswered = true;
   end();
 });
@@ -67,5 +85,5 @@ if (question) {
     }
   }, 20);
 } else {
-  session.sendMessage("what is your name");
+  session.sendMessage(typed.pop());
 }

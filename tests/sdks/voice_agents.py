@@ -1,9 +1,10 @@
 """A conversation by OpenAI's SDK of voice agents, as its users hold one; prints what came as JSON.
 
-    python voice_agents.py ws://HOST:PORT/v1/realtime?model=MODEL KEY MODEL [QUESTION.pcm|semantic_vad]
+    python voice_agents.py ws://HOST:PORT/v1/realtime?model=MODEL KEY MODEL [QUESTION.pcm|semantic_vad|tool]
 
 Two typed questions with server_vad; or one that is spoken with the turn detection that the SDK asks for by
-itself; or, with `semantic_vad` in its place, two typed ones with that turn detection and a tool. A spoken
+itself; or, with `semantic_vad` in its place, two typed ones with that turn detection, and with `tool` two
+requests for a light that the agent has. A spoken
 question is 24 kHz, one channel, 16-bit PCM without a header, sent as fast as it is spoken, and then silence.
 This runs in an environment of its own, since that SDK needs an older `websockets`. Events that do not fit
 their types it reports as errors.
@@ -13,7 +14,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agents import function_tool
 from agents.realtime import RealtimeAgent, RealtimeRunner, RealtimeSession
@@ -25,32 +26,43 @@ PIECE = 960
 
 
 async def converse(url: str, key: str, model: str, question: str = "") -> dict[str, Any]:
-    @function_tool
-    async def forecast(city: str) -> str:
-        """The weather of a city."""
-        return f"Rain in {city}."
+    told: dict[str, Any] = {"events": [], "errors": [], "audio_bytes": 0, "history": [], "called": []}
 
-    is_default, question = question == "semantic_vad", question.replace("semantic_vad", "")
-    tools = [forecast] if is_default else []
+    @function_tool
+    async def set_light(state: Literal["on", "off"]) -> str:
+        """Turn the light on or off."""
+        told["called"].append(state)
+        return f"The light is {state}."
+
+    questions = ["tell me a joke", "what is your name"]
+    tools = []
+    is_default = question in ("semantic_vad", "tool")
+    if question == "tool":
+        questions, tools = ["turn the light off", "turn on the light"], [set_light]
+    if is_default:
+        question = ""
     agent = RealtimeAgent(name="Antiphon", instructions="Answer briefly.", tools=list(tools))
     settings: Any = {"model_name": model}
     if not question and not is_default:
         settings["audio"] = {"input": {"turn_detection": {"type": "server_vad"}}}
     runner = RealtimeRunner(agent, config={"model_settings": settings})
     session = await runner.run(model_config={"url": url, "api_key": key})
-    told: dict[str, Any] = {"events": [], "errors": [], "audio_bytes": 0, "history": []}
-    questions = [] if question else ["tell me a joke"]
+    if question:
+        questions = []
     pcm = Path(question).read_bytes() if question else b""  # noqa: ASYNC240
-    is_answered = False
+    is_answered = is_said = False
     async with session:
         if question:
             speaking = asyncio.create_task(speak(session, pcm))
         else:
-            await session.send_message("what is your name")
+            await session.send_message(questions.pop())
         async for event in session:
             match event.type:
                 case "raw_model_event" if event.data.type == "raw_server_event":
                     told["events"].append(event.data.data["type"])
+                    if event.data.data["type"] == "response.done":
+                        done = event.data.data["response"]["output"]
+                        is_said = any(item["type"] == "message" for item in done)
                     if event.data.data["type"] == "session.updated":
                         heard = event.data.data["session"]["audio"]["input"]
                         told["turn_detection"] = heard["turn_detection"]["type"]
@@ -60,6 +72,8 @@ async def converse(url: str, key: str, model: str, question: str = "") -> dict[s
                     told["errors"].append(str(event.error))
                 case "audio":
                     told["audio_bytes"] += len(event.audio.data)
+                case "agent_end" if not is_said:
+                    pass  # a call, which is answered next
                 case "agent_end" if questions:
                     await session.send_message(questions.pop())
                 case "agent_end":

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from inference_service.training.domains.tool import Tool
+
 HELD_OUT_PERCENT = 12
 FEWEST_UTTERANCES = 40
 """Fewest utterances of a training corpus: a batch takes so many."""
@@ -60,6 +62,8 @@ class Domain(ABC):
     """The intent that breaks an answer off."""
     looking: str | None = None
     """The intent of questions about what a camera shows; without one the model has no eye."""
+    tool: Tool | None = None
+    """What the model can call; without one its chats take no tools."""
     voice: str = "slt"
     """The voice of flite that the model speaks with."""
     prompts: tuple[str, ...] = PROMPTS

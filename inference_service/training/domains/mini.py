@@ -19,6 +19,7 @@ from inference_service.training.domains.domain import (
     jsgf,
     spell,
 )
+from inference_service.training.domains.tool import Tool
 from inference_service.training.domains.unrelated import unrelated
 
 
@@ -424,12 +425,27 @@ class Mini(Domain):
         return draw(rng, Split.TRAIN, Intent.ARITHMETIC if rng.random() < 0.6 else None)
 
 
+SET_LIGHT = Tool(
+    intent=Intent.LIGHT,
+    name="set_light",
+    key="state",
+    descriptions=(
+        "Turn the light on or off.", "Switch the light.", "Switches the light on or off.",
+        "Controls the lights of a room.", "Set the light on or off", "Turn the lamp on or off.",
+        "Turn the light in the room on or off. Call it when the user asks for it.",
+        "Sets the state of the light.",
+    ),
+    values={"the light is on": "on", "the light is off": "off"},
+    failures={"the light is on": "sorry the light is off", "the light is off": "sorry the light is on"},
+)  # fmt: skip
+"""The tool of `antiphon-mini`."""
 MINI = Mini(
     name="antiphon-mini",
     intents=HEARING,
     out_of_domain=Intent.OUT_OF_DOMAIN,
     interruption=Intent.STOP,
     looking=Intent.VISION,
+    tool=SET_LIGHT,
     utterances=26_000,
     minutes=18_110 / 60,
     asked={Intent.LIGHT: 4.0, Intent.DIGITS: 1.5, Intent.COUNTING: 1.5, Intent.VISION: 3.5},

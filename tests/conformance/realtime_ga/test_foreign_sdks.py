@@ -164,10 +164,7 @@ def test_agents_for_python_as_they_come_out_of_the_box(shipped: Stack, tmp_path:
 @pytest.mark.parametrize("detection", ["server_vad", "semantic_vad"])
 @pytest.mark.sample("semantic_vad")
 def test_agents_for_python_find_no_event_invalid(shipped: Stack, detection: str) -> None:
-    """Each event is held against the types of OpenAI's client, and one that does not fit is an error.
-
-    With `semantic_vad` they are as they come, and have a tool, which the model cannot call.
-    """
+    """Each event is held against the types of OpenAI's client, and one that does not fit is an error."""
     url = shipped.url(f"/v1/realtime?model={MODEL}")
     own = ("semantic_vad",) if detection == "semantic_vad" else ()
 
@@ -179,3 +176,32 @@ def test_agents_for_python_find_no_event_invalid(shipped: Stack, detection: str)
     assert told["audio_bytes"] > 48_000
     assert [item["role"] for item in told["history"]] == ["user", "assistant"] * 2
     assert "antiphon" in json.dumps(told["history"][1])
+
+
+@needs_agents
+def test_agent_in_python_with_a_tool_switches_the_light(shipped: Stack) -> None:
+    url = shipped.url(f"/v1/realtime?model={MODEL}")
+
+    told = run(str(AGENTS / "bin/python"), "voice_agents.py", url, "none", MODEL, "tool")
+
+    assert told["errors"] == []
+    assert told["called"] == ["on", "off"]
+    calls = [item for item in told["history"] if item["type"] == "function_call"]
+    assert [(call["name"], call["status"]) for call in calls] == [("set_light", "completed")] * 2
+    words = json.dumps([item for item in told["history"] if item["type"] == "message"])
+    assert "the light is on" in words
+    assert "the light is off" in words
+    assert told["audio_bytes"] > 48_000
+
+
+@needs_node
+def test_agent_in_javascript_with_a_tool_switches_the_light(shipped: Stack) -> None:
+    url = shipped.url(f"/v1/realtime?model={MODEL}")
+
+    told = run("node", "voice_agents.js", url, "none", MODEL, "tool")
+
+    assert told["unknown"] == []
+    assert told["errors"] == []
+    assert told["called"] == ["on", "off"]
+    assert told["answers"] == ["the light is on", "the light is off"]
+    assert told["audioBytes"] > 48_000

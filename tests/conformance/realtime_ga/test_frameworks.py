@@ -17,6 +17,7 @@ FRAMEWORKS = ROOT / ".venv-frameworks"
 PYTHON = str(FRAMEWORKS / "bin/python")
 SAID, NAME = "are you", "my name is antiphon"
 JOKE = "why did the robot cross the road because a chicken programmed it"
+LIGHTS = ["the light is on", "the light is off"]
 LONGEST_S = 600.0
 
 pytestmark = [
@@ -35,6 +36,14 @@ def spoken(tmp_path: Path) -> str:
     """A file with a spoken question."""
     path = tmp_path / "question.pcm"
     path.write_bytes(question("name"))
+    return str(path)
+
+
+@pytest.fixture
+def request_for_light(tmp_path: Path) -> str:
+    """A file in which somebody asks for the light."""
+    path = tmp_path / "light.pcm"
+    path.write_bytes(question("light"))
     return str(path)
 
 
@@ -63,6 +72,16 @@ def test_livekit_realtime_answers_is_interrupted_and_keeps_its_history(
     assert told["audio_bytes"] > 96_000
 
 
+def test_livekit_agent_with_a_tool_switches_the_light(shipped: Stack, request_for_light: str) -> None:
+    told = livekit(shipped, request_for_light, "tool")
+
+    assert told["errors"] == []
+    assert told["called"] == ["on", "off"]
+    assert told["answers"] == LIGHTS
+    assert [role for role, _ in told["history"]] == ["user", "assistant"] * 2
+    assert told["audio_bytes"] > 48_000
+
+
 def test_livekit_live_answers_a_spoken_question(shipped: Stack, spoken: str) -> None:
     told = livekit(shipped, spoken, "live")
 
@@ -80,6 +99,15 @@ def test_pipecat_realtime_answers_speech_and_typed_turns(shipped: Stack, spoken:
     if turns != "default":  # only then transcripts are asked for
         assert [SAID in words for role, words in told["history"] if role == "user"] == [True]
     assert told["audio_bytes"] > 4 * 48_000
+
+
+def test_pipecat_pipeline_with_a_tool_switches_the_light(shipped: Stack, request_for_light: str) -> None:
+    told = pipecat(shipped, request_for_light, "tool", "default", "1")
+
+    assert told["errors"] == []
+    assert told["called"] == ["on", "off"]
+    assert told["answers"] == ["hello how can i help you", *LIGHTS]
+    assert told["audio_bytes"] > 96_000
 
 
 @pytest.mark.parametrize("turns", TURNS)

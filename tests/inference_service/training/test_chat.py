@@ -8,8 +8,18 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from inference_service.models.tokenizer import Tokenizer
-from inference_service.training import chat
-from inference_service.training.chat import Clip, Message, Talker, rendered, strange, styled, written
+from inference_service.training.chat import (
+    Call,
+    Clip,
+    Message,
+    Talk,
+    Talker,
+    rendered,
+    strange,
+    styled,
+    template,
+    written,
+)
 from inference_service.training.corpus import pictures, vocabulary
 from inference_service.training.corpus.augment import Augmenter
 from inference_service.training.corpus.pictures import Album
@@ -58,15 +68,17 @@ def lessons(folder: Path, row: Row) -> list[str]:
     return [fast.decode(ids) for ids in stretches]
 
 
-TALK = [
-    Message("system", ["Answer briefly."]),
-    Message("user", ["What is 2 + 3?"]),
-    Message("assistant", ["two plus three is five"], taught=False),
-    Message("user", [PICTURE, "what do you see"]),
-    Message("assistant", ["i see nothing"]),
-    Message("user", [CLIP, PICTURE]),
-    Message("assistant", ["okay"]),
-]
+TALK = Talk(
+    [
+        Message("system", ["Answer briefly."]),
+        Message("user", ["What is 2 + 3?"]),
+        Message("assistant", ["two plus three is five"], taught=False),
+        Message("user", [PICTURE, "what do you see"]),
+        Message("assistant", ["i see nothing"]),
+        Message("user", [CLIP, PICTURE]),
+        Message("assistant", ["okay"]),
+    ]
+)
 
 
 @long
@@ -91,7 +103,7 @@ def test_pictures_and_clips_stand_between_their_marks(writer: Writer) -> None:
 
 def test_a_row_has_the_ids_that_transformers_gives_the_template(folder: Path, writer: Writer) -> None:
     fast = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-    fast.chat_template = chat.TEMPLATE.read_text()
+    fast.chat_template = template(with_tools=True)
     messages = [
         {"role": "system", "content": "Answer briefly."},
         {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What do you see?"}]},
@@ -102,13 +114,15 @@ def test_a_row_has_the_ids_that_transformers_gives_the_template(folder: Path, wr
     text = text.replace("<image>./</image>", "<image></image>")
     ids = fast(text.replace("<audio>./</audio>", "<|audio_start|><|audio_end|>"))["input_ids"]
 
-    talk = [
-        Message("system", ["Answer briefly."]),
-        Message("user", [PICTURE, "What do you see?"]),
-        Message("assistant", ["i see nothing"], taught=False),
-        Message("user", [CLIP, "listen"]),
-        Message("assistant", ["okay"]),
-    ]
+    talk = Talk(
+        [
+            Message("system", ["Answer briefly."]),
+            Message("user", [PICTURE, "What do you see?"]),
+            Message("assistant", ["i see nothing"], taught=False),
+            Message("user", [CLIP, "listen"]),
+            Message("assistant", ["okay"]),
+        ]
+    )
     row = written(writer, talk)
     before_answer = len(row.ids) - 2
     assert [token for token in row.ids[:before_answer] if token >= 0] == ids
@@ -124,7 +138,7 @@ def test_the_template_takes_content_as_text_and_as_parts() -> None:
 def test_text_that_spells_a_special_token_stays_text(writer: Writer) -> None:
     row = written(
         writer,
-        [Message("user", [f"hi {END}<image>"]), Message("assistant", ["okay"])],
+        Talk([Message("user", [f"hi {END}<image>"]), Message("assistant", ["okay"])]),
     )
     assert row.ids.count(writer.encode(END)[0]) == 2
     assert writer.encode("<image>")[0] not in row.ids
@@ -135,10 +149,10 @@ def test_answers_are_about_the_newest_picture(folder: Path, corpus: list[Utteran
     album = Album(folder / "pictures.npz")
     about_pictures = set(seen_replies()) - {NOTHING_SEEN_REPLY}
     talker = Talker(MINI, corpus, album, Augmenter(seed))
-    for messages in (talker.talk() for _ in range(20)):
+    for talk in (talker.talk() for _ in range(20)):
         pictured = False
-        for message in messages:
-            shown = [part for part in message.parts if not isinstance(part, str | Clip)]
+        for message in talk.messages:
+            shown = [part for part in message.parts if not isinstance(part, str | Clip | Call)]
             pictured = pictured or bool(shown)
             if message.role == "assistant" and not pictured:
                 assert str(message.parts[0]).strip() not in about_pictures
@@ -164,6 +178,10 @@ def test_typed_questions_never_come_from_the_held_out_side(corpus: list[Utteranc
     held_out = {draw(rng, Split.HELD_OUT, Intent.GREETING).question for _ in range(200)}
     talker = Talker(MINI, corpus, None, Augmenter(2))
     asked = {
-        str(part).lower() for _ in range(200) for m in talker.talk() if m.role == "user" for part in m.parts
+        str(part).lower()
+        for _ in range(200)
+        for m in talker.talk().messages
+        if m.role == "user"
+        for part in m.parts
     }
     assert not asked & held_out

@@ -103,10 +103,8 @@ class CompletionMachine(Chat):
         if not self.reply.streaming:
             return []
         self._has_begun = True
-        if self._completion.audio_format is None:
-            delta = Delta(role="assistant", content="", refusal=None)
-        else:
-            delta = Delta(role="assistant", content=None, refusal=None, audio=AudioDelta(self._audio_id))
+        content = "" if self._completion.audio_format is None else None
+        delta = Delta(role="assistant", content=content, refusal=None)
         return [Respond(HTTPStatus.OK, streams=True), self._chunk(delta)]
 
     def said(self, piece: Piece, called: CallPiece | None) -> list[Action]:
@@ -143,12 +141,19 @@ class CompletionMachine(Chat):
             )
             return [Respond(HTTPStatus.OK), Send(event)]
         last = [] if self._has_begun else self.was_read()
-        if self._completion.audio_format is not None:
+        if self._is_spoken:
             last.append(self._chunk(Delta(audio=AudioDelta(self._audio_id, expires_at=self._expires_at))))
         last.append(self._chunk(Delta(), finish=finish))
         if self._completion.include_usage:
             last.append(Send(self._piece([], usage)))
         return last
+
+    @property
+    def _is_spoken(self) -> bool:
+        """Whether the answer has audio: one that is calls alone has none."""
+        return self._completion.audio_format is not None and bool(
+            self.reply.text or not self.reply.calls.complete
+        )
 
     @property
     def _expires_at(self) -> int:
@@ -157,7 +162,7 @@ class CompletionMachine(Chat):
     def _message(self) -> Message:
         text, calls, thinking = self.reply.text, self.reply.calls.complete, self.reply.thinking
         audio: Audio | None = None
-        if self._completion.audio_format is not None:
+        if self._is_spoken:
             sound = _pcm16(self.reply.audio)
             if self._completion.audio_format == "wav":
                 sound = _wav_head(len(sound)) + sound

@@ -175,21 +175,35 @@ def test_spoken_answer_has_its_samples_and_its_transcript() -> None:
     assert np.frombuffer(data[44:], "<i2").tolist() == [16384] * 2400
 
 
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+CALLS = (
+    Piece(1, "", b"", call=CallDelta(0, "call_1", "weather")),
+    Piece(1, "", b"", call=CallDelta(0, arguments="{}", complete=True)),
+)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_spoken_answer_that_is_a_call_alone_has_no_audio(stream: bool) -> None:
+    jar = Jar()
+    spoken = {**ALOUD, "audio": {"voice": "alloy", "format": "pcm16" if stream else "wav"}}
+    jar.start(**spoken, tools=[TOOL], stream=stream)
+    jar.answer(*CALLS)
+    told = [choice for event in jar.sent for choice in event["choices"]]
+    assert told
+    assert all("audio" not in choice["delta" if stream else "message"] for choice in told)
+    assert told[-1]["finish_reason"] == "tool_calls"
+
+
 def test_calls_of_tools_are_told_whole_and_in_pieces() -> None:
-    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
-    calls = (
-        Piece(1, "", b"", call=CallDelta(0, "call_1", "weather")),
-        Piece(1, "", b"", call=CallDelta(0, arguments="{}", complete=True)),
-    )
     whole, pieces = Jar(), Jar()
-    whole.start(tools=[tool])
-    whole.answer(*calls)
+    whole.start(tools=[TOOL])
+    whole.answer(*CALLS)
     choice = whole.sent[0]["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "weather", "arguments": "{}"}
 
-    pieces.start(tools=[tool], stream=True)
-    pieces.answer(*calls)
+    pieces.start(tools=[TOOL], stream=True)
+    pieces.answer(*CALLS)
     told = [chunk["choices"][0]["delta"].get("tool_calls") for chunk in pieces.sent]
     first, second = [calls[0] for calls in told if calls]
     assert (first["id"], first["function"]) == ("call_1", {"arguments": "", "name": "weather"})

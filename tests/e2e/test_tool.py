@@ -1,0 +1,131 @@
+"""OpenAI's SDK offers the shipped model a light: typed, spoken and aloud, and when the lamp is broken."""
+
+import base64
+import io
+import json
+import wave
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+from openai import AsyncOpenAI
+
+from inference_service.training.corpus.listener import Listener
+from tests.e2e.conftest import FOLDER
+from tests.e2e.test_completions import MODEL, base64_of, client_of
+
+SET_LIGHT: Any = {
+    "type": "function",
+    "function": {
+        "name": "set_light",
+        "description": "Turn the light on or off.",
+        "parameters": {
+            "type": "object",
+            "properties": {"state": {"type": "string", "enum": ["on", "off"]}},
+            "required": ["state"],
+        },
+    },
+}
+OTHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+TYPED = {"role": "user", "content": "Turn the light on, please."}
+SPOKEN = {
+    "role": "user",
+    "content": [
+        {
+            "type": "input_audio",
+            "input_audio": {"data": base64_of((FOLDER / "light.wav").read_bytes()), "format": "wav"},
+        }
+    ],
+}
+
+
+@pytest.fixture
+async def sdk(adapter: str) -> AsyncIterator[AsyncOpenAI]:
+    async with client_of(adapter) as client:
+        yield client
+
+
+async def answer(sdk: AsyncOpenAI, messages: list[Any], **asked: Any) -> Any:
+    """What the model says or calls, with the light offered."""
+    asked = {"tools": [SET_LIGHT], **asked}
+    done = await sdk.chat.completions.create(model=MODEL, temperature=0, messages=messages, **asked)
+    return done.choices[0]
+
+
+def called(choice: Any) -> tuple[str, Any]:
+    """The name and the arguments of the only call."""
+    assert choice.finish_reason == "tool_calls"
+    (call,) = choice.message.tool_calls
+    return call.function.name, json.loads(call.function.arguments)
+
+
+def history(request: Any, choice: Any, result: str) -> list[Any]:
+    """The conversation behind the call, with its result."""
+    (call,) = choice.message.tool_calls
+    return [
+        request,
+        choice.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": result},
+    ]
+
+
+@pytest.mark.parametrize("request_", [TYPED, SPOKEN], ids=["typed", "spoken"])
+@pytest.mark.parametrize("tools", [[SET_LIGHT], [OTHER, SET_LIGHT]], ids=["alone", "beside another"])
+async def test_light_is_called_and_its_result_is_answered(
+    sdk: AsyncOpenAI, request_: Any, tools: list[Any]
+) -> None:
+    choice = await answer(sdk, [request_], tools=tools)
+    assert called(choice) == ("set_light", {"state": "on"})
+
+    told = await answer(sdk, history(request_, choice, "ok"), tools=tools)
+    assert told.message.content == "the light is on"
+
+
+async def test_call_that_failed_is_owned_up_to(sdk: AsyncOpenAI) -> None:
+    choice = await answer(sdk, [TYPED])
+    told = await answer(sdk, history(TYPED, choice, '{"error": "not connected"}'))
+    assert told.message.content == "sorry the light is off"
+
+
+async def test_result_is_said_aloud(sdk: AsyncOpenAI) -> None:
+    aloud: dict[str, Any] = {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav"}}
+    choice = await answer(sdk, [SPOKEN], **aloud)
+    assert called(choice) == ("set_light", {"state": "on"})
+
+    told = await answer(sdk, history(SPOKEN, choice, "ok"), **aloud)
+    with wave.open(io.BytesIO(base64.b64decode(told.message.audio.data))) as file:
+        sound = np.frombuffer(file.readframes(file.getnframes()), "<i2")
+    assert Listener().hear(sound.astype(np.float32) / 32768) == told.message.audio.transcript
+    assert told.message.audio.transcript == "the light is on"
+
+
+async def test_question_that_is_none_of_the_tools_is_answered_in_words(sdk: AsyncOpenAI) -> None:
+    told = await answer(sdk, [{"role": "user", "content": "What is your name?"}])
+    assert (told.finish_reason, told.message.content) == ("stop", "my name is antiphon")
+
+
+@pytest.mark.parametrize("asked", [{"tools": [OTHER]}, {"tool_choice": "none"}], ids=["another", "none"])
+async def test_light_that_cannot_be_called_is_answered_in_words(sdk: AsyncOpenAI, asked: Any) -> None:
+    told = await answer(sdk, [TYPED], **asked)
+    assert (told.finish_reason, told.message.content) == ("stop", "the light is on")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    ["required", {"type": "function", "function": {"name": "get_weather"}}],
+    ids=["any", "by name"],
+)
+async def test_call_can_be_forced_whatever_is_asked(sdk: AsyncOpenAI, choice: Any) -> None:
+    asked = {"tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 400}
+    told = await answer(sdk, [{"role": "user", "content": "Hello!"}], tools=[SET_LIGHT, OTHER], **asked)
+    name, arguments = called(told)
+    assert name == "get_weather" or choice == "required"
+    assert arguments.keys() == {"set_light": {"state"}, "get_weather": {"city"}}[name]

@@ -4,9 +4,9 @@
 
 A pipeline with Pipecat's context aggregators around its service for OpenAI's protocol. The user says the
 question in the file PCM, LATE_S seconds after the connection, and then TYPED times types one. With `tool` the
-context begins with a greeting and has a light, which is asked for. With OVER a joke is asked for at last, and the question is spoken
-over it. The microphone is open from the start and sends 20 ms of 16-bit PCM at 24 kHz at a time. TURNS is
-`default` or the JSON of a turn detection.
+context begins with a greeting and has a light, which is asked for. With OVER a joke is asked for at last, and
+the question is spoken over it. The microphone is open from the start and sends 20 ms of 16-bit PCM at 24 kHz
+at a time. TURNS is `default` or the JSON of a turn detection.
 """
 
 import asyncio

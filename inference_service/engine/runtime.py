@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from inference_service.api.engine import ModelInfo, SessionFailed, Sink
 from inference_service.api.setups import SessionSetup
 from inference_service.engine.batch.context import Context
-from inference_service.engine.batch.decoder import PackedDecoder, Segment
+from inference_service.engine.batch.decoder import MOST_ROWS, PackedDecoder, Segment
 from inference_service.engine.batch.draw import Draw
 from inference_service.engine.batch.prefix import shared_names
 from inference_service.engine.batch.sampler import (
@@ -35,7 +35,7 @@ piece."""
 class Runtime:
     """One family of models. Only the engine thread calls it, but for `open`."""
 
-    budget = 1024
+    budget = MOST_ROWS
     """Rows of one forward, all sessions together."""
     slice_rows = 1
     """Embeddings of a slice of a picture."""

@@ -37,6 +37,8 @@ _WIDTHS = (16, 32, 64, 128, 256, 512, 1024)
 """Pages of a context that there are steps for; one of the longest contexts has a width of its own."""
 _ROWS = (*SIZES, 256, 512, 1024)
 """Numbers of rows that there are forwards for where prompts and single rows attend in one call."""
+MOST_ROWS = _ROWS[-1]
+"""Rows of one forward. More are fed in several, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -104,33 +106,59 @@ class PackedDecoder:
 
     def forward(self, segments: list[Segment]) -> list[Tensor]:
         """Final-norm hidden states [n, hidden] of each segment, in order."""
-        counts = [len(segment.rows) for segment in segments]
-        hidden, _ = self._run(segments, counts, None)
-        return list(hidden.split(counts))
+        made = [self._run(piece, _counts(piece), None)[0] for piece, _ in self._pieces(segments)]
+        return list((made[0] if len(made) == 1 else torch.cat(made)).split(_counts(segments)))
 
     def last(self, segments: list[Segment], *others: Array) -> tuple[Tensor, list[Tensor]]:
         """Those of the last row of each segment, [segments, hidden].
 
         And `others` on the device, which go up with the rows.
         """
-        counts = [len(segment.rows) for segment in segments]
+        (first, ended), *further = self._pieces(segments)
+        hidden, there = self._run_to_ends(first, *others)
+        if not further:
+            return hidden, there
+        made = [hidden[:ended]]
+        made += [self._run_to_ends(piece)[0][:ended] for piece, ended in further]
+        return torch.cat(made), there
+
+    def _run_to_ends(self, segments: list[Segment], *others: Array) -> tuple[Tensor, list[Tensor]]:
+        counts = _counts(segments)
         return self._run(segments, counts, np.cumsum(counts) - 1, *others)
+
+    def _pieces(self, segments: list[Segment]) -> list[tuple[list[Segment], int]]:
+        """Cut segments into forwards of at most `MOST_ROWS` rows, each with how many segments end in it.
+
+        One that goes on in the next forward is the last of its own. The cache has room for all of them then.
+        """
+        pieces, room = list[tuple[list[Segment], int]](), 0
+        for it in segments:
+            self.cache.reserve(it.slot, it.start, it.start + len(it.rows))
+        if sum(len(it.rows) for it in segments) <= MOST_ROWS:
+            return [(segments, len(segments))]
+        for it in segments:
+            done = 0
+            while done < len(it.rows):
+                if not room:
+                    pieces.append(([], 0))
+                    room = MOST_ROWS
+                part, ended = pieces[-1]
+                count = min(room, len(it.rows) - done)
+                part.append(
+                    Segment(it.slot, it.start + done, it.position + done, it.rows[done : done + count])
+                )
+                done, room = done + count, room - count
+                pieces[-1] = part, ended + (done == len(it.rows))
+        return pieces
 
     def _run(
         self, segments: list[Segment], counts: list[int], asked: Array | None, *others: Array
     ) -> tuple[Tensor, list[Tensor]]:
-        """Hidden states [n, hidden] of all rows, or of those that are `asked` for."""
-        for it in segments:
-            self.cache.reserve(it.slot, it.start, it.start + len(it.rows))
+        """Hidden states [n, hidden] of all rows, or of those that are `asked` for; there is room for them."""
         rows = Rows.join([segment.rows for segment in segments])
-        if self._takes_all and len(segments) <= self.cache.slots and len(rows) <= _ROWS[-1]:
+        if self._takes_all:
             return self._in_tiles(segments, rows, asked, others)
-        if (
-            self.way is not None
-            and not self._takes_all
-            and len(rows) == len(segments) <= SIZES[-1]
-            and not rows.is_mixed
-        ):
+        if self.way is not None and len(rows) == len(segments) <= SIZES[-1] and not rows.is_mixed:
             return self._step(segments, rows, self.way, others)
         if len(rows) == len(segments):
             asked = None
@@ -176,7 +204,7 @@ class PackedDecoder:
         cells = np.concatenate(
             [self.cache.cells(s.slot, s.start, s.start + n) for s, n in zip(segments, counts, strict=True)]
         )
-        together = self.way is not None and not self._takes_all
+        together = self.way is not None
         alone = [it for it in segments if together and len(it.rows) == 1]
         packed = self.layout([it for it in segments if not together or len(it.rows) > 1])
 
@@ -386,6 +414,10 @@ class PackedDecoder:
         first, second = keys.chunk(2, dim=-1)
         turned: Tensor = keys * cos[0] + torch.cat([-second, first], dim=-1) * sin[0]
         return turned
+
+
+def _counts(segments: list[Segment]) -> list[int]:
+    return [len(segment.rows) for segment in segments]
 
 
 class Shape(NamedTuple):

@@ -106,18 +106,6 @@ def test_rows_made_of_media_alone_need_no_embeddings() -> None:
 
 
 @torch.inference_mode()
-def test_more_rows_than_the_largest_forward_are_computed_all_the_same() -> None:
-    torch.manual_seed(0)
-    backbone, embeddings = qwen3(), nn.Embedding(IDS, HIDDEN)
-    segment = Segment(0, 0, 0, Rows.of_ids([number % IDS for number in range(1100)]))
-    own = PackedDecoder(backbone, 1, 1100, embeddings=embeddings, in_steps=False).forward([segment])
-    decoder = PackedDecoder(backbone, 1, 1100, embeddings=embeddings, in_steps=True, way=FLEX)
-
-    torch.testing.assert_close(decoder.forward([segment])[0], own[0], atol=2e-5, rtol=2e-5)
-    assert not decoder._forwards
-
-
-@torch.inference_mode()
 @pytest.mark.parametrize("model", [qwen3, llama, mistral])
 @pytest.mark.sample("qwen3")
 def test_common_layers_compute_what_their_modules_do(model: Made, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -264,6 +264,9 @@ class Occupancy:
     free_pages: int = 0
     prefix_tokens: int = 0
     """Tokens so far that were not computed, because another context had begun with them."""
+    late_captures: int = 0
+    """Regions so far that were captured while sessions were served, and all of them waited."""
+    late_compilations: int = 0
 
 
 @dataclass(frozen=True)

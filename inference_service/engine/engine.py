@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from antiphon.semconv import Reason
+from antiphon.semconv import Preparation, Reason
 from inference_service.api.engine import (
     Advanced,
     Closed,
@@ -25,6 +25,7 @@ from inference_service.api.engine import (
 from inference_service.api.setups import SessionSetup
 from inference_service.engine.batch.memory import held_bytes
 from inference_service.engine.device.graph import make_current
+from inference_service.engine.device.preparations import PREPARATIONS
 from inference_service.engine.guard import DeviceLost
 from inference_service.engine.live_session import LiveSession, Order
 from inference_service.engine.runtime import Runtime
@@ -101,6 +102,8 @@ class LiveEngine:
             cache.pool.idle,
             cache.pool.free,
             cache.adopted_rows,
+            PREPARATIONS.late[Preparation.CAPTURE],
+            PREPARATIONS.late[Preparation.COMPILATION],
         )
 
     def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> EngineSession:

@@ -45,6 +45,7 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     # Seconds of imports, for which a device that is not there should not be told late.
     from inference_service.engine.device import compiling
     from inference_service.engine.device.graph import make_current
+    from inference_service.engine.device.preparations import PREPARATIONS
     from inference_service.engine.engine import LiveEngine
     from inference_service.families import table
     from inference_service.families.capacity import usual_slots
@@ -58,12 +59,13 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
             "python3-dev, then antiphon again"
         )
     logger.info("loading the model", extra={"model": options.model, "kernels": selection.state()})
-    build = table.load(
-        find(options.model), device, options.context_limit, options.dtype, options.speech, options.ear
-    )
-    build.try_out(1, warm_up)
-    slots = options.slots or usual_slots(build)
-    runtime = build(slots)
-    runtime.share(prompts)
-    runtime.capture()
+    with PREPARATIONS.under_way():
+        build = table.load(
+            find(options.model), device, options.context_limit, options.dtype, options.speech, options.ear
+        )
+        build.try_out(1, warm_up)
+        slots = options.slots or usual_slots(build)
+        runtime = build(slots)
+        runtime.share(prompts)
+        runtime.capture()
     return LiveEngine(runtime, slots, deliver, on_fatal)

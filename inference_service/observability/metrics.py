@@ -8,7 +8,7 @@ import grpc
 from opentelemetry.metrics import Meter
 
 from antiphon import semconv
-from antiphon.semconv import PageState, Phase, Reason, Work
+from antiphon.semconv import PageState, Phase, Preparation, Reason, Work
 from antiphon.telemetry.instruments import Histogram, Samples, observed_counter, observed_gauge
 from inference_service.api.engine import Done, End, Engine, Ticked
 from inference_service.errors import SessionError, countable, side_of
@@ -93,11 +93,19 @@ class WorkerMetrics:
                 ((PageState.FREE,), now.free_pages),
             ]
 
+        def preparations() -> Samples:
+            now = engine.occupancy()
+            return [
+                ((Preparation.CAPTURE,), now.late_captures),
+                ((Preparation.COMPILATION,), now.late_compilations),
+            ]
+
         observed_gauge(meter, semconv.MODEL_INFO, lambda: [((engine.info.name, device, self._revision), 1)])
         observed_gauge(meter, semconv.KV_TOKENS, lambda: [(worker, engine.occupancy().kv_tokens)])
         observed_gauge(meter, semconv.KV_CAPACITY, lambda: [(worker, engine.occupancy().kv_capacity_tokens)])
         observed_gauge(meter, semconv.KV_PAGES, pages)
         observed_counter(meter, semconv.KV_PREFIX_TOKENS, lambda: [((), engine.occupancy().prefix_tokens)])
+        observed_counter(meter, semconv.LATE_PREPARATIONS, preparations)
         observed_gauge(meter, semconv.DEVICE_MEMORY, memory)
         observed_gauge(
             meter, semconv.SLOTS, lambda: [((STATES[state],), slots.number_of(state)) for state in SlotState]

@@ -561,6 +561,8 @@ class ScriptedEngine:
         self.slow_cleanup = slow_cleanup
         self.pages = (0, 0, 0, 0)
         """Used, cached and free, and tokens of prefixes found."""
+        self.late = (0, 0)
+        """Captures and compilations in service."""
         self._forgetful = forgetful
         self.is_prompted = prompted
         self.scripts: deque[Script] = deque()
@@ -586,7 +588,7 @@ class ScriptedEngine:
 
     def occupancy(self) -> Occupancy:
         used = sum(session.context_tokens for session in self.sessions if not session.is_closed)
-        return Occupancy(used, self.slots * self.info.context_limit, None, *self.pages)
+        return Occupancy(used, self.slots * self.info.context_limit, None, *self.pages, *self.late)
 
     def release(self, key: str, step: str, unit: int) -> None:
         """Lets a unit that hangs in `step` go on, in the session that the test calls `key`.

@@ -64,6 +64,7 @@ def test_labels_are_never_ids_of_sessions_or_people() -> None:
         *("mode", "dialect", "end", "reason", "pool", "outcome", "state", "action", "hop", "direction"),
         *(
             "phase",
+            "preparation",
             "worker",
             "method",
             "code",

@@ -500,6 +500,15 @@ class Work(StrEnum):
     """What has no deadline: chats, token streams, prompts, recordings."""
 
 
+class Preparation(StrEnum):
+    """Label `preparation`: how a region of a model is made ready for a device."""
+
+    CAPTURE = "capture"
+    """Its kernels are recorded, to be launched at once."""
+    COMPILATION = "compilation"
+    """torch.compile makes kernels for a shape."""
+
+
 class SlotState(StrEnum):
     """Label `state` of slots."""
 
@@ -784,6 +793,12 @@ KV_PREFIX_TOKENS: Final = Metric(
     "antiphon_kv_prefix_tokens_total",
     "{token}",
     "Tokens that were found, as another context had begun with them, instead of being computed.",
+)
+LATE_PREPARATIONS: Final = Metric(
+    "antiphon_late_preparations_total",
+    "{preparation}",
+    "Regions of the model that were captured or compiled while sessions were served; all of them waited.",
+    ("preparation",),
 )
 DEVICE_MEMORY: Final = Metric(
     "antiphon_device_memory_bytes", "By", "Memory of the device that the worker holds.", ("worker",)

@@ -1,10 +1,13 @@
 """Compilation of regions of a model: the choice holds for the whole process."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar, cast
 
 import torch
 
+from antiphon.semconv import Preparation
+from inference_service.engine.device.preparations import PREPARATIONS
 from inference_service.options import COMPILE
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -32,4 +35,17 @@ def compiled(function: F) -> F:
     import torch._dynamo
 
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_SHAPES)
+    _watch()
     return cast(F, torch.compile(function, fullgraph=True, dynamic=False))
+
+
+@cache
+def _watch() -> None:
+    """Have each compilation of this process noted, whoever asks for it."""
+    from torch._dynamo.callback import CallbackArgs, CallbackTrigger, on_compile_start
+
+    def note(begun: CallbackArgs) -> None:
+        if begun.callback_trigger is CallbackTrigger.DYNAMO:
+            PREPARATIONS.note(Preparation.COMPILATION, begun.compile_id)
+
+    on_compile_start(note)

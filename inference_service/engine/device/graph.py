@@ -7,6 +7,9 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from antiphon.semconv import Preparation
+from inference_service.engine.device.preparations import PREPARATIONS
+
 Made = TypeVar("Made", Tensor, tuple[Tensor, ...])
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -34,6 +37,7 @@ class Graph(Generic[Made]):
 
     def __init__(self, device: torch.device, compute: Callable[[], Made], pool: Any = None) -> None:
         """Share the memory of all graphs of one `pool`, so that only one of them may run at a time."""
+        PREPARATIONS.note(Preparation.CAPTURE, getattr(compute, "__qualname__", type(compute).__name__))
         self._device = device
         self._compute: Callable[[], Made] = compute
         self._pool = pool

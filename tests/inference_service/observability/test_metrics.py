@@ -95,6 +95,19 @@ async def test_pages_and_what_was_found_in_them_are_told() -> None:
     assert found.total(semconv.KV_PREFIX_TOKENS.name) == 48
 
 
+async def test_late_captures_and_compilations_are_counted_from_0_on() -> None:
+    engine = ScriptedEngine()
+    async with running_worker(engine, admin_port=0) as worker:
+        before = await scraped(worker)
+        engine.late = (2, 1)
+        after = await scraped(worker)
+    late = [
+        {kind: found.value(semconv.LATE_PREPARATIONS.name, preparation=kind) for kind in semconv.Preparation}
+        for found in (before, after)
+    ]
+    assert late == [{"capture": 0, "compilation": 0}, {"capture": 2, "compilation": 1}]
+
+
 async def test_what_runs_is_told() -> None:
     async with running_worker(ScriptedEngine(), admin_port=0) as worker:
         found = await scraped(worker)

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from inference_service.engine.device.transfer import upload
 from inference_service.models.token2wav.config import (
     FRAMES_PER_TOKEN,
     GENERATED_FRAMES,
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class VoicePrompt:
-    """A voice: its speech tokens [n], mel frames [2 n, 80] and speaker vector [192]."""
+    """A voice on the host: its speech tokens [n], mel frames [2 n, 80] and speaker vector [192]."""
 
     tokens: Tensor
     mel: Tensor
@@ -132,14 +133,13 @@ class Flow(nn.Module):
         frames = FRAMES_PER_TOKEN * len(prompt.tokens)
         if prompt.mel.shape != (frames, MELS):
             raise ValueError(f"A prompt needs mel frames [{frames}, {MELS}], not {list(prompt.mel.shape)}.")
-        device = self._weight.device
-        prompt_tokens = prompt.tokens.to(device)
+        parts = (prompt.tokens, prompt.mel, prompt.speaker)
+        prompt_tokens, mel, speaker = upload(self._weight.device, *(it.numpy() for it in parts))
         silence = prompt_tokens.new_full((LOOK_AHEAD,), SILENT_TOKEN)
         ahead = prompt_tokens[:LOOK_AHEAD] if self.config.vocoder.is_causal else silence
         tokens = torch.cat([prompt_tokens, ahead])[None]
-        empty = self._empty(prompt.speaker, frames)
-        known = prompt.mel.to(device)[None]
-        _, (state,) = yield from self._chunk(tokens, [empty], is_last=False, known=known)
+        empty = self._empty(speaker, frames)
+        _, (state,) = yield from self._chunk(tokens, [empty], is_last=False, known=mel[None])
         return state
 
     def advance(

@@ -6,8 +6,10 @@ for is made up: zeros.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from benchmarks.full_size.folder import voice
 from benchmarks.full_size.sizes import TINY_FOLDER, Size
+from inference_service.api.setups import VoiceReference
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.engine.batch import decoder
 from inference_service.engine.device import compiling, transfer
@@ -30,7 +33,7 @@ from inference_service.engine.sessions.components import SpeechCodes, SpeechComp
 from inference_service.families import minicpmo, minicpmo_voice
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.models.minicpmo.model import MiniCPMO
-from inference_service.models.token2wav.flow import euler_steps
+from inference_service.models.token2wav.flow import VoicePrompt, euler_steps
 from inference_service.models.token2wav.model import DEFAULT_STEPS, Token2Wav
 from inference_service.models.token2wav.noise import SourceNoise, flow_noise
 from inference_service.models.tokenizer import Tokenizer
@@ -47,6 +50,14 @@ class Fakes:
         self.uploads = self.downloads = 0
         self.moves: list[str] = []
         """Tensors that `to` has moved to another device."""
+        self._regions = 0
+        """Captured regions that are under way."""
+        begin = Graph.__init__
+
+        def watched(graph: Graph[Any], device: torch.device, compute: Any, pool: Any = None) -> None:
+            begin(graph, device, self._region(compute), pool)
+
+        monkeypatch.setattr(Graph, "__init__", watched)
         for name in ("upload", "download"):
             real = getattr(transfer, name)
             for module in list(sys.modules.values()):
@@ -59,6 +70,19 @@ class Fakes:
         monkeypatch.setattr(SideStream, "__init__", lambda stream, device: None)
         monkeypatch.setattr(SideStream, "call", lambda stream, compute: compute())
         monkeypatch.setattr(SideStream, "_sent", lambda stream, made: self.arrivals(made))
+
+    def _region(self, compute: Callable[[], Any]) -> Callable[[], Any]:
+        """Return what a region computes, which copies nothing to the device or from it."""
+
+        @wraps(compute)
+        def within() -> Any:
+            self._regions += 1
+            try:
+                return compute()
+            finally:
+                self._regions -= 1
+
+        return within
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
@@ -79,6 +103,7 @@ class Fakes:
     def upload(self, device: torch.device, *arrays: Array) -> list[Tensor]:
         """Stand in for `transfer.upload`."""
         assert device == DEVICE
+        assert not self._regions, "a captured region uploads: a replay would not see other numbers"
         self.uploads += 1
         return [
             torch.empty(array.shape, dtype=torch.from_numpy(array[:0]).dtype, device=device)
@@ -87,6 +112,7 @@ class Fakes:
 
     def download(self, *tensors: Tensor) -> list[Array]:
         """Stand in for `transfer.download`: zeros."""
+        assert not self._regions, "a captured region downloads: a capture may wait for nothing"
         self.downloads += 1
         assert all(it.device == DEVICE and it.element_size() == 4 for it in tensors)
         return [np.zeros(tuple(it.shape), _HOST[it.dtype]) for it in tensors]
@@ -109,13 +135,25 @@ def duplex_runtime(fakes: Fakes, size: Size, slots: int, context_limit: int) -> 
     assert model.tts is not None
     checkpoint = MiniCPMOCheckpoint(size.name, model, Tokenizer.load(TINY_FOLDER), size.config, ())
     mouth = minicpmo_voice.Token2WavMouth(token2wav, voice(size.vocoder))
-    speech = SpeechComponents(model.tts, mouth, minicpmo.SPEECH_CAPACITY)
+    own = replace(voice(size.vocoder), salt=b"own")
+    speech = SpeechComponents(model.tts, mouth, minicpmo.SPEECH_CAPACITY, prompts=_Voices(own))
     euler_steps(DEFAULT_STEPS)  # numbers of the host
     with fakes.on_device():
         made = DuplexRuntime(minicpmo.components(checkpoint, speech, context_limit=context_limit), slots)
         # As in the warm-up: the first sound moves what is the same for all sounds.
         mouth.say([SpeechCodes(mouth.initial_state(None, 0), [0] * 25, is_last=True)])
     return made
+
+
+class _Voices:
+    """Stands in for the reader of recordings: every one is of the same voice."""
+
+    def __init__(self, own: VoicePrompt) -> None:
+        self._own = own
+
+    def prompt(self, reference: VoiceReference, salt: bytes = b"") -> VoicePrompt | None:
+        """Return the voice of a recording; None for the model's own."""
+        return None if reference.is_unset else self._own
 
 
 class _Unguarded(TorchFunctionMode):

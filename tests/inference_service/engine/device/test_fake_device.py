@@ -26,9 +26,11 @@ from inference_service.api.setups import (
     TurnInput,
     UnitInput,
     UnitOverrides,
+    VoiceReference,
     Window,
     WindowMode,
 )
+from inference_service.engine.device.graph import Graph
 from inference_service.engine.session import QueuedUnit
 from inference_service.engine.sessions.components import SpeechCodes
 from inference_service.engine.sessions.duplex import DuplexSession
@@ -64,21 +66,30 @@ def runtime(fakes: Fakes) -> DuplexRuntime:
     return duplex_runtime(fakes, TINY, SLOTS, LIMIT)
 
 
-def hold(fakes: Fakes, runtime: DuplexRuntime, setup: SessionSetup, *contents: Any) -> list[Event]:
-    """Hold a session of these units, and return what it was told; `fakes.moves` are those of the units."""
+def hold(
+    fakes: Fakes, runtime: DuplexRuntime, setup: SessionSetup, *contents: Any, downloads: int = 2
+) -> list[Event]:
+    """Hold a session of these units, and return what it was told; `fakes.moves` begin with its opening.
+
+    No tick makes more than so many `downloads`: one for tokens and one for codes of speech.
+    """
     session = runtime.open("fake", 0, setup, lambda event: None)
     if isinstance(session, DuplexSession):
         session.preprocessor.begin()
     tick, told = Tick(runtime), list[Event]()
     prepared = [session.preprocessor.prepare(content) for content in contents]
     with fakes.on_device():
-        assert runtime.start(session) is None
         fakes.moves.clear()
+        for _ in runtime.prepare(session):
+            pass
+        assert runtime.start(session) is None
         for number, unit in enumerate(prepared, start=1):
             queued = QueuedUnit(number, unit, time.monotonic(), overrides=UnitOverrides(), finalize=True)
             session.queue.prefill(queued)
             while tick.has_work([session]):
+                before = fakes.downloads
                 tick.run([session])
+                assert fakes.downloads - before <= downloads
             told += session.events
             session.events.clear()
         runtime.clear(0)
@@ -109,6 +120,21 @@ def test_conversation_with_pictures_stays_on_a_second_gpu(fakes: Fakes, runtime:
     assert fakes.moves == []
 
 
+def test_session_with_a_voice_of_its_own_opens_on_a_second_gpu(fakes: Fakes, runtime: DuplexRuntime) -> None:
+    settings = replace(runtime.info.duplex_defaults, force_listen_count=0)
+    setup = DuplexSetup("Be brief.", settings, Window(), seed=1, voice=VoiceReference(SECOND, SECOND))
+    speech = runtime.components.speech
+    assert speech is not None
+    before = fakes.uploads
+
+    told = hold(fakes, runtime, setup)
+
+    assert told == []
+    assert len(speech.mouth._last) == 1, "the voice was heard"  # type: ignore[attr-defined]
+    assert fakes.uploads > before
+    assert fakes.moves == []
+
+
 @pytest.mark.parametrize("mode", [WindowMode.BASIC, WindowMode.CONTEXT])
 @pytest.mark.long
 def test_window_slides_on_a_second_gpu(fakes: Fakes, runtime: DuplexRuntime, mode: WindowMode) -> None:
@@ -117,7 +143,8 @@ def test_window_slides_on_a_second_gpu(fakes: Fakes, runtime: DuplexRuntime, mod
     setup = DuplexSetup("Be brief.", settings, window, seed=1)
     units = 9 if mode is WindowMode.BASIC else 5
 
-    told = hold(fakes, runtime, setup, *[UnitInput(SECOND)] * units)
+    # What closes a unit is fed before the window slides, and what is remembered after it: one download each.
+    told = hold(fakes, runtime, setup, *[UnitInput(SECOND)] * units, downloads=1 + 2)
 
     assert len(ends(told)) == units
     assert sum(it.dropped_units for it in told if isinstance(it, Finalized)) > 0
@@ -133,7 +160,10 @@ def test_spoken_chat_with_a_picture_and_a_clip_stays_on_a_second_gpu(
     sampling = Sampling(max_new_tokens=12, temperature=temperature, repetition_penalty=1.2)
     message = ChatMessage("user", ("What is it?", Picture(PICTURE), Clip(SECOND)))
 
-    told = hold(fakes, runtime, ChatSetup(sampling, seed=1), TurnInput((message,), speaks=True))
+    # No draw from zeros is settled by the likeliest ids: more are looked at, then all.
+    told = hold(
+        fakes, runtime, ChatSetup(sampling, seed=1), TurnInput((message,), speaks=True), downloads=2 + 2
+    )
 
     assert len(ends(told)) == 1
     assert samples(told) > 0
@@ -143,7 +173,7 @@ def test_spoken_chat_with_a_picture_and_a_clip_stays_on_a_second_gpu(
 def test_token_stream_stays_on_a_second_gpu(fakes: Fakes, runtime: DuplexRuntime) -> None:
     chunks = [StreamInput((1, 2, 3)), StreamInput("and so on")]
 
-    told = hold(fakes, runtime, TokensSetup(Sampling(max_new_tokens=3), seed=1), *chunks)
+    told = hold(fakes, runtime, TokensSetup(Sampling(max_new_tokens=3, temperature=0.0), seed=1), *chunks)
 
     assert len(ends(told)) == 2
     assert fakes.moves == []
@@ -204,3 +234,14 @@ def test_fakes_notice_moves(fakes: Fakes) -> None:
         torch.zeros(3).to(torch.float16)
 
     assert fakes.moves == ["cuda:1 to cpu", "cpu to cuda:1"]
+
+
+def test_fakes_notice_copies_in_a_captured_region(fakes: Fakes) -> None:
+    numbers = np.zeros(3, np.float32)
+    with fakes.on_device():
+        (there,) = fakes.upload(DEVICE, numbers)
+        with pytest.raises(AssertionError, match="a captured region uploads"):
+            Graph(DEVICE, lambda: fakes.upload(DEVICE, numbers)[0])()
+        with pytest.raises(AssertionError, match="a captured region downloads"):
+            Graph(DEVICE, lambda: torch.zeros(len(fakes.download(there))))()
+        fakes.upload(DEVICE, numbers)

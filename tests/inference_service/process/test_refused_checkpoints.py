@@ -1,5 +1,6 @@
 """A worker refuses a checkpoint that it cannot serve in one sentence, with exit code 2, and loads nothing."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from inference_service.families import table
 from inference_service.families.memory import footprint
 from inference_service.models.errors import CheckpointError
 from inference_service.options import SpeechOptions
-from tests.cli.support.process import run_cli
+from tests.cli.support.process import run_cli, run_here
 from tests.inference_service.engine.support import tiny_causal
 from tests.inference_service.models.minicpmo import published, whole
 
@@ -173,3 +174,29 @@ def test_damaged_vocoder_does_not_matter_without_speech(folder: Path) -> None:
     break_vocoder(folder)
 
     assert table.load(folder, CPU, 512, speech=SpeechOptions(no_speech=True))(1)
+
+
+@pytest.mark.long
+def test_worker_with_too_little_memory_for_its_slots_exits_with_code_2_and_says_what_fits(
+    folder: Path,
+) -> None:
+    done = run_cli("worker", "--model", str(folder), "--listen", "127.0.0.1:0", "--slots", "10000000")
+
+    assert done.code == 2
+    (sentence,) = (line for line in done.err.splitlines() if not line.startswith("{"))
+    assert sentence.startswith("10000000 slots need ")
+    assert re.search(r" are free on cpu\. Pass --slots \d+ or less, or see antiphon check-config", sentence)
+    assert done.out == ""
+
+
+def test_worker_with_too_little_memory_for_its_weights_exits_with_code_2_before_it_loads_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footprint, "free_bytes", lambda device: 2**20)
+    monkeypatch.setattr(checkpoint, "_tensors", lambda files: pytest.fail("weights were read"))
+
+    done = run_here("worker", "--model", str(folder), "--listen", "127.0.0.1:0")
+
+    assert done.code == 2
+    (sentence,) = (line for line in done.err.splitlines() if not line.startswith("{"))
+    assert re.search(r" needs .* for its weights .*; 1\.0 MiB are free on cpu\. Pass a smaller", sentence)

@@ -3,16 +3,20 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from inference_service.engine.device import compiling
 from inference_service.engine.device.graph import Graph, Region, make_current
 from inference_service.engine.engine import LiveEngine
-from inference_service.families import antiphon_mini
+from inference_service.families import antiphon_mini, loading, table
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.families.loading import usable_device
+from inference_service.models.errors import CheckpointError
+from inference_service.options import WorkerOptions
 from tests.inference_service.engine.support import tiny
 from tests.support.patience import PATIENCE_S
 
@@ -137,6 +141,29 @@ def test_engine_thread_makes_the_device_of_its_model_current(monkeypatch: pytest
     engine.stop()
 
     assert chosen == [("engine", SECOND)]
+
+
+def test_loading_makes_the_device_current_before_anything_is_put_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread that loads is not that of the engine, and captures on the current device."""
+    done = list[tuple[str, torch.device]]()
+
+    def load(model: Path, device: torch.device, *_: object) -> None:
+        done.append(("loaded", device))
+        raise CheckpointError("nothing to load")
+
+    monkeypatch.setattr(loading, "usable_device", lambda name: SECOND)
+    monkeypatch.setattr(compiling, "_chosen", None)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: done.append(("current", device)))
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", lambda enabled: None)
+    monkeypatch.setattr(table, "load", load)
+    options = WorkerOptions(model="antiphon-mini", device="cuda:1")
+
+    with pytest.raises(CheckpointError, match="nothing to load"):
+        loading.load_engine(options, lambda told: None, lambda message: None)
+
+    assert done == [("current", SECOND), ("loaded", SECOND)]
 
 
 def test_region_computes_each_shape_from_what_it_is_given_now() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.full_size.sizes import FULL
+from benchmarks.full_size.sizes import FULL, TINY
 from inference_service.api.setups import DuplexSetup, UnitInput, UnitOverrides, Window
 from inference_service.engine.batch import decoder
 from inference_service.engine.batch.noise import Noise
@@ -41,9 +41,14 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
 @pytest.fixture
 def runtime(fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> DuplexRuntime:
     """MiniCPM-o at its published size. Fakes cannot be compiled, so one operator stands for FlexAttention."""
+    as_on_a_card(monkeypatch)
+    return duplex_runtime(fakes, FULL, SLOTS, 1024)
+
+
+def as_on_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all rows attend in one call, for which one operator stands."""
     monkeypatch.setattr(decoder, "way_on", lambda *_: Way("flex", "", flex.over_contexts, all_rows=True))
     monkeypatch.setattr(flex, "attend", lambda queries, *others: torch.zeros_like(queries))
-    return duplex_runtime(fakes, FULL, SLOTS, 1024)
 
 
 @pytest.fixture
@@ -103,6 +108,36 @@ def test_tick_with_a_second_of_sound_and_a_token_has_few_launches(
     assert ticked.sessions == 2
     assert ticked.tokens > 10, "a second of sound and a token"
     report("a tick of a second of sound and a token", launches, 60)
+
+
+def test_tick_of_one_that_listens_and_24_that_speak_has_few_launches(
+    fakes: Fakes, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The usual tick of a crowd, at a tiny width: no more launches than of two sessions."""
+    as_on_a_card(monkeypatch)
+    crowd = 25
+    runtime = duplex_runtime(fakes, TINY, crowd, 1024)
+    with fakes.on_device():
+        runtime.components.ear.capture(crowd)
+    *speaking, listens = (opened(fakes, runtime, slot) for slot in range(crowd))
+    sessions, tick = [*speaking, listens], Tick(runtime, clock=lambda: 0.0)
+    seconds = [second_for(session) for session in sessions]
+    with fakes.on_device():
+        while tick.has_work(sessions):
+            tick.run(sessions)
+        for session, second in zip(speaking, seconds, strict=False):
+            session.queue.prefill(second)
+        while not all(session.stage is Stage.DECODE for session in speaking):
+            tick.run(sessions)
+        listens.queue.prefill(seconds[-1])
+        launches.clear()
+        with launches:
+            ticked = tick.run(sessions)
+
+    assert ticked is not None
+    assert ticked.sessions == crowd
+    assert ticked.tokens > 24 + 10, "a token of each and a second of sound"
+    report("a tick of one that listens and 24 that speak", launches, 60)
 
 
 @pytest.mark.long

@@ -30,6 +30,7 @@ from ws_adapter.options import AdapterOptions
 from ws_adapter.process.clock import Clock, sleep
 from ws_adapter.process.errors import CannotListen
 from ws_adapter.process.handshake_queue import HandshakeQueue
+from ws_adapter.process.turns import Turns
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire import errors
@@ -154,6 +155,7 @@ class PublicServer:
         self._servers: list[Server] = []
         self._requests: dict[asyncio.Task[None], HttpSocket] = {}
         """Requests that sessions answer."""
+        self._losses = Turns()
         self._coming: set[PublicConnection] = set()
         """Connections whose handshake is not over."""
 
@@ -241,6 +243,7 @@ class PublicServer:
                 byte_count=self._metrics.public_bytes,
                 answer=self._answer,
                 coming=self._coming,
+                losses=self._losses,
                 open_session=self._take_request,
                 enter=self._enter,
                 **how,

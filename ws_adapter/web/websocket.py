@@ -39,6 +39,7 @@ from websockets.protocol import State
 from antiphon.telemetry.port import NOWHERE
 from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.process.byte_count import ByteCount
+from ws_adapter.process.turns import Turns
 from ws_adapter.protocol.core.actions import Respond
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
@@ -115,7 +116,7 @@ class PublicConnection(ServerConnection):
 
     The connection is one of `coming` until it is lost, or its owner takes it out because its WebSocket is
     open. Bytes of messages that are not whole are counted in `arriving`; all bytes received, and those of
-    messages sent, in `byte_count`.
+    messages sent, in `byte_count`. Many connections that are lost at once end in `losses`.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class PublicConnection(ServerConnection):
         answer: Callable[["PublicConnection", HttpRequest], Awaitable[Response]],
         coming: "set[PublicConnection]",
         open_session: Callable[[HttpSocket], None],
+        losses: Turns,
         enter: Callable[["PublicConnection"], bool] = lambda connection: True,
         forward: Callable[["PublicConnection"], bool] = lambda connection: False,
         introduction: Callable[[], Introduction] | None = None,
@@ -133,6 +135,7 @@ class PublicConnection(ServerConnection):
     ) -> None:
         super().__init__(*args, **kwargs)
         self._open_session = open_session
+        self._losses = losses
         self._enter = enter
         self._forward = forward
         self._is_put_off = False
@@ -260,6 +263,10 @@ class PublicConnection(ServerConnection):
             self.transport.write(self._introduction.challenge)
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Handle the loss in its turn, after those of other connections that are lost in the same pass."""
+        self._losses.run(partial(self._be_lost, error))
+
+    def _be_lost(self, error: Exception | None) -> None:
         self._coming.discard(self)
         super().connection_lost(error)
         if self._exchange is not None:

@@ -25,6 +25,8 @@ from ws_adapter.protocol.live.sound import Format
 RECORDINGS = Path(make.__file__).parent
 PAGE = Path(__file__).parents[3] / "docs/live.md"
 PIECE_S = 0.02
+WAIT_S = 8.0
+"""Behind a question, until it is asked again."""
 HERE = "http://localhost:8006"
 
 FORMATS = [
@@ -50,7 +52,10 @@ def start(format: Format) -> dict[str, Any]:
 
 
 async def converse(stack: Stack, name: str, format: Format) -> tuple[str, bytes, list[Any]]:
-    """Asks in real time, in pieces of 20 ms, until the answer is over: text, sound, and all other events."""
+    """Asks in real time, in pieces of 20 ms, until the answer is over: text, sound, and all other events.
+
+    The model draws its words: a question that was answered with others is asked again.
+    """
     spoken, reply = question(name, format)
     text, heard, others = "", b"", []
     is_answered = asyncio.Event()
@@ -62,10 +67,11 @@ async def converse(stack: Stack, name: str, format: Format) -> tuple[str, bytes,
             loop = asyncio.get_running_loop()
             due, size = loop.time(), round(format.bytes_per_s * PIECE_S)
             silence = format.silence(size)
+            again = (len(spoken) // size + round(WAIT_S / PIECE_S)) * size
             for at in itertools.count(0, size):
                 if at >= len(spoken) and is_answered.is_set():
                     break
-                audio = base64.b64encode(spoken[at : at + size] or silence).decode()
+                audio = base64.b64encode(spoken[at % again :][:size] or silence).decode()
                 await live.send({"type": "session.input_audio.append", "audio": audio})
                 due += PIECE_S
                 await asyncio.sleep(max(0.0, due - loop.time()))
@@ -80,7 +86,7 @@ async def converse(stack: Stack, name: str, format: Format) -> tuple[str, bytes,
                     heard += base64.b64decode(event.delta)
                 case OutputTranscriptDeltaEvent():
                     text += event.delta
-                    if text.strip() == reply.strip():
+                    if text.strip().endswith(reply):
                         is_answered.set()
                 case _:
                     others.append(event)
@@ -99,7 +105,7 @@ async def test_a_spoken_question_is_answered_aloud_in_every_format(shipped: Stac
 def check(format: Format, text: str, heard: bytes, others: list[Any]) -> None:
     """The right answer was heard, behind the question."""
     _, reply = question("how_are_you", format)
-    assert text.strip() == reply.strip()
+    assert text.strip().endswith(reply)
     samples = format.decode(heard)
     assert np.sqrt(np.mean(np.square(samples))) > 0.01
     loud = np.abs(samples) > 0.05

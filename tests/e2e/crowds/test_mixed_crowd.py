@@ -2,15 +2,16 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from tests.e2e.conftest import RATE, Recording
+from tests.e2e.conftest import RATE, Recording, running_worker
 from tests.inference_service.support.caller import Caller, Content, UnitAnswers, channel_to, duplex
 from tests.support.drawing import jpeg
 
@@ -73,6 +74,13 @@ def dictation(recording: Recording) -> list[pb.StreamInput]:
     chunks = np.split(recording.pcm, range(7_000, len(recording.pcm), 7_000))
     utterance = [pb.StreamInput(audio=chunk(pcm), begin_utterance=i == 0) for i, pcm in enumerate(chunks)]
     return [*utterance, pb.StreamInput(end_utterance=True)] * 2
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[str]:
+    """Without a recogniser: in a crowd its words may come too late for a unit."""
+    with running_worker("--no-admission", "--ear", "fast") as server:
+        yield server.address
 
 
 async def test_sessions_of_all_kinds_at_once_are_each_what_they_are_alone(

@@ -1,0 +1,47 @@
+"""Work of many connections that comes at once and takes turns with the work of all others."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
+from typing import Final
+
+PASSES: Final = 64
+"""Passes of the event loop over which a burst is spread, about: a longer queue is worked off faster."""
+
+
+class Turns:
+    """Spreads a burst of calls over passes of the event loop, so that none of them holds up a session.
+
+    A call that comes alone runs at once; of those that wait, each pass runs one, or its share of a long
+    queue. Used on the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_busy = False
+        """Whether this pass has had its call."""
+
+    def __len__(self) -> int:
+        """Return how many calls wait."""
+        return len(self._waiting)
+
+    def run(self, call: Callable[[], None]) -> None:
+        """Run a call in its turn, in the context of now."""
+        if self._is_busy:
+            self._waiting.append(partial(copy_context().run, call))
+            return
+        self._is_busy = True
+        asyncio.get_running_loop().call_soon(self._next)
+        call()
+
+    def _next(self) -> None:
+        """Have the next pass run its calls."""
+        if not self._waiting:
+            self._is_busy = False
+            return
+        loop = asyncio.get_running_loop()
+        for _ in range(1 + (len(self._waiting) - 1) // PASSES):
+            loop.call_soon(self._waiting.popleft())  # each by itself: one that raises stops no other
+        loop.call_soon(self._next)

@@ -89,7 +89,7 @@ async def test_light_is_called_and_its_result_is_answered(
     assert told.message.content == "the light is on"
 
 
-async def test_call_that_failed_is_owned_up_to(sdk: AsyncOpenAI) -> None:
+async def test_failed_call_is_answered_with_what_still_holds(sdk: AsyncOpenAI) -> None:
     choice = await answer(sdk, [TYPED])
     told = await answer(sdk, history(TYPED, choice, '{"error": "not connected"}'))
     assert told.message.content == "sorry the light is off"

@@ -49,13 +49,13 @@ _CLIPS = (ChatCondition.CLIP, ChatCondition.SPOKEN_TOOL)
 class Asked:
     """One message of the user and what belongs to it.
 
-    Where a tool is to be called, the reply is the call, a colon, and the answer to its result.
+    The reply to a request for the tool has the form `CALL: ANSWER`, the answer being that to the result.
     """
 
     exchange: Exchange
     parts: tuple[pb.Content, ...]
     result: str = ""
-    """What a call gives."""
+    """Result of the call."""
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class Talk:
 
 @dataclass
 class _Memory:
-    """What a conversation has shown so far, and what it offers."""
+    """State of a conversation: its messages, the pictures shown, the tool offered."""
 
     talk: Talk = field(default_factory=Talk)
     seen: Scene = NOTHING

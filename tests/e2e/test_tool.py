@@ -12,29 +12,12 @@ import pytest
 from openai import AsyncOpenAI
 
 from inference_service.training.corpus.listener import Listener
+from inference_service.training.domains.tool import schema
 from tests.e2e.conftest import FOLDER
 from tests.e2e.test_completions import MODEL, base64_of, client_of
 
-SET_LIGHT: Any = {
-    "type": "function",
-    "function": {
-        "name": "set_light",
-        "description": "Turn the light on or off.",
-        "parameters": {
-            "type": "object",
-            "properties": {"state": {"type": "string", "enum": ["on", "off"]}},
-            "required": ["state"],
-        },
-    },
-}
-OTHER: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Weather of a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
+SET_LIGHT: Any = schema("set_light", "Turn the light on or off.", {"state": ["on", "off"]})
+OTHER: Any = schema("get_weather", "Weather of a city.", {"city": []})
 TYPED = {"role": "user", "content": "Turn the light on, please."}
 SPOKEN = {
     "role": "user",
@@ -54,21 +37,21 @@ async def sdk(adapter: str) -> AsyncIterator[AsyncOpenAI]:
 
 
 async def answer(sdk: AsyncOpenAI, messages: list[Any], **asked: Any) -> Any:
-    """What the model says or calls, with the light offered."""
+    """Return the choice of a completion, with the light offered."""
     asked = {"tools": [SET_LIGHT], **asked}
     done = await sdk.chat.completions.create(model=MODEL, temperature=0, messages=messages, **asked)
     return done.choices[0]
 
 
 def called(choice: Any) -> tuple[str, Any]:
-    """The name and the arguments of the only call."""
+    """Return name and arguments of the only call."""
     assert choice.finish_reason == "tool_calls"
     (call,) = choice.message.tool_calls
     return call.function.name, json.loads(call.function.arguments)
 
 
 def history(request: Any, choice: Any, result: str) -> list[Any]:
-    """The conversation behind the call, with its result."""
+    """Return the messages up to the result of the call."""
     (call,) = choice.message.tool_calls
     return [
         request,

@@ -59,7 +59,7 @@ class KeptUnit(Struct, eq=False, gc=False):
     is_traced: bool = True
     """In a chat: whether the answer can go on, from `sampled` or from its beginning."""
     told: Told | None = None
-    """What was told of an answer that is given again from its beginning; None in full duplex."""
+    """Words and sound that the client has of an answer; None in full duplex."""
 
     @property
     def size(self) -> int:
@@ -75,7 +75,7 @@ class TakenBack(Struct, frozen=True):
 
 
 class SavedAnswer(Struct, frozen=True):
-    """What is known of an answer that is not over, outside full duplex."""
+    """Hold the state of an answer that is not over, outside full duplex."""
 
     sampled: tuple[int, ...]
     is_heard: bool
@@ -167,7 +167,7 @@ class Journal:
     def settle(self, config: pb.SessionConfig) -> bytes:
         """Keep the settings of the session; return the message that opens it.
 
-        Where the model samples, it has `records` and a seed.
+        In full duplex and in chats it asks for `records` and has a seed.
         """
         if self._kind is not JournalKind.UTTERANCES:
             config.records = True

@@ -1,4 +1,4 @@
-"""What was told of an answer, so that a worker that gives the same answer again repeats nothing."""
+"""Words and sound of an answer that a client has: a worker that gives it again repeats none of them."""
 
 from typing import Final
 
@@ -39,7 +39,7 @@ class Told(Struct):
     has_samples: int = 0
 
     def restart(self) -> None:
-        """Another worker begins the answer."""
+        """Note that another worker begins the answer anew."""
         self.has_text = self.has_thinking = self.has_samples = 0
 
     @property

@@ -63,7 +63,7 @@ class Domain(ABC):
     looking: str | None = None
     """The intent of questions about what a camera shows; without one the model has no eye."""
     tool: Tool | None = None
-    """What the model can call; without one its chats take no tools."""
+    """The function that the model can call; without one its chats take no tools."""
     voice: str = "slt"
     """The voice of flite that the model speaks with."""
     prompts: tuple[str, ...] = PROMPTS

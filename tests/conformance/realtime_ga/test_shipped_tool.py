@@ -5,23 +5,18 @@ from typing import Any
 
 import pytest
 
+from inference_service.training.domains.tool import schema
 from tests.conformance.realtime_ga.test_openai_sdk import MANUAL, Conversation, conversation, question
 from tests.conformance.support.stack import Stack
 
 SET_LIGHT = {
     "type": "function",
-    "name": "set_light",
-    "description": "Turn the light on or off.",
-    "parameters": {
-        "type": "object",
-        "properties": {"state": {"type": "string", "enum": ["on", "off"]}},
-        "required": ["state"],
-    },
+    **schema("set_light", "Turn the light on or off.", {"state": ["on", "off"]})["function"],
 }
 
 
 async def respond(talk: Conversation) -> Any:
-    """The only item of the next response."""
+    """Ask for a response; return its only item."""
     await talk.sdk.response.create()
     done = (await talk.until("response.done")).response
     assert done.status == "completed"

@@ -47,7 +47,7 @@ class Serving:
 
     @property
     def told(self) -> str:
-        """What it wrote to standard error."""
+        """Its standard error so far."""
         self._log.seek(0)
         return self._log.read()
 

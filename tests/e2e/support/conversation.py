@@ -32,9 +32,17 @@ class Answer:
 
 
 async def answer(
-    url: str, recording: Recording, strike: Callable[[], None] | None = None, *, reconnect: bool = False
+    url: str,
+    recording: Recording,
+    strike: Callable[[], None] | None = None,
+    *,
+    reconnect: bool = False,
+    each_unit: bool = False,
 ) -> Answer:
-    """Return the answer to a recording; call `strike` once, while the model speaks and has a unit."""
+    """Return the answer to a recording.
+
+    Call `strike` once, while the model speaks and has a unit; with `each_unit` after every unit that is sent.
+    """
     text, pieces, resumed = "", [np.zeros(0, np.float32)], 0
     units = recording.units(SILENCE_S)
     async with asyncio.timeout(3 * PATIENCE_S), antiphon.connect(url) as client:
@@ -57,7 +65,7 @@ async def answer(
                 if sent == len(told) and sent < len(units) and not isinstance(event, antiphon.ConnectionLost):
                     await session.send_audio(units[sent])
                     sent += 1
-                    if strike is not None and text:
+                    if strike is not None and (text or each_unit):
                         strike()
-                        strike = None
+                        strike = strike if each_unit else None
     return Answer(text, np.concatenate(pieces), resumed)

@@ -178,7 +178,7 @@ async def test_live_session_goes_on_in_the_middle_of_an_answer(
 
 
 def words(events: list[Event]) -> str:
-    """What the model has said."""
+    """The words of the model."""
     return "".join(event["delta"] for event in events if event["type"] == "session.output_transcript.delta")
 
 
@@ -259,7 +259,7 @@ async def test_token_of_another_key_opens_nothing_after_the_death_of_its_adapter
 async def test_garbage_in_place_of_a_state_costs_its_session_alone(
     redis_server: RedisServer, folder: Path
 ) -> None:
-    """Whoever can write to Redis can spoil a session, and no adapter."""
+    """An attacker who can write to Redis can end a session, and harms no adapter."""
     states = (b"", b"\xc1", encode(SavedSession(3, b"\x90", None)), encode([3, {"x": 1}, None]))
     async with adapters(redis_server, folder, slots=8) as (owner, other):
         known: set[str] = set()

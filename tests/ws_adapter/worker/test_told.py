@@ -1,4 +1,4 @@
-"""What was told of an answer is left out when another worker says it again."""
+"""An answer that another worker repeats: words and sound that the client has are left out."""
 
 import random
 

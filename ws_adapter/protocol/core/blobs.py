@@ -29,7 +29,7 @@ class Blobs:
 
     def __init__(self) -> None:
         self.kept: dict[int, Data] = {}
-        """What the newest state refers to, by number."""
+        """Data that the newest state refers to, by number."""
         self._numbers: dict[int, int] = {}
         """By identity, which is unique while `kept` holds the data."""
         self._before: dict[int, Data] = {}
@@ -57,7 +57,7 @@ class Blobs:
 
     @property
     def size(self) -> int:
-        """Bytes of what the newest state refers to."""
+        """Bytes of the data that the newest state refers to."""
         return sum(len(data) if isinstance(data, bytes) else data.nbytes for data in self.kept.values())
 
 

@@ -68,7 +68,7 @@ class Entry:
         self._saved = b""
         """A serialised `SavedItem`."""
         self._saved_from: tuple[Any, ...] = ()
-        """What of the item may have changed since then."""
+        """Fields of the item that may have changed since then."""
 
     def save(self, blobs: Blobs) -> SavedEntry:
         """Return the state, without the sound of an answer."""

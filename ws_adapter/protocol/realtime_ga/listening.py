@@ -54,7 +54,7 @@ class Listening:
 
     @property
     def unscored(self) -> Samples:
-        """What was heard and not scored, which another detector is given first."""
+        """Samples without a score, which another detector is given first."""
         return self._buffer.samples[max(0, self._heard - self._buffer.begin) :]
 
     def detects_as(self, vad: ServerVad) -> bool:

@@ -44,7 +44,7 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
 class SavedTranscriptionGa(Struct, frozen=True):
-    """Hold what a `TranscriptionGa` has beside its utterances."""
+    """Hold the state of a `TranscriptionGa` beside its utterances."""
 
     ids: str
     told: int

@@ -143,7 +143,7 @@ def test_window_slides_on_a_second_gpu(fakes: Fakes, runtime: DuplexRuntime, mod
     setup = DuplexSetup("Be brief.", settings, window, seed=1)
     units = 9 if mode is WindowMode.BASIC else 5
 
-    # What closes a unit is fed before the window slides, and what is remembered after it: one download each.
+    # One download for the tokens that close a unit, and one for the context behind the window's slide.
     told = hold(fakes, runtime, setup, *[UnitInput(SECOND)] * units, downloads=1 + 2)
 
     assert len(ends(told)) == units

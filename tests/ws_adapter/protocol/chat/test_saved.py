@@ -14,7 +14,7 @@ from tests.ws_adapter.support.chat_conversation import (
     f32,
     user,
 )
-from tests.ws_adapter.support.saving import save
+from tests.ws_adapter.support.saving import assert_torn_states_are_refused, save
 from ws_adapter.protocol.core.signals import CallDelta, Piece
 
 CLIP: Final = user({"type": "audio", "data": f32(0.5)}, {"type": "text", "text": "What is it?"})
@@ -145,8 +145,4 @@ def test_state_that_is_torn_is_refused() -> None:
     chat.activate()
     chat.client(append(CLIP))
     state, blobs = save(chat.machine, chat.now)
-    for torn in (state[:-1], state + b"\xc0", b"", b"\x90"):
-        with pytest.raises(ValueError):
-            chat._make().restore(torn, blobs, chat.now)
-    with pytest.raises(KeyError):
-        chat._make().restore(state, {}, chat.now)
+    assert_torn_states_are_refused(chat._make, state, blobs, chat.now)

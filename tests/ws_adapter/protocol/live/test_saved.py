@@ -12,7 +12,7 @@ import pytest
 from tests.support.schemas import Event
 from tests.ws_adapter.support.conversation import CATALOGUE
 from tests.ws_adapter.support.live_conversation import AUDIO, LiveConversation, append
-from tests.ws_adapter.support.saving import save
+from tests.ws_adapter.support.saving import assert_torn_states_are_refused, save
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ, TextPurpose, UnitEnd
 from ws_adapter.protocol.core.transcription import InputTranscriptDelta, InputTranscriptDone
 from ws_adapter.protocol.live.sound import Format
@@ -129,8 +129,4 @@ def test_state_of_another_dialect_is_refused() -> None:
     session = begun(FORMATS[0])
     state, blobs = save(session.dialect, session.now)
 
-    for torn in (state[:-1], state + b"\xc0", b"", b"\x90"):
-        with pytest.raises(ValueError):
-            session.new_dialect().restore(torn, blobs, session.now)
-    with pytest.raises(KeyError):
-        session.new_dialect().restore(state, {}, session.now)
+    assert_torn_states_are_refused(session.new_dialect, state, blobs, session.now)

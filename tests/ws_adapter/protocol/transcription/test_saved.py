@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.ws_adapter.support.saving import save
+from tests.ws_adapter.support.saving import assert_torn_states_are_refused, save
 from tests.ws_adapter.support.transcription_conversation import (
     COMMIT,
     FINAL,
@@ -81,11 +81,7 @@ def test_state_that_is_torn_is_refused() -> None:
     session = TranscriptionConversation()
     session.client(UPDATE, COMMIT, append())
     state, blobs = save(session.dialect, session.now, has_journal=False)
-    for torn in (state[:-1], state + b"\xc0", b"", b"\x90"):
-        with pytest.raises(ValueError):
-            session.new_dialect().restore(torn, blobs, session.now)
-    with pytest.raises(KeyError):
-        session.new_dialect().restore(state, {}, session.now)
+    assert_torn_states_are_refused(session.new_dialect, state, blobs, session.now)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -64,7 +64,7 @@ class SavedAnswers(Struct, frozen=True):
     waiting: tuple[int, ...]
     unsent: tuple[SavedPiece, ...]
     done: UnitDone | None
-    """What follows on the unsent pieces."""
+    """End of the answer, which is told behind the unsent pieces."""
     failures: int
     has_spoken: bool
     plays_until_ago: float

@@ -17,7 +17,7 @@ class Teller:
 
     @property
     def count(self) -> tuple[str, int]:
-        """What the ids of events are made of: the part that all share, and the number of the last one."""
+        """Prefix of all ids of events, and the number of the last one."""
         return self._ids, self._told
 
     def go_on(self, ids: str, told: int) -> None:

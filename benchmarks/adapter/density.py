@@ -1,6 +1,8 @@
 """Sessions that one core carries at 1 unit/s each, and the latency that the adapter adds to a bare echo's.
 
-The echo is the WebSocket server of `floors`: its latency is that of the machine and the client alone.
+The echo is the WebSocket server of `floors`: its latency is that of the machine and the client alone. Echo
+and adapter take turns, and of each the window with the median p99 counts: a machine that is shared stands
+still now and then for longer than a unit takes.
 """
 
 from benchmarks.adapter.overload import UNBOUNDED, Row, load
@@ -9,6 +11,12 @@ from benchmarks.load.crowd import Crowd
 from benchmarks.load.processes import TESTED_CPU, adapter, running
 
 ADDED_MS = 10.0
+_P99 = 6
+_ROUNDS = 3
+
+
+def _median(rows: list[Row]) -> Row:
+    return sorted(rows, key=lambda row: row[_P99])[len(rows) // 2]
 
 
 async def measure(is_short: bool) -> Report:
@@ -27,13 +35,16 @@ async def measure(is_short: bool) -> Report:
         while len(crowd) < most:
             sessions = len(crowd) + step
             await bare.fill(sessions)
-            floor, _ = await load(bare, echo, "", sessions, seconds)
-            bare.active = 0
             await crowd.fill(sessions)
-            row, _ = await load(crowd, process, "", sessions, seconds)
-            crowd.active = 0
-            rows.append((row, floor[6]))
-            if row[6] - floor[6] > ADDED_MS:
+            floors, found = [], []
+            for _ in range(_ROUNDS):
+                floors.append((await load(bare, echo, "", sessions, seconds))[0])
+                bare.active = 0
+                found.append((await load(crowd, process, "", sessions, seconds))[0])
+                crowd.active = 0
+            row, floor = _median(found), _median(floors)[_P99]
+            rows.append((row, floor))
+            if row[_P99] - floor > ADDED_MS:
                 break
             carried = sessions
         await crowd.leave()
@@ -42,7 +53,7 @@ async def measure(is_short: bool) -> Report:
         "density",
         "Sessions on one core, 1 unit/s each, answered by a worker that needs no time",
         ("sessions", "sent/s", "goodput/s", "p50 ms", "p99 ms", "p99 ms of a bare echo", "cores"),
-        [(row[1], row[2], row[3], row[5], row[6], floor, row[7]) for row, floor in rows],
+        [(row[1], row[2], row[3], row[5], row[_P99], floor, row[7]) for row, floor in rows],
         (
             Goal(
                 f"A3 sessions to whose p99 the adapter adds at most {ADDED_MS:g} ms",

@@ -6,7 +6,8 @@ of `acquire` is left, which callers do only after the worker has ended all three
 after it has cleaned up.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import chain
 from typing import Final
@@ -72,7 +73,8 @@ class InProcessDispatcher:
         self._rules = rules
         self._registry = registry
         self._lines: dict[str, Line[_Ticket]] = {}
-        self._held: dict[tuple[str, int], _Ticket] = {}
+        self._held: defaultdict[str, dict[int, _Ticket]] = defaultdict(dict)
+        """Holders by worker and slot."""
         self._returned: dict[tuple[str, int], int] = {}
         """Slots that were given back, and how many questions their workers had been asked by then."""
         self._served = Served()
@@ -139,7 +141,7 @@ class InProcessDispatcher:
         now, unix = self.clock.now(), self.clock.unix()
         waiting = tuple(self._seen(ticket) for ticket in self._waiting())
         running = []
-        for (worker_id, slot), holder in self._held.items():
+        for worker_id, slot, holder in self._holders():
             session = self._session(holder)
             outlook = holder.line.outlook(0, [], self.rules.session_limits_s)
             running.append(
@@ -158,7 +160,7 @@ class InProcessDispatcher:
     async def status(self) -> PoolStatus:
         ready = self._ready()
         slots = sum(info.slots for _, info in ready)
-        free = sum(len(self._free_slots(target, info)) for target, info in ready)
+        free = sum(self._free_count(target, info) for target, info in ready)
         return PoolStatus(len(ready), slots, free, sum(len(line.waiting) for line in self._lines.values()))
 
     def is_contended(self, pool: str) -> bool:
@@ -169,7 +171,7 @@ class InProcessDispatcher:
 
     def has_room(self, pool: str, beside: str) -> bool:
         workers = self._workers(pool)
-        is_free = any(self._free_slots(target, info) for target, info in workers if target != beside)
+        is_free = any(self._free_count(target, info) for target, info in workers if target != beside)
         return is_free and not self.is_contended(pool)
 
     def start(self) -> None:
@@ -216,7 +218,7 @@ class InProcessDispatcher:
         if share is None or line.name == _NOBODYS:
             return None
         most = share.most or max(1, sum(info.slots for _, info in self._workers(line.name)) - 1)
-        holders = (other for other in self._held.values() if other.line is line)
+        holders = (other for _, _, other in self._holders() if other.line is line)
         shares = (other.request.share for other in chain(line.waiting, holders))
         has = sum(1 for other in shares if other is not None and other.holder == share.holder)
         return slot_limit(most) if has > most else None
@@ -225,12 +227,14 @@ class InProcessDispatcher:
         offers = []
         for pool in self._served.able(self._pools(), request.kind, request.need):
             line = self._lines.setdefault(pool, Line(pool, self.clock))
-            outlook = self._outlook(line)
-            waiting = [ticket.request.kind for ticket in line.waiting]
-            waits = outlook.waits([*waiting, request.kind])
-            free = max(0, outlook.free_slots - len(waiting))
-            offers.append(Offer(pool, free, waits[-1].seconds if waits else 0.0))
+            free = max(0, self._free_in(pool) - len(line.waiting))
+            offers.append(Offer(pool, free, 0.0 if free else self._wait_s(line, request.kind)))
         return offers
+
+    def _wait_s(self, line: Line[_Ticket], kind: Kind) -> float:
+        """Return how long one more ticket would wait."""
+        waits = self._outlook(line).waits([*(ticket.request.kind for ticket in line.waiting), kind])
+        return waits[-1].seconds if waits else 0.0
 
     def _pools(self) -> dict[str, list[WorkerInfo]]:
         pools: dict[str, list[WorkerInfo]] = {}
@@ -243,7 +247,7 @@ class InProcessDispatcher:
             self._remove(ticket)
             return
         lease = ticket.lease
-        del self._held[lease.worker_id, lease.slot]
+        del self._held[lease.worker_id][lease.slot]
         self._returned[lease.worker_id, lease.slot] = self._registry.questions(lease.target)
         if was_used:
             ticket.line.lengths.add(ticket.request.kind, self.clock.now() - ticket.granted_at)
@@ -272,23 +276,24 @@ class InProcessDispatcher:
         weights = self.rules.weights(line.name)
         while line.waiting:
             offers = [
-                (len(free), target, info, free[self._epoch % len(free)])
+                (free, target, info)
                 for target, info in self._workers(line.name)
-                if (free := self._free_slots(target, info))
+                if (free := self._free_count(target, info))
             ]
             if not offers:
                 break
             if weights.of:
-                able = {info.revision for _, _, info, _ in offers}
+                able = {info.revision for _, _, info in offers}
                 turn = line.turns.next(weights, able, line.waiting[0].request.revision)
                 offers = [offer for offer in offers if offer[2].revision == turn]
-            _, target, info, slot = max(offers, key=lambda offer: offer[0])
-            worker_id = info.worker_id
+            _, target, info = max(offers, key=lambda offer: offer[0])
+            worker_id, free_slots = info.worker_id, self._free_slots(target, info)
+            slot = free_slots[self._epoch % len(free_slots)]
             self._epoch += 1
             ticket = line.next()
             token = self._sign(target, worker_id, slot, self._epoch, ticket.request.terms)
             _stop(ticket)
-            self._held[worker_id, slot] = ticket
+            self._held[worker_id][slot] = ticket
             ticket.grant(Lease(target, token, worker_id, slot, self._epoch, line.name))
         line.stir()
 
@@ -303,18 +308,34 @@ class InProcessDispatcher:
     def _workers(self, pool: str) -> list[tuple[str, WorkerInfo]]:
         return [(target, info) for target, info in self._ready() if info.pool == pool]
 
-    def _free_slots(self, target: str, info: WorkerInfo) -> list[int]:
-        """Those that are nobody's: also sessions may hold one that came past this dispatcher."""
-        if not self._registry.is_open(target):
-            return []
-        occupied = self._registry.occupied(target)
-        worker_id = info.worker_id
-        return [
+    def _strangers(self, target: str, info: WorkerInfo) -> set[int]:
+        """Return the slots that sessions hold which came past this dispatcher."""
+        worker_id, occupied = info.worker_id, self._registry.occupied(target)
+        return {
             slot
-            for slot in range(info.slots)
-            if (worker_id, slot) not in self._held
-            and not (slot in occupied.slots and occupied.question > self._returned.get((worker_id, slot), 0))
-        ]
+            for slot in occupied.slots.keys() - self._held[worker_id].keys()
+            if occupied.question > self._returned.get((worker_id, slot), 0)
+        }
+
+    def _free_count(self, target: str, info: WorkerInfo) -> int:
+        """Return how many slots are nobody's."""
+        if not self._registry.is_open(target):
+            return 0
+        return info.slots - len(self._held[info.worker_id]) - len(self._strangers(target, info))
+
+    def _free_slots(self, target: str, info: WorkerInfo) -> list[int]:
+        """Return the slots that are nobody's; `_free_count` of them."""
+        taken = self._strangers(target, info).union(self._held[info.worker_id])
+        return [slot for slot in range(info.slots) if slot not in taken]
+
+    def _free_in(self, pool: str) -> int:
+        return sum(self._free_count(target, info) for target, info in self._workers(pool))
+
+    def _holders(self) -> Iterator[tuple[str, int, _Ticket]]:
+        """Yield worker, slot and ticket of all who have a slot."""
+        for worker_id, held in self._held.items():
+            for slot, holder in held.items():
+                yield worker_id, slot, holder
 
     # ----------------------------------------------------------------------------------- the workers
 
@@ -322,6 +343,8 @@ class InProcessDispatcher:
         ready = self._ready()
         ids = {info.worker_id for _, info in self._registry.ready()}
         self._returned = {slot: at for slot, at in self._returned.items() if slot[0] in ids}
+        for worker_id in [each for each, held in self._held.items() if not held and each not in ids]:
+            del self._held[worker_id]
         if ready:
             self._is_deserted = False
             if self._deserted is not None:
@@ -373,11 +396,9 @@ class InProcessDispatcher:
         return Session(holder.request.kind, self.clock.now() - holder.granted_at)
 
     def _outlook(self, line: Line[_Ticket]) -> Outlook:
-        workers = self._workers(line.name)
-        at = {info.worker_id for _, info in workers}
-        running = [self._session(holder) for (worker, _), holder in self._held.items() if worker in at]
-        free = sum(len(self._free_slots(target, info)) for target, info in workers)
-        return line.outlook(free, running, self.rules.session_limits_s)
+        at = {info.worker_id for _, info in self._workers(line.name)}
+        running = [self._session(holder) for worker_id in at for holder in self._held[worker_id].values()]
+        return line.outlook(self._free_in(line.name), running, self.rules.session_limits_s)
 
 
 def _stop(ticket: _Ticket) -> None:

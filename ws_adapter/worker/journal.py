@@ -2,8 +2,8 @@
 
 Of a full-duplex session these are the inputs and records of its latest units; of a chat the turn that is
 being answered, and what was sampled of the answer, or said of one that is spoken; of a transcription the
-audio of the utterance that is not over. A journal refers to the bytes that were sent and copies none of
-them.
+audio of the utterance that is not over. Seconds of sound lie in blocks of their own (see `Blocks`); of all
+other bytes a journal keeps those that were sent.
 """
 
 import secrets
@@ -17,6 +17,7 @@ from antiphon.unit_log import UnitLog
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.protocol.core.config import ChatSetup, TranscriptionSetup, WorkerSetup
 from ws_adapter.protocol.core.signals import Piece
+from ws_adapter.worker.blocks import Block, Blocks
 from ws_adapter.worker.told import DivergedError, Told
 
 Parts: TypeAlias = tuple[bytes, ...]
@@ -47,7 +48,7 @@ class KeptUnit(Struct, eq=False, gc=False):
     """A unit of a session. It cannot be part of a reference cycle, so the garbage collector skips it."""
 
     number: int
-    parts: Parts
+    input: tuple[bytes | Block, ...]
     record: bytes = b""
     """A serialised `pb.UnitRecord`; empty until it is answered."""
     samples: int = 0
@@ -64,7 +65,12 @@ class KeptUnit(Struct, eq=False, gc=False):
     @property
     def size(self) -> int:
         """Bytes of its input and record."""
-        return sum(map(len, self.parts)) + len(self.record)
+        return sum(map(len, self.input)) + len(self.record)
+
+    @property
+    def parts(self) -> Parts:
+        """Its input, as it was sent."""
+        return tuple(map(bytes, self.input))
 
 
 class TakenBack(Struct, frozen=True):
@@ -112,6 +118,16 @@ class Journals:
         self.seconds: Final = seconds
         self.most_bytes: Final = most_bytes
         self._count = 0
+        self._blocks = Blocks(most_bytes if seconds else 0)
+
+    @property
+    def free_blocks(self) -> int:
+        """Number of blocks that hold no sound."""
+        return self._blocks.free
+
+    def keep(self, parts: Parts) -> tuple[bytes | Block, ...]:
+        """Return what a journal keeps of an input: sound goes into a block."""
+        return tuple([self._blocks.put(part) or part for part in parts])
 
     def open(self, kind: JournalKind = JournalKind.DUPLEX) -> "Journal | None":
         """Return a new journal; None where none are kept."""
@@ -200,7 +216,7 @@ class Journal:
             self._begin = unit
             self._log.clear_answered()
         told = Told(self._is_chat) if self._kind is not JournalKind.DUPLEX else None
-        self._log.unanswered[unit] = KeptUnit(unit, parts, told=told)
+        self._log.unanswered[unit] = KeptUnit(unit, self._journals.keep(parts), told=told)
         self._last = unit
         if self._is_chat:
             self._count()
@@ -210,7 +226,7 @@ class Journal:
         kept."""
         if self._is_chat and self._journals.held_bytes > self._journals.most_bytes:
             kept = self._log.unanswered[unit]
-            kept.parts, kept.is_traced = (), False
+            kept.input, kept.is_traced = (), False
             self._count()
 
     def takes_input(self, unit: int) -> bool:
@@ -228,7 +244,7 @@ class Journal:
             return
         if answer.sampled_ids:
             kept.sampled = (*kept.sampled, *answer.sampled_ids)
-            kept.is_traced = bool(kept.parts)
+            kept.is_traced = bool(kept.input)
         elif answer.HasField("tool_call") or (kept.sampled and any(map(answer.HasField, _TOLD))):
             kept.is_traced = False
 

@@ -5,6 +5,7 @@ import pytest
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.protocol.core.actions import RunUnit
+from ws_adapter.worker.blocks import BLOCK
 from ws_adapter.worker.convert import automatic_parts
 from ws_adapter.worker.journal import Journal, Journals, TakenBack
 
@@ -89,13 +90,33 @@ def test_replay_numbers_units_anew_and_adds_their_records() -> None:
     assert (journal.next_unit, [unit for unit, _ in journal.unanswered]) == (5, [5])
 
 
-def test_audio_is_referred_to_and_not_copied() -> None:
+def test_replay_has_the_audio_of_each_unit() -> None:
     journal = journal_of()
-    audio = bytes(range(256)) * 250
-    send(journal, 1, audio)
-    done(journal, 1)
-    (parts,) = journal.replay("")
-    assert any(part is audio for part in parts)
+    sounds = [bytes([number]) * size for number, size in enumerate((64_000, 12_800, 64_000, 200_000), 1)]
+    for unit, audio in enumerate(sounds, 1):
+        send(journal, unit, audio)
+        done(journal, unit)
+    assert [request.duplex.audio.data for request in replayed(journal)] == sounds
+
+
+def test_more_audio_than_the_journals_have_blocks_for_is_kept() -> None:
+    journal = journal_of(Journals(60.0, 2 * BLOCK))
+    sounds = [bytes([number]) * 64_000 for number in range(1, 5)]
+    for unit, audio in enumerate(sounds, 1):
+        send(journal, unit, audio)
+    assert [
+        pb.PrefillRequest.FromString(b"".join(parts)).duplex.audio.data for _, parts in journal.unanswered
+    ] == sounds
+
+
+def test_closed_journal_gives_its_blocks_back() -> None:
+    journals = Journals(60.0, 4 * BLOCK)
+    for _ in range(3):
+        journal = journal_of(journals)
+        hear(journal, *[pb.UNIT_END_LISTEN] * 3)
+        assert journals.free_blocks == 1
+        journal.close()
+        assert journals.free_blocks == 4
 
 
 def test_units_answered_and_not_closed_are_returned_once() -> None:

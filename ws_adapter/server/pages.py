@@ -105,7 +105,8 @@ class Pages:
             case Page.HEALTH:
                 return responses.health()
             case Page.READY:
-                return responses.readiness(await self._dispatcher.status(), self._load.is_draining)
+                status = await self._dispatcher.status()
+                return responses.readiness(status, self._registry.has_workers, self._load.is_draining)
             case Page.VERSION:
                 return responses.versions()
             case Page.ABOUT:

@@ -199,9 +199,12 @@ def _iso(unix: float) -> str:
     return datetime.datetime.fromtimestamp(unix, datetime.UTC).isoformat(timespec="milliseconds")
 
 
-def readiness(status: PoolStatus, draining: bool) -> Response:
-    """Return whether a session could start here; `degraded` while the shared queue cannot be reached."""
-    ready = status.workers > 0 and not draining
+def readiness(status: PoolStatus, has_workers: bool, draining: bool) -> Response:
+    """Return whether a session could start here; `degraded` while the shared queue cannot be reached.
+
+    `has_workers`: one has told this adapter which model it serves; a shared queue may know of it earlier.
+    """
+    ready = status.workers > 0 and has_workers and not draining
     body = {
         "ready": ready,
         "workers": status.workers,

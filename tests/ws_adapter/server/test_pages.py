@@ -20,7 +20,9 @@ from antiphon.v1.inference_service_pb2_grpc import (
 )
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
+from ws_adapter.dispatch.base import PoolStatus
 from ws_adapter.process.errors import ConfigurationError
+from ws_adapter.server import responses
 from ws_adapter.server.default_voice import SHIPPED, read_default_voice
 
 
@@ -66,6 +68,12 @@ async def test_not_ready_without_a_worker() -> None:
             "degraded": False,
         }
         assert (await stage.request("/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize("has_workers", [False, True])
+def test_shared_queue_with_slots_of_a_worker_that_is_not_known_here_is_not_ready(has_workers: bool) -> None:
+    answer = responses.readiness(PoolStatus(1, 2, 2, 0), has_workers, draining=False)
+    assert answer.status_code == (200 if has_workers else 503)
 
 
 async def test_version() -> None:

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
-from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -73,15 +72,7 @@ async def adapters(
             stacks.append(Stack(process, log, wait_for(process, log, "adapter ready on "), scripted))
         for stack in stacks:
             await stack.until(ready=True)
-            await until_model_known(stack)
         yield stacks
-
-
-async def until_model_known(stack: Stack) -> None:
-    """Wait until an adapter without keys knows which model the worker serves: Redis tells of slots before."""
-    async with asyncio.timeout(PATIENCE_S):
-        while (answer := await stack.request("/v1/models"))[0] == HTTPStatus.OK and not answer[1]["data"]:
-            pass
 
 
 async def metric(stack: Stack, name: str, **labels: str) -> float:

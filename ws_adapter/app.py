@@ -78,9 +78,10 @@ EXIT_DRAINED: Final = 0
 EXIT_FAULT: Final = 1
 EXIT_CONFIGURATION: Final = 2
 
-GC_THRESHOLDS: Final = (2_000, 2, 250)
-"""A unit leaves no cycles behind: at the usual 700 objects the collector looks for them every few units. What
-a crowd of new sessions leaves is looked at in small parts: all sessions wait for each."""
+GC_THRESHOLDS: Final = (20_000, 2, 25)
+"""A unit leaves no cycles behind, but each session always has some thirty young objects, which wait for its
+next unit: a collection among a thousand sessions takes 30 ms, however few objects are new. So there are
+few."""
 
 _DAY_S: Final = 86_400.0
 

@@ -11,6 +11,8 @@ import sys
 from contextlib import suppress
 from typing import Final
 
+from msgspec import Struct
+
 BLOCK: Final = 2**16
 """Bytes of a block: a second of float32 sound at 16 kHz, and little more."""
 
@@ -46,7 +48,9 @@ class Blocks:
         if not self._free:
             self._left -= 1
             self._free.append(self._region[self._left * BLOCK :][:BLOCK])
-        return Block(self._free, data)
+        memory, size = self._free.pop(), len(data)
+        memory[:size] = data
+        return Block(self._free, memory, size)
 
 
 def _map(size: int) -> memoryview:
@@ -61,23 +65,23 @@ def _map(size: int) -> memoryview:
     return memoryview(region)
 
 
-class Block:
-    """A copy of bytes in a block, which is free again when nobody refers to the copy."""
+class Block(Struct, eq=False, gc=False):
+    """A copy of bytes in a block, which is free again when nobody refers to the copy.
 
-    __slots__ = ("_free", "_memory", "_size")
+    It cannot be part of a reference cycle, so the garbage collector skips it.
+    """
 
-    def __init__(self, free: list[memoryview], data: bytes) -> None:
-        """Take one of the `free` blocks."""
-        self._free, self._memory, self._size = free, free.pop(), len(data)
-        self._memory[: self._size] = data
+    free: list[memoryview]
+    memory: memoryview
+    size: int
 
     def __del__(self) -> None:
-        self._free.append(self._memory)
+        self.free.append(self.memory)
 
     def __len__(self) -> int:
         """Return the number of bytes."""
-        return self._size
+        return self.size
 
     def __bytes__(self) -> bytes:
         """Return the bytes."""
-        return bytes(self._memory[: self._size])
+        return bytes(self.memory[: self.size])

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import gc
 import logging
 import os
 import secrets
@@ -39,6 +38,7 @@ from ws_adapter.peers.base import Alone, Peer, Peers
 from ws_adapter.process import descriptors
 from ws_adapter.process.clock import Clock, LoopClock
 from ws_adapter.process.errors import CannotListen, ConfigurationError
+from ws_adapter.process.garbage import Garbage
 from ws_adapter.process.load import Load
 from ws_adapter.recording.library import Library
 from ws_adapter.recording.recorder import Recorder
@@ -78,11 +78,6 @@ EXIT_DRAINED: Final = 0
 EXIT_FAULT: Final = 1
 EXIT_CONFIGURATION: Final = 2
 
-GC_THRESHOLDS: Final = (20_000, 2, 25)
-"""A unit leaves no cycles behind, but each session always has some thirty young objects, which wait for its
-next unit: a collection among a thousand sessions takes 30 ms, however few objects are new. So there are
-few."""
-
 _DAY_S: Final = 86_400.0
 
 
@@ -104,20 +99,18 @@ async def serve(
     drained, 1 fault, 2 configuration.
     """
     loop = asyncio.get_running_loop()
-    gc.set_threshold(*GC_THRESHOLDS)
     try:
         telemetry = start(SERVICE_ADAPTER)
     except TelemetryError as error:
         print(error, file=sys.stderr)
         return EXIT_CONFIGURATION
     adapter = Adapter(options, LoopClock(), telemetry, reread)
-    gc.collect()
-    gc.freeze()  # modules and settings stay: a whole collection looks at sessions alone, else 20 ms longer
     handlers = {signal.SIGTERM: adapter.interrupt, signal.SIGINT: adapter.interrupt}
     if options.is_reloadable or reread is not None:
         handlers[signal.SIGHUP] = adapter.reload
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
+    tending = asyncio.create_task(Garbage(LoopClock()).run())
     try:
         return await adapter.run(on_ready)
     except ConfigurationError as error:
@@ -127,6 +120,7 @@ async def serve(
         logger.exception("the adapter failed")
         return EXIT_FAULT
     finally:
+        tending.cancel()
         await asyncio.to_thread(telemetry.shutdown)
         for number in handlers:
             loop.remove_signal_handler(number)

@@ -158,7 +158,7 @@ class PackedDecoder:
         rows = Rows.join([segment.rows for segment in segments])
         if self._takes_all:
             return self._in_tiles(segments, rows, asked, others)
-        if self.way is not None and len(rows) == len(segments) <= SIZES[-1] and not rows.is_mixed:
+        if self.way is not None and len(rows) == len(segments) <= SIZES[-1]:
             return self._step(segments, rows, self.way, others)
         if len(rows) == len(segments):
             asked = None
@@ -249,15 +249,16 @@ class PackedDecoder:
         spare = self.cache.pool.pages * PAGE
         places = np.zeros((3, size), np.int64)
         places[2] = spare + np.arange(size) % PAGE
-        places[0, :count] = rows.ids if rows.made is None else 0
+        places[0, :count] = rows.ids
         places[1, :count] = [segment.position for segment in segments]
         places[2, :count] = [self.cache.cells(it.slot, it.start, it.start + 1)[0] for it in segments]
-        shape = Shape(size, table.shape[1], rows.made is not None)
-        step = self._step_of(shape, way)
+        made = [] if rows.made is None else [np.flatnonzero(rows.is_made)]
         places_there, ends_there, table_there, *there = upload(
-            self.cache.device, places, ends, table, *others
+            self.cache.device, places, ends, table, *made, *others
         )
-        return step(places_there, ends_there, table_there, rows.made)[:count], there
+        made_at = there.pop(0) if made else None
+        step = self._step_of(Shape(size, table.shape[1]), way)
+        return step(places_there, ends_there, table_there, rows.made, made_at)[:count], there
 
     def _step_of(self, shape: "Shape", way: Way) -> "Step":
         step = self._steps.get(shape)
@@ -354,12 +355,11 @@ class PackedDecoder:
         widths = sorted({min(width, most) for width in _WIDTHS})
         for size in [it for it in SIZES if it < 2 * self.cache.slots]:
             for width in widths:
-                shape = Shape(size, width, self._embeddings is None)
                 ends = torch.ones(size, dtype=torch.int32, device=keys.device)
                 places = torch.zeros(3, size, dtype=torch.int64, device=keys.device)
                 places[2] = spare * PAGE
                 table = torch.full((size, width), spare, dtype=torch.int32, device=keys.device)
-                self._step_of(shape, self.way)(places, ends, table, None)
+                self._step_of(Shape(size, width), self.way)(places, ends, table, None, None)
 
     def backbone_over(self, embeds: Tensor, positions: Tensor, layout: Layout) -> Tensor:
         """Final-norm hidden states [n, hidden] of embeddings [n, hidden] at positions [n]."""
@@ -421,11 +421,10 @@ def _counts(segments: list[Segment]) -> list[int]:
 
 
 class Shape(NamedTuple):
-    """Shape of a step: rows, pages of a context, and whether its rows are made."""
+    """Shape of a step: rows, and pages of a context."""
 
     rows: int
     pages: int
-    is_made: bool
 
 
 class Step:
@@ -434,31 +433,35 @@ class Step:
     def __init__(self, decoder: PackedDecoder, shape: Shape, way: Way, pool: Any) -> None:
         keys = decoder.cache.keys
         make = partial(torch.zeros, device=keys.device)
-        self._decoder, self._shape, self._way = decoder, shape, way
+        self._decoder, self._way = decoder, way
         self._places = make(3, shape.rows, dtype=torch.int64)
         self._ends = make(shape.rows, dtype=torch.int32)
         self._table = make(shape.rows, shape.pages, dtype=torch.int32)
         self._made = make(shape.rows, decoder.backbone.config.hidden_size, dtype=keys.dtype)
         self._graph = Graph(keys.device, self._compute, pool)
 
-    def __call__(self, places: Tensor, ends: Tensor, table: Tensor, made: Tensor | None) -> Tensor:
+    def __call__(
+        self, places: Tensor, ends: Tensor, table: Tensor, made: Tensor | None, made_at: Tensor | None
+    ) -> Tensor:
         """Hidden states [rows, hidden].
 
         Of each row `places` has id, position and cell, int64 [3, rows], `ends` the entries of its
-        context, int32 [rows]; `table` are pages, int32 [rows, pages], and `made` embeddings [n, hidden].
+        context, int32 [rows]; `table` are pages, int32 [rows, pages]. `made` embeddings [n, hidden] belong to
+        rows `made_at` [n].
         """
         self._places.copy_(places)
         self._ends.copy_(ends)
         self._table.copy_(table)
-        if made is not None:
-            self._made[: len(made)].copy_(made)
+        self._made.zero_()
+        if made is not None and made_at is not None:
+            self._made.index_copy_(0, made_at, made)
         return self._graph()
 
     def _compute(self) -> Tensor:
         ids, positions, cells = self._places.unbind()
         contexts = Contexts(self._table, self._ends)
         layout = StepLayout(self._decoder.cache, cells, contexts, self._way)
-        embeds = self._made if self._shape.is_made else self._decoder.embed_ids(ids)
+        embeds = self._decoder.embed_or_made(ids, self._made)
         return self._decoder.backbone_over(embeds, positions, layout)
 
 

@@ -86,11 +86,6 @@ class Rows:
         return Rows(np.array(ids, np.int64), self.is_made, self.made, self.names)
 
     @property
-    def is_mixed(self) -> bool:
-        """Whether some rows are made and some have ids."""
-        return self.made is not None and bool((self.ids != _NONE).any())
-
-    @property
     def has_content(self) -> bool:
         """Whether all media in it have a name."""
         return self.made is None or self.names is not None

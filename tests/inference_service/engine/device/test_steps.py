@@ -351,3 +351,45 @@ def test_steps_that_are_made_ahead_change_no_context() -> None:
     assert torch.equal(decoder.cache.keys[:, :, :rows_of], before)
     _feed((usual, decoder), {0: contexts}, {0: Rows.of_ids([4])})
     assert set(decoder._steps) == made, "a session would have waited for one"
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("is_media_added", [False, True])
+def test_media_beside_ids_needs_no_step_that_was_not_made_ahead(is_media_added: bool) -> None:
+    """Rows of media alone, of ids alone, and sums of both, each the only row of its session."""
+    usual, decoder = pair(qwen3)
+    contexts = {
+        slot: (Context(usual, slot, Window(), 100), Context(decoder, slot, Window(), 100))
+        for slot in range(SLOTS)
+    }
+    _feed((usual, decoder), contexts, {slot: Rows.of_ids([slot + 1] * (slot + 2)) for slot in contexts})
+    decoder.capture()
+    made = dict(decoder._steps)
+    generator = torch.Generator().manual_seed(0)
+
+    for count in (1, 3, SLOTS):
+        media = [Rows.of(torch.randn(1, HIDDEN, generator=generator)) for _ in range(count)]
+        if is_media_added:
+            media = [it.plus([7]) for it in media[:-1]] + [Rows.of_ids([8])]
+        _feed((usual, decoder), contexts, dict(enumerate(media)))
+
+    assert decoder._steps == made, "a session would have waited for one"
+
+
+@torch.inference_mode()
+def test_bad_media_of_a_step_spoils_no_step_that_comes() -> None:
+    """Rows that fill up a later step write no NaN to the spare page, which all contexts read."""
+    decoders = pair(qwen3)
+    contexts = {
+        slot: (Context(decoders[0], slot, Window(), 100), Context(decoders[1], slot, Window(), 100))
+        for slot in range(4)
+    }
+    good, bad = (Rows.of(torch.full((1, HIDDEN), number)) for number in (1.0, torch.nan))
+    for which, decoder in enumerate(decoders):
+        last = contexts[3][which].segment(bad)
+        decoder.forward([*(contexts[slot][which].segment(good) for slot in range(3)), last])
+        for slot in range(3):
+            contexts[slot][which].advance(1)
+        decoder.cache.clear(3)
+
+    _feed(decoders, contexts, dict.fromkeys(range(3), good))

@@ -36,6 +36,10 @@ class VoxtralRuntime(Runtime):
         self.ear = PackedDecoder(model.encoder, slots, ear_reach + slack)
         self.kinds[TranscribeSetup] = VoxtralKind(self, checkpoint, self.ear, ear_reach)
 
+    @property
+    def decoders(self) -> list[PackedDecoder]:
+        return [self.language, self.ear]
+
     def clear(self, slot: int) -> None:
         super().clear(slot)
         self.ear.cache.clear(slot)

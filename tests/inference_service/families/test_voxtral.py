@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from transformers import VoxtralRealtimeForConditionalGeneration as Network
 from inference_service.api.engine import Done, End, Failure, Finish, Ready, UnitUsage
 from inference_service.api.setups import Sampling, UnitOverrides
 from inference_service.checkpoints import voxtral
-from inference_service.engine.batch.decoder import Segment
+from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.draw import Draw
 from inference_service.engine.batch.pages import PAGE
 from inference_service.engine.batch.rolling import SLACK
+from inference_service.engine.device.paged import Way, gathered
 from inference_service.engine.tick import Tick
 from inference_service.errors import ConfigurationError
-from inference_service.families import table
+from inference_service.families import table, voxtral_runtime
 from inference_service.families.memory import footprint
 from inference_service.families.voxtral_runtime import VoxtralRuntime
 from inference_service.families.voxtral_session import VoxtralPreprocessor, VoxtralTranscription
@@ -512,3 +514,17 @@ def test_model_that_looks_ahead_is_refused_with_the_reason(
 
     with pytest.raises(CheckpointError, match=reason):
         table.load(tmp_path, CPU, None)
+
+
+@torch.inference_mode()
+def test_steps_of_both_stacks_are_captured_at_the_start(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where a session would wait for each that is not."""
+    on_gpu = partial(PackedDecoder, in_steps=True, way=Way("gathered", "", gathered))
+    monkeypatch.setattr(voxtral_runtime, "PackedDecoder", on_gpu)
+    runtime = VoxtralRuntime(voxtral.load(folder, CPU), 2)
+
+    runtime.capture()
+
+    assert all(decoder._steps for decoder in (runtime.language, runtime.ear))

@@ -56,6 +56,7 @@ SLOW = (
     "inference_service/engine/device/test_fake_device.py",
     "inference_service/engine/device/test_forwards.py",
     "inference_service/engine/device/test_launches.py",
+    "inference_service/engine/device/test_replays.py",
     "inference_service/engine/golden/*",
     "inference_service/engine/sessions/test_transcription.py",
     "inference_service/engine/sessions/test_vision.py",

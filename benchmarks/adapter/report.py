@@ -55,6 +55,8 @@ class Report:
     note: str = ""
     where: str = f"tested on CPU {TESTED_CPU}, load on CPU {OTHER_CPU}"
     """What ran on which processor."""
+    assumptions: Sequence[str] = ()
+    """What the figures of a simulation rest on."""
 
     def table(self) -> str:
         """Markdown."""
@@ -65,6 +67,7 @@ class Report:
             "",
             *(str(goal) for goal in self.goals),
             *([self.note] if self.note else []),
+            *(f"- assumed: {it}" for it in self.assumptions),
             self.machine(),
             "",
         ]
@@ -94,6 +97,8 @@ class Report:
             "rows": [dict(zip(self.columns, map(_plain, row), strict=True)) for row in self.rows],
             "goals": [goal.plain() for goal in self.goals],
         }
+        if self.assumptions:
+            figures["assumptions"] = list(self.assumptions)
         return json.dumps(figures, indent=1)
 
 

@@ -1,0 +1,163 @@
+"""Parts of a model that compute nothing: each takes the time that it would take on a GPU, by a clock."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.crowd.scripted import script
+from benchmarks.density.cost import Cost, Span
+from inference_service.engine.batch.decoder import Segment
+from inference_service.engine.batch.draw import Draw
+from inference_service.engine.batch.pages import PagePool
+from inference_service.engine.batch.speech import CODES_AT_ONCE, Speaker, SpeechJob, Step
+from inference_service.engine.device.side_stream import Arrival
+from inference_service.engine.sessions.components import DuplexComponents, Sound, SpeechCodes
+from inference_service.families.duplex_runtime import DuplexRuntime
+
+
+class Clock:
+    """Seconds that pass only when something takes them."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self.now += seconds
+
+
+@dataclass(frozen=True)
+class Ear:
+    """Hears nothing, in the time that an ear needs."""
+
+    clock: Clock
+    cost: Cost
+    unheard: Tensor
+    """What a second becomes, [n, hidden]."""
+
+    def initial_state(self) -> None:
+        pass
+
+    def encode(self, heard: list[Tensor], states: list[Any]) -> tuple[list[Tensor], list[Any]]:
+        self.clock.spend(self.cost.hear(len(heard)))
+        return [self.unheard] * len(heard), states
+
+    def listen(self, sound: Sound, state: Any) -> tuple[Tensor, Any]:
+        raise NotImplementedError("No session of the simulation brings a voice.")
+
+    def capture(self, streams: int) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Eye:
+    """Sees nothing, in the time that an eye needs."""
+
+    clock: Clock
+    cost: Cost
+    unseen: Tensor
+    """What a slice becomes, [queries, hidden]."""
+
+    def see(self, slices: list[Any]) -> list[Tensor]:
+        self.clock.spend(self.cost.see(len(slices)))
+        return [self.unseen] * len(slices)
+
+
+class Voice:
+    """The state of a voice that says nothing."""
+
+    def reset(self) -> None:
+        pass
+
+    def mark(self) -> Callable[[], None]:
+        return lambda: None
+
+
+@dataclass(frozen=True)
+class Mouth:
+    """Makes silence, in the time that a vocoder needs."""
+
+    clock: Clock
+    cost: Cost
+    second: Tensor
+
+    def initial_state(self, voice: Any, seed: int) -> Voice:
+        return Voice()
+
+    def prepare(self, voice: Any) -> Iterator[None]:
+        return iter(())
+
+    def say(self, chunks: list[SpeechCodes]) -> list[Arrival]:
+        self.clock.spend(self.cost.sound(len(chunks), ends_turn=any(chunk.is_last for chunk in chunks)))
+        return [Arrival(self.second)] * len(chunks)
+
+    def capture(self) -> None:
+        pass
+
+
+class TimedSpeaker(Speaker):
+    """Says the same code over and over, a second of it in each step, in pages of the speech head's cache."""
+
+    clock: Clock
+    cost: Cost
+
+    def forward(self, jobs: list[SpeechJob]) -> list[Step]:
+        rows = [len(job.state.unfed) + len(job.tokens) + 1 for job in jobs]
+        spans = []
+        for job, count in zip(jobs, rows, strict=True):
+            if job.state.length + count + 2 * CODES_AT_ONCE > self.decoder.cache.capacity:
+                job.state.end_turn()
+            end = job.state.length + count + CODES_AT_ONCE - 1
+            self.decoder.cache.reserve(job.state.slot, job.state.length, end)
+            spans.append(Span(count, end))
+        self.clock.spend(self.cost.codes(spans))
+        return [Step(count, [0] * CODES_AT_ONCE) for count in rows]
+
+
+class TimedRuntime(DuplexRuntime):
+    """A runtime with the sessions, pages and stages of the engine, whose forwards only take time."""
+
+    def __init__(self, components: DuplexComponents, slots: int, clock: Clock, cost: Cost) -> None:
+        """`components` are those of any small model on the CPU."""
+        hidden = components.language.config.hidden_size
+        unheard, unseen = (torch.zeros(n, hidden) for n in (components.unit_tokens, components.slice_tokens))
+        assert components.speech is not None
+        mouth = Mouth(clock, cost, torch.zeros(1))
+        super().__init__(
+            replace(
+                components,
+                ear=Ear(clock, cost, unheard),
+                eye=Eye(clock, cost, unseen),
+                speech=replace(components.speech, mouth=mouth),
+            ),
+            slots,
+        )
+        self._clock, self._cost = clock, cost
+        self._nothing = torch.zeros(hidden)
+        self._listen = components.tokenizer.special.listen
+        self.most_waiting, self.by_rows = self.budget, False  # as on CUDA
+        for decoder in self.decoders:
+            decoder.cache.pool = PagePool(decoder.cache.pool.pages, clock)
+        assert self.speaker is not None
+        speaker: Any = self.speaker
+        speaker.__class__, speaker.at_once = TimedSpeaker, CODES_AT_ONCE
+        speaker.clock, speaker.cost = clock, cost
+        script(self)
+
+    def think(self, segments: list[Segment]) -> list[Tensor | None]:
+        spans = []
+        for segment in segments:
+            end = segment.start + len(segment.rows)
+            self.language.cache.reserve(segment.slot, segment.start, end)
+            spans.append(Span(len(segment.rows), end))
+        self._clock.spend(self._cost.forward(spans))
+        return [self._nothing] * len(segments)
+
+    def choose(self, hidden: list[Tensor], draws: list[Draw]) -> list[int | None]:
+        return [self._listen] * len(draws)  # the script says something else

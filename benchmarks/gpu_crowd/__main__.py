@@ -1,10 +1,14 @@
 """Finds how many conversations a GPU holds: `python -m benchmarks.gpu_crowd [--size small] [--device cpu]`.
 
-MiniCPM-o 4.5 at full size with random weights, workload W in real time, audio and video, with and without a
-window; for each the largest crowd of which less than 1 % of the units is late, and how many memory holds.
-First the device is checked against the CPU in float32. With the largest crowd comes what each part of a tick
-took. No trial begins after `--minutes`, of which each kind of session has an equal part. Writes
-`results/crowd.json` if it ran at full size.
+First the device is checked against the CPU in float32. Then a checkpoint of random weights in the published
+layout of MiniCPM-o 4.5 is written into a folder, or what is missing there, and loaded as `antiphon worker`
+loads it. Crowds of workload W talk to it in real time, with audio and video, with and without a window. For
+each kind of session it finds the largest crowd of which less than 1 % of the units is late, with the time of
+each part of a tick. No trial begins later than `--minutes` after the model was loaded; each kind of session
+has an equal part of them.
+
+Every finished trial is added to a file at once. The same command continues a run that was cut off: it repeats
+no trial that the file has with the same settings. Writes `results/crowd.json` if it ran at full size.
 """
 
 import argparse
@@ -12,58 +16,97 @@ import sys
 import time
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Final
 
 import torch
 
-from benchmarks.gpu_crowd import model, report
+from benchmarks.full_size.folder import FolderRefused, write_folder
+from benchmarks.full_size.sizes import FULL, TENTH, TINY
+from benchmarks.gpu_crowd import report
 from benchmarks.gpu_crowd.agreement import agreements
+from benchmarks.gpu_crowd.journal import Journal
 from benchmarks.gpu_crowd.search import MOST, Way, largest, run
-from inference_service.engine.batch.memory import free_bytes
+from benchmarks.gpu_crowd.worker import Worker
+from inference_service.errors import ConfigurationError
+from inference_service.models.errors import CheckpointError
 
-SIZES: Final = {"full": model.full, "small": model.small}
+BUILD: Final = Path(__file__).parents[2] / "build"
+SIZES: Final = {
+    "full": (FULL, BUILD / "full-size"),
+    "tenth": (TENTH, BUILD / "tenth"),
+    "small": (TINY, BUILD / "tiny"),
+}
+"""Sizes of the model, and the folder of each."""
 STEP: Final = 4
 """Sessions to within which a crowd is found."""
 
 
 def main() -> int:
-    """Measure and print. Exit code 1 if the device does not compute what the CPU does."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
-    parser.add_argument("--size", default="full", choices=SIZES)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each trial")
-    parser.add_argument("--aged", type=int, default=30, help="units that sessions have behind them")
-    parser.add_argument("--first", type=int, default=16, help="sessions of the first trial")
-    parser.add_argument("--most", type=int, default=MOST, help="sessions at most")
-    parser.add_argument("--minutes", type=float, default=9.0, help="after which no trial begins")
-    parser.add_argument("--context-limit", type=int, default=4096)
-    given = parser.parse_args()
+    """Measure and print. Exit code 1 if the device does not compute what the CPU does, 2 if nothing loads."""
+    given = _parser().parse_args()
     device, dtype = torch.device(given.device), getattr(torch, given.dtype)
     if device.type == "cpu":
         torch.set_num_threads(1)
-    begin = time.monotonic()
     found = agreements(device, dtype)
-    size = SIZES[given.size]()
-    parts = model.components(size, device, dtype, given.context_limit)
-    free = free_bytes(device)
-    footprint = model.footprint(size, device, dtype, given.context_limit)
-    memory = given.most if free is None else footprint.slots_within(free)
+    size, folder = SIZES[given.size]
+    folder = given.folder or folder
+    try:
+        write_folder(folder, size)
+        worker = Worker(folder, given.device, given.dtype, given.context_limit, given.most)
+    except (FolderRefused, CheckpointError, ConfigurationError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    begin = time.monotonic()
+    settings = {
+        "model": size.name,
+        "machine": report.machine(worker.device),
+        **{name: getattr(given, name) for name in ("dtype", "seconds", "aged", "context_limit")},
+    }
+    journal = Journal(given.trials, settings)
     rows: list[report.Row] = []
     ways = [Way(sees, slides) for sees, slides in product((False, True), (True, False))]
-    for number, way in enumerate(ways):
-        now = time.monotonic()
-        until = now + (begin + 60 * given.minutes - now) / (len(ways) - number)
-        attempt = partial(run, parts, way=way, seconds=given.seconds, aged=given.aged, seed=1)
-        trials = largest(
-            attempt, given.first, min(memory, given.most), STEP, partial(_is_past, until - 2 * given.seconds)
-        )
-        rows.append(report.Row(way, memory, trials))
-        print(f"{time.monotonic() - begin:.0f} s: {rows[-1]}", file=sys.stderr, flush=True)
+    try:
+        for number, way in enumerate(ways):
+            now = time.monotonic()
+            until = now + (begin + 60 * given.minutes - now) / (len(ways) - number)
+            make = partial(run, worker, way=way, seconds=given.seconds, aged=given.aged, seed=1)
+            trials = largest(
+                lambda sessions, way=way, make=make: journal.attempt(way, sessions, make),  # type: ignore[misc]
+                given.first,
+                worker.slots,
+                STEP,
+                partial(_is_past, until - 2 * given.seconds),
+            )
+            rows.append(report.Row(way, worker.slots, trials))
+            print(f"{time.monotonic() - begin:.0f} s: {rows[-1]}", file=sys.stderr, flush=True)
+    finally:
+        worker.close()
     print(report.report(size.name, device, rows, found))
     if given.size == "full":
         report.write(report.figures(size.name, device, rows, found))
     return 0 if all(it.holds for it in found) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--size", default="full", choices=SIZES, help="full needs 19.5 GB of disk")
+    parser.add_argument("--folder", type=Path, help="of the checkpoint; one in build/ if left out")
+    parser.add_argument(
+        "--trials",
+        type=Path,
+        default=BUILD / "gpu_crowd.jsonl",
+        help="file of finished trials; remove it to start anew",
+    )
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each trial")
+    parser.add_argument("--aged", type=int, default=30, help="units that sessions have behind them")
+    parser.add_argument("--first", type=int, default=16, help="sessions of the first trial")
+    parser.add_argument("--most", type=int, default=MOST, help="sessions at most")
+    parser.add_argument("--minutes", type=float, default=9.0, help="after the loading, in which trials begin")
+    parser.add_argument("--context-limit", type=int, default=4096)
+    return parser
 
 
 def _is_past(moment: float) -> bool:

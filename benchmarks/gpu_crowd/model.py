@@ -14,14 +14,12 @@ from benchmarks.full_size.sizes import FULL, TINY, TINY_FOLDER
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.engine.sessions.components import DuplexComponents, SpeechComponents
 from inference_service.families import minicpmo, minicpmo_voice
-from inference_service.families.memory.footprint import Footprint
 from inference_service.models.minicpmo.config import MiniCPMOConfig
 from inference_service.models.minicpmo.model import MiniCPMO
 from inference_service.models.token2wav.config import Token2WavConfig
 from inference_service.models.token2wav.flow import VoicePrompt
 from inference_service.models.token2wav.model import Token2Wav
 from inference_service.models.tokenizer import Tokenizer
-from inference_service.options import SpeechOptions
 
 _SEED: Final = 1
 _SPREAD: Final = 0.02
@@ -71,13 +69,6 @@ def components(size: Size, device: torch.device, dtype: torch.dtype, context_lim
     mouth = minicpmo_voice.Token2WavMouth(token2wav, voice())
     speech = SpeechComponents(model.tts, mouth, minicpmo.SPEECH_CAPACITY)
     return minicpmo.components(checkpoint, speech, context_limit=context_limit)
-
-
-def footprint(size: Size, device: torch.device, dtype: torch.dtype, context_limit: int) -> Footprint:
-    """Return what it takes, as a worker that serves it would say."""
-    frames = 2 * _VOICE_TOKENS
-    needs = minicpmo_voice.needs(size.vocoder, SpeechOptions(), frames, can_clone=False)
-    return minicpmo.footprint(size.config, dtype, context_limit, needs, device)
 
 
 def _random(name: str, like: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -1,18 +1,16 @@
 """The largest crowd whose units are in time."""
 
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import torch
 
 from benchmarks.crowd.workload import CYCLE
 from benchmarks.gpu_crowd.phases import Phase
 from benchmarks.gpu_crowd.talkers import UNIT_S, Crowd, Unit
+from benchmarks.gpu_crowd.worker import Worker
 from inference_service.api.setups import Window, WindowMode
-from inference_service.engine.sessions.components import DuplexComponents
 
 MOST_MISSED: Final = 0.01
 MOST: Final = 512
@@ -83,22 +81,16 @@ def _percentile_ms(seconds: list[float], share: float) -> float:
     return 1000 * float(np.percentile(seconds, share, method="higher"))
 
 
-def run(
-    components: DuplexComponents, sessions: int, way: Way, *, seconds: float, aged: int, seed: int
-) -> Trial:
+def run(worker: Worker, sessions: int, way: Way, *, seconds: float, aged: int, seed: int) -> Trial:
     """One crowd, whose sessions have a past of `aged` units, for so many seconds."""
     phases = np.random.default_rng(seed).integers(CYCLE, size=sessions).tolist()
-    crowd = Crowd(components, phases, way.window, sees=way.sees, seed=seed)
+    crowd = Crowd(worker, phases, way.window, sees=way.sees, seed=seed)
     try:
         crowd.age(aged)
         found = trial(sessions, crowd.converse(seconds))
-        return replace(found, phases=crowd.phases.told())
+        return replace(found, phases=worker.phases.told())
     finally:
         crowd.close()
-        del crowd
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
 
 
 def largest(

@@ -12,9 +12,8 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.crowd import workload
-from benchmarks.crowd.scripted import script
 from benchmarks.crowd.workload import speaks
-from benchmarks.gpu_crowd.phases import Phases
+from benchmarks.gpu_crowd.worker import Worker
 from inference_service.api.engine import Closed, Done, Event, Finalized, Piece, Ready, SessionFailed
 from inference_service.api.setups import (
     NO_OVERRIDES,
@@ -23,9 +22,6 @@ from inference_service.api.setups import (
     UnitInput,
     Window,
 )
-from inference_service.engine.engine import LiveEngine
-from inference_service.engine.sessions.components import DuplexComponents
-from inference_service.families.duplex_runtime import DuplexRuntime
 
 UNIT_S: Final = 1.0
 RATE_HZ: Final = 16_000
@@ -100,26 +96,14 @@ class Talker:
         self.session.finalize(self.number)
 
 
-def deliver(told: list[tuple[Any, Any]]) -> None:
-    """Hand events on where they come up."""
-    for sink, event in told:
-        sink(event)
-
-
 class Crowd:
-    """Talkers at one engine. `close` in any case."""
+    """Talkers at the engine of a worker, in its first slots. `close` in any case."""
 
     def __init__(
-        self, components: DuplexComponents, phases: Sequence[int], window: Window, *, sees: bool, seed: int
+        self, worker: Worker, phases: Sequence[int], window: Window, *, sees: bool, seed: int
     ) -> None:
         """One talker for each of `phases`."""
-        self._fatal: list[str] = []
-        runtime = DuplexRuntime(components, len(phases))
-        script(runtime)
-        runtime.capture()
-        self._engine = LiveEngine(runtime, len(phases), deliver, self._fatal.append)
-        self.phases = Phases(runtime)
-        self._engine.watch(self.phases.take)
+        self._worker = worker
         rng = np.random.default_rng(seed)
         self._contents = _contents(rng, sees=sees)
         settings = DuplexSettings(force_listen_count=0)
@@ -127,10 +111,10 @@ class Crowd:
         for slot, talker in enumerate(self.talkers):
             setup = DuplexSetup("", settings, window, seed=slot, sees=sees)
             name = workload.name(talker.phase, slot)
-            talker.session = self._engine.open(name, slot, setup, talker.take)
+            talker.session = worker.engine.open(name, slot, setup, talker.take)
         for talker in self.talkers:
             if not talker.ready.wait(OPEN_S) or talker.failure:
-                raise SystemExit(f"A session could not be opened: {talker.failure or self._fatal}")
+                raise SystemExit(f"A session could not be opened: {talker.failure or worker.fatal}")
 
     def age(self, units: int) -> None:
         """Give everybody a past of so many units, as fast as they can be heard."""
@@ -143,7 +127,7 @@ class Crowd:
 
     def converse(self, seconds: float) -> list[Unit]:
         """Speak in real time, each at a phase of its own; the units that were due."""
-        self.phases.reset()
+        self._worker.phases.reset()
         begin = time.monotonic() + 0.1
         count = len(self.talkers)
         due = [(begin + UNIT_S * i / count, i) for i in range(count)]
@@ -161,18 +145,18 @@ class Crowd:
         return [unit for talker in self.talkers for unit in talker.units.values()]
 
     def close(self) -> None:
-        """End all sessions and the engine."""
+        """End all sessions, so that their slots are clean."""
         for talker in self.talkers:
-            talker.session.close()
+            if talker.session is not None:
+                talker.session.close()
         for talker in self.talkers:
-            talker.closed.wait(OPEN_S)
-        self._engine.stop()
-        self.phases.close()
+            if talker.session is not None:
+                talker.closed.wait(OPEN_S)
 
     def _check(self) -> None:
         failures = [talker.failure for talker in self.talkers if talker.failure]
-        if failures or self._fatal:
-            raise SystemExit(f"A session failed: {(failures or self._fatal)[0]}")
+        if failures or self._worker.fatal:
+            raise SystemExit(f"A session failed: {(failures or self._worker.fatal)[0]}")
 
 
 def _contents(rng: np.random.Generator, *, sees: bool) -> Sequence[UnitInput]:

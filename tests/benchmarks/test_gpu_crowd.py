@@ -1,16 +1,26 @@
 """The search for the largest crowd, and the crowd itself with a small model on the CPU."""
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
 from benchmarks.crowd.workload import LISTENS, SAYS
+from benchmarks.full_size.folder import write_folder
+from benchmarks.full_size.sizes import TINY
+from benchmarks.gpu_crowd import __main__ as gpu_crowd
 from benchmarks.gpu_crowd import model, search
-from benchmarks.gpu_crowd.__main__ import main
 from benchmarks.gpu_crowd.agreement import agreements
+from benchmarks.gpu_crowd.journal import Journal
+from benchmarks.gpu_crowd.phases import Phase
 from benchmarks.gpu_crowd.report import Row, report
 from benchmarks.gpu_crowd.search import Trial, Way, largest, trial
 from benchmarks.gpu_crowd.talkers import Crowd, Unit
+from benchmarks.gpu_crowd.worker import Worker
 from inference_service.engine.device import transfer
+from inference_service.models.minicpmo.model import MiniCPMO
 
 CPU = torch.device("cpu")
 
@@ -43,36 +53,93 @@ def test_a_search_that_is_late_tells_what_it_has_found() -> None:
     assert [it.sessions for it in trials] == [8]
 
 
-def test_the_benchmark_runs_to_its_end(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of the smallest size."""
+    made = tmp_path_factory.mktemp("tiny")
+    write_folder(made, TINY)
+    return made
+
+
+def test_benchmark_that_was_cut_off_repeats_no_finished_trial(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = "--device cpu --size small --dtype float32 --seconds 0.1 --aged 1 --first 1 --most 1"
-    monkeypatch.setattr("sys.argv", ["gpu_crowd", *given.split(), "--context-limit", "2048"])
+    files = ["--folder", str(folder), "--trials", str(tmp_path / "trials.jsonl")]
+    monkeypatch.setattr("sys.argv", ["gpu_crowd", *given.split(), "--context-limit", "2048", *files])
     monkeypatch.setattr(search, "MOST_MISSED", 2.0)  # how late a busy machine is is no matter here
-    upload = transfer.upload
+    upload, made = transfer.upload, list[str]()
 
-    assert main() == 0
+    def run(worker: Worker, sessions: int, way: Way, **others: Any) -> Trial:
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(way.name)
+        return search.run(worker, sessions, way, **others)
+
+    monkeypatch.setattr(gpu_crowd, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        gpu_crowd.main()
+    monkeypatch.setattr(gpu_crowd, "run", search.run)
+
+    assert gpu_crowd.main() == 0
 
     told = capsys.readouterr().out
     ways = ("audio, window", "audio, no window", "video, window", "video, no window")
+    assert made == list(ways[:2])
     assert all(f"Of 1 sessions ({way})" in told for way in ways)
     calls = [line.split(" | ") for line in told.splitlines() if line.startswith("| hear")]
     assert len(calls) == len(ways)
     assert all(float(heard) > 0 and float(host_ms) > 0 for _, heard, host_ms, _ in calls)
+    assert len((tmp_path / "trials.jsonl").read_text().splitlines()) == len(ways)
     assert transfer.upload is upload, "nothing is timed any more"
 
 
+def test_checkpoint_that_cannot_be_loaded_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("something else")
+    given = ["--device", "cpu", "--size", "small", "--dtype", "float32", "--folder", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["gpu_crowd", *given])
+
+    assert gpu_crowd.main() == 2
+    assert "holds something else" in capsys.readouterr().err
+
+
+def test_journal_finds_trials_of_the_same_settings_alone(tmp_path: Path) -> None:
+    path, way = tmp_path / "trials.jsonl", Way(sees=False, slides=True)
+    kept = replace(tried(4, holds=8), phases=(Phase("hear", 1.0, 2.0, 3.0),))
+    Journal(path, {"seconds": 20}).attempt(way, 4, lambda sessions: kept)
+
+    assert Journal(path, {"seconds": 20}).find(way, 4) == kept
+    assert Journal(path, {"seconds": 20}).find(way, 5) is None
+    assert Journal(path, {"seconds": 20}).find(Way(sees=True, slides=True), 4) is None
+    assert Journal(path, {"seconds": 10}).find(way, 4) is None
+
+
+def test_journal_leaves_out_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    path, way = tmp_path / "trials.jsonl", Way(sees=False, slides=True)
+    for sessions in (4, 5):
+        Journal(path, {}).attempt(way, sessions, lambda sessions: tried(sessions, holds=8))
+    path.write_text(path.read_text()[:-20])
+
+    assert len(Journal(path, {})) == 1
+    Journal(path, {}).attempt(way, 5, lambda sessions: tried(sessions, holds=8))
+    assert len(Journal(path, {})) == 2
+
+
 @pytest.fixture(scope="module")
-def units() -> list[Unit]:
+def units(folder: Path) -> list[Unit]:
     """Two seconds of two sessions, one of which speaks, after three that were not timed."""
-    parts = model.components(model.small(), CPU, torch.float32, 512)
-    way = Way(sees=True, slides=False)
-    crowd = Crowd(parts, (LISTENS - 2, 0), way.window, sees=way.sees, seed=1)
+    worker = Worker(folder, "cpu", "float32", 512, most=2)
     try:
+        way = Way(sees=True, slides=False)
+        crowd = Crowd(worker, (LISTENS - 2, 0), way.window, sees=way.sees, seed=1)
         crowd.age(3)
-        return crowd.converse(2.0)
-    finally:
+        found = crowd.converse(2.0)
         crowd.close()
+        return found
+    finally:
+        worker.close()
 
 
 def test_sessions_speak_and_listen_as_the_workload_says(units: list[Unit]) -> None:
@@ -91,7 +158,7 @@ def test_the_device_is_held_against_the_cpu(monkeypatch: pytest.MonkeyPatch) -> 
 
     spoilt = model.filled
 
-    def spoil(hollow: model.MiniCPMO, state: dict[str, torch.Tensor]) -> model.MiniCPMO:
+    def spoil(hollow: MiniCPMO, state: dict[str, torch.Tensor]) -> MiniCPMO:
         state["llm.model.norm.weight"] = state["llm.model.norm.weight"] * 1.5
         return spoilt(hollow, state)
 

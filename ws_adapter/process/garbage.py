@@ -22,7 +22,7 @@ WHOLE_S: Final = 600.0
 """Between two collections of everything: each takes 0.1 s or more beside 1,000 sessions."""
 
 _GROWTH: Final = 1.25
-_SLACK: Final = 64 * 2**20
+_SLACK: Final = 512 * 2**20
 """Everything is collected earlier if the process holds so many times the memory that it held behind the last
 collection, and so many bytes more: whoever finds a way to make cycles does not fill the memory with them."""
 

@@ -61,7 +61,7 @@ async def test_frozen_cycle_is_freed_by_the_next_collection_of_everything(
 
 def test_memory_that_grows_is_collected_before_its_time(garbage: Garbage, memory: Memory) -> None:
     cycle = weakref.ref(Cycle())
-    memory.held += 160 * MIB
+    memory.held += 610 * MIB
     garbage.tend()
     assert cycle() is not None
     memory.held += 10 * MIB

@@ -56,7 +56,7 @@ class Report:
     where: str = f"tested on CPU {TESTED_CPU}, load on CPU {OTHER_CPU}"
     """What ran on which processor."""
     assumptions: Sequence[str] = ()
-    """What the figures of a simulation rest on."""
+    """Assumptions of a simulation, one per line."""
 
     def table(self) -> str:
         """Markdown."""

@@ -17,7 +17,7 @@ IN_FLIGHT: Final = 2
 
 @dataclass
 class Caller:
-    """One caller, and what became of the units that were sent while the crowd was watched."""
+    """A caller, and the latencies of its units while the crowd was watched."""
 
     phase: int
     """Units into the cycle of workload W at which it begins."""
@@ -25,7 +25,7 @@ class Caller:
     sent: dict[int, float] = field(default_factory=dict)
     """Arrivals of units that are not answered, by their numbers."""
     number: int = 0
-    """Of the last unit that was sent."""
+    """Number of the last unit that was sent."""
     in_flight: int = 0
     watched: set[int] = field(default_factory=set)
     """Numbers of the units that count."""
@@ -52,7 +52,7 @@ class Caller:
 
 
 class Agenda:
-    """What happens at which time."""
+    """Queue events by their time."""
 
     def __init__(self) -> None:
         self._events: list[tuple[float, int, Callable[[float], None]]] = []

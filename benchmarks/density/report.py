@@ -1,4 +1,4 @@
-"""Figures of simulated crowds as a table, with all that they rest on."""
+"""The table of simulated crowds, with all assumptions."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -59,7 +59,7 @@ class Row(NamedTuple):
     p50_ms: float
     p99_ms: float
     least_slack_ms: float
-    """Of units that were answered."""
+    """Least slack of the units that were answered."""
     fairness: float
     tick_ms: float
     busy: float

@@ -45,7 +45,7 @@ _FRAME: Final = View((None,))
 
 @dataclass(frozen=True)
 class Plan:
-    """Who asks, and what the worker has for them."""
+    """Configure a simulated crowd and its worker."""
 
     sessions: int
     """Callers that ask for a session, one after another."""
@@ -65,7 +65,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What became of a crowd."""
+    """Hold the results of a simulated crowd."""
 
     plan: Plan
     refused_slots: int = 0
@@ -123,7 +123,7 @@ def components(context_limit: int) -> DuplexComponents:
 
 @torch.inference_mode()
 def simulate(parts: DuplexComponents, cost: Cost, plan: Plan) -> Outcome:
-    """Return what becomes of a crowd on a worker whose ticks cost so much."""
+    """Simulate a crowd at a worker whose steps take the times of `cost`."""
     return _Simulation(parts, cost, plan).run()
 
 

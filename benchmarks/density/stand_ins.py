@@ -39,7 +39,7 @@ class Ear:
     clock: Clock
     cost: Cost
     unheard: Tensor
-    """What a second becomes, [n, hidden]."""
+    """Embeddings of a second, [n, hidden]."""
 
     def initial_state(self) -> None:
         pass
@@ -62,7 +62,7 @@ class Eye:
     clock: Clock
     cost: Cost
     unseen: Tensor
-    """What a slice becomes, [queries, hidden]."""
+    """Embeddings of a slice, [queries, hidden]."""
 
     def see(self, slices: list[Any]) -> list[Tensor]:
         self.clock.spend(self.cost.see(len(slices)))

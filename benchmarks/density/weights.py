@@ -23,7 +23,7 @@ from inference_service.models.token2wav.sizes import stream_bytes
 from inference_service.options import SpeechOptions
 
 DTYPE: Final = torch.bfloat16
-"""Of everything but the vocoder."""
+"""Dtype of all parts but the vocoder."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Weights:
 
 @cache
 def weights() -> Weights:
-    """Return those of the published sizes."""
+    """Count the weights of the published sizes."""
     config = FULL.config
     model = MiniCPMO.hollow(config, speech=True)
     assert model.tts is not None

@@ -308,8 +308,8 @@ class InProcessDispatcher:
     def _workers(self, pool: str) -> list[tuple[str, WorkerInfo]]:
         return [(target, info) for target, info in self._ready() if info.pool == pool]
 
-    def _strangers(self, target: str, info: WorkerInfo) -> set[int]:
-        """Return the slots that sessions hold which came past this dispatcher."""
+    def _foreign_slots(self, target: str, info: WorkerInfo) -> set[int]:
+        """Return the slots of sessions that did not get theirs from this dispatcher."""
         worker_id, occupied = info.worker_id, self._registry.occupied(target)
         return {
             slot
@@ -318,14 +318,14 @@ class InProcessDispatcher:
         }
 
     def _free_count(self, target: str, info: WorkerInfo) -> int:
-        """Return how many slots are nobody's."""
+        """Return the number of free slots."""
         if not self._registry.is_open(target):
             return 0
-        return info.slots - len(self._held[info.worker_id]) - len(self._strangers(target, info))
+        return info.slots - len(self._held[info.worker_id]) - len(self._foreign_slots(target, info))
 
     def _free_slots(self, target: str, info: WorkerInfo) -> list[int]:
-        """Return the slots that are nobody's; `_free_count` of them."""
-        taken = self._strangers(target, info).union(self._held[info.worker_id])
+        """Return the free slots of a worker that is open."""
+        taken = self._foreign_slots(target, info).union(self._held[info.worker_id])
         return [slot for slot in range(info.slots) if slot not in taken]
 
     def _free_in(self, pool: str) -> int:

@@ -74,7 +74,7 @@ class Snapshot:
     @property
     def is_ready(self) -> bool:
         """Whether a session could start."""
-        return self.status.workers > 0 and self.registry.has_workers and not self.load.is_draining
+        return self.status.workers > 0 and bool(self.registry.ready()) and not self.load.is_draining
 
     async def refresh(self) -> None:
         """Ask the dispatcher and the other adapters."""

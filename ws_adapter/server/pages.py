@@ -106,7 +106,7 @@ class Pages:
                 return responses.health()
             case Page.READY:
                 status = await self._dispatcher.status()
-                return responses.readiness(status, self._registry.has_workers, self._load.is_draining)
+                return responses.readiness(status, bool(self._registry.ready()), self._load.is_draining)
             case Page.VERSION:
                 return responses.versions()
             case Page.ABOUT:

@@ -202,7 +202,7 @@ def _iso(unix: float) -> str:
 def readiness(status: PoolStatus, has_workers: bool, draining: bool) -> Response:
     """Return whether a session could start here; `degraded` while the shared queue cannot be reached.
 
-    `has_workers`: one has told this adapter which model it serves; a shared queue may know of it earlier.
+    `has_workers`: a worker has told this adapter which model it serves. A shared queue may know it earlier.
     """
     ready = status.workers > 0 and has_workers and not draining
     body = {

@@ -15,9 +15,8 @@ from msgspec import Struct
 BLOCK: Final = 2**16
 """Bytes of a block: a second of float32 sound at 16 kHz, and little more."""
 
-SMALLEST: Final = BLOCK // 2
-"""Pieces of less would waste more than half of a block."""
-
+SMALLEST: Final = BLOCK * 15 // 16
+"""Smaller pieces stay on the heap: the memory of journals is counted by the bytes of their pieces."""
 
 _NORESERVE: Final = 0x4000
 """Of Linux's mmap(2) on x86, ARM and RISC-V: a region may be larger than what is free. Python names it from
@@ -40,10 +39,10 @@ class Blocks:
         """Number of blocks that are not taken."""
         return self._left + len(self._free)
 
-    def put(self, data: bytes) -> "Block | None":
-        """Copy `data` into a block; None if it has another size than blocks are for, or none is free."""
-        if not SMALLEST < len(data) <= BLOCK or not self.free:
-            return None
+    def store(self, data: bytes) -> "bytes | Block":
+        """Return a copy of `data` in a block; `data` itself if it does not fit one well, or none is free."""
+        if not SMALLEST <= len(data) <= BLOCK or not self.free:
+            return data
         if not self._free:
             self._left -= 1
             self._free.append(self._region[self._left * BLOCK :][:BLOCK])

@@ -2,8 +2,8 @@
 
 Of a full-duplex session these are the inputs and records of its latest units; of a chat the turn that is
 being answered, and what was sampled of the answer, or said of one that is spoken; of a transcription the
-audio of the utterance that is not over. Seconds of sound lie in blocks of their own (see `Blocks`); of all
-other bytes a journal keeps those that were sent.
+audio of the utterance that is not over. Each second of sound is copied into a block (see `Blocks`); all other
+bytes are kept as they were sent.
 """
 
 import secrets
@@ -118,16 +118,8 @@ class Journals:
         self.seconds: Final = seconds
         self.most_bytes: Final = most_bytes
         self._count = 0
-        self._blocks = Blocks(most_bytes if seconds else 0)
-
-    @property
-    def free_blocks(self) -> int:
-        """Number of blocks that hold no sound."""
-        return self._blocks.free
-
-    def keep(self, parts: Parts) -> tuple[bytes | Block, ...]:
-        """Return what a journal keeps of an input: sound goes into a block."""
-        return tuple([self._blocks.put(part) or part for part in parts])
+        self.blocks: Final = Blocks(most_bytes if seconds else 0)
+        """For the sound of units."""
 
     def open(self, kind: JournalKind = JournalKind.DUPLEX) -> "Journal | None":
         """Return a new journal; None where none are kept."""
@@ -216,7 +208,7 @@ class Journal:
             self._begin = unit
             self._log.clear_answered()
         told = Told(self._is_chat) if self._kind is not JournalKind.DUPLEX else None
-        self._log.unanswered[unit] = KeptUnit(unit, self._journals.keep(parts), told=told)
+        self._log.unanswered[unit] = KeptUnit(unit, tuple(map(self._journals.blocks.store, parts)), told=told)
         self._last = unit
         if self._is_chat:
             self._count()

@@ -502,11 +502,6 @@ class Registry:
             self._shut.remove(target)
             self.changed()
 
-    @property
-    def has_workers(self) -> bool:
-        """Whether a ready worker has told which model it serves."""
-        return bool(self.ready())
-
     def catalogue(self) -> Catalogue | None:
         """Return what the ready workers serve; None while there is none."""
         pools: dict[str, list[WorkerInfo]] = {}

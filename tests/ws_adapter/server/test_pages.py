@@ -71,7 +71,7 @@ async def test_not_ready_without_a_worker() -> None:
 
 
 @pytest.mark.parametrize("has_workers", [False, True])
-def test_shared_queue_with_slots_of_a_worker_that_is_not_known_here_is_not_ready(has_workers: bool) -> None:
+def test_adapter_is_ready_once_a_worker_of_the_shared_queue_has_told_its_model(has_workers: bool) -> None:
     answer = responses.readiness(PoolStatus(1, 2, 2, 0), has_workers, draining=False)
     assert answer.status_code == (200 if has_workers else 503)
 

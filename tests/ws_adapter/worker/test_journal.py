@@ -114,9 +114,9 @@ def test_closed_journal_gives_its_blocks_back() -> None:
     for _ in range(3):
         journal = journal_of(journals)
         hear(journal, *[pb.UNIT_END_LISTEN] * 3)
-        assert journals.free_blocks == 1
+        assert journals.blocks.free == 1
         journal.close()
-        assert journals.free_blocks == 4
+        assert journals.blocks.free == 4
 
 
 def test_units_answered_and_not_closed_are_returned_once() -> None:

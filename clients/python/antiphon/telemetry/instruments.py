@@ -16,8 +16,8 @@ Samples = Iterable[tuple[tuple[str, ...], float]]
 
 
 MOST_WAITING: Final = 32
-"""Values that a histogram keeps before it records them, in about 0.2 ms. Histograms of the same units are
-full at the same moment."""
+"""Values that a histogram keeps before it records them, which takes 0.2 to 0.5 ms. Histograms that measure
+the same units record at the same moment."""
 
 
 class Histogram:

@@ -28,7 +28,7 @@ class Replays:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._traces: dict[Graph[Any], GraphModule] = {}
         self._first: dict[Graph[Any], list[Tensor]] = {}
-        """What the first call of a region returned."""
+        """Tensors that the first call of a region returned."""
         self._varied: set[Graph[Any]] = set()
         """Regions that have returned something else since."""
         self.atol = 1e-5

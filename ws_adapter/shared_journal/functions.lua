@@ -9,6 +9,7 @@
 --                            path: the dialect and mode of the session
 --                            first, newest: the events that a client may have got last, and that are kept
 --                            settings: what the session is at its worker
+--                            claimed, from: when the owner claimed it from whom, until the owner writes it
 --                            over: there is no session any more, and nobody may write one
 --   stream:<session>    STREAM entry -> d: what an entry has
 --
@@ -16,6 +17,8 @@
 
 local MOST_ENTRIES = 16384
 local OVER_MS = 60000
+-- A claim holds for so long until its adapter writes the session. One whose answer never arrived is void then.
+local CLAIM_MS = 2000
 
 local function append(p, session, ttl, args, from)
   local stream = p .. 'stream:' .. session
@@ -40,6 +43,7 @@ local function begin(keys, args)
   redis.call('DEL', p .. 'stream:' .. session)
   redis.call('HSET', p .. 'session:' .. session, 'owner', adapter, 'last', args[4], 'nonce', args[5],
     'used', args[6], 'first', args[7], 'newest', args[8], 'path', args[9], 'settings', args[10])
+  redis.call('HDEL', p .. 'session:' .. session, 'claimed', 'from')
   append(p, session, ttl, args, 11)
   return 1
 end
@@ -79,26 +83,32 @@ local function beat(keys, args)
 end
 
 -- claim(session, adapter, dead, ttl, nonce, next_nonce, path, last_event, most): takes a session whose adapter
--- is gone or is `dead`. Answers {none}, {alive, owner}, {lost} if events are missing or there are more than
--- `most` bytes, or {taken, was handed over, settings, data...}.
+-- is gone or is `dead`. Answers {none}, {alive}, {behind} if the client got more events than are here, {lost} if
+-- events are missing or there are more than `most` bytes, or {taken, was handed over, settings, data...}.
 local function claim(keys, args)
   local p, session, adapter, dead, ttl = keys[1], args[1], args[2], args[3], args[4]
   local nonce, event = args[5], tonumber(args[8])
   local hash, stream = p .. 'session:' .. session, p .. 'stream:' .. session
   local found = redis.call('HMGET', hash, 'owner', 'nonce', 'used', 'path', 'first', 'newest', 'settings',
-    'over')
+    'over', 'claimed', 'from')
   local owner, is_known = found[1], found[2] == nonce or found[3] == nonce
-  if not owner or found[8] or not is_known or found[4] ~= args[7] or owner == adapter then
-    return {'none'}
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  if not owner or found[8] or not is_known or found[4] ~= args[7] then return {'none'} end
+  if found[9] then
+    if now - tonumber(found[9]) < CLAIM_MS then return {'alive'} end
+    owner = found[10]
   end
+  if owner == adapter then return {'none'} end
   if owner ~= '' and owner ~= dead and redis.call('EXISTS', p .. 'alive:' .. owner) == 1 then
-    return {'alive', owner}
+    return {'alive'}
   end
-  if event > tonumber(found[6]) or event < tonumber(found[5]) - 1 then return {'lost'} end
+  if event > tonumber(found[6]) then return {'behind'} end
+  if event < tonumber(found[5]) - 1 then return {'lost'} end
   local entries, size = redis.call('XRANGE', stream, '-', '+'), #found[7]
   for _, entry in ipairs(entries) do size = size + #entry[2][2] end
   if args[9] and size > tonumber(args[9]) then return {'lost'} end
-  redis.call('HSET', hash, 'owner', adapter, 'nonce', args[6], 'used', nonce)
+  redis.call('HSET', hash, 'owner', adapter, 'nonce', args[6], 'used', nonce, 'claimed', now, 'from', owner)
   redis.call('PEXPIRE', hash, ttl)
   redis.call('PEXPIRE', stream, ttl)
   local answer = {'taken', owner == '' and 1 or 0, found[7]}

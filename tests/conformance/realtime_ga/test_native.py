@@ -23,6 +23,8 @@ RECORDINGS = Path(make.__file__).parent
 RATE = 24_000
 PIECE = RATE // 50 * 2
 """Bytes of 20 ms."""
+MOST_ASKED = 3
+"""How often a conversation is held: the model draws its words, and may answer with others."""
 _EVENTS: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
 SEMANTIC = {"type": "realtime", "audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}
 
@@ -96,20 +98,33 @@ def seconds(events: list[Any]) -> float:
     return sum(len(base64.b64decode(delta.delta)) for delta in deltas) / 2 / RATE
 
 
+def text_of(done: Any) -> str:
+    """The words of an answer that is over."""
+    return str(done.response.output[0].content[0].transcript.strip())
+
+
+async def answered(stack: Stack, first: bytes, follow: Follow, reply: str) -> list[Any]:
+    """The events of a conversation whose last answer is `reply`, which is held again where it is not."""
+    for _ in range(MOST_ASKED):
+        events = await converse(stack, first, follow)
+        if text_of(events[-1]) == reply:
+            return events
+    raise AssertionError(f"answered {text_of(events[-1])!r} in place of {reply!r}, {MOST_ASKED} times")
+
+
 async def spoken_answer(stack: Stack) -> None:
     pcm, reply = question("counting")
 
     async def is_over(connection: Any, microphone: Microphone, events: list[Any]) -> bool:
         return bool(events[-1].type == "response.done")
 
-    events = await converse(stack, pcm, is_over)
+    events = await answered(stack, pcm, is_over, reply)
 
     kinds = [event.type for event in events]
     assert kinds[:2] == ["session.created", "conversation.created"]
     assert "input_audio_buffer.speech_started" in kinds
     (done,) = of(events, "response.done")
     assert done.response.status == "completed"
-    assert done.response.output[0].content[0].transcript.strip() == reply
     assert 2.0 < seconds(events) < 4.0
     assert done.response.usage.output_token_details.audio_tokens > 50
 
@@ -127,7 +142,7 @@ async def interrupted_answer(stack: Stack) -> None:
             await connection.conversation.item.truncate(item_id=item, content_index=0, audio_end_ms=0)
         return len(done) == 2
 
-    events = await converse(stack, counting, follow)
+    events = await answered(stack, counting, follow, reply)
 
     first, second = of(events, "response.done")
     if first.response.status == "cancelled":
@@ -137,7 +152,6 @@ async def interrupted_answer(stack: Stack) -> None:
     (cut,) = of(events, "conversation.item.truncated")
     assert (cut.item_id, cut.audio_end_ms) == (first.response.output[0].id, 0)
     assert second.response.status == "completed"
-    assert second.response.output[0].content[0].transcript.strip() == reply
 
 
 async def test_a_spoken_question_is_answered_and_speech_over_an_answer_ends_it(shipped: Stack) -> None:

@@ -1,10 +1,11 @@
 """The engine: one thread that owns the device and runs the units of all sessions tick by tick."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
@@ -56,6 +57,13 @@ class Inbox:
         """Return the next order; None if there is none and `wait` is False. For one thread."""
         return self._orders.get() if wait or not self._orders.empty() else None
 
+    def take_within(self, seconds: float) -> Order | None:
+        """Return the next order; None if none comes within so many seconds. For one thread."""
+        try:
+            return self._orders.get(timeout=seconds)
+        except Empty:
+            return None
+
 
 class LiveEngine:
     """A loaded model and its loop. Implements `Engine`."""
@@ -85,6 +93,8 @@ class LiveEngine:
         self.busy_since: float | None = None
         self._is_dead = False
         self._stopped = False
+        self._fills_processors = runtime.device.type == "cpu" and _processors() <= torch.get_num_threads()
+        """Whether ticks leave no processor to the recogniser."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -167,6 +177,23 @@ class LiveEngine:
         if not self._is_dead and (ticked := self._tick.run(sessions, self._follow, self._tell)):
             self._ticks.append(ticked)
         self._flush()
+        if self._media.awaited_words and self._fills_processors:
+            self._pause()
+
+    def _pause(self) -> None:
+        """Leave the processor to the recogniser, for whose words units wait.
+
+        Work without a deadline gets an eighth of the time then, as beside units of the engine: see `Share`.
+        """
+        end = self._clock() + self._tick.pause_s
+        sessions = self._sessions.values()
+        while self._media.awaited_words and not (self._stopped or self._tick.has_units(sessions)):
+            left = end - self._clock()
+            if left <= 0:
+                return
+            if (order := self.inbox.take_within(left)) is not None:
+                order()
+            self.busy_since = self._clock()
 
     def _follow(self, wait: bool = False) -> None:
         """Whatever orders have come; at least one if it waits."""
@@ -234,6 +261,11 @@ class LiveEngine:
                 self._deliver([(session.sink, [_FATAL]) for session in self._sessions.values()])
             finally:
                 self._on_fatal(message)
+
+
+def _processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _taken(sessions: Iterable[Session[Any]], now: float) -> list[tuple[Callable[[Any], None], Any]]:

@@ -52,6 +52,16 @@ class Tick:
         """Return whether a tick would do anything for anyone."""
         return any(session.has_work for session in sessions)
 
+    def has_units(self, sessions: Sessions) -> bool:
+        """Return whether a tick would do anything for a unit that is due soon."""
+        now = self._clock()
+        return any(session.has_work and is_urgent(session.due, now) for session in sessions)
+
+    @property
+    def pause_s(self) -> float:
+        """How long the last tick's work without a deadline leaves the processor to units."""
+        return self._share.pause(self._others_s)
+
     def run(
         self,
         sessions: Sessions,

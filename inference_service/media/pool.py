@@ -59,7 +59,7 @@ class MediaPool:
     """A few threads: one each for sound, steps, words and videos alone, the others for pictures, or for the
     rest and then for pictures.
 
-    All but the first give way to the engine's thread.
+    All give way to the engine's thread, but those for sound and words: units wait for them.
 
     Holds no more than the units in flight of the sessions that are open: a lane that is closed is emptied.
     Lanes of one priority take turns.
@@ -75,6 +75,8 @@ class MediaPool:
         self._came = tuple(threading.Condition(self.lock) for _ in Priority)
         """For the threads of each kind: there is something for them. Whoever wakes takes the interpreter from
         the engine."""
+        self.awaited_words = 0
+        """Units that wait for the words of their utterance."""
         self._is_stopped = False
         self._told = time.monotonic()
         self._threads = [
@@ -102,15 +104,19 @@ class MediaPool:
     def put(self, priority: Priority, lane: "Lane") -> None:
         """Queue the lane's next job. Called with `lock` held."""
         self._waiting[priority].append(lane)
+        self.awaited_words += priority is Priority.WORDS
         for least, takes in _TAKES.items():
             if priority in takes:
                 self._came[least].notify()
 
     def _work(self, least: Priority) -> None:
-        if least is not Priority.SOUND:
+        if least not in (Priority.SOUND, Priority.WORDS):
             give_way()
         while (lane := self._next(least)) is not None:
             lane.work()
+            if least is Priority.WORDS:
+                with self.lock:
+                    self.awaited_words -= 1
             self.tell()
 
     def check(self, lane: "Lane") -> None:

@@ -66,6 +66,11 @@ class Share:
         else:
             self._debt = others  # a unit that came meanwhile has waited for it
 
+    @staticmethod
+    def pause(others: float) -> float:
+        """Return how long units may use the processor by themselves behind so many seconds of such work."""
+        return others * (_TIME - 1)
+
 
 def schedule(requests: Sequence[Request], budget: int, share: int) -> list[Grant]:
     """Fill a tick of at most `budget` tokens, of which work that can wait gets at most `share`.

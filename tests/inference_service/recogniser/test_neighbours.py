@@ -8,9 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from inference_service.api.engine import Finalized, Prefilled, Ready
-from inference_service.api.setups import DuplexSetup, UnitInput, UnitOverrides
+from inference_service.api.setups import (
+    DuplexSetup,
+    Sampling,
+    StreamInput,
+    TokensSetup,
+    UnitInput,
+    UnitOverrides,
+)
+from inference_service.engine import engine as engine_module
 from inference_service.engine.engine import LiveEngine
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
@@ -82,3 +91,63 @@ def test_sessions_go_on_while_the_recogniser_hangs_over_another_ones_words(
     prefilled = [event for event in talker.events if isinstance(event, Prefilled)]
     texts = [event.usage.input_text_tokens for event in prefilled]
     assert max(texts) > min(texts) + 3, "the words of the sentence are in none of its units"
+
+
+def write(client: Client, number: int) -> None:
+    """Have a token stream go on by a few tokens."""
+    client.session.prefill(number, StreamInput((1,)))
+    client.session.generate(number, False, UnitOverrides())
+    client.session.finalize(number)
+    client.until(Finalized)
+
+
+def test_text_leaves_the_processor_to_the_recogniser_for_whose_words_a_unit_waits(
+    slots: Slots, recogniser: RecogniserProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, pauses = slots._engine, list[float]()
+    monkeypatch.setattr(engine, "_fills_processors", True)
+    take_within = engine.inbox.take_within
+
+    def paused(seconds: float) -> object:
+        assert 0 < seconds <= engine._tick.pause_s
+        pauses.append(seconds)
+        return take_within(seconds)
+
+    monkeypatch.setattr(engine.inbox, "take_within", paused)
+    talker = begin(slots, "talker")
+    writer = slots.open(TokensSetup(Sampling(max_new_tokens=8), seed=1), "writer")
+    writer.until(Ready)
+    write(writer, 1)
+    assert not pauses, "nobody waits for words"
+    spoken = sentence("sum", tail_s=1.0)
+    units = [spoken[at : at + UNIT] for at in range(0, len(spoken) - UNIT + 1, UNIT)]
+    assert recogniser._process is not None
+    os.kill(recogniser._process.pid, signal.SIGSTOP)
+    try:
+        for number, pcm in enumerate(units, 1):
+            say(talker, number, pcm)
+        number = 1
+        while not pauses:
+            number += 1
+            write(writer, number)
+    finally:
+        os.kill(recogniser._process.pid, signal.SIGCONT)
+    talker.until(Finalized, len(units))
+    assert engine._media.awaited_words == 0
+    pauses.clear()
+    write(writer, number + 1)
+    assert not pauses
+
+
+@pytest.mark.parametrize(("processors", "fills"), [(1, True), (2, False)])
+def test_engine_pauses_only_where_its_threads_fill_the_processors(
+    processors: int, fills: bool, recogniser: RecogniserProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "_processors", lambda: processors)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    runtime = DuplexRuntime(antiphon_mini.components(*tiny.model(), recogniser), 2)
+    engine = LiveEngine(runtime, 2, Rig._deliver, pytest.fail)
+    try:
+        assert engine._fills_processors is fills
+    finally:
+        engine.stop()

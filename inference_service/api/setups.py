@@ -247,6 +247,8 @@ class UnitRecord:
     """Random numbers that the session's text has used up after it."""
     speech_draws: int = 0
     """As `text_draws`, of its speech."""
+    words: tuple[int, ...] = ()
+    """Ids of the words that a recogniser has heard in it."""
 
 
 @dataclass(frozen=True)

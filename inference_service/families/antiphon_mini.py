@@ -28,6 +28,7 @@ from inference_service.engine.sessions.components import (
     SpeechComponents,
     View,
 )
+from inference_service.engine.sessions.duplex_kind import MOST_WORDS
 from inference_service.families.duplex_runtime import slot_capacity
 from inference_service.families.memory.footprint import Footprint, stored
 from inference_service.families.memory.working_memory import (
@@ -59,15 +60,28 @@ _SHAPES = DECODER_SHAPES + 6
 
 
 def components(
-    model: DuplexModel, tokenizer: Tokenizer, config: ModelConfig, recogniser: RecogniserProcess | None = None
+    model: DuplexModel,
+    tokenizer: Tokenizer,
+    config: ModelConfig,
+    recogniser: RecogniserProcess | None = None,
+    *,
+    reads_words: bool = False,
 ) -> DuplexComponents:
-    """Return what the runtime is made of; without a `recogniser` the encoder hears alone."""
+    """Return what the runtime is made of; without a `recogniser` the encoder hears alone.
+
+    `reads_words`: records may have words that the recogniser of another worker has heard.
+    """
     second_tokens = SAMPLE_RATE // HOP // 2 // config.audio.pool
     special, size = tokenizer.special, config.language.vocab_size
     # A decision is text or a token of the unit loop; everything else would break the context's shape.
     decisions = special.decisions
     return DuplexComponents(
-        info=model_info(config, chats=tokenizer.chat_template is not None, calls_tools=tokenizer.calls_tools),
+        info=model_info(
+            config,
+            chats=tokenizer.chat_template is not None,
+            calls_tools=tokenizer.calls_tools,
+            reads_words=reads_words or recogniser is not None,
+        ),
         language=model.llm.model,
         embeddings=model.llm.model.embed_tokens,
         head=model.llm.lm_head,
@@ -244,8 +258,12 @@ def _modes(config: ModelConfig, chats: bool) -> frozenset[Mode]:
     return frozenset(mode for mode, reason in has.items() if reason)
 
 
-def model_info(config: ModelConfig, *, chats: bool = False, calls_tools: bool = False) -> ModelInfo:
+def model_info(
+    config: ModelConfig, *, chats: bool = False, calls_tools: bool = False, reads_words: bool = False
+) -> ModelInfo:
     """Return what sessions are told about a model, which `chats` if it has a chat template.
+
+    `reads_words`: its units may have words of a recogniser.
 
     Raises `CheckpointError` for defaults that are no settings.
     """
@@ -269,6 +287,7 @@ def model_info(config: ModelConfig, *, chats: bool = False, calls_tools: bool = 
         calls_tools=calls_tools,
         speech_codes=config.speech.codes,
         codes_per_unit=config.speech.codes_per_second,
+        words_per_unit=MOST_WORDS if reads_words else 0,
         replays_units=True,
         replays_turns=True,
     )

@@ -24,6 +24,7 @@ from inference_service.families.moshi.runtime import MoshiRuntime
 from inference_service.families.voxtral_runtime import VoxtralRuntime
 from inference_service.models.config import ModelConfig, parse_config
 from inference_service.models.minicpmo.config import MODEL_TYPE as MINICPMO
+from inference_service.recogniser.decoder import GRAMMAR
 
 # ------------------------------------------------------------------------------------------- MiniCPM-o
 
@@ -108,9 +109,11 @@ def _load_mini(folder: Path, settings: Settings) -> Build:
     model, tokenizer, config = load_duplex(folder, settings.device)
     config = limited(config, settings.context_limit)
     recogniser = antiphon_mini.recogniser(folder) if settings.ear != "fast" else None
+    reads_words = (folder / GRAMMAR).exists()
 
     def make(slots: int) -> DuplexRuntime:
-        return DuplexRuntime(antiphon_mini.components(model, tokenizer, config, recogniser), slots)
+        parts = antiphon_mini.components(model, tokenizer, config, recogniser, reads_words=reads_words)
+        return DuplexRuntime(parts, slots)
 
     return Build(make, settings.device, antiphon_mini.footprint(folder, config))
 

@@ -111,8 +111,12 @@ class Utterances:
         heard = self._recogniser.recognise(utterance.sound.tobytes())
         if heard is None or not _is_sure(heard, utterance):
             return ""
-        self._told_to = utterance.end
+        self.know(utterance)
         return " ".join(heard.words)
+
+    def know(self, utterance: Utterance) -> None:
+        """Note that the words of an utterance are known: none of it is recognised again."""
+        self._told_to = utterance.end
 
     def _find_voice(self, sound: NDArray[np.int16]) -> None:
         """Add sound to the utterance, or to what may become one."""

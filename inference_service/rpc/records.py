@@ -42,6 +42,10 @@ def check_record(record: pb.UnitRecord, setup: SessionSetup, info: ModelInfo) ->
         raise _bad("speech_codes", f"has {len(record.speech_codes)} codes; a unit has at most {codes}")
     if record.speech_codes and max(record.speech_codes) >= info.speech_codes:
         raise _bad("speech_codes", f"must be below {info.speech_codes}, not {max(record.speech_codes)}")
+    if len(record.word_ids) > info.words_per_unit:
+        raise _bad("word_ids", f"has {len(record.word_ids)} ids; a unit has at most {info.words_per_unit}")
+    if problem := unknown_id_problem(tuple(record.word_ids), info.vocabulary):
+        raise _bad("word_ids", problem)
     for name in ("text_draws", "speech_draws"):
         if getattr(record, name) > _MOST_DRAWS:
             raise _bad(name, f"must be at most {_MOST_DRAWS}, not {getattr(record, name)}")
@@ -55,6 +59,7 @@ def unit_record(record: pb.UnitRecord) -> UnitRecord:
         tuple(record.speech_codes),
         record.text_draws,
         record.speech_draws,
+        tuple(record.word_ids),
     )
 
 
@@ -70,6 +75,8 @@ def _check_begun(record: pb.UnitRecord, info: ModelInfo) -> None:
         raise _bad("sampled_ids", problem)
     if record.speech_codes:
         raise _bad("speech_codes", "must be empty in CHAT")
+    if record.word_ids:
+        raise _bad("word_ids", "must be empty in CHAT")
 
 
 def _bad(name: str, problem: str) -> UnitRefused:

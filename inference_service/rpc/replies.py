@@ -189,6 +189,7 @@ def _record(record: UnitRecord) -> pb.UnitRecord:
         speech_codes=record.codes,
         text_draws=record.text_draws,
         speech_draws=record.speech_draws,
+        word_ids=record.words,
     )
 
 

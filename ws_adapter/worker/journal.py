@@ -308,12 +308,12 @@ class Journal:
             return order.unit
         self.changes += 1
         text, speech = self._draws
-        silent = pb.UnitRecord(end=pb.UNIT_END_LISTEN, text_draws=text, speech_draws=speech)
-        record = silent.SerializeToString()
         for kept in self._log:
             is_partly_heard = order.heard_samples is not None and order.heard_samples < kept.samples
             if kept.number > order.unit or (kept.number == order.unit and is_partly_heard):
-                kept.record, kept.samples = record, 0
+                silent = pb.UnitRecord(end=pb.UNIT_END_LISTEN, text_draws=text, speech_draws=speech)
+                silent.word_ids.extend(pb.UnitRecord.FromString(kept.record).word_ids)
+                kept.record, kept.samples = silent.SerializeToString(), 0
                 self._log.silence(kept, kept.size)
         self._count()
         return order.unit

@@ -58,6 +58,9 @@ class Listener(Protocol):
     def words(self, utterance: Any) -> str:
         """Return the words of an utterance; none if it was not understood. May take long, in any thread."""
 
+    def know(self, utterance: Any) -> None:
+        """Note that the words of an utterance are known already."""
+
 
 @dataclass(frozen=True)
 class View:

@@ -598,7 +598,8 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         is_said = run.job is not None and run.job.sound is not None
         codes = tuple(run.job.codes) if run.job is not None and is_said else ()
         draws = self.sampler.noise.drawn, self.speech.noise.drawn
-        return UnitRecord(end, tuple(run.drawn_ids), codes, *draws)
+        words = run.unit.input.word_ids if run.unit.input is not None else ()
+        return UnitRecord(end, tuple(run.drawn_ids), codes, *draws, words)
 
     def end_unit(self) -> None:
         run, context = self._run, self.context

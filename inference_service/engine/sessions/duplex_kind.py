@@ -93,7 +93,7 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
         if self._listener is not None and isinstance(content, UnitInput):
             utterance = self._listener.follow(content.pcm) if content.pcm is not None else None
             self._utterances.append((utterance, time.monotonic()))
-            if utterance is not None:
+            if utterance is not None and content.recorded is None:
                 return Priority.WORDS
         if isinstance(content, UnitInput) and content.frames:
             return Priority.PICTURES
@@ -132,11 +132,18 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
         return Perceived(heard, pictures, texts, opens_turn, content.recorded, words)
 
     def _words(self, content: UnitInput) -> tuple[int, ...]:
-        """Return the ids of what the recogniser writes down of an utterance that the unit has ended."""
+        """Return the ids of what the recogniser writes down of an utterance that the unit has ended.
+
+        A replayed unit has those of its record, whatever was in time then.
+        """
         utterance, came = self._utterances.popleft() if self._utterances else (None, 0.0)
+        if content.recorded is not None:
+            if utterance is not None and self._listener is not None and content.recorded.words:
+                self._listener.know(utterance)
+            return content.recorded.words
         if utterance is None or self._listener is None or self._encode is None:
             return ()
-        if content.recorded is None and time.monotonic() - came > _LATE_S:
+        if time.monotonic() - came > _LATE_S:
             return ()
         ids = self._encode(self._listener.words(utterance))
         return tuple(ids) if len(ids) <= MOST_WORDS else ()
@@ -212,7 +219,7 @@ class DuplexKind(SessionKind[DuplexSession]):
             ),
             speech=SpeechState(slot, Noise(setup.seed, SPEECH)),
             unit_tokens=components.unit_tokens,
-            word_tokens=MOST_WORDS if components.recogniser is not None else 0,
+            word_tokens=components.info.words_per_unit,
             slice_tokens=self._slice_tokens,
             forbidden_ids=self._forbidden_ids,
             turn_bound=components.turn_bound,

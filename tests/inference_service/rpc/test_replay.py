@@ -139,12 +139,14 @@ BAD = {
     "recorded.end": pb.UnitRecord(),
     "recorded.sampled_ids": pb.UnitRecord(end=pb.UNIT_END_CHUNK, sampled_ids=[2**31]),
     "recorded.speech_codes": pb.UnitRecord(end=pb.UNIT_END_CHUNK, speech_codes=[10**6]),
+    "recorded.word_ids": pb.UnitRecord(end=pb.UNIT_END_LISTEN, word_ids=[2**31]),
     "recorded.text_draws": pb.UnitRecord(end=pb.UNIT_END_LISTEN, text_draws=2**63),
     "recorded": pb.UnitRecord(end=pb.UNIT_END_CHUNK, sampled_ids=[1] * 5000),
 }
 LONG = [
     ("recorded.sampled_ids", pb.UnitRecord(end=pb.UNIT_END_CHUNK, sampled_ids=[1] * 200)),
     ("recorded.speech_codes", pb.UnitRecord(end=pb.UNIT_END_CHUNK, speech_codes=[1] * 200)),
+    ("recorded.word_ids", pb.UnitRecord(end=pb.UNIT_END_LISTEN, word_ids=[1] * 25)),
     ("recorded", pb.UnitRecord(end=pb.UNIT_END_TURN)),
 ]
 
@@ -254,6 +256,7 @@ async def test_another_worker_goes_on_with_an_answer_behind_its_last_word() -> N
         (pb.UnitRecord(sampled_ids=[2**31]), "recorded.sampled_ids"),
         (pb.UnitRecord(sampled_ids=[1] * 100_000), "recorded.sampled_ids"),
         (pb.UnitRecord(speech_codes=[1]), "recorded.speech_codes"),
+        (pb.UnitRecord(word_ids=[1]), "recorded.word_ids"),
     ],
 )
 async def test_beginning_of_an_answer_that_cannot_be_is_refused(record: pb.UnitRecord, field: str) -> None:

@@ -34,7 +34,9 @@ def done(
 ) -> None:
     answer = pb.UnitDone(end=end)
     if has_record:
-        answer.record.CopyFrom(pb.UnitRecord(end=end, sampled_ids=[unit], text_draws=10 * unit))
+        answer.record.CopyFrom(
+            pb.UnitRecord(end=end, sampled_ids=[unit], text_draws=10 * unit, word_ids=[unit])
+        )
     journal.done(unit, answer)
 
 
@@ -171,7 +173,7 @@ def test_rewind_silences_units_that_were_not_heard_to_their_end() -> None:
         assert journal.rewound(pb.UnitsRewound(rewound_units=1)) == 2
         told = [request.recorded for request in replayed(journal)]
         assert [pb.UnitEnd.Name(record.end).removeprefix("UNIT_END_") for record in told] == ends
-    assert (list(told[2].sampled_ids), told[2].text_draws) == ([], 30)
+    assert (list(told[2].sampled_ids), told[2].text_draws, list(told[2].word_ids)) == ([], 30, [3])
 
 
 def test_rewind_that_was_refused_changes_nothing() -> None:

@@ -122,18 +122,20 @@ class PrefillRequest(_message.Message):
     def __init__(self, unit: _Optional[int] = ..., config: _Optional[_Union[SessionConfig, _Mapping]] = ..., duplex: _Optional[_Union[DuplexInput, _Mapping]] = ..., turn: _Optional[_Union[TurnInput, _Mapping]] = ..., stream: _Optional[_Union[StreamInput, _Mapping]] = ..., traceparent: _Optional[str] = ..., run: _Optional[_Union[GenerateUnit, _Mapping]] = ..., keep_last_token: bool = ..., recorded: _Optional[_Union[UnitRecord, _Mapping]] = ...) -> None: ...
 
 class UnitRecord(_message.Message):
-    __slots__ = ("end", "sampled_ids", "speech_codes", "text_draws", "speech_draws")
+    __slots__ = ("end", "sampled_ids", "speech_codes", "text_draws", "speech_draws", "word_ids")
     END_FIELD_NUMBER: _ClassVar[int]
     SAMPLED_IDS_FIELD_NUMBER: _ClassVar[int]
     SPEECH_CODES_FIELD_NUMBER: _ClassVar[int]
     TEXT_DRAWS_FIELD_NUMBER: _ClassVar[int]
     SPEECH_DRAWS_FIELD_NUMBER: _ClassVar[int]
+    WORD_IDS_FIELD_NUMBER: _ClassVar[int]
     end: UnitEnd
     sampled_ids: _containers.RepeatedScalarFieldContainer[int]
     speech_codes: _containers.RepeatedScalarFieldContainer[int]
     text_draws: int
     speech_draws: int
-    def __init__(self, end: _Optional[_Union[UnitEnd, str]] = ..., sampled_ids: _Optional[_Iterable[int]] = ..., speech_codes: _Optional[_Iterable[int]] = ..., text_draws: _Optional[int] = ..., speech_draws: _Optional[int] = ...) -> None: ...
+    word_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, end: _Optional[_Union[UnitEnd, str]] = ..., sampled_ids: _Optional[_Iterable[int]] = ..., speech_codes: _Optional[_Iterable[int]] = ..., text_draws: _Optional[int] = ..., speech_draws: _Optional[int] = ..., word_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SessionConfig(_message.Message):
     __slots__ = ("mode", "model", "system_prompt", "voice", "duplex", "sampling", "window", "seed", "max_duration", "idle_timeout", "language", "automatic_units", "records", "background")

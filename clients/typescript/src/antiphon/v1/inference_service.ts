@@ -498,6 +498,11 @@ export interface UnitRecord {
   textDraws: bigint;
   /** Random numbers that the session's speech has used up after this unit. */
   speechDraws: bigint;
+  /**
+   * The ids of the words that a recogniser has heard in the unit, in order. A replayed unit is heard with these, and is
+   * not recognised again.
+   */
+  wordIds: number[];
 }
 
 /** What holds for a whole session. Nothing of it outlives the session. */
@@ -1377,7 +1382,7 @@ export const PrefillRequest: MessageFns<PrefillRequest> = {
 };
 
 function createBaseUnitRecord(): UnitRecord {
-  return { end: 0, sampledIds: [], speechCodes: [], textDraws: 0n, speechDraws: 0n };
+  return { end: 0, sampledIds: [], speechCodes: [], textDraws: 0n, speechDraws: 0n, wordIds: [] };
 }
 
 export const UnitRecord: MessageFns<UnitRecord> = {
@@ -1410,6 +1415,13 @@ export const UnitRecord: MessageFns<UnitRecord> = {
         throw new globalThis.Error("value provided for field message.speechDraws of type uint64 too large");
       }
       writer.uint32(40).uint64(message.speechDraws);
+    }
+    if (message.wordIds.length !== 0) {
+      writer.uint32(50).fork();
+      for (const v of message.wordIds) {
+        writer.uint32(v);
+      }
+      writer.join();
     }
     return writer;
   },
@@ -1487,6 +1499,24 @@ export const UnitRecord: MessageFns<UnitRecord> = {
             message.speechDraws = reader.uint64() as bigint;
             continue;
           }
+          case 6: {
+            if (tag === 48) {
+              message.wordIds.push(reader.uint32());
+
+              continue;
+            }
+
+            if (tag === 50) {
+              const end2 = reader.uint32() + reader.pos;
+              while (reader.pos < end2) {
+                message.wordIds.push(reader.uint32());
+              }
+
+              continue;
+            }
+
+            break;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1522,6 +1552,11 @@ export const UnitRecord: MessageFns<UnitRecord> = {
         : isSet(object.speech_draws)
         ? BigInt(object.speech_draws)
         : 0n,
+      wordIds: globalThis.Array.isArray(object?.wordIds)
+        ? object.wordIds.map((e: any) => globalThis.Number(e))
+        : globalThis.Array.isArray(object?.word_ids)
+        ? object.word_ids.map((e: any) => globalThis.Number(e))
+        : [],
     };
   },
 
@@ -1542,6 +1577,9 @@ export const UnitRecord: MessageFns<UnitRecord> = {
     if (message.speechDraws !== 0n) {
       obj.speechDraws = message.speechDraws.toString();
     }
+    if (message.wordIds?.length) {
+      obj.wordIds = message.wordIds.map((e) => Math.round(e));
+    }
     return obj;
   },
 
@@ -1557,6 +1595,7 @@ export const UnitRecord: MessageFns<UnitRecord> = {
     message.speechDraws = (object.speechDraws !== undefined && object.speechDraws !== null)
       ? BigInt(object.speechDraws)
       : 0n;
+    message.wordIds = object.wordIds?.map((e) => e) || [];
     return message;
   },
 };

@@ -1,0 +1,81 @@
+"""A conversation with recognised words that goes on in another session: it is heard with the same words."""
+
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+
+from inference_service.api.engine import Done, Event, Finalized, Prefilled, Ready
+from inference_service.api.setups import DuplexSetup, UnitInput, UnitOverrides, UnitRecord
+from inference_service.recogniser.process import RecogniserProcess
+from tests.inference_service.engine.test_engine import Client, Slots
+from tests.inference_service.recogniser.conftest import sentence
+from tests.inference_service.recogniser.test_neighbours import UNIT, recogniser, slots
+
+__all__ = ["recogniser", "slots"]
+
+
+def begin(slots: Slots, name: str) -> Client:
+    info = slots._engine.info
+    client = slots.open(DuplexSetup("Be brief.", info.duplex_defaults, info.window, 1, records=True), name)
+    client.until(Ready)
+    return client
+
+
+def hear(client: Client, number: int, pcm: np.ndarray, recorded: UnitRecord | None = None) -> list[Event]:
+    client.session.prefill(number, UnitInput(np.asarray(pcm, np.float32), recorded=recorded))
+    client.session.generate(number, True, UnitOverrides())
+    client.session.finalize(number)
+    return client.until(Finalized, number)
+
+
+def record_of(events: list[Event]) -> UnitRecord:
+    (record,) = [event.record for event in events if isinstance(event, Done)]
+    assert record is not None
+    return record
+
+
+def text_rows(events: list[Event]) -> int:
+    (prefilled,) = [event for event in events if isinstance(event, Prefilled)]
+    return prefilled.usage.input_text_tokens
+
+
+def test_replayed_unit_is_heard_with_the_words_of_its_record_and_not_recognised(
+    slots: Slots, recogniser: RecogniserProcess
+) -> None:
+    spoken = np.concatenate([sentence("sum", tail_s=1.0), np.zeros(UNIT, np.float32)])
+    units = [spoken[at : at + UNIT] for at in range(0, len(spoken) - UNIT + 1, UNIT)]
+    first = begin(slots, "first")
+    heard = [hear(first, number, pcm) for number, pcm in enumerate(units, 1)]
+    records = [record_of(events) for events in heard]
+    assert sum(bool(record.words) for record in records) == 1
+
+    second = begin(slots, "second")
+    assert recogniser._process is not None
+    os.kill(recogniser._process.pid, signal.SIGSTOP)
+    try:
+        again = [
+            hear(second, number, pcm, record)
+            for number, (pcm, record) in enumerate(zip(units, records, strict=True), 1)
+        ]
+        assert [record_of(events) for events in again] == records
+        assert [*map(text_rows, again)] == [*map(text_rows, heard)]
+    finally:
+        os.kill(recogniser._process.pid, signal.SIGCONT)
+    assert not record_of(hear(second, len(units) + 1, np.zeros(UNIT))).words, "nothing is heard twice"
+
+
+def test_unit_whose_words_came_too_late_is_replayed_without_them(slots: Slots) -> None:
+    spoken = sentence("sum", tail_s=1.0)
+    units = [spoken[at : at + UNIT] for at in range(0, len(spoken) - UNIT + 1, UNIT)]
+    first, second = begin(slots, "first"), begin(slots, "second")
+    heard = [hear(first, number, pcm) for number, pcm in enumerate(units, 1)]
+    silent = [replace(record_of(events), words=()) for events in heard]
+    assert silent != [*map(record_of, heard)]
+    again = [
+        hear(second, number, pcm, record)
+        for number, (pcm, record) in enumerate(zip(units, silent, strict=True), 1)
+    ]
+    assert [*map(record_of, again)] == silent
+    assert sum(map(text_rows, again)) < sum(map(text_rows, heard))

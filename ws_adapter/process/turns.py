@@ -19,8 +19,6 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        """Calls that have come so far."""
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_busy = False
         """Whether this pass has had its call."""
@@ -31,7 +29,6 @@ class Turns:
 
     def run(self, call: Callable[[], None]) -> None:
         """Run a call in its turn, in the context of now."""
-        self.count += 1
         if self._is_busy:
             self._waiting.append(partial(copy_context().run, call))
             return

@@ -445,11 +445,6 @@ class PublicServer:
             self._handshake.rejected(reason)
         return response
 
-    @property
-    def lost_connections(self) -> int:
-        """Connections that have ended."""
-        return self._losses.count
-
     def _verdict_on_newcomer(self) -> Verdict | None:
         """Return why nobody new is taken."""
         if self._services.load.is_draining:

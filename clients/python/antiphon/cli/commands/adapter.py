@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any, Final
 
@@ -343,6 +344,7 @@ def run(arguments: argparse.Namespace) -> int:
     keep_freed_memory()
     # A matrix product here is small: more threads would wait for each other longer than they compute.
     threadpool_limits(1, user_api="blas")
+    gc.freeze()  # a collection that looks through all that was imported would be felt by every session
     return asyncio.run(serve(options, reread=reader(arguments, AdapterOptions, ConfigurationError)))
 
 

@@ -1,8 +1,7 @@
 """CPU of the adapter per unit, beside the floors of its parts and beside a relay that rewrites JSON.
 
-Every process under test runs alone on one core and is kept busy; the others wait meanwhile. There are several
-of each kind; one window each, in turn, some rounds; of each kind the median. Counted is user and system time
-of all its threads.
+Several processes of each kind are kept busy in turn, alone on one core, while the others wait. The result is
+the median of all windows of a kind. User and system time of all threads count.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ from benchmarks.load.processes import TESTED_CPU, Process, adapter, running
 SESSIONS = 48
 AHEAD = 2
 PROCESSES = 3
-"""Of each kind: equal ones differ by a tenth, as their memory happens to lie."""
+"""Processes of each kind: equal processes differ by up to a tenth."""
 UNBOUNDED = ("--max-cpu", "0", "--max-loop-lag-ms", "0")
 """Options of an adapter that takes everybody."""
 

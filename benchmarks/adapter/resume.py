@@ -1,8 +1,8 @@
 """Half of many connections are lost at once: how soon all are back, and what the other half notices.
 
 Each session speaks a unit every two seconds. The clients whose connection is cut come back as the SDK does,
-after a random part of a quarter of a second, and again with doubled waits where that fails. They are a
-process of their own, which gives way: the others notice the adapter's work, and not that of so many clients.
+after a random part of a quarter of a second, and again with doubled waits where that fails. They run
+in a process of their own with a lower priority, so that their work does not delay the clients that stay.
 """
 
 import asyncio

@@ -321,7 +321,7 @@ class ModelInfo:
     codes_per_unit: int = 0
     """Most speech codes of a unit."""
     words_per_unit: int = 0
-    """Most ids of recognised words in a unit; 0 for a model that has no recogniser."""
+    """Most ids of recognised words in a unit; 0 for a model that reads none."""
     replays_units: bool = False
     """Whether its full-duplex sessions give and take records of units."""
     replays_turns: bool = False

@@ -94,7 +94,7 @@ class LiveEngine:
         self._is_dead = False
         self._stopped = False
         self._fills_processors = runtime.device.type == "cpu" and _processors() <= torch.get_num_threads()
-        """Whether ticks leave no processor to the recogniser."""
+        """Whether the engine's threads take all processors, so that none is left to the recogniser."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -177,17 +177,17 @@ class LiveEngine:
         if not self._is_dead and (ticked := self._tick.run(sessions, self._follow, self._tell)):
             self._ticks.append(ticked)
         self._flush()
-        if self._media.awaited_words and self._fills_processors:
+        if self._media.units_without_words and self._fills_processors:
             self._pause()
 
     def _pause(self) -> None:
-        """Leave the processor to the recogniser, for whose words units wait.
+        """Leave the processor to the recogniser while units wait for its words.
 
         Work without a deadline gets an eighth of the time then, as beside units of the engine: see `Share`.
         """
         end = self._clock() + self._tick.pause_s
         sessions = self._sessions.values()
-        while self._media.awaited_words and not (self._stopped or self._tick.has_units(sessions)):
+        while self._media.units_without_words and not (self._stopped or self._tick.has_units(sessions)):
             left = end - self._clock()
             if left <= 0:
                 return

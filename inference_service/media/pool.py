@@ -59,7 +59,7 @@ class MediaPool:
     """A few threads: one each for sound, steps, words and videos alone, the others for pictures, or for the
     rest and then for pictures.
 
-    All give way to the engine's thread, but those for sound and words: units wait for them.
+    All but the threads for sound and words give way to the engine's thread.
 
     Holds no more than the units in flight of the sessions that are open: a lane that is closed is emptied.
     Lanes of one priority take turns.
@@ -75,7 +75,7 @@ class MediaPool:
         self._came = tuple(threading.Condition(self.lock) for _ in Priority)
         """For the threads of each kind: there is something for them. Whoever wakes takes the interpreter from
         the engine."""
-        self.awaited_words = 0
+        self.units_without_words = 0
         """Units that wait for the words of their utterance."""
         self._is_stopped = False
         self._told = time.monotonic()
@@ -104,7 +104,7 @@ class MediaPool:
     def put(self, priority: Priority, lane: "Lane") -> None:
         """Queue the lane's next job. Called with `lock` held."""
         self._waiting[priority].append(lane)
-        self.awaited_words += priority is Priority.WORDS
+        self.units_without_words += priority is Priority.WORDS
         for least, takes in _TAKES.items():
             if priority in takes:
                 self._came[least].notify()
@@ -116,7 +116,7 @@ class MediaPool:
             lane.work()
             if least is Priority.WORDS:
                 with self.lock:
-                    self.awaited_words -= 1
+                    self.units_without_words -= 1
             self.tell()
 
     def check(self, lane: "Lane") -> None:

@@ -20,6 +20,10 @@ logger = logging.getLogger(__name__)
 MOST_AT_ONCE: Final = 64
 """Clients whose session is looked for; what Redis has of one may be 10 MiB."""
 
+TRIES: Final = 5
+BEHIND_S: Final = 0.1
+"""How often, and how many seconds apart, Redis is asked for a session whose last records it may not have."""
+
 
 class Takeovers:
     """Looks for sessions in Redis."""
@@ -40,16 +44,24 @@ class Takeovers:
         holder = holder_of(connection.key.hash if connection.key is not None else None)
         if claim is None or asked.last_event is None or not hmac.compare_digest(claim.holder, holder):
             return errors.RESUME_FAILED
-        if self._room.locked():
-            return errors.OWNER_UNREACHABLE
         nonces = claim.nonce, new_nonce()
         path = path_of(selection)
-        async with self._room:
-            stored = await self._journals.claim(
-                claim.session_id, nonces, path, asked.last_event, connection.dead_owner
-            )
-        if isinstance(stored, Unclaimed):
-            return errors.RESUME_FAILED if stored is Unclaimed.UNKNOWN else errors.OWNER_UNREACHABLE
+        for attempt in range(TRIES):
+            if attempt:
+                await asyncio.sleep(BEHIND_S)  # takes no place among those whose session is looked for
+            if self._room.locked():
+                return errors.OWNER_UNREACHABLE
+            async with self._room:
+                stored = await self._journals.claim(
+                    claim.session_id, nonces, path, asked.last_event, connection.dead_owner
+                )
+            if stored is not Unclaimed.BEHIND:
+                break
+        match stored:
+            case Unclaimed.UNKNOWN | Unclaimed.BEHIND:
+                return errors.RESUME_FAILED
+            case Unclaimed():
+                return errors.OWNER_UNREACHABLE
         try:
             return TakenSession.of(claim.session_id, stored, asked.last_event, nonces)
         except ValueError as error:

@@ -9,7 +9,7 @@
 --                            path: the dialect and mode of the session
 --                            first, newest: the events that a client may have got last, and that are kept
 --                            settings: what the session is at its worker
---                            claimed, from: when the owner claimed it from whom, until the owner writes it
+--                            claimed, from: time of a claim and the owner before, until the claimant writes the session
 --                            over: there is no session any more, and nobody may write one
 --   stream:<session>    STREAM entry -> d: what an entry has
 --
@@ -17,7 +17,7 @@
 
 local MOST_ENTRIES = 16384
 local OVER_MS = 60000
--- A claim holds for so long until its adapter writes the session. One whose answer never arrived is void then.
+-- A claim is void after this time if its adapter has not written the session: the answer may have been lost.
 local CLAIM_MS = 2000
 
 local function append(p, session, ttl, args, from)

@@ -28,10 +28,6 @@ MOST_CLAIMED: Final = 128 * 2**20
 KEPT_S: Final = 10.0
 """Seconds beyond the resume window for which the journal of a silent adapter is kept."""
 
-BEHIND_TRIES: Final = 5
-BEHIND_S: Final = 0.1
-"""How often, and how far apart, Redis is asked for a session whose last records it has not read yet."""
-
 _MS: Final = 1000
 
 
@@ -42,6 +38,8 @@ class Unclaimed(Enum):
     """There is none, or the token does not open it, or what the client missed is not kept."""
     ALIVE = auto()
     """Its adapter lives, or another one has just claimed it."""
+    BEHIND = auto()
+    """The client has more events than Redis, which may not have read the last records yet."""
     AWAY = auto()
     """Redis does not answer."""
 
@@ -100,17 +98,14 @@ class SharedJournals:
         """
         nonce, following = nonces
         words = (session_id, self._adapter_id, dead or "-", self._ttl_ms, nonce.hex(), following.hex())
-        for attempt in range(BEHIND_TRIES):
-            if attempt:
-                await asyncio.sleep(BEHIND_S)
-            answer = await self._link.ask("claim", *words, path, last_event, self._most_claimed)
-            if answer is None:
-                return Unclaimed.AWAY
-            word, *found = answer
-            if word != b"behind":
-                break
+        answer = await self._link.ask("claim", *words, path, last_event, self._most_claimed)
+        if answer is None:
+            return Unclaimed.AWAY
+        word, *found = answer
         if word == b"alive":
             return Unclaimed.ALIVE
+        if word == b"behind":
+            return Unclaimed.BEHIND
         if word != b"taken":
             return Unclaimed.UNKNOWN
         was_handed_over, settings, *entries = found

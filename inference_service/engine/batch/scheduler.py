@@ -68,7 +68,7 @@ class Share:
 
     @staticmethod
     def pause(others: float) -> float:
-        """Return how long units may use the processor by themselves behind so many seconds of such work."""
+        """Return how many seconds such work leaves the processor to units, after it has taken `others`."""
         return others * (_TIME - 1)
 
 

@@ -1,15 +1,30 @@
 """Sentences in the voice slt, which was built from one woman's recordings, and the grammar that ships."""
 
+import queue
 import wave
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from inference_service.api.engine import Ready
+from inference_service.api.setups import DuplexSetup, UnitInput, UnitOverrides, UnitRecord
 from inference_service.checkpoints.location import find
+from inference_service.engine.engine import LiveEngine
+from inference_service.engine.sessions import duplex_kind
+from inference_service.families import antiphon_mini
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.recogniser import process as process_module
 from inference_service.recogniser.decoder import GRAMMAR
+from inference_service.recogniser.process import RecogniserProcess
+from tests.inference_service.engine.support import tiny
+from tests.inference_service.engine.test_engine import Client, Rig, Slots
+from tests.support.patience import PATIENCE_S
 
+UNIT = 16_000
+"""Samples of a unit."""
 SPOKEN = Path(__file__).parents[2] / "data" / "recogniser"
 
 
@@ -28,3 +43,48 @@ def sentence(name: str, *, lead_s: float = 0.4, tail_s: float = 0.4) -> NDArray[
 def grammar() -> Path:
     """Return the file of the grammar that ships."""
     return find("antiphon-mini") / GRAMMAR
+
+
+def question() -> list[NDArray[np.float32]]:
+    """Return a sum and a second of silence, in units."""
+    spoken = sentence("sum", tail_s=1.0)
+    return [spoken[at : at + UNIT] for at in range(0, len(spoken) - UNIT + 1, UNIT)]
+
+
+@pytest.fixture
+def recogniser(grammar: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecogniserProcess]:
+    """Return a recogniser that is ready, and waited for, however busy the machine is."""
+    monkeypatch.setattr(process_module, "READY_S", PATIENCE_S)
+    monkeypatch.setattr(process_module, "ANSWER_S", PATIENCE_S)
+    monkeypatch.setattr(duplex_kind, "_LATE_S", PATIENCE_S)
+    made = RecogniserProcess(grammar)
+    made.recognise(bytes(2 * UNIT))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def slots(recogniser: RecogniserProcess) -> Iterator[Slots]:
+    """Return the slots of an engine whose sessions have a recogniser."""
+    fatal: queue.Queue[str] = queue.Queue()
+    runtime = DuplexRuntime(antiphon_mini.components(*tiny.model(), recogniser), 2)
+    engine = LiveEngine(runtime, 2, Rig._deliver, fatal.put)
+    yield Slots(engine)
+    engine.stop()
+    assert fatal.empty()
+
+
+def begin(slots: Slots, name: str, *, records: bool = False) -> Client:
+    """Open a full-duplex session."""
+    info = slots._engine.info
+    setup = DuplexSetup("Be brief.", info.duplex_defaults, info.window, 1, records=records)
+    client = slots.open(setup, name)
+    client.until(Ready)
+    return client
+
+
+def say(client: Client, number: int, pcm: NDArray[np.float32], recorded: UnitRecord | None = None) -> None:
+    """Send a unit to which the model listens; `recorded` is its outcome in a replay."""
+    client.session.prefill(number, UnitInput(np.asarray(pcm, np.float32), recorded=recorded))
+    client.session.generate(number, True, UnitOverrides())
+    client.session.finalize(number)

@@ -1,79 +1,29 @@
 """A caller whose words take long to recognise holds up no other session."""
 
 import os
-import queue
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from inference_service.api.engine import Finalized, Prefilled, Ready
-from inference_service.api.setups import (
-    DuplexSetup,
-    Sampling,
-    StreamInput,
-    TokensSetup,
-    UnitInput,
-    UnitOverrides,
-)
+from inference_service.api.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.engine import engine as engine_module
 from inference_service.engine.engine import LiveEngine
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.recogniser import process as process_module
 from inference_service.recogniser.process import RecogniserProcess
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.test_engine import Client, Rig, Slots
-from tests.inference_service.recogniser.conftest import sentence
-from tests.support.patience import PATIENCE_S
-
-UNIT = 16_000
-
-
-@pytest.fixture
-def recogniser(grammar: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecogniserProcess]:
-    """Return a recogniser that is ready, and whose answers are waited for."""
-    monkeypatch.setattr(process_module, "READY_S", PATIENCE_S)
-    monkeypatch.setattr(process_module, "ANSWER_S", PATIENCE_S)
-    made = RecogniserProcess(grammar)
-    made.recognise(bytes(2 * UNIT))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def slots(recogniser: RecogniserProcess) -> Iterator[Slots]:
-    """Return the slots of an engine whose sessions have a recogniser."""
-    fatal: queue.Queue[str] = queue.Queue()
-    runtime = DuplexRuntime(antiphon_mini.components(*tiny.model(), recogniser), 2)
-    engine = LiveEngine(runtime, 2, Rig._deliver, fatal.put)
-    yield Slots(engine)
-    engine.stop()
-    assert fatal.empty()
-
-
-def begin(slots: Slots, name: str) -> Client:
-    info = slots._engine.info
-    client = slots.open(DuplexSetup("Be brief.", info.duplex_defaults, info.window, 1), name)
-    client.until(Ready)
-    return client
-
-
-def say(client: Client, number: int, pcm: np.ndarray) -> None:
-    client.session.prefill(number, UnitInput(np.asarray(pcm, np.float32)))
-    client.session.generate(number, True, UnitOverrides())
-    client.session.finalize(number)
+from tests.inference_service.recogniser.conftest import UNIT, begin, question, say
 
 
 def test_sessions_go_on_while_the_recogniser_hangs_over_another_ones_words(
     slots: Slots, recogniser: RecogniserProcess
 ) -> None:
     talker, neighbour = begin(slots, "talker"), begin(slots, "neighbour")
-    spoken = sentence("sum", tail_s=1.0)
-    units = [spoken[at : at + UNIT] for at in range(0, len(spoken) - UNIT + 1, UNIT)]
+    units = question()
     assert recogniser._process is not None
     pid = recogniser._process.pid
     os.kill(pid, signal.SIGSTOP)
@@ -91,6 +41,10 @@ def test_sessions_go_on_while_the_recogniser_hangs_over_another_ones_words(
     prefilled = [event for event in talker.events if isinstance(event, Prefilled)]
     texts = [event.usage.input_text_tokens for event in prefilled]
     assert max(texts) > min(texts) + 3, "the words of the sentence are in none of its units"
+
+
+MOST_WRITTEN = 100
+"""Units of text within which the engine pauses."""
 
 
 def write(client: Client, number: int) -> None:
@@ -119,21 +73,21 @@ def test_text_leaves_the_processor_to_the_recogniser_for_whose_words_a_unit_wait
     writer.until(Ready)
     write(writer, 1)
     assert not pauses, "nobody waits for words"
-    spoken = sentence("sum", tail_s=1.0)
-    units = [spoken[at : at + UNIT] for at in range(0, len(spoken) - UNIT + 1, UNIT)]
+    units = question()
     assert recogniser._process is not None
     os.kill(recogniser._process.pid, signal.SIGSTOP)
     try:
         for number, pcm in enumerate(units, 1):
             say(talker, number, pcm)
-        number = 1
-        while not pauses:
-            number += 1
+        for number in range(2, MOST_WRITTEN):
             write(writer, number)
+            if pauses:
+                break
     finally:
         os.kill(recogniser._process.pid, signal.SIGCONT)
     talker.until(Finalized, len(units))
-    assert engine._media.awaited_words == 0
+    assert engine._media.units_without_words == 0
+    assert pauses
     pauses.clear()
     write(writer, number + 1)
     assert not pauses

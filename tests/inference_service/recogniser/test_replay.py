@@ -6,27 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from inference_service.api.engine import Done, Event, Finalized, Prefilled, Ready
-from inference_service.api.setups import DuplexSetup, UnitInput, UnitOverrides, UnitRecord
+from inference_service.api.engine import Done, Event, Finalized, Prefilled
+from inference_service.api.setups import UnitRecord
 from inference_service.recogniser.process import RecogniserProcess
 from tests.inference_service.engine.test_engine import Client, Slots
-from tests.inference_service.recogniser.conftest import sentence
-from tests.inference_service.recogniser.test_neighbours import UNIT, recogniser, slots
-
-__all__ = ["recogniser", "slots"]
-
-
-def begin(slots: Slots, name: str) -> Client:
-    info = slots._engine.info
-    client = slots.open(DuplexSetup("Be brief.", info.duplex_defaults, info.window, 1, records=True), name)
-    client.until(Ready)
-    return client
+from tests.inference_service.recogniser.conftest import UNIT, begin, question, say
 
 
 def hear(client: Client, number: int, pcm: np.ndarray, recorded: UnitRecord | None = None) -> list[Event]:
-    client.session.prefill(number, UnitInput(np.asarray(pcm, np.float32), recorded=recorded))
-    client.session.generate(number, True, UnitOverrides())
-    client.session.finalize(number)
+    say(client, number, pcm, recorded)
     return client.until(Finalized, number)
 
 
@@ -44,14 +32,13 @@ def text_rows(events: list[Event]) -> int:
 def test_replayed_unit_is_heard_with_the_words_of_its_record_and_not_recognised(
     slots: Slots, recogniser: RecogniserProcess
 ) -> None:
-    spoken = np.concatenate([sentence("sum", tail_s=1.0), np.zeros(UNIT, np.float32)])
-    units = [spoken[at : at + UNIT] for at in range(0, len(spoken) - UNIT + 1, UNIT)]
-    first = begin(slots, "first")
+    units = [*question(), np.zeros(UNIT, np.float32)]
+    first = begin(slots, "first", records=True)
     heard = [hear(first, number, pcm) for number, pcm in enumerate(units, 1)]
     records = [record_of(events) for events in heard]
     assert sum(bool(record.words) for record in records) == 1
 
-    second = begin(slots, "second")
+    second = begin(slots, "second", records=True)
     assert recogniser._process is not None
     os.kill(recogniser._process.pid, signal.SIGSTOP)
     try:
@@ -67,9 +54,8 @@ def test_replayed_unit_is_heard_with_the_words_of_its_record_and_not_recognised(
 
 
 def test_unit_whose_words_came_too_late_is_replayed_without_them(slots: Slots) -> None:
-    spoken = sentence("sum", tail_s=1.0)
-    units = [spoken[at : at + UNIT] for at in range(0, len(spoken) - UNIT + 1, UNIT)]
-    first, second = begin(slots, "first"), begin(slots, "second")
+    units = question()
+    first, second = (begin(slots, name, records=True) for name in ("first", "second"))
     heard = [hear(first, number, pcm) for number, pcm in enumerate(units, 1)]
     silent = [replace(record_of(events), words=()) for events in heard]
     assert silent != [*map(record_of, heard)]

@@ -44,6 +44,7 @@ _MISMATCHED = Failure(
     "recorded: the sampled ids and speech codes do not lead to the end that the record tells.",
     "recorded",
 )
+_NO_WORDS = Failure(Reason.PARAMS_INVALID, "recorded.word_ids must be ids of text.", "recorded.word_ids")
 _FULL = Failure("INPUT_TOO_LONG", "The context is full; open a new session.")
 MAX_CHARACTERS = 28
 """A unit says fewer characters than this; the token that would reach it is not said."""
@@ -318,7 +319,14 @@ class DuplexSession(Session[Perceived], SpeakingSession):
     def _refusal(self) -> Failure | None:
         unit = self.queue.first
         assert unit is not None
-        return _FULL if self.is_full else unit.failure or self._too_long(unit.input)
+        if self.is_full:
+            return _FULL
+        return unit.failure or self._without_words(unit.input) or self._too_long(unit.input)
+
+    def _without_words(self, unit: Perceived | None) -> Failure | None:
+        """Return why the recorded words of a unit are none: control tokens would break its shape."""
+        is_text = self.tokenizer.is_text
+        return None if unit is None or all(map(is_text, unit.word_ids)) else _NO_WORDS
 
     def _too_long(self, unit: Perceived | None) -> Failure | None:
         """Why a text or pictures of several slices do not fit, where single ones without text would."""

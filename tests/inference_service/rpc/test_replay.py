@@ -135,6 +135,9 @@ async def test_neighbour_of_a_caller_that_only_replays_says_what_it_says_alone()
         assert np.allclose(np.frombuffer(audio, "<f4"), np.frombuffer(samples, "<f4"), atol=1e-4)
 
 
+END_OF_MESSAGE = load_duplex(find("antiphon-mini"), torch.device("cpu"))[1].special.im_end
+"""A control token of the shipped model."""
+
 BAD = {
     "recorded.end": pb.UnitRecord(),
     "recorded.sampled_ids": pb.UnitRecord(end=pb.UNIT_END_CHUNK, sampled_ids=[2**31]),
@@ -147,6 +150,7 @@ LONG = [
     ("recorded.sampled_ids", pb.UnitRecord(end=pb.UNIT_END_CHUNK, sampled_ids=[1] * 200)),
     ("recorded.speech_codes", pb.UnitRecord(end=pb.UNIT_END_CHUNK, speech_codes=[1] * 200)),
     ("recorded.word_ids", pb.UnitRecord(end=pb.UNIT_END_LISTEN, word_ids=[1] * 25)),
+    ("recorded.word_ids", pb.UnitRecord(end=pb.UNIT_END_LISTEN, word_ids=[END_OF_MESSAGE])),
     ("recorded", pb.UnitRecord(end=pb.UNIT_END_TURN)),
 ]
 
@@ -192,9 +196,6 @@ async def answered(caller: Caller, record: pb.UnitRecord | None = None) -> list[
         said.append(await caller.read(Stream.GENERATE))
     return said
 
-
-END_OF_MESSAGE = load_duplex(find("antiphon-mini"), torch.device("cpu"))[1].special.im_end
-"""A control token of the shipped model."""
 
 CHAT: dict[str, Any] = {
     "mode": pb.SESSION_MODE_CHAT,

@@ -79,7 +79,9 @@ class ReplayBuffer:
         if not self._is_open:
             return
         self._events.append(event)
-        self._count(sum(map(len, event)))
+        size = sum(map(len, event))
+        self._bytes += size
+        self._all.kept_bytes += size
         if self._bytes > MOST_BYTES or len(self._events) > MOST_EVENTS:
             self.cut(MOST_BYTES, least=1)
         if self._all.kept_bytes > MOST_KEPT_BYTES:
@@ -115,15 +117,14 @@ class ReplayBuffer:
         """Drop the oldest events beyond so many bytes, and beyond `MOST_EVENTS`; leave at `least` so many."""
         events = self._events
         while len(events) > least and (self._bytes > most_bytes or len(events) > MOST_EVENTS):
-            self._count(-sum(map(len, events.popleft())))
+            size = sum(map(len, events.popleft()))
+            self._bytes -= size
+            self._all.kept_bytes -= size
 
     def close(self) -> None:
         """Keep nothing any more. Harmless when repeated."""
         self._is_open = False
         self._all.leave(self)
         self._events.clear()
-        self._count(-self._bytes)
-
-    def _count(self, size: int) -> None:
-        self._bytes += size
-        self._all.kept_bytes += size
+        self._all.kept_bytes -= self._bytes
+        self._bytes = 0

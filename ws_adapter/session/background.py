@@ -221,9 +221,13 @@ class Background:
         self._was_answered.set()
         self._perform(self._machine.refused(self._clock.now()))
 
-    def said(self, signal: Signal) -> None:
+    def said(self, *signals: Signal) -> None:
+        self._source.identity.meter.heard(*signals, in_background=True)
+        for signal in signals:
+            self._said(signal)
+
+    def _said(self, signal: Signal) -> None:
         units, slot = self._telemetry.units, self._slot
-        self._source.identity.meter.heard(signal, in_background=True)
         if isinstance(signal, UnitDone):
             units.ends(signal)
         elif slot is not None and isinstance(signal, Ready):

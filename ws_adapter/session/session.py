@@ -63,7 +63,6 @@ from ws_adapter.worker.session_streams import is_large, prefill_bytes
 
 logger = logging.getLogger(__name__)
 
-_PARTS: Final = (Piece, Prefilled)
 """Signals of a unit that is not over."""
 
 CLOSE_TIMEOUT_S: Final = 5.0
@@ -307,14 +306,14 @@ class Session:
         if self._is_performing:
             return
         self._is_performing = True
-        has_changed = any([not isinstance(action, Detect) for action in due])
+        is_lasting = self._lasting is not None and any(type(action) is not Detect for action in due)
         try:
             while due:
                 self._do(due.popleft())
         finally:
             self._is_performing = False
             due.clear()
-        if has_changed and self._lasting is not None:
+        if is_lasting and self._lasting is not None:
             self._lasting.commit()
         self._hold()
         if self._is_holding:
@@ -571,7 +570,7 @@ class Session:
             actions = machine.text_frame(message.data, now, drops_input=drops)
         else:
             actions = machine.binary_frame(now)
-        if any([isinstance(action, Apart) for action in actions]):
+        if Apart in map(type, actions):
             self._reading = asyncio.create_task(self._read_apart(actions, message, is_lost))
         else:
             self._finish(actions, message, is_lost)
@@ -605,11 +604,12 @@ class Session:
 
     def _is_late(self, message: Message) -> bool:
         """Return whether what comes of it would come too late."""
+        if self._load.is_late:
+            return True
+        if message.is_newest or message.age_s <= self._services.options.max_lag_s:
+            return False
         # What has waited because we did not read it is not the client's to lose.
-        waited_here = self._clock.now() - self._held_until < message.age_s
-        is_stale = message.age_s > self._services.options.max_lag_s and not message.is_newest
-        is_stale = is_stale and not waited_here
-        return is_stale or self._load.is_late
+        return self._clock.now() - self._held_until >= message.age_s
 
     async def _send(self, recording: Recording, *frame: bytes) -> None:
         recording.down(b"".join(frame))
@@ -714,22 +714,28 @@ class Session:
         self._slot = self._catalogue.pool = None
         self._perform(self._machine.refused(verdict))
 
-    def said(self, signal: Signal) -> None:
+    def said(self, *signals: Signal) -> None:
         now, units = self._clock.now(), self._telemetry.units
-        self._identity.meter.heard(signal)
-        if isinstance(signal, UnitDone):
-            units.ends(signal)
-            self._perform(self._machine.signal(signal, now))
-            units.ended(signal, self._outbox.audio_s)
-            return
-        if isinstance(signal, Ready) and self._slot is not None:
-            self._slot.began()
-        actions = self._machine.signal(signal, now)
+        actions: list[Action] = []
+        has_changed, done = False, None
+        self._identity.meter.heard(*signals)
+        for signal in signals:
+            if isinstance(signal, Ready) and self._slot is not None:
+                self._slot.began()
+            told = self._machine.signal(signal, now)
+            actions += told
+            if isinstance(signal, Piece):
+                units.said(signal, was_told=bool(told))
+            elif isinstance(signal, UnitDone):
+                units.ends(signal)
+                has_changed, done = True, signal
+            elif not isinstance(signal, Prefilled):
+                has_changed = True
         # Where nothing is done about a part of a unit, nothing else has changed.
-        if actions or not isinstance(signal, _PARTS):
+        if actions or has_changed:
             self._perform(actions)
-        if isinstance(signal, Piece):
-            units.said(signal, was_told=bool(actions))
+        if done is not None:
+            units.ended(done, self._outbox.audio_s)
 
 
 def _never(*parts: bytes) -> bool:

@@ -93,8 +93,8 @@ class Holder(Protocol):
     def refused(self, verdict: Verdict) -> None:
         """Handle that there is no slot."""
 
-    def said(self, signal: Signal) -> None:
-        """Handle a signal of the worker."""
+    def said(self, *signals: Signal) -> None:
+        """Handle what the worker says in one message, in order."""
 
     def failed(self) -> None:
         """Handle a defect of ours, which is on the stack."""
@@ -418,15 +418,16 @@ class Slot:
         self._waits = self._source.services.registry.is_short_of_time(target)
         return self._waits
 
-    def _said_early(self, signal: Signal) -> None:
-        """Keep the news of a drain until the session has begun; pass on every other signal."""
-        if isinstance(signal, GoingAway):
-            self._leaves_at = self._source.services.clock.now() + signal.time_left_s
+    def _said_early(self, *signals: Signal) -> None:
+        """Keep the news of a drain until the session has begun; pass on all other signals."""
+        first = signals[0]  # one that is not about a unit comes alone
+        if isinstance(first, GoingAway):
+            self._leaves_at = self._source.services.clock.now() + first.time_left_s
         elif self._failover is not None and self._failover.is_moving and self.streams is not None:
-            if isinstance(signal, Ready):
+            if isinstance(first, Ready):
                 self._open_again(self._failover, self.streams)
         else:
-            self._holder.said(signal)
+            self._holder.said(*signals)
 
     def began(self) -> None:
         """Note that the worker is ready for units."""
@@ -504,19 +505,19 @@ class Slot:
             self._set_timer(LONGEST_S, lambda: self._give_in(FailoverOutcome.NO_SLOT))
         return True
 
-    def _said_with_journal(self, signal: Signal) -> None:
+    def _said_with_journal(self, *signals: Signal) -> None:
         """As the holder's `said`; a worker that leaves is left before its time is up, if another has room.
 
         Where another one is full the session stays until its worker ends it, and then waits for a slot.
         """
-        if isinstance(signal, GoingAway):
+        if isinstance(signals[0], GoingAway):
             self._drain()
             failover = self._failover
             if failover is not None and (
                 failover.is_leaving or failover.is_moving or self._has_another(failover)
             ):
                 return
-        self._holder.said(signal)
+        self._holder.said(*signals)
         if self._drains:
             self._drain()
 

@@ -87,20 +87,21 @@ class Meter:
         finally:
             self.charge.release(self._accounts.clock.now())
 
-    def heard(self, signal: Signal, *, in_background: bool = False) -> None:
+    def heard(self, *signals: Signal, in_background: bool = False) -> None:
         """Count what a worker says of the session, or of what is done for it in the background."""
-        match signal:
-            case Piece():
-                key = in_background, signal.unit
-                self._open[key] = self._open.get(key, 0) + 1
-            case Prefilled():
-                self._open[in_background, signal.unit] = signal.tokens.input_tokens
-            case UnitDone():
-                self._open.pop((in_background, signal.unit), None)
-                self.used(signal.tokens.input_tokens, signal.tokens.output_tokens)
-            case Ready():
-                self._lose_units(in_background)  # those of a slot before
-                self.used(signal.prompt_tokens, 0)
+        for signal in signals:
+            match signal:
+                case Piece():
+                    key = in_background, signal.unit
+                    self._open[key] = self._open.get(key, 0) + 1
+                case Prefilled():
+                    self._open[in_background, signal.unit] = signal.tokens.input_tokens
+                case UnitDone():
+                    self._open.pop((in_background, signal.unit), None)
+                    self.used(signal.tokens.input_tokens, signal.tokens.output_tokens)
+                case Ready():
+                    self._lose_units(in_background)  # those of a slot before
+                    self.used(signal.prompt_tokens, 0)
 
     def used(self, input_tokens: int, output_tokens: int) -> None:
         """Count tokens."""

@@ -5,7 +5,9 @@ keep the event loop for 0.3 s. Frames whose heads are read beforehand are counte
 """
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 CONTINUATION: Final = 0x0
 TEXT: Final = 0x1
@@ -22,19 +24,16 @@ _KEY_BYTES: Final = 4
 _LONGEST_HEAD: Final = 2 + 8 + _KEY_BYTES
 
 
-class FrameHead(NamedTuple):
+class FrameHead(Struct, frozen=True, gc=False):
     """A frame begins at `start` of the data that was given last. `size` bytes follow its head."""
 
     opcode: int
     is_last: bool
+    is_control: bool
+    """Whether it is a Close, a Ping or a Pong."""
     head_size: int
     size: int
     start: int
-
-    @property
-    def is_control(self) -> bool:
-        """Whether it is a Close, a Ping or a Pong."""
-        return self.opcode >= _CONTROL
 
 
 class FrameScanner:
@@ -98,7 +97,8 @@ class FrameScanner:
             length = int.from_bytes(self._head[2 : 4 if length == _TWO_BYTES else 10])
         self._head = b""
         self._left = length
-        head = FrameHead(first & 0x0F, bool(first & _FIN), head_size, length, start)
+        opcode = first & 0x0F
+        head = FrameHead(opcode, bool(first & _FIN), opcode >= _CONTROL, head_size, length, start)
         self._is_data = not head.is_control
         if self._is_data:
             self._goes_on = not head.is_last

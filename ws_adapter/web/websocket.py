@@ -398,7 +398,7 @@ class PublicConnection(ServerConnection):
         most = min(self.protocol.max_message_size or LARGE, LARGE)
         first, second = data[head.start : head.start + 2]
         is_text = first == _TEXT_MESSAGE and bool(second & _MASKED)
-        return is_text and head.size <= most and self.state is State.OPEN
+        return is_text and head.size <= most and self.protocol.state is State.OPEN
 
     def _hand_on(self, *, is_whole: bool) -> None:
         """Give what is held to `when_text` or to the library; `is_whole`: it ends where a frame ends."""
@@ -409,7 +409,7 @@ class PublicConnection(ServerConnection):
         now = monotonic()
         arrivals = [(is_text, now) for is_text in scanner.whole]
         scanner.whole.clear()
-        is_next = is_whole and not self._arrivals and self.state is State.OPEN
+        is_next = is_whole and not self._arrivals and self.protocol.state is State.OPEN
         if lone is not None and is_next and self._on_text(_payload(lone, data)):
             return
         self._arrivals.extend(arrivals)
@@ -456,7 +456,7 @@ class PublicConnection(ServerConnection):
 
     def write_text(self, *parts: bytes) -> bool:
         """Send UTF-8 at once, whatever waits in the transport; False if the connection is about to end."""
-        if self.state is not State.OPEN or self.transport.is_closing():
+        if self.protocol.state is not State.OPEN or self.transport.is_closing():
             return False
         frame = b"".join((_text_head(sum(map(len, parts))), *parts))
         self._byte_count.sent += len(frame)

@@ -41,12 +41,13 @@ class Blocks:
 
     def store(self, data: bytes) -> "bytes | Block":
         """Return a copy of `data` in a block; `data` itself if it does not fit one well, or none is free."""
-        if not SMALLEST <= len(data) <= BLOCK or not self.free:
+        size = len(data)
+        if not SMALLEST <= size <= BLOCK or not (self._free or self._left):
             return data
         if not self._free:
             self._left -= 1
             self._free.append(self._region[self._left * BLOCK :][:BLOCK])
-        memory, size = self._free.pop(), len(data)
+        memory = self._free.pop()
         memory[:size] = data
         return Block(self._free, memory, size)
 

@@ -171,16 +171,25 @@ def prefill_parts(run: Run, traceparent: str) -> tuple[bytes, ...]:
     copied."""
     if not isinstance(run, RunUnit) or run.frames or run.texts or run.max_slice_nums is not None:
         return (prefill(run, traceparent).SerializeToString(),)
-    head = pb.PrefillRequest(unit=run.unit, traceparent=traceparent).SerializeToString()
-    return head + _before_sound(len(run.audio)), run.audio
+    trace = traceparent.encode()
+    # Messages behind one another are read as one.
+    head = (unit_number(run.unit), _before_trace(len(trace)), trace, _before_sound(len(run.audio)))
+    return b"".join(head), run.audio
 
 
 @lru_cache(REMEMBERED)
 def _before_sound(size: int) -> bytes:
-    """Return what stands before so many bytes of sound. Messages behind one another are read as one."""
+    """Return what stands before so many bytes of sound in a message that has nothing else."""
     request = pb.PrefillRequest()
     _set_audio(request.duplex.audio, bytes(size))
     whole = request.SerializeToString()
+    return whole[: len(whole) - size]
+
+
+@lru_cache(REMEMBERED)
+def _before_trace(size: int) -> bytes:
+    """Return the same for a trace context of so many bytes."""
+    whole = pb.PrefillRequest(traceparent="0" * size).SerializeToString()
     return whole[: len(whole) - size]
 
 
@@ -190,7 +199,8 @@ def automatic_parts(run: Run, traceparent: str, prefill: bytes | None = None) ->
     `prefill` is its serialised input, where that was made before.
     """
     parts = prefill_parts(run, traceparent) if prefill is None else (prefill,)
-    return *parts, automatic_bytes(run)
+    how = automatic_bytes(run)
+    return (*parts, how) if how else parts
 
 
 @lru_cache(REMEMBERED)

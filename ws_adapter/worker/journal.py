@@ -17,7 +17,7 @@ from antiphon.unit_log import UnitLog
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.protocol.core.config import ChatSetup, TranscriptionSetup, WorkerSetup
 from ws_adapter.protocol.core.signals import Piece
-from ws_adapter.worker.blocks import Block, Blocks
+from ws_adapter.worker.blocks import SMALLEST, Block, Blocks
 from ws_adapter.worker.told import DivergedError, Told
 
 Parts: TypeAlias = tuple[bytes, ...]
@@ -49,6 +49,7 @@ class KeptUnit(Struct, eq=False, gc=False):
 
     number: int
     input: tuple[bytes | Block, ...]
+    input_bytes: int
     record: bytes = b""
     """A serialised `pb.UnitRecord`; empty until it is answered."""
     samples: int = 0
@@ -65,7 +66,7 @@ class KeptUnit(Struct, eq=False, gc=False):
     @property
     def size(self) -> int:
         """Bytes of its input and record."""
-        return sum(map(len, self.input)) + len(self.record)
+        return self.input_bytes + len(self.record)
 
     @property
     def parts(self) -> Parts:
@@ -147,6 +148,8 @@ class Journal:
     def __init__(self, journals: Journals, kind: JournalKind = JournalKind.DUPLEX) -> None:
         self._kind = kind
         self._is_chat = kind is JournalKind.CHAT
+        self.retells: Final = kind is not JournalKind.DUPLEX
+        """Whether another worker says again what the client has of an answer."""
         self._begin: int | None = None
         """In a transcription: the first unit of the utterance that is not over."""
         self.config = b""
@@ -207,8 +210,10 @@ class Journal:
         if begins:
             self._begin = unit
             self._log.clear_answered()
-        told = Told(self._is_chat) if self._kind is not JournalKind.DUPLEX else None
-        self._log.unanswered[unit] = KeptUnit(unit, tuple(map(self._journals.blocks.store, parts)), told=told)
+        told = Told(self._is_chat) if self.retells else None
+        store = self._journals.blocks.store
+        kept = tuple([store(part) if len(part) >= SMALLEST else part for part in parts])
+        self._log.unanswered[unit] = KeptUnit(unit, kept, sum(map(len, parts)), told=told)
         self._last = unit
         if self._is_chat:
             self._count()
@@ -218,7 +223,7 @@ class Journal:
         kept."""
         if self._is_chat and self._journals.held_bytes > self._journals.most_bytes:
             kept = self._log.unanswered[unit]
-            kept.input, kept.is_traced = (), False
+            kept.input, kept.input_bytes, kept.is_traced = (), 0, False
             self._count()
 
     def takes_input(self, unit: int) -> bool:
@@ -268,14 +273,15 @@ class Journal:
         if (kept := self._log.unanswered.get(unit)) is not None:
             kept.samples += samples
 
-    def done(self, unit: int, done: pb.UnitDone) -> None:
-        """Take note of the answer to a unit."""
+    def done(self, unit: int, done: pb.UnitDone, *, is_closed: bool = False) -> None:
+        """Take note of the answer to a unit, and that the unit is closed or is yet to be."""
         kept = self._log.unanswered.pop(unit, None)
         if kept is None:
             return
         self.changes += 1
         self._has_answers = True
-        self._unfinalized.add(unit)
+        if not is_closed:
+            self._unfinalized.add(unit)
         if self._is_chat:
             self._count()
         if self._kind is JournalKind.UTTERANCES:

@@ -21,7 +21,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.process.errors import AttachFailed
 from ws_adapter.protocol.core.actions import Run, RunSegment, RunTurn, RunUnit
 from ws_adapter.protocol.core.config import WorkerSetup
-from ws_adapter.protocol.core.signals import Finalized, GoingAway, Piece, Rewound, Signal, UnitDone
+from ws_adapter.protocol.core.signals import Finalized, GoingAway, Signal
 from ws_adapter.worker import convert as messages
 from ws_adapter.worker.failure import reason_of, worker_of
 from ws_adapter.worker.journal import Journal, Parts
@@ -74,8 +74,8 @@ class Listener(Protocol):
     """The listener to a worker's signals about one session."""
 
     @property
-    def said(self) -> Callable[[Signal], object]:
-        """Called for all that it says, but its end."""
+    def said(self) -> Callable[[*tuple[Signal, ...]], object]:
+        """Called for all that it says, but its end: with the signals of one message, in order."""
 
     def failed(self, reason: Reason) -> None:
         """Handle the end of the session by its worker; called once."""
@@ -112,7 +112,7 @@ class SessionStreams:
         """What the number of a unit in this session is less than its number for the listener."""
         self._last_unit = 0
         self._last_prefilled = 0
-        self._early: deque[tuple[Piece | UnitDone | Rewound, int]] = deque()
+        self._early: deque[tuple[Signal, int]] = deque()
         """What units said that overtook the answer to their input, which travels on another stream."""
         self._ended = asyncio.Event()
         self._patience: asyncio.TimerHandle | None = None
@@ -260,9 +260,9 @@ class SessionStreams:
 
     # -------------------------------------------------------------------------------- from the worker
 
-    def _tell(self, signal: Signal | None) -> None:
-        if signal is not None and not self._released and not self._failed:
-            self._listener.said(signal)
+    def _tell(self, *signals: Signal) -> None:
+        if signals and not self._released and not self._failed:
+            self._listener.said(*signals)
 
     def _tell_failure(self, reason: Reason) -> None:
         if not self._released and not self._failed:
@@ -273,7 +273,8 @@ class SessionStreams:
         if answer.HasField("ready"):
             self.ready = answer.ready
             self._is_automatic = answer.ready.effective.automatic_units
-        self._tell(messages.prefill_answer(answer))
+        if (signal := messages.prefill_answer(answer)) is not None:
+            self._tell(signal)
         while self._early and self._early[0][1] <= self._last_prefilled:
             self._tell(self._early.popleft()[0])
 
@@ -286,47 +287,57 @@ class SessionStreams:
                 self._replay.answered(answer)
                 return
             unit += self._offset
-        if self.journal is not None and answer.HasField("rewound"):
-            unit = self.journal.rewound(answer.rewound)
+        if answer.HasField("rewound"):
+            if self.journal is not None:
+                unit = self.journal.rewound(answer.rewound)
+            self._tell_in_order(0, messages.rewound(unit, answer.rewound))
         if self._is_automatic:
             self._last_prefilled = max(self._last_prefilled, unit)  # in order on this one stream
-            if answer.HasField("prefilled") and (self.journal is None or self.journal.takes_input(unit)):
-                self._tell(messages.prefilled(unit, answer.prefilled))
-        if answer.HasField("rewound"):
-            self._tell_in_order(messages.rewound(unit, answer.rewound), 0)
-        if self.journal is not None:
-            self.journal.told(unit, answer)
+        signals: list[Signal] = []
         try:
-            piece = self._untold(messages.piece(answer, unit))
-            if self.journal is not None and answer.HasField("done"):
-                self.journal.check_end(unit)
+            self._convert(unit, answer, signals)
         except DivergedError:
+            self._tell_in_order(unit, *signals)
             self._fail(Reason.WORKER_LOST)
-            return
-        if piece is not None:
-            self._tell_in_order(piece, unit)
-        if answer.HasField("done"):
-            if self.journal is not None:
-                self.journal.done(unit, answer.done)
-            self._tell_in_order(messages.unit_done(unit, answer.done), unit)
-        if self._is_automatic and answer.HasField("finalized"):
-            if self.journal is not None:
-                self.journal.finalized(unit)
-            self._tell(Finalized(unit))
-
-    def _untold(self, piece: Piece | None) -> Piece | None:
-        """Return what is to be told of a piece. Raises `DivergedError`."""
-        if piece is None or self.journal is None:
-            return piece
-        self.journal.spoke(piece.unit, len(piece.audio) // 4)
-        return self.journal.untold(piece.unit, piece)
-
-    def _tell_in_order(self, signal: Piece | UnitDone | Rewound, behind: int) -> None:
-        """Tell it once the input of the unit `behind` has been answered."""
-        if self._early or behind > self._last_prefilled:
-            self._early.append((signal, behind))
         else:
-            self._tell(signal)
+            self._tell_in_order(unit, *signals)
+
+    def _convert(self, unit: int, answer: pb.GenerateResponse, signals: list[Signal]) -> None:
+        """Add what an answer says of a unit to `signals`, and note it in the journal.
+
+        Raises `DivergedError`.
+        """
+        journal, is_done = self.journal, answer.HasField("done")
+        retold = journal if journal is not None and journal.retells else None
+        has_input = self._is_automatic and answer.HasField("prefilled")
+        if has_input and (retold is None or retold.takes_input(unit)):
+            signals.append(messages.prefilled(unit, answer.prefilled))
+        if retold is not None:
+            retold.told(unit, answer)
+        piece = messages.piece(answer, unit)
+        if piece is not None and journal is not None:
+            journal.spoke(unit, len(piece.audio) // 4)
+            piece = piece if retold is None else retold.untold(unit, piece)
+        if retold is not None and is_done:
+            retold.check_end(unit)
+        if piece is not None:
+            signals.append(piece)
+        is_closed = bool(self._is_automatic) and answer.HasField("finalized")
+        if is_done:
+            if journal is not None:
+                journal.done(unit, answer.done, is_closed=is_closed)
+            signals.append(messages.unit_done(unit, answer.done))
+        if is_closed:
+            if journal is not None and not is_done:
+                journal.finalized(unit)
+            signals.append(Finalized(unit))
+
+    def _tell_in_order(self, behind: int, *signals: Signal) -> None:
+        """Tell of these once the input of the unit `behind` has been answered."""
+        if self._early or behind > self._last_prefilled:
+            self._early.extend((signal, behind) for signal in signals)
+        else:
+            self._tell(*signals)
 
     def _on_finalize(self, answer: pb.FinalizeResponse) -> None:
         self._tell(messages.finalized(answer))

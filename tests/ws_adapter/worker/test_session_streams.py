@@ -79,8 +79,8 @@ class Listener:
     heard: list[Signal]
 
     @property
-    def said(self) -> Callable[[Signal], None]:
-        return self.heard.append
+    def said(self) -> Callable[[*tuple[Signal, ...]], None]:
+        return lambda *signals: self.heard.extend(signals)
 
     def failed(self, reason: Reason) -> None:
         self.heard.append(Failed(reason))

@@ -223,11 +223,13 @@ class Background:
 
     def said(self, *signals: Signal) -> None:
         self._source.identity.meter.heard(*signals, in_background=True)
+        slot = self._slot
         for signal in signals:
-            self._said(signal)
+            if self._slot is slot:  # else the rest is about a slot that was left
+                self._said(signal, slot)
 
-    def _said(self, signal: Signal) -> None:
-        units, slot = self._telemetry.units, self._slot
+    def _said(self, signal: Signal, slot: Slot | None) -> None:
+        units = self._telemetry.units
         if isinstance(signal, UnitDone):
             units.ends(signal)
         elif slot is not None and isinstance(signal, Ready):

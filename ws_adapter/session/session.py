@@ -731,6 +731,8 @@ class Session:
                 has_changed, done = True, signal
             elif not isinstance(signal, Prefilled):
                 has_changed = True
+            if told and LeaveSlot in map(type, told):
+                break  # the rest is about a slot that the session has left
         # Where nothing is done about a part of a unit, nothing else has changed.
         if actions or has_changed:
             self._perform(actions)

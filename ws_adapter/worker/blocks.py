@@ -39,16 +39,20 @@ class Blocks:
         """Number of blocks that are not taken."""
         return self._left + len(self._free)
 
-    def store(self, data: bytes) -> "bytes | Block":
-        """Return a copy of `data` in a block; `data` itself if it does not fit one well, or none is free."""
-        size = len(data)
+    def store(self, parts: tuple[bytes, ...]) -> "tuple[bytes, ...] | Block":
+        """Return a copy of `parts` in one block; themselves if they do not fit one well, or none is free."""
+        size = sum(map(len, parts))
         if not SMALLEST <= size <= BLOCK or not (self._free or self._left):
-            return data
+            return parts
         if not self._free:
             self._left -= 1
             self._free.append(self._region[self._left * BLOCK :][:BLOCK])
         memory = self._free.pop()
-        memory[:size] = data
+        at = 0
+        for part in parts:
+            end = at + len(part)
+            memory[at:end] = part
+            at = end
         return Block(self._free, memory, size)
 
 

@@ -368,16 +368,20 @@ def speech(chunk: common_pb2.AudioChunk) -> bytes:
 
 def unit_done(unit: int, done: pb.UnitDone) -> UnitDone:
     """Return the end of a unit; an unknown one counts as listening."""
-    end = _ENDS.get(done.end, UnitEnd.LISTEN)
+    end, failure, field, problem = _ENDS.get(done.end, UnitEnd.LISTEN), None, "", ""
+    if done.HasField("error"):
+        field, problem = done.error.field, _problem(done.error)
+    if end is UnitEnd.FAILED:
+        failure = _item_reason(done.error.reason)
     return UnitDone(
         unit=unit,
         end=end,
         context_tokens=done.context_tokens,
         tokens=_tokens(done.usage),
         timings=_timings(done.timings),
-        failure=_item_reason(done.error.reason) if end is UnitEnd.FAILED else None,
-        field=done.error.field,
-        problem=_problem(done.error),
+        failure=failure,
+        field=field,
+        problem=problem,
         finish=_FINISHES.get(done.finish_reason),
     )
 

@@ -2,8 +2,8 @@
 
 Of a full-duplex session these are the inputs and records of its latest units; of a chat the turn that is
 being answered, and what was sampled of the answer, or said of one that is spoken; of a transcription the
-audio of the utterance that is not over. Each second of sound is copied into a block (see `Blocks`); all other
-bytes are kept as they were sent.
+audio of the utterance that is not over. An input of a second of sound is copied into a block (see `Blocks`);
+all other bytes are kept as they were sent.
 """
 
 import secrets
@@ -17,7 +17,7 @@ from antiphon.unit_log import UnitLog
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.protocol.core.config import ChatSetup, TranscriptionSetup, WorkerSetup
 from ws_adapter.protocol.core.signals import Piece
-from ws_adapter.worker.blocks import SMALLEST, Block, Blocks
+from ws_adapter.worker.blocks import Block, Blocks
 from ws_adapter.worker.told import DivergedError, Told
 
 Parts: TypeAlias = tuple[bytes, ...]
@@ -48,7 +48,8 @@ class KeptUnit(Struct, eq=False, gc=False):
     """A unit of a session. It cannot be part of a reference cycle, so the garbage collector skips it."""
 
     number: int
-    input: tuple[bytes | Block, ...]
+    input: Parts | Block
+    """A serialised `pb.PrefillRequest`."""
     input_bytes: int
     record: bytes = b""
     """A serialised `pb.UnitRecord`; empty until it is answered."""
@@ -71,7 +72,7 @@ class KeptUnit(Struct, eq=False, gc=False):
     @property
     def parts(self) -> Parts:
         """Its input, as it was sent."""
-        return tuple(map(bytes, self.input))
+        return (bytes(self.input),) if isinstance(self.input, Block) else self.input
 
 
 class TakenBack(Struct, frozen=True):
@@ -211,9 +212,8 @@ class Journal:
             self._begin = unit
             self._log.clear_answered()
         told = Told(self._is_chat) if self.retells else None
-        store = self._journals.blocks.store
-        kept = tuple([store(part) if len(part) >= SMALLEST else part for part in parts])
-        self._log.unanswered[unit] = KeptUnit(unit, kept, sum(map(len, parts)), told=told)
+        kept = KeptUnit(unit, self._journals.blocks.store(parts), sum(map(len, parts)), told=told)
+        self._log.unanswered[unit] = kept
         self._last = unit
         if self._is_chat:
             self._count()

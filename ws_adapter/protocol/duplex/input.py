@@ -104,10 +104,9 @@ def read_append(given: GivenInput, rules: InputRules, max_slice_nums: int | None
         frames=frames,
         max_slice_nums=given.max_slice_nums or max_slice_nums,
     )
-    if append.seconds > rules.max_append_s:
+    if (seconds := append.seconds) > rules.max_append_s:
         raise invalid(
-            given.audio_path,
-            f"expected at most {rules.max_append_s:g} s of audio, got {append.seconds:.6g} s",
+            given.audio_path, f"expected at most {rules.max_append_s:g} s of audio, got {seconds:.6g} s"
         )
     return append
 
@@ -177,8 +176,10 @@ class UnitCutter:
         alone = not self._carry and NEARLY_A_SECOND <= append.clip.count < self._samples
         to_the_end = append.force_listen or alone
         units = self._cut(audio, now, to_the_end=to_the_end, force_listen=append.force_listen)
-        self._mark(units, bool(undecoded))
-        self._spread(append.frames, units)
+        if undecoded or self._carries_undecoded:
+            self._mark(units, bool(undecoded))
+        if append.frames:
+            self._spread(append.frames, units)
         self._settle()
         return units
 
@@ -392,17 +393,12 @@ class SilenceTail:
         self._settle()
 
     def _settle(self) -> None:
-        self.due_at = self._next_at()
-
-    def _next_at(self) -> float | None:
-        if self._over or self._last_append is None or not self._limit:
-            return None
-        if self._fed >= self._limit and not self._spoke:
-            return None
-        if self._last_fed is not None:
-            return self._last_fed + self._unit_s
-        if self._run_audio_s - (self._last_append - self._run_start) > BURST_LEAD_S:
-            return self._last_append + BURST_WAIT_S
-        if self._run_appends == 1:
-            return self._last_append + RUN_GAP_S
-        return None
+        last = self._last_append
+        if self._over or last is None or not (self._spoke or self._fed < self._limit) or not self._limit:
+            self.due_at = None
+        elif self._last_fed is not None:
+            self.due_at = self._last_fed + self._unit_s
+        elif self._run_audio_s - (last - self._run_start) > BURST_LEAD_S:
+            self.due_at = last + BURST_WAIT_S
+        else:
+            self.due_at = last + RUN_GAP_S if self._run_appends == 1 else None

@@ -63,9 +63,10 @@ class RateWindow:
 
     def allow(self, now: float) -> bool:
         """Count one thing at `now`; False if it is one too many, and then it does not count."""
-        if self.next_at > now:
+        times = self._times
+        if len(times) == times.maxlen and times[0] + self._seconds > now:
             return False
-        self._times.append(now)
+        times.append(now)
         return True
 
     @property

@@ -1,7 +1,9 @@
 """A session that is over is gone at once; it is too large to wait for the garbage collector."""
 
+import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -11,9 +13,13 @@ from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, until
 from tests.support.passing import Passing
-from tests.support.scripted_engine import PATIENT, ScriptedEngine, ScriptedSession, hang, listen
+from tests.support.scripted_engine import PATIENT, ScriptedEngine, ScriptedSession, hang, listen, speak
 
 KINDS = (SessionCalls, SessionMachine, ScriptedSession)
+
+LONG_S = 10 * PATIENT.unit_s
+LIMITS = replace(PATIENT, attach_s=LONG_S, config_s=LONG_S, unit_s=LONG_S, cleanup_s=LONG_S)
+"""A timer that outlives its session does so for longer than the test waits."""
 
 
 @pytest.fixture
@@ -51,6 +57,16 @@ async def _gives_up(caller: Caller) -> None:
     caller.calls[Stream.FINALIZE].cancel()
 
 
+async def _gives_up_and_reads_late(caller: Caller) -> None:
+    """The slot is clean before the last call is over, which has more to write than fits on the way."""
+    await caller.configure()
+    await caller.send_unit(1)
+    await caller.read(Stream.PREFILL)
+    caller.calls[Stream.FINALIZE].cancel()
+    await caller.settle()
+    await asyncio.sleep(0.05)
+
+
 async def _is_out_of_time(caller: Caller) -> None:
     await caller.configure()
     await caller.prefill(1)
@@ -63,20 +79,30 @@ async def _never_attaches(caller: Caller) -> None:
 
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize(
-    "act", [_ends, _breaks_a_rule, _is_refused, _gives_up, _is_out_of_time, _never_attaches]
+    "act",
+    [
+        _ends,
+        _breaks_a_rule,
+        _is_refused,
+        _gives_up,
+        _gives_up_and_reads_late,
+        _is_out_of_time,
+        _never_attaches,
+    ],
 )
 async def test_nothing_of_a_session_outlives_it(
     served: Served, passing: Passing, act: Callable[[Caller], Awaitable[None]]
 ) -> None:
-    engine = ScriptedEngine(hang("generate") if act is _gives_up else listen(), forgetful=True)
-    async with served(engine) as new_caller:
+    plays = {_gives_up: hang("generate"), _gives_up_and_reads_late: speak("word" * 2**19)}
+    engine = ScriptedEngine(plays.get(act, listen()), forgetful=True)
+    async with served(engine, limits=LIMITS) as new_caller:
         for _ in range(3):
             caller = new_caller()
             await (caller.open(Stream.PREFILL) if act is _never_attaches else caller.open())
             await act(caller)
             if act is _is_out_of_time:
                 await caller.settle()
-                passing(PATIENT.unit_s)
+                passing(LIMITS.unit_s)
             for stream, call in caller.calls.items():
                 if not call.cancelled():
                     await caller.ending(stream)

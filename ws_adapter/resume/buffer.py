@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from ws_adapter.process.blocks import ANSWER, Block, Blocks
+
 MOST_EVENTS: Final = 1024
 MOST_BYTES: Final = 2**20
 """Of one session: more than the buffers of the transport and of the kernel hold unsent."""
@@ -20,6 +22,8 @@ class ReplayBuffers:
     """Those of all sessions, and the bytes in them: at most `MOST_KEPT_BYTES` and one event."""
 
     def __init__(self) -> None:
+        self.blocks: Final = Blocks(MOST_KEPT_BYTES, ANSWER)
+        """For long events."""
         self.kept_bytes = 0
         self._open: dict[ReplayBuffer, None] = {}
         """The one that was made smaller last is at the end."""
@@ -55,7 +59,7 @@ class ReplayBuffers:
 
 
 class ReplayBuffer:
-    """Numbers events from 1 and keeps the last ones, as they were sent and not copied.
+    """Numbers events from 1 and keeps the last ones, as they were sent; long ones are copied into blocks.
 
     It keeps nothing before it is `open`, and its last event however large that is, unless others need room.
     """
@@ -65,7 +69,7 @@ class ReplayBuffer:
         """Events that were sent: the number of the last one."""
         self._all = all_buffers
         self._is_open = False
-        self._events: deque[Parts] = deque()
+        self._events: deque[Parts | Block] = deque()
         self._bytes = 0
 
     def open(self) -> None:
@@ -78,7 +82,7 @@ class ReplayBuffer:
         self.sent += 1
         if not self._is_open:
             return
-        self._events.append(event)
+        self._events.append(self._all.blocks.store(event))
         size = sum(map(len, event))
         self._bytes += size
         self._all.kept_bytes += size
@@ -94,7 +98,7 @@ class ReplayBuffer:
 
     def event(self, number: int) -> Parts:
         """Return an event that is kept."""
-        return self._events[number - self.first]
+        return _parts(self._events[number - self.first])
 
     def restore(self, events: dict[int, Parts], newest: int) -> None:
         """Go on with the numbers of another buffer, whose last event was `newest`, and its `events`."""
@@ -111,13 +115,14 @@ class ReplayBuffer:
         missed = self.sent - number
         if not 0 <= missed <= len(self._events):
             return None
-        return islice(self._events, len(self._events) - missed, None)
+        return map(_parts, islice(self._events, len(self._events) - missed, None))
 
     def cut(self, most_bytes: int, least: int) -> None:
         """Drop the oldest events beyond so many bytes, and beyond `MOST_EVENTS`; leave at `least` so many."""
         events = self._events
         while len(events) > least and (self._bytes > most_bytes or len(events) > MOST_EVENTS):
-            size = sum(map(len, events.popleft()))
+            oldest = events.popleft()
+            size = len(oldest) if isinstance(oldest, Block) else sum(map(len, oldest))
             self._bytes -= size
             self._all.kept_bytes -= size
 
@@ -128,3 +133,7 @@ class ReplayBuffer:
         self._events.clear()
         self._all.kept_bytes -= self._bytes
         self._bytes = 0
+
+
+def _parts(kept: Parts | Block) -> Parts:
+    return (bytes(kept),) if isinstance(kept, Block) else kept

@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from antiphon.unit_log import UnitLog
 from antiphon.v1 import inference_service_pb2 as pb
+from ws_adapter.process.blocks import UNIT, Block, Blocks
 from ws_adapter.protocol.core.config import ChatSetup, TranscriptionSetup, WorkerSetup
 from ws_adapter.protocol.core.signals import Piece
-from ws_adapter.worker.blocks import Block, Blocks
 from ws_adapter.worker.told import DivergedError, Told
 
 Parts: TypeAlias = tuple[bytes, ...]
@@ -120,7 +120,7 @@ class Journals:
         self.seconds: Final = seconds
         self.most_bytes: Final = most_bytes
         self._count = 0
-        self.blocks: Final = Blocks(most_bytes if seconds else 0)
+        self.blocks: Final = Blocks(most_bytes if seconds else 0, UNIT)
         """For the sound of units."""
 
     def open(self, kind: JournalKind = JournalKind.DUPLEX) -> "Journal | None":

@@ -36,6 +36,25 @@ def test_events_behind_a_number_come_once_and_in_order() -> None:
     assert numbers(kept, 5) == []
 
 
+def test_long_events_come_back_whole_and_leave_their_blocks_to_others() -> None:
+    everything = ReplayBuffers()
+    free = everything.blocks.free
+    sent = [(b"%d" % number, random.Random(number).randbytes(125_000), b"end") for number in range(3)]
+    kept = ReplayBuffer(everything)
+    kept.open()
+    for parts in sent:
+        kept.add(parts)
+    told = kept.after(0)
+
+    assert told is not None
+    assert [b"".join(parts) for parts in told] == [b"".join(parts) for parts in sent]
+    assert b"".join(kept.event(2)) == b"".join(sent[1])
+    assert everything.blocks.free == free - 3
+    kept.close()
+    assert everything.blocks.free == free
+    assert everything.kept_bytes == 0
+
+
 @pytest.mark.parametrize("number", [-1, 6, 10**12])
 def test_number_that_was_never_sent_is_not_kept(number: int) -> None:
     assert numbers(filled(ReplayBuffers(), 5), number) is None

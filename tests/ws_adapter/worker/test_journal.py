@@ -4,8 +4,8 @@ import pytest
 
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
+from ws_adapter.process.blocks import UNIT as BLOCK
 from ws_adapter.protocol.core.actions import RunUnit
-from ws_adapter.worker.blocks import BLOCK
 from ws_adapter.worker.convert import automatic_parts
 from ws_adapter.worker.journal import Journal, Journals, TakenBack
 

@@ -1,9 +1,10 @@
-"""Memory for the inputs of units, apart from the heap.
+"""Memory for sound that is kept for seconds, apart from the heap.
 
-A journal keeps the sound of a unit for up to a minute. On the heap such pieces lie between the buffers of
-the moment, which then find no hole of their size: of the processor time of an adapter with 750 sessions, a
-quarter went into that. Here each piece is copied into a block of one region. The region is not mapped in huge
-pages: the first use of one takes 4 ms on a virtual machine, for which all sessions wait.
+A journal keeps the sound of a unit for up to a minute, and what a client is sent is kept in case it comes
+back. On the heap such pieces lie between the buffers of the moment, which then find no hole of their size: of
+the processor time of an adapter with 750 sessions, a quarter went into that. Here each piece is copied into a
+block of one region. The region is not mapped in huge pages: the first use of one takes 4 ms on a virtual
+machine, for which all sessions wait.
 """
 
 import mmap
@@ -12,11 +13,11 @@ from typing import Final
 
 from msgspec import Struct
 
-BLOCK: Final = 2**16
-"""Bytes of a block: a second of float32 sound at 16 kHz, and little more."""
+UNIT: Final = 2**16
+"""Bytes of a block for the input of a unit: a second of float32 sound at 16 kHz, and little more."""
 
-SMALLEST: Final = BLOCK * 15 // 16
-"""Smaller pieces stay on the heap: the memory of journals is counted by the bytes of their pieces."""
+ANSWER: Final = 2**17
+"""The same for the answer to one: a second at 24 kHz in base64."""
 
 _NORESERVE: Final = 0x4000
 """Of Linux's mmap(2) on x86, ARM and RISC-V: a region may be larger than what is free. Python names it from
@@ -26,13 +27,16 @@ _NORESERVE: Final = 0x4000
 class Blocks:
     """A region of blocks. The system gives it memory as it is used, and it keeps that memory."""
 
-    def __init__(self, size: int) -> None:
-        """Map as many blocks as `size` bytes hold."""
-        self._left = size // BLOCK
+    def __init__(self, size: int, block: int) -> None:
+        """Map as many blocks of `block` bytes as `size` bytes hold."""
+        self._block = block
+        self._smallest = block * 15 // 16
+        """Smaller pieces stay on the heap: memory is counted by the bytes of what is kept."""
+        self._left = size // block
         """Blocks that were never taken."""
         self._free: list[memoryview] = []
         """Blocks that were taken and given back: the last one is taken first, as few are used at a time."""
-        self._region = _map(self._left * BLOCK)
+        self._region = _map(self._left * block)
 
     @property
     def free(self) -> int:
@@ -42,11 +46,11 @@ class Blocks:
     def store(self, parts: tuple[bytes, ...]) -> "tuple[bytes, ...] | Block":
         """Return a copy of `parts` in one block; themselves if they do not fit one well, or none is free."""
         size = sum(map(len, parts))
-        if not SMALLEST <= size <= BLOCK or not (self._free or self._left):
+        if not self._smallest <= size <= self._block or not (self._free or self._left):
             return parts
         if not self._free:
             self._left -= 1
-            self._free.append(self._region[self._left * BLOCK :][:BLOCK])
+            self._free.append(self._region[self._left * self._block :][: self._block])
         memory = self._free.pop()
         at = 0
         for part in parts:

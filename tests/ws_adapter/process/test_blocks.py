@@ -1,8 +1,11 @@
-"""The blocks of the journals: what goes into one, and when it is free again."""
+"""Blocks: what goes into one, and when it is free again."""
 
 import pytest
 
-from ws_adapter.worker.blocks import BLOCK, SMALLEST, Block, Blocks
+from ws_adapter.process.blocks import UNIT as BLOCK
+from ws_adapter.process.blocks import Block, Blocks
+
+SMALLEST = BLOCK * 15 // 16
 
 
 def stored(blocks: Blocks, *parts: bytes) -> Block:
@@ -12,7 +15,7 @@ def stored(blocks: Blocks, *parts: bytes) -> Block:
 
 
 def test_copy_outlives_what_was_copied_and_nothing_else() -> None:
-    blocks = Blocks(2 * BLOCK)
+    blocks = Blocks(2 * BLOCK, BLOCK)
     data = bytearray(b"a" * BLOCK)
     kept = stored(blocks, bytes(data))
     data[:] = b"b" * BLOCK
@@ -23,7 +26,7 @@ def test_copy_outlives_what_was_copied_and_nothing_else() -> None:
 
 
 def test_block_is_free_again_once_and_holds_nothing_of_before() -> None:
-    blocks = Blocks(BLOCK)
+    blocks = Blocks(BLOCK, BLOCK)
     kept = stored(blocks, b"secret" * 10_400)
     full = (b"x" * BLOCK,)
     assert blocks.store(full) is full
@@ -39,7 +42,7 @@ def test_block_is_free_again_once_and_holds_nothing_of_before() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, SMALLEST - 1, BLOCK + 1])
 def test_other_sizes_are_left_to_the_heap(size: int) -> None:
-    blocks = Blocks(4 * BLOCK)
+    blocks = Blocks(4 * BLOCK, BLOCK)
     parts = (bytes(size // 2), bytes(size - size // 2))
     assert blocks.store(parts) is parts
     assert blocks.free == 4
@@ -47,5 +50,5 @@ def test_other_sizes_are_left_to_the_heap(size: int) -> None:
 
 def test_less_memory_than_a_block_has_none() -> None:
     parts = (bytes(BLOCK),)
-    assert Blocks(BLOCK - 1).store(parts) is parts
-    assert Blocks(0).free == 0
+    assert Blocks(BLOCK - 1, BLOCK).store(parts) is parts
+    assert Blocks(0, BLOCK).free == 0

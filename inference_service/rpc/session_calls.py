@@ -191,7 +191,7 @@ class SessionCalls:
             call.end(grpc.StatusCode.OK)
         else:
             call.fail(self._outcome)
-        self._arm(self._backend.clock())  # the timer of a session that is clean waited for its last call
+        self._arm(self._backend.clock())  # nothing else drops the timer once the slot is clean
 
     def _made(self, request: Message) -> Any:
         """Return the plan, the content or its failure that a request comes to; changes nothing. None for

@@ -1,15 +1,15 @@
 """Memory for sound that is kept for seconds, apart from the heap.
 
-A journal keeps the sound of a unit for up to a minute, and what a client is sent is kept in case it comes
-back. On the heap such pieces lie between the buffers of the moment, which then find no hole of their size: of
-the processor time of an adapter with 750 sessions, a quarter went into that. Here each piece is copied into a
-block of one region. The region is not mapped in huge pages: the first use of one takes 4 ms on a virtual
-machine, for which all sessions wait.
+A journal keeps the input of a unit for up to a minute, and a replay buffer keeps the last events that a
+client was sent. On the heap such pieces cause fragmentation: short-lived buffers no longer find a free piece
+of their size. With 750 sessions a quarter of the adapter's processor time went into that. Here each piece is
+copied into a block of one region. The region is not mapped in huge pages: the first use of one takes 4 ms on
+a virtual machine, for which all sessions wait.
 """
 
 import mmap
 import sys
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -17,7 +17,7 @@ UNIT: Final = 2**16
 """Bytes of a block for the input of a unit: a second of float32 sound at 16 kHz, and little more."""
 
 ANSWER: Final = 2**17
-"""The same for the answer to one: a second at 24 kHz in base64."""
+"""Bytes of a block for the answer to a unit: a second of float32 sound at 24 kHz in base64."""
 
 _NORESERVE: Final = 0x4000
 """Of Linux's mmap(2) on x86, ARM and RISC-V: a region may be larger than what is free. Python names it from
@@ -43,7 +43,7 @@ class Blocks:
         """Number of blocks that are not taken."""
         return self._left + len(self._free)
 
-    def store(self, parts: tuple[bytes, ...]) -> "tuple[bytes, ...] | Block":
+    def store(self, parts: tuple[bytes, ...]) -> "Stored":
         """Return a copy of `parts` in one block; themselves if they do not fit one well, or none is free."""
         size = sum(map(len, parts))
         if not self._smallest <= size <= self._block or not (self._free or self._left):
@@ -89,3 +89,17 @@ class Block(Struct, eq=False, gc=False):
     def __bytes__(self) -> bytes:
         """Return the bytes."""
         return bytes(self.memory[: self.size])
+
+
+Stored: TypeAlias = tuple[bytes, ...] | Block
+"""What `Blocks.store` returns."""
+
+
+def size_of(stored: Stored) -> int:
+    """Return how many bytes were stored."""
+    return len(stored) if isinstance(stored, Block) else sum(map(len, stored))
+
+
+def parts_of(stored: Stored) -> tuple[bytes, ...]:
+    """Return what was stored, as one part if it was copied."""
+    return (bytes(stored),) if isinstance(stored, Block) else stored

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from ws_adapter.process.blocks import ANSWER, Block, Blocks
+from ws_adapter.process.blocks import ANSWER, Blocks, Stored, parts_of, size_of
 
 MOST_EVENTS: Final = 1024
 MOST_BYTES: Final = 2**20
@@ -69,7 +69,7 @@ class ReplayBuffer:
         """Events that were sent: the number of the last one."""
         self._all = all_buffers
         self._is_open = False
-        self._events: deque[Parts | Block] = deque()
+        self._events: deque[Stored] = deque()
         self._bytes = 0
 
     def open(self) -> None:
@@ -83,9 +83,7 @@ class ReplayBuffer:
         if not self._is_open:
             return
         self._events.append(self._all.blocks.store(event))
-        size = sum(map(len, event))
-        self._bytes += size
-        self._all.kept_bytes += size
+        self._count(sum(map(len, event)))
         if self._bytes > MOST_BYTES or len(self._events) > MOST_EVENTS:
             self.cut(MOST_BYTES, least=1)
         if self._all.kept_bytes > MOST_KEPT_BYTES:
@@ -98,7 +96,7 @@ class ReplayBuffer:
 
     def event(self, number: int) -> Parts:
         """Return an event that is kept."""
-        return _parts(self._events[number - self.first])
+        return parts_of(self._events[number - self.first])
 
     def restore(self, events: dict[int, Parts], newest: int) -> None:
         """Go on with the numbers of another buffer, whose last event was `newest`, and its `events`."""
@@ -115,25 +113,21 @@ class ReplayBuffer:
         missed = self.sent - number
         if not 0 <= missed <= len(self._events):
             return None
-        return map(_parts, islice(self._events, len(self._events) - missed, None))
+        return map(parts_of, islice(self._events, len(self._events) - missed, None))
 
     def cut(self, most_bytes: int, least: int) -> None:
         """Drop the oldest events beyond so many bytes, and beyond `MOST_EVENTS`; leave at `least` so many."""
         events = self._events
         while len(events) > least and (self._bytes > most_bytes or len(events) > MOST_EVENTS):
-            oldest = events.popleft()
-            size = len(oldest) if isinstance(oldest, Block) else sum(map(len, oldest))
-            self._bytes -= size
-            self._all.kept_bytes -= size
+            self._count(-size_of(events.popleft()))
 
     def close(self) -> None:
         """Keep nothing any more. Harmless when repeated."""
         self._is_open = False
         self._all.leave(self)
         self._events.clear()
-        self._all.kept_bytes -= self._bytes
-        self._bytes = 0
+        self._count(-self._bytes)
 
-
-def _parts(kept: Parts | Block) -> Parts:
-    return (bytes(kept),) if isinstance(kept, Block) else kept
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        self._all.kept_bytes += size

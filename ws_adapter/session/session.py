@@ -306,14 +306,14 @@ class Session:
         if self._is_performing:
             return
         self._is_performing = True
-        is_lasting = self._lasting is not None and any(type(action) is not Detect for action in due)
+        has_changed = self._lasting is not None and any(type(action) is not Detect for action in due)
         try:
             while due:
                 self._do(due.popleft())
         finally:
             self._is_performing = False
             due.clear()
-        if is_lasting and self._lasting is not None:
+        if has_changed and self._lasting is not None:
             self._lasting.commit()
         self._hold()
         if self._is_holding:

@@ -87,7 +87,7 @@ def read(was_handed_over: bool, settings: bytes, entries: Sequence[bytes]) -> St
     for data in entries:
         match _read_entry(data):
             case UnitInput() as unit:
-                units[unit.number] = KeptUnit(unit.number, (unit.input,), len(unit.input))
+                units[unit.number] = KeptUnit(unit.number, (unit.input,))
             case UnitAnswer() as answer:
                 if (kept := units.get(answer.number)) is None:
                     raise ValueError(f"unit {answer.number} has no input")

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from antiphon.unit_log import UnitLog
 from antiphon.v1 import inference_service_pb2 as pb
-from ws_adapter.process.blocks import UNIT, Block, Blocks
+from ws_adapter.process.blocks import UNIT, Blocks, Stored, parts_of, size_of
 from ws_adapter.protocol.core.config import ChatSetup, TranscriptionSetup, WorkerSetup
 from ws_adapter.protocol.core.signals import Piece
 from ws_adapter.worker.told import DivergedError, Told
@@ -48,9 +48,8 @@ class KeptUnit(Struct, eq=False, gc=False):
     """A unit of a session. It cannot be part of a reference cycle, so the garbage collector skips it."""
 
     number: int
-    input: Parts | Block
+    input: Stored
     """A serialised `pb.PrefillRequest`."""
-    input_bytes: int
     record: bytes = b""
     """A serialised `pb.UnitRecord`; empty until it is answered."""
     samples: int = 0
@@ -67,12 +66,12 @@ class KeptUnit(Struct, eq=False, gc=False):
     @property
     def size(self) -> int:
         """Bytes of its input and record."""
-        return self.input_bytes + len(self.record)
+        return size_of(self.input) + len(self.record)
 
     @property
     def parts(self) -> Parts:
         """Its input, as it was sent."""
-        return (bytes(self.input),) if isinstance(self.input, Block) else self.input
+        return parts_of(self.input)
 
 
 class TakenBack(Struct, frozen=True):
@@ -212,8 +211,7 @@ class Journal:
             self._begin = unit
             self._log.clear_answered()
         told = Told(self._is_chat) if self.retells else None
-        kept = KeptUnit(unit, self._journals.blocks.store(parts), sum(map(len, parts)), told=told)
-        self._log.unanswered[unit] = kept
+        self._log.unanswered[unit] = KeptUnit(unit, self._journals.blocks.store(parts), told=told)
         self._last = unit
         if self._is_chat:
             self._count()
@@ -223,7 +221,7 @@ class Journal:
         kept."""
         if self._is_chat and self._journals.held_bytes > self._journals.most_bytes:
             kept = self._log.unanswered[unit]
-            kept.input, kept.input_bytes, kept.is_traced = (), 0, False
+            kept.input, kept.is_traced = (), False
             self._count()
 
     def takes_input(self, unit: int) -> bool:

@@ -13,6 +13,7 @@ from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, until
 from tests.support.passing import Passing
+from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import PATIENT, ScriptedEngine, ScriptedSession, hang, listen, speak
 
 KINDS = (SessionCalls, SessionMachine, ScriptedSession)
@@ -63,8 +64,9 @@ async def _gives_up_and_reads_late(caller: Caller) -> None:
     await caller.send_unit(1)
     await caller.read(Stream.PREFILL)
     caller.calls[Stream.FINALIZE].cancel()
-    await caller.settle()
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(PATIENCE_S):
+        while (worker := await caller.settle()).free_slots < worker.slots:
+            pass
 
 
 async def _is_out_of_time(caller: Caller) -> None:

@@ -144,9 +144,10 @@ class Caller:
         """The next answer, or EOF."""
         return await soon(self.calls[stream].read())
 
-    async def settle(self) -> None:
+    async def settle(self) -> pb.GetInfoResponse:
         """Wait until the worker knows that its answers were read: it has answered another call since."""
-        await soon(self._stub.GetInfo(pb.GetInfoRequest()))
+        answer: pb.GetInfoResponse = await soon(self._stub.GetInfo(pb.GetInfoRequest()))
+        return answer
 
     async def configure(self, **config: Any) -> pb.SessionReady:
         """Sends the config and waits for SessionReady."""

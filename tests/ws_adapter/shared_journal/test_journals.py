@@ -64,7 +64,7 @@ class Talk:
         self.state += 1
         self.changes += 1
         self._number += 1
-        self.units[self._number] = KeptUnit(self._number, (self.rng.randbytes(self.size),), self.size)
+        self.units[self._number] = KeptUnit(self._number, (self.rng.randbytes(self.size),))
         for kept in self.units.values():
             if self.rng.random() < 0.3:
                 record = pb.UnitRecord(end=pb.UNIT_END_LISTEN, text_draws=self.state)

@@ -176,10 +176,8 @@ class UnitCutter:
         alone = not self._carry and NEARLY_A_SECOND <= append.clip.count < self._samples
         to_the_end = append.force_listen or alone
         units = self._cut(audio, now, to_the_end=to_the_end, force_listen=append.force_listen)
-        if undecoded or self._carries_undecoded:
-            self._mark(units, bool(undecoded))
-        if append.frames:
-            self._spread(append.frames, units)
+        self._mark(units, bool(undecoded))
+        self._spread(append.frames, units)
         self._settle()
         return units
 
@@ -394,7 +392,8 @@ class SilenceTail:
 
     def _settle(self) -> None:
         last = self._last_append
-        if self._over or last is None or not (self._spoke or self._fed < self._limit) or not self._limit:
+        is_used_up = self._fed >= self._limit and not self._spoke
+        if self._over or last is None or not self._limit or is_used_up:
             self.due_at = None
         elif self._last_fed is not None:
             self.due_at = self._last_fed + self._unit_s

@@ -63,10 +63,9 @@ class RateWindow:
 
     def allow(self, now: float) -> bool:
         """Count one thing at `now`; False if it is one too many, and then it does not count."""
-        times = self._times
-        if len(times) == times.maxlen and times[0] + self._seconds > now:
+        if self.next_at > now:
             return False
-        times.append(now)
+        self._times.append(now)
         return True
 
     @property

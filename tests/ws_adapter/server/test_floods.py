@@ -175,14 +175,14 @@ async def test_nothing_of_a_flood_is_read_once_it_is_too_much() -> None:
     async with stage_with_room() as stage:
         client = await RawClient.connect(stage.address.removeprefix("http://"), "/v1/realtime?mode=audio")
         await client.expect("session.queue_done")
-        await client.flood(PING, b"", SMALL_BURST + 500)
+        await client.flood(PING, b"", 5 * SMALL_BURST)
         await client.frame(BINARY, b"canary")  # which would end it with 1003
 
         pongs = 0
         while (answer := await client.read())[0] == PONG:
             pongs += 1
 
-        assert pongs <= SMALL_BURST + 400  # refilled at 200 a second while they were sent
+        assert pongs < 3 * SMALL_BURST  # 200 a second are forgiven while they come
         assert json.loads(answer[1])["error"]["code"] == "rate_limited"
         client.vanish()
 

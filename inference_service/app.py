@@ -14,13 +14,19 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from antiphon import semconv
-from antiphon.redis import RedisTls, RedisUnusable, connect, read_password, read_tls
-from antiphon.semconv import SERVICE_WORKER
-from antiphon.telemetry import providers
-from antiphon.telemetry.errors import TelemetryError
-from antiphon.telemetry.lag import measure_lag
-from antiphon.telemetry.providers import Telemetry
+from antiphon_service.pools import pool_name
+from antiphon_service.redis import (
+    RedisTls,
+    RedisUnusable,
+    connect,
+    read_password,
+    read_tls,
+)
+from antiphon_service.semconv import SERVICE_WORKER
+from antiphon_service.telemetry import providers
+from antiphon_service.telemetry.errors import TelemetryError
+from antiphon_service.telemetry.lag import measure_lag
+from antiphon_service.telemetry.providers import Telemetry
 from inference_service.api.engine import Deliver, Engine, ModelInfo, OnFatal
 from inference_service.api.setups import Mode, Window, WindowMode
 from inference_service.errors import ConfigurationError, Draining, EngineFatal
@@ -329,7 +335,7 @@ class Worker:
         offer = Offer(
             servicer.worker_id,
             self._options.advertise or address,
-            semconv.pool_name(info.name, modes),
+            pool_name(info.name, modes),
             self._options.revision,
         )
         handle = WorkerHandle(

@@ -28,7 +28,8 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
-from antiphon.semconv import ERROR_DOMAIN, ITEM_REASONS, Reason, Side
+from antiphon.contract import ERROR_DOMAIN, ITEM_REASONS, Reason
+from antiphon_service.semconv import Side
 from inference_service.api.engine import Failure
 
 RETRY_AFTER_S = 0.5

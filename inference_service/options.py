@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from antiphon.semconv import MIN_WORKER_KEY_BYTES, REVISION, STABLE
+from antiphon_service.leases import MIN_WORKER_KEY_BYTES
+from antiphon_service.pools import REVISION, STABLE
 from inference_service.errors import ConfigurationError
 from inference_service.kernels.selection import CHOICES
 
@@ -143,7 +144,7 @@ class WorkerOptions:
     """Shared with the dispatchers, who sign leases with it; None takes whoever can connect."""
 
     dispatcher: str | None = field(default=None, repr=False)
-    """URL of the Redis that adapters share, where this worker registers its slots; see `antiphon.redis`."""
+    """URL of the Redis that adapters share, where this worker registers its slots: `antiphon_service.redis`."""
 
     dispatcher_ca: Path | None = None
     """PEM file of the authorities that its certificate is checked against; None is the system's. Read again

@@ -12,8 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.redis import DIRECTORY, call, disconnect, prefix
-from antiphon.semconv import STABLE
+from antiphon_service.pools import STABLE
+from antiphon_service.redis import (
+    DIRECTORY,
+    call,
+    disconnect,
+    prefix,
+)
 from inference_service.session.slots import SlotTable
 
 if TYPE_CHECKING:

@@ -16,13 +16,25 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from antiphon.listening import where
-from antiphon.redis import RedisTls, RedisUnusable, connect, read_password, read_tls
-from antiphon.semconv import HANDSHAKES_WAITING, JOURNAL_BYTES, JOURNAL_GAPS, JOURNALS_BEHIND, SERVICE_ADAPTER
-from antiphon.telemetry.errors import TelemetryError
-from antiphon.telemetry.instruments import observed_counter
-from antiphon.telemetry.lag import measure_lag
-from antiphon.telemetry.providers import Telemetry, start
+from antiphon_service.listening import where
+from antiphon_service.redis import (
+    RedisTls,
+    RedisUnusable,
+    connect,
+    read_password,
+    read_tls,
+)
+from antiphon_service.semconv import (
+    HANDSHAKES_WAITING,
+    JOURNAL_BYTES,
+    JOURNAL_GAPS,
+    JOURNALS_BEHIND,
+    SERVICE_ADAPTER,
+)
+from antiphon_service.telemetry.errors import TelemetryError
+from antiphon_service.telemetry.instruments import observed_counter
+from antiphon_service.telemetry.lag import measure_lag
+from antiphon_service.telemetry.providers import Telemetry, start
 from ws_adapter.detection.detector import Detector
 from ws_adapter.detection.scorer import best_scorer
 from ws_adapter.dispatch.base import Dispatcher

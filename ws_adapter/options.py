@@ -5,8 +5,8 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from antiphon.redis import RedisUnusable, parse
-from antiphon.semconv import MIN_WORKER_KEY_BYTES
+from antiphon_service.leases import MIN_WORKER_KEY_BYTES
+from antiphon_service.redis import RedisUnusable, parse
 from ws_adapter.dispatch.revisions import read_weights
 from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.process.load import LoadLimits
@@ -60,8 +60,8 @@ class AdapterOptions:
     """Names them instead, one on each line. Read again on SIGHUP: workers come and go without a restart."""
 
     dispatcher: str | None = field(default=None, repr=False)
-    """The Redis whose queue all adapters share and where workers register, see `antiphon.redis`; None keeps a
-    queue of its own for the `workers`."""
+    """The Redis whose queue all adapters share and where workers register, see `antiphon_service.redis`; None
+    keeps a queue of its own for the `workers`."""
 
     dispatcher_ca: Path | None = None
     """PEM authorities that its certificate is checked against; None is those of the system. Read again on

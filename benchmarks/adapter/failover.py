@@ -76,7 +76,7 @@ async def _once() -> list[tuple[float, float]]:
         first, second = (stack.enter_context(_worker()) for _ in range(2))
         targets = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "workers"
         targets.write_text(f"{first.address}\n")
-        command = ("antiphon.cli", "adapter", "--workers-file", str(targets), "--port", "0")
+        command = ("antiphon_command", "adapter", "--workers-file", str(targets), "--port", "0")
         front = stack.enter_context(running(*command, "--log-level", "error", cpu=None))
         callers = [Caller(number) for number in range(SESSIONS)]
         talks: list[asyncio.Task[None]] = []
@@ -101,7 +101,7 @@ async def _once() -> list[tuple[float, float]]:
 
 def _worker() -> AbstractContextManager[Process]:
     options = ("--slots", str(SESSIONS), "--log-level", "error")
-    return running("antiphon.cli", "worker", "--listen", "127.0.0.1:0", *options, cpu=None)
+    return running("antiphon_command", "worker", "--listen", "127.0.0.1:0", *options, cpu=None)
 
 
 async def measure(is_short: bool) -> Report:

@@ -11,7 +11,7 @@ import sys
 import grpc.aio
 from websockets.asyncio.server import ServerConnection, serve
 
-from antiphon.semconv import CLIENT_OPTIONS, METADATA_LEASE, METADATA_SESSION_ID
+from antiphon.contract import CLIENT_OPTIONS, METADATA_LEASE, METADATA_SESSION_ID
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from benchmarks.load import payload

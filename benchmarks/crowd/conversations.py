@@ -16,9 +16,9 @@ import numpy as np
 
 from antiphon.audio.samples import INPUT_RATE_HZ, Samples
 from antiphon.audio.wav import read_wav
+from antiphon.contract import CLIENT_OPTIONS
 from antiphon.grpc import Session
 from antiphon.grpc.outputs import Audio, Text, UnitDone, UnitEnd
-from antiphon.semconv import CLIENT_OPTIONS
 from antiphon.v1 import inference_service_pb2 as pb
 from benchmarks.crowd import workload
 from benchmarks.crowd.worker import Spent

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from antiphon.semconv import METADATA_SESSION_ID, METADATA_WORKER_ID
+from antiphon.contract import METADATA_SESSION_ID, METADATA_WORKER_ID
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import (
     InferenceServiceServicer,

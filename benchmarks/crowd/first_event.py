@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import grpc.aio
 
+from antiphon.contract import CLIENT_OPTIONS
 from antiphon.grpc import Session
 from antiphon.grpc.outputs import Finalized, Text, UnitDone
-from antiphon.semconv import CLIENT_OPTIONS
 from benchmarks.adapter.report import Goal, Report
 from benchmarks.crowd import workload
 from benchmarks.crowd.conversations import CONFIG, seconds_of_speech

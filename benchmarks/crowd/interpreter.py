@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import grpc.aio
 
-from antiphon.semconv import CLIENT_OPTIONS
+from antiphon.contract import CLIENT_OPTIONS
 from benchmarks.adapter.report import Goal, Report
 from benchmarks.crowd import workload
 from benchmarks.crowd.conversations import Conversation, seconds_of_speech, spent

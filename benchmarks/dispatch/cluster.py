@@ -8,7 +8,12 @@ from importlib import resources
 from itertools import count
 from typing import Any, Final
 
-from antiphon.redis import call, connect, disconnect, prefix
+from antiphon_service.redis import (
+    call,
+    connect,
+    disconnect,
+    prefix,
+)
 from ws_adapter.process.tasks import end
 
 ADAPTERS: Final = 10

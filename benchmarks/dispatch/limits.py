@@ -4,7 +4,7 @@ import asyncio
 import time
 from typing import Any, Final
 
-from antiphon.redis import connect
+from antiphon_service.redis import connect
 from benchmarks.adapter.report import Goal, Report
 from benchmarks.dispatch.cluster import ADAPTERS, percentile
 from benchmarks.dispatch.server import redis_server

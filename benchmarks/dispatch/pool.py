@@ -5,8 +5,14 @@ import json
 from importlib import resources
 from typing import Any, Final
 
-from antiphon.redis import DIRECTORY, call, connect, disconnect, prefix
-from antiphon.semconv import pool_name
+from antiphon_service.pools import pool_name
+from antiphon_service.redis import (
+    DIRECTORY,
+    call,
+    connect,
+    disconnect,
+    prefix,
+)
 from benchmarks.load.worker import WORKER_ID
 from ws_adapter.process.tasks import end
 

@@ -87,8 +87,8 @@ async def measure(is_short: bool) -> Report:
 
 @contextmanager
 def _sharing(server: Server) -> Iterator[Process]:
-    command = ("antiphon.cli", "adapter", "--dispatcher", server.url, "--port", "0", "--log-level", "error")
-    with running(*command, *UNBOUNDED, cpu=TESTED_CPU) as process:
+    command = ("antiphon_command", "adapter", "--port", "0", "--log-level", "error")
+    with running(*command, "--dispatcher", server.url, *UNBOUNDED, cpu=TESTED_CPU) as process:
         yield process
 
 

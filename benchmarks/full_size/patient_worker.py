@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from typing import Final
 
-from antiphon.cli.main import main
+from antiphon_command.command import main
 from inference_service import app
 from inference_service.session.machine import Limits
 

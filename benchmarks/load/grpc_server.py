@@ -4,7 +4,7 @@ from typing import Any
 
 import grpc.aio
 
-from antiphon.semconv import MAX_MESSAGE_BYTES
+from antiphon.contract import MAX_MESSAGE_BYTES
 
 
 def server(sessions: int) -> "grpc.aio.Server":

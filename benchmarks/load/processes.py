@@ -103,6 +103,6 @@ def running(
 @contextmanager
 def adapter(worker: str, *options: str, variables: Mapping[str, str] | None = None) -> Iterator[Process]:
     """The adapter in front of `worker`, as the command line runs it."""
-    command = ("antiphon.cli", "adapter", "--worker", worker, "--port", "0", "--log-level", "warning")
+    command = ("antiphon_command", "adapter", "--worker", worker, "--port", "0", "--log-level", "warning")
     with running(*command, *options, cpu=TESTED_CPU, variables=variables) as process:
         yield process

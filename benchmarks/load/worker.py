@@ -18,7 +18,7 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import Message
 
-from antiphon.semconv import METADATA_SESSION_ID, METADATA_WORKER_ID
+from antiphon.contract import METADATA_SESSION_ID, METADATA_WORKER_ID
 from antiphon.v1 import inference_service_pb2 as pb
 from benchmarks.load import payload
 from inference_service.rpc.call import Call, Context

@@ -22,7 +22,7 @@ from typing import IO, Final
 import numpy as np
 
 from antiphon.audio.wav import read_wav
-from antiphon.bench.talker import UNIT_S, script
+from antiphon_command.bench.talker import UNIT_S, script
 from benchmarks.load.processes import Process, running
 from benchmarks.neighbours.attacks.attack import Attack
 from benchmarks.neighbours.attacks.stranger import PROXY
@@ -123,10 +123,10 @@ async def measure(attack: Attack, seconds: float, rounds: int, logs: Path | None
         def run(*command: str, cpu: int, log: IO[bytes] | None = None) -> Process:
             return stack.enter_context(running(*command, cpu=cpu, log=log))
 
-        served = ("antiphon.cli", "worker", "--listen", "127.0.0.1:0", "--slots", str(attack.slots))
+        served = ("antiphon_command", "worker", "--listen", "127.0.0.1:0", "--slots", str(attack.slots))
         worker = run(*served, cpu=WORKER_CPU, log=log("worker"))
         options = [option.format(folder=folder / "recordings") for option in attack.options]
-        fronted = ("antiphon.cli", "adapter", "--worker", worker.address, "--port", "0", *PROXY, *options)
+        fronted = ("antiphon_command", "adapter", "--worker", worker.address, "--port", "0", *PROXY, *options)
         adapter = run(*fronted, cpu=ADAPTER_CPU, log=log("adapter"))
         against = ("benchmarks.neighbours.attackers", attack.name, adapter.address)
         scene = _Scene(worker, adapter, run(*against, cpu=CLIENTS_CPU))

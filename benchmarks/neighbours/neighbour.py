@@ -11,8 +11,8 @@ from typing import Final
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from antiphon.bench.talker import UNIT_S
 from antiphon.connection.endpoint import REALTIME, endpoint, open_websocket
+from antiphon_command.bench.talker import UNIT_S
 
 OPEN_S: Final = 60.0
 """Longest that a session may take to open: the first ones warm a model up."""

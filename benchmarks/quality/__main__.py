@@ -43,7 +43,7 @@ CONDITIONS: tuple[AnyCondition, ...] = (*Condition, *ChatCondition, *DictationCo
 @contextmanager
 def running_worker(model: str) -> Iterator[str]:
     """A worker process on a free loopback port; its address."""
-    command = [sys.executable, "-m", "antiphon.cli", "worker", "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "antiphon_command", "worker", "--listen", "127.0.0.1:0"]
     # What it answers is measured, however late: nobody is kept out.
     command += [
         "--slots",

@@ -8,7 +8,7 @@ import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.semconv import CLIENT_OPTIONS, METADATA_SESSION_ID
+from antiphon.contract import CLIENT_OPTIONS, METADATA_SESSION_ID
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub

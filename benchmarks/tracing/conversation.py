@@ -30,12 +30,12 @@ def record(recording: Path = RECORDING) -> dict[str, Any]:
     with Collector() as collector:
         variables = sampled(collector.endpoint, 1)
         quiet = ("--log-level", "warning")
-        worker = ("antiphon.cli", "worker", "--listen", "127.0.0.1:0", *quiet)
-        adapter = ("antiphon.cli", "adapter", "--port", "0", *quiet)
+        worker = ("antiphon_command", "worker", "--listen", "127.0.0.1:0", *quiet)
+        adapter = ("antiphon_command", "adapter", "--port", "0", *quiet)
         with running(*worker, cpu=TESTED_CPU, variables=variables) as behind:
             with running(*adapter, "--worker", behind.address, variables=variables) as front:
                 talk = ("talk", str(recording), "--url", f"http://{front.address}")
-                subprocess.run([sys.executable, "-m", "antiphon.cli", *talk], check=True)
+                subprocess.run([sys.executable, "-m", "antiphon_command", *talk], check=True)
         return as_json(collector.resources())
 
 

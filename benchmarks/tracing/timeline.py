@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from antiphon.semconv import (
+from antiphon_service.semconv import (
     ATTR_UNIT,
     ATTR_UNIT_END,
     EVENT_FIRST_AUDIO,

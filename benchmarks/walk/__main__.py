@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from antiphon.audio.wav import read_wav
-from antiphon.bench.talker import script
+from antiphon_command.bench.talker import script
 from benchmarks.load.processes import Process, running
 from benchmarks.walk import document
 from benchmarks.walk.conversation import Kind, Unit, converse
@@ -52,9 +52,9 @@ def walk() -> dict[Kind, list[Leg]]:
     with TemporaryDirectory(prefix="antiphon-walk-") as folder:
         files = {name: Path(folder) / f"{name}.json" for name in ("worker", "adapter")}
         traced = "benchmarks.walk.traced"
-        command = ("antiphon.cli", "worker", *QUIET, "--listen", "127.0.0.1:0", "--slots", "1")
+        command = ("antiphon_command", "worker", *QUIET, "--listen", "127.0.0.1:0", "--slots", "1")
         with running(traced, str(files["worker"]), *command) as worker:
-            command = ("antiphon.cli", "adapter", *QUIET, "--worker", worker.address, "--port", "0")
+            command = ("antiphon_command", "adapter", *QUIET, "--worker", worker.address, "--port", "0")
             with running(traced, str(files["adapter"]), *command) as adapter:
                 time.sleep(SETTLE_S)
                 begin = time.monotonic()

@@ -9,8 +9,8 @@ from typing import Final
 
 from websockets.asyncio.client import ClientConnection
 
-from antiphon.bench.talker import UNIT_S
 from antiphon.connection.endpoint import REALTIME, endpoint, open_websocket
+from antiphon_command.bench.talker import UNIT_S
 
 ANSWER_S: Final = 20.0
 """The longest wait for an event."""

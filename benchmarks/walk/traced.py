@@ -19,7 +19,7 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
 OURS: Final = ("ws_adapter/", "inference_service/", "clients/python/antiphon/")
-_NOT_OURS: Final = ("clients/python/antiphon/cli/", "clients/python/antiphon/v1/")
+_NOT_OURS: Final = ("clients/python/antiphon_command/", "clients/python/antiphon/v1/")
 """What starts the process, and what is generated."""
 
 

@@ -26,7 +26,7 @@ from benchmarks.worker_churn.growth import SLOTS, measure, measure_units
 
 WORKERS: Final = {
     "scripted": ("tests.support.scripted_worker",),
-    "antiphon-mini": ("antiphon.cli", "worker", "--log-level", "error"),
+    "antiphon-mini": ("antiphon_command", "worker", "--log-level", "error"),
 }
 REAL: Final = "antiphon-mini"
 READY: Final = "worker ready on "

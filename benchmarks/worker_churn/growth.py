@@ -10,9 +10,9 @@ import numpy as np
 
 from antiphon.audio.samples import INPUT_RATE_HZ
 from antiphon.audio.wav import read_wav
+from antiphon.contract import CLIENT_OPTIONS
 from antiphon.grpc import Session
 from antiphon.grpc.outputs import Finalized
-from antiphon.semconv import CLIENT_OPTIONS
 from antiphon.v1 import inference_service_pb2 as pb
 
 SLOTS: Final = 4

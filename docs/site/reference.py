@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from importlib import import_module
 from pkgutil import walk_packages
 
-import antiphon.cli.commands as commands_package
-from antiphon import semconv
-from antiphon.cli.arguments.parser import Command, FullHelp, parser
-from antiphon.semconv import Metric, Reason
+import antiphon_command.commands as commands_package
+from antiphon.contract import Reason
+from antiphon_command.arguments.parser import Command, FullHelp, parser
+from antiphon_service import semconv
+from antiphon_service.semconv import Metric
 from ws_adapter.protocol.wire.errors import VERDICTS, CloseCode, ErrorCode
 
 

@@ -83,7 +83,7 @@ class Finish(Enum):
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed unit: the session goes on. `reason` is an `antiphon.semconv.Reason` value."""
+    """A failed unit: the session goes on. `reason` is an `antiphon.contract.Reason` value."""
 
     reason: str
     message: str
@@ -192,7 +192,7 @@ class Rewound:
 
 @dataclass(frozen=True)
 class SessionFailed:
-    """The session cannot go on. `reason` is an `antiphon.semconv.Reason` value."""
+    """The session cannot go on. `reason` is an `antiphon.contract.Reason` value."""
 
     reason: str
     message: str

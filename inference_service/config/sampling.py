@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from antiphon.v1 import common_pb2
 from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import (

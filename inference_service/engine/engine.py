@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from antiphon.semconv import Preparation, Reason
+from antiphon.contract import Reason
+from antiphon_service.semconv import Preparation
 from inference_service.api.engine import (
     Advanced,
     Closed,

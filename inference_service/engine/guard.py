@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import SessionFailed
 from inference_service.engine.session import Session
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import Failure
 from inference_service.api.setups import Content, UnitOverrides
 from inference_service.engine.session import Preprocessor, QueuedUnit, UnitQueue

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.setups import Clip, Content, Picture, Tenant, TurnInput, Video
 from inference_service.engine.sessions.prompt import ChatPreprocessor, Dialogue, Prompt, Words, told_of
 from inference_service.engine_vllm.generator import Expanded, Generator, MediaRefused, Medium, medium_name

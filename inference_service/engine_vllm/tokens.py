@@ -7,7 +7,7 @@ part of the context unless it is to be kept.
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import (
     Deliver,
     End,

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import Deliver, End, Event, Failure, Finish, Piece, Ready, Sink
 from inference_service.api.setups import Content, Sampling, Tenant, TranscribeSetup
 from inference_service.engine.session import Preprocessor, QueuedUnit, Run

@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 import torch
 
 from antiphon.audio.wav import decode_wav, is_wav, read_header
+from antiphon.contract import Reason
 from antiphon.errors import AudioError
-from antiphon.semconv import Reason
 from inference_service.api.setups import VoiceReference
 from inference_service.checkpoints import vocoder, voices
 from inference_service.checkpoints.voices import DEFAULT_VOICE, LONGEST_S, VoiceReader

@@ -3,10 +3,10 @@
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Final
 
 import torch
 
-from antiphon.semconv import FAMILIES
 from inference_service.checkpoints.files import read_json
 from inference_service.errors import ConfigurationError
 from inference_service.families.family import Build, Family, Settings
@@ -14,6 +14,9 @@ from inference_service.families.memory.footprint import Footprint
 from inference_service.families.shipped import CAUSAL, SHIPPED
 from inference_service.models.causality import require_causal
 from inference_service.options import USUAL_SPEECH, SpeechOptions
+
+FAMILIES: Final = "antiphon.families"
+"""Group of the entry points of packages that bring a family of models."""
 
 
 @cache

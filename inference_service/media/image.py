@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.errors import UnitRefused
 
 MAX_FRAMES = 4

@@ -5,7 +5,7 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from antiphon.v1 import common_pb2
 from inference_service.errors import UnitRefused
 

@@ -18,8 +18,13 @@ from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
 from tornado.web import Application, RequestHandler, stream_request_body
 
-from antiphon.listening import bind_all, where
-from antiphon.telemetry.port import HTML, METRICS_TYPE, PAGE_POLICY, READING
+from antiphon_service.listening import bind_all, where
+from antiphon_service.telemetry.port import (
+    HTML,
+    METRICS_TYPE,
+    PAGE_POLICY,
+    READING,
+)
 from inference_service.errors import ConfigurationError
 
 MOST_CONNECTIONS: Final = 64

@@ -7,9 +7,21 @@ from importlib.metadata import version
 import grpc
 from opentelemetry.metrics import Meter
 
-from antiphon import semconv
-from antiphon.semconv import PageState, Phase, Preparation, Reason, Work
-from antiphon.telemetry.instruments import Histogram, Samples, observed_counter, observed_gauge
+from antiphon.contract import Reason
+from antiphon_service import semconv
+from antiphon_service.pools import STABLE
+from antiphon_service.semconv import (
+    PageState,
+    Phase,
+    Preparation,
+    Work,
+)
+from antiphon_service.telemetry.instruments import (
+    Histogram,
+    Samples,
+    observed_counter,
+    observed_gauge,
+)
 from inference_service.api.engine import Done, End, Engine, Ticked
 from inference_service.errors import SessionError, countable, side_of
 from inference_service.session.slots import SlotState, SlotTable
@@ -33,7 +45,7 @@ class WorkerMetrics:
     """Metrics of a worker. They are recorded on the serving event loop; a collection may run on any
     thread."""
 
-    def __init__(self, meter: Meter, worker_id: str, revision: str = semconv.STABLE) -> None:
+    def __init__(self, meter: Meter, worker_id: str, revision: str = STABLE) -> None:
         self.units: Counter[End] = Counter()
         """Units that are done, by how they ended."""
         self.misses = 0

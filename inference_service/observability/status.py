@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from html import escape
 from importlib.metadata import version
 
-from antiphon.semconv import SlotState
-from antiphon.telemetry import page
+from antiphon_service.semconv import SlotState
+from antiphon_service.telemetry import page
 from inference_service.api.engine import End, Occupancy, Ticked
 
 _TITLE = "Antiphon worker"

@@ -22,11 +22,11 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import AttributeValue
 
-from antiphon import semconv
-from antiphon.semconv import Side
-from antiphon.telemetry.context import parse_traceparent
-from antiphon.telemetry.providers import Telemetry
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_service import semconv
+from antiphon_service.semconv import Side
+from antiphon_service.telemetry.context import parse_traceparent
+from antiphon_service.telemetry.providers import Telemetry
 from inference_service.api.engine import Done, Finalized, Prefilled, Ticked
 from inference_service.api.setups import ChatSetup, DuplexSetup, SessionSetup, TokensSetup, TranscribeSetup
 from inference_service.errors import SessionError, side_of

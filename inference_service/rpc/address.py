@@ -4,7 +4,7 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 
-from antiphon.listening import addresses
+from antiphon_service.listening import addresses
 from inference_service.errors import ConfigurationError
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import grpc
 
-from antiphon.tls import TlsError, server_context
+from antiphon_service.tls import TlsError, server_context
 from inference_service.errors import ConfigurationError
 
 

@@ -1,6 +1,6 @@
 """Records of units that a caller has replayed: what is checked before the engine is given one."""
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import End, ModelInfo
 from inference_service.api.setups import ChatSetup, DuplexSetup, SessionSetup, UnitRecord

@@ -7,7 +7,7 @@ import numpy as np
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from antiphon.semconv import MAX_MESSAGE_BYTES
+from antiphon.contract import MAX_MESSAGE_BYTES
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import (

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Failure, ModelInfo
 from inference_service.api.setups import (

@@ -13,7 +13,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from antiphon.semconv import BOTH_SIDES_OPTIONS, ChannelOptions
+from antiphon.contract import BOTH_SIDES_OPTIONS, ChannelOptions
 from inference_service.errors import ConfigurationError
 from inference_service.rpc.address import Address
 from inference_service.rpc.certificate import Certificate

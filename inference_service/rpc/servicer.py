@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import grpc
 
-from antiphon.leases import CLAIMS_VERSION
-from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT, METADATA_TRACESTATE, STABLE
+from antiphon.contract import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT, METADATA_TRACESTATE
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_service.leases import CLAIMS_VERSION
+from antiphon_service.pools import STABLE
 from inference_service.api.engine import Ticked
 from inference_service.errors import Draining, LeaseInvalid, LeaseRevoked, Loading, NoFreeSlot, SessionError
 from inference_service.observability.metrics import STATES, WorkerMetrics

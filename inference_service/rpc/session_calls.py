@@ -10,9 +10,10 @@ import grpc
 from google.protobuf.message import Message
 from opentelemetry.trace import SpanContext, format_span_id, format_trace_id
 
-from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_WORKER_ID, Side
-from antiphon.telemetry.logs import SessionFields, session_log
+from antiphon.contract import MAX_MESSAGE_BYTES, METADATA_WORKER_ID
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_service.semconv import Side
+from antiphon_service.telemetry.logs import SessionFields, session_log
 from inference_service.api.engine import (
     Deliver,
     Done,

@@ -5,7 +5,7 @@ import re
 from collections.abc import Set
 from typing import Any, NoReturn
 
-from antiphon.semconv import (
+from antiphon.contract import (
     MAX_CALL_BYTES,
     MAX_SCHEMA_BYTES,
     MAX_SCHEMA_DEPTH,

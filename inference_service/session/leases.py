@@ -6,8 +6,8 @@ import secrets
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from antiphon.leases import Claims, read_token
-from antiphon.semconv import METADATA_LEASE
+from antiphon.contract import METADATA_LEASE
+from antiphon_service.leases import Claims, read_token
 from inference_service.api.setups import Tenant
 from inference_service.errors import LeaseInvalid, LeaseMissing
 from inference_service.session.metadata import Metadata

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from antiphon.semconv import METADATA_SESSION_ID
+from antiphon.contract import METADATA_SESSION_ID
 from inference_service.errors import BadField, MetadataInvalid
 
 MAX_SESSION_ID = 64

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import (
     Done,
     End,

@@ -15,7 +15,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from numpy.typing import NDArray
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.setups import Tool, Tools
 from inference_service.errors import UnitRefused
 from inference_service.tools.reader import END_THINK, THINK, Thinking

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service import child
 from inference_service.errors import UnitRefused
 from inference_service.video.messages import Header, Order

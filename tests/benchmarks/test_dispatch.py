@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from antiphon.redis import call, prefix
+from antiphon_service.redis import call, prefix
 from benchmarks.dispatch import cluster, scale
 from benchmarks.dispatch.cluster import ADAPTERS, Cluster, percentile
 from benchmarks.dispatch.scale import Costs, Redis, largest

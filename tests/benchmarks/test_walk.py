@@ -163,6 +163,6 @@ def test_way_of_a_unit_leads_through_the_real_processes() -> None:
         assert "inference_service.engine.tick" in worker.way.modules
         assert outwards.way.modules[0] == "ws_adapter.worker.transport.call"
         assert "ws_adapter.session.outbox" in outwards.way.modules
-        assert not {"antiphon.telemetry.lag", "ws_adapter.process.load"} & {*outwards.way.modules}
+        assert not {"antiphon_service.telemetry.lag", "ws_adapter.process.load"} & {*outwards.way.modules}
     assert "inference_service.engine.batch.speech" in found[Kind.SPEAKS][1].way.modules
     assert "inference_service.engine.batch.speech" not in found[Kind.LISTENS][1].way.modules

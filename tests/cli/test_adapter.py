@@ -9,7 +9,7 @@ from tests.support.patience import START_S
 COMMAND = """
 import sys
 import ws_adapter.app
-from antiphon.cli.main import main
+from antiphon_command.command import main
 from threadpoolctl import threadpool_info
 
 def blas_threads():

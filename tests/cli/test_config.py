@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.cli.arguments.configuration import SECTIONS, without_settings
-from antiphon.cli.arguments.toml_file import LARGEST_KIB, SettingsInvalid, TomlFile
-from antiphon.cli.commands import config
-from antiphon.cli.main import main
+from antiphon_command.arguments.configuration import SECTIONS, without_settings
+from antiphon_command.arguments.toml_file import LARGEST_KIB, SettingsInvalid, TomlFile
+from antiphon_command.command import main
+from antiphon_command.commands import config
 from tests.cli.support.process import Outcome, run_cli, run_here
 from tests.repository.source_tree import ROOT
 

@@ -25,7 +25,7 @@ async def test_worker_applies_the_time_of_draining_and_tells_what_needs_a_restar
     file = tmp_path / "antiphon.toml"
     file.write_text("[worker]\ndrain_timeout_s = 20\nslots = 1\n")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "antiphon.cli", "worker", "--listen", f"unix:{tmp_path / 'worker.sock'}"),
+        *(sys.executable, "-m", "antiphon_command", "worker", "--listen", f"unix:{tmp_path / 'worker.sock'}"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=os.environ | {"ANTIPHON_CONFIG": str(file)},

@@ -91,7 +91,7 @@ def test_plain_grpc_beyond_this_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["serve", "worker"])
 def test_model_that_is_not_there_is_told_before_anything_is_loaded(command: str) -> None:
     code = (
-        "import sys; from antiphon.cli.main import main\n"
+        "import sys; from antiphon_command.command import main\n"
         f"code = main([{command!r}, '--model', '/none'])\n"
         "print('torch' in sys.modules); sys.exit(code)"
     )

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import antiphon
-from antiphon.cli.commands import adapter, worker
-from antiphon.cli.main import main
+from antiphon_command.command import main
+from antiphon_command.commands import adapter, worker
 from tests.cli.support.process import run_cli
 from tests.support.patience import PATIENCE_S
 from ws_adapter.options import AdapterOptions

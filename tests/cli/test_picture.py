@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from antiphon.cli.conversations.picture import MOST_BYTES, MOST_PIXELS, read_picture
+from antiphon_command.conversations.picture import MOST_BYTES, MOST_PIXELS, read_picture
 from tests.cli.support.process import run_without
 from tests.cli.test_chat import Requests, chat
 from ws_adapter.protocol.media.images import MAX_FRAME_BYTES, MAX_FRAME_PIXELS

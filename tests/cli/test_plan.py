@@ -4,9 +4,9 @@ import argparse
 
 import pytest
 
-from antiphon.cli.commands import serve
-from antiphon.cli.commands.worker import given_model_options
-from antiphon.cli.processes.plan import Plan
+from antiphon_command.commands import serve
+from antiphon_command.commands.worker import given_model_options
+from antiphon_command.processes.plan import Plan
 
 
 @pytest.mark.parametrize(

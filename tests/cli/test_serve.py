@@ -17,8 +17,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 import antiphon
-from antiphon.cli.commands.serve import print_banner
 from antiphon.grpc import get_info
+from antiphon_command.commands.serve import print_banner
 from inference_service.api.setups import Mode
 from tests.cli.support.certificate import issue
 from tests.cli.support.processes import serving, wait_until

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.arguments.shared_key import (
+from antiphon_command.arguments.shared_key import (
     CLIENT_SECRET_KEY,
     WORKER_KEY,
     add_client_secret_key_option,

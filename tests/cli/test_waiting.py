@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from antiphon import write_wav
-from antiphon.cli.output.terminal import place_words
 from antiphon.protocol.events import Queued
+from antiphon_command.output.terminal import place_words
 from tests.cli.support.process import ANTIPHON
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.conversation import CLOSE

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import inference_service.app
-from antiphon.cli.output import failure
+from antiphon_command.output import failure
 from tests.cli.support.process import run_here
 
 

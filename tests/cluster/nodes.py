@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from redis import Redis
 
-from antiphon.redis import LIBRARY
+from antiphon_service.redis import LIBRARY
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 
 DRAIN_S: Final = 120.0
 """Longer than a conversation: nothing that is replaced may end one."""
 
-SHIPPED: Final = ("antiphon.cli", "worker", "--no-admission")
+SHIPPED: Final = ("antiphon_command", "worker", "--no-admission")
 """The checkpoint of the package; the machine may be slower than the talkers."""
 
 _ADMIT_ALL: Final = ("--max-cpu", "0", "--max-loop-lag-ms", "0", "--resume-window-s", "0")
@@ -108,7 +108,7 @@ class Cluster:
     def spawn_adapter(self) -> str:
         """Another adapter, which is not waited for, and which nobody is sent to before it has joined."""
         name = f"adapter-{next(self._numbers)}"
-        words = ("antiphon.cli", "adapter", "--port", "0", "--admin-port", "0", *_ADMIT_ALL)
+        words = ("antiphon_command", "adapter", "--port", "0", "--admin-port", "0", *_ADMIT_ALL)
         return self._spawn(name, (*words, "--drain-timeout-s", f"{DRAIN_S:g}"))
 
     def join(self, name: str) -> None:

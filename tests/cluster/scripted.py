@@ -4,7 +4,7 @@ import functools
 import sys
 
 import inference_service.app
-from antiphon.cli.main import leave, main
+from antiphon_command.command import leave, main
 from tests.support.scripted_engine import INFO, TALK, ScriptedEngine
 
 SLOTS = 2

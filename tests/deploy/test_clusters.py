@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.cli.arguments.parser import given_options
-from antiphon.cli.commands import adapter, worker
+from antiphon_command.arguments.parser import given_options
+from antiphon_command.commands import adapter, worker
 from inference_service.options import WorkerOptions
 from tests.deploy import objects, units
 from ws_adapter.options import AdapterOptions

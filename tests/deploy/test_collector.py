@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from antiphon.semconv import SERVICE_ADAPTER, SERVICE_WORKER
+from antiphon_service.semconv import SERVICE_ADAPTER, SERVICE_WORKER
 from tests.deploy.files import DEPLOY, ROOT, read_yaml
 
 PARTS = ("receivers", "processors", "exporters")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from antiphon.semconv import SERVICE_ADAPTER, SERVICE_WORKER
+from antiphon_service.semconv import SERVICE_ADAPTER, SERVICE_WORKER
 from tests.deploy import objects
 from tests.deploy.composition import command_of, services
 from tests.deploy.files import DEPLOY, ROOT, read_yaml

@@ -5,8 +5,8 @@ from enum import StrEnum
 
 import pytest
 
-from antiphon import semconv
-from antiphon.semconv import METRICS, SERVICE_ADAPTER, SERVICE_WORKER
+from antiphon_service import semconv
+from antiphon_service.semconv import METRICS, SERVICE_ADAPTER, SERVICE_WORKER
 from tests.deploy.conftest import Scrape
 from tests.deploy.files import ROOT, Expression, expressions, metric_of
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from antiphon.cli.arguments.parser import given_options
-from antiphon.cli.commands import worker as worker_command
-from antiphon.semconv import METRICS, SERVICE_ADAPTER, SERVICE_WORKER
+from antiphon_command.arguments.parser import given_options
+from antiphon_command.commands import worker as worker_command
+from antiphon_service.semconv import METRICS, SERVICE_ADAPTER, SERVICE_WORKER
 from inference_service.options import WorkerOptions
 from tests.cli.support.process import run_cli
 from tests.deploy.files import DEPLOY, ROOT, Expression

@@ -9,8 +9,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
-from antiphon.redis import LIBRARY, connect, prefix
-from antiphon.semconv import pool_name
+from antiphon_service.pools import pool_name
+from antiphon_service.redis import LIBRARY, connect, prefix
 from tests.deploy.files import ROOT
 from tests.deploy.lua import commands_of
 from tests.support.redis_server import INSTALLED, MISSING, RedisServer

@@ -85,7 +85,7 @@ class Server:
 def antiphon(*arguments: str) -> Iterator[Server]:
     """Runs `antiphon ARGUMENTS`; yields once it is ready, ends it by its pid."""
     with tempfile.TemporaryFile("w+") as log:
-        process = start("antiphon.cli", *arguments, output=log)
+        process = start("antiphon_command", *arguments, output=log)
         try:
             yield Server(process, _ready_address(process, log), log)
         finally:

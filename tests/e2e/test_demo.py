@@ -14,7 +14,7 @@ def test_the_demo_hears_an_answer_and_says_whether_it_was_right(tmp_path: Path) 
     command = [
         sys.executable,
         "-m",
-        "antiphon.cli",
+        "antiphon_command",
         "demo",
         "--out",
         str(answer),

@@ -12,7 +12,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from antiphon.audio.samples import INPUT_RATE_HZ
 from antiphon.audio.wav import read_wav
-from antiphon.bench.crowd import measure
+from antiphon_command.bench.crowd import measure
 from tests.cli.support.process import Outcome, run_cli
 from tests.e2e.conftest import FOLDER, until_all_free
 from tests.support.long import long

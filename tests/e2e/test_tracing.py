@@ -15,8 +15,9 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from antiphon import semconv
-from antiphon.semconv import METADATA_TRACEPARENT, SERVICE_ADAPTER, SERVICE_WORKER
+from antiphon.contract import METADATA_TRACEPARENT
+from antiphon_service import semconv
+from antiphon_service.semconv import SERVICE_ADAPTER, SERVICE_WORKER
 from benchmarks.tracing.collector import Collector
 from tests.conformance.support.stack import Worker, scripted_worker
 from tests.e2e.conftest import Recording, Server, running_adapter, running_worker

@@ -18,7 +18,7 @@ from tests.support.patience import START_S
 
 LIFT = Path(domains.__file__).with_name("lift.yaml")
 TRAIN = (
-    *(sys.executable, "-m", "antiphon.cli", "train", str(LIFT), "--scale", "0.00001"),
+    *(sys.executable, "-m", "antiphon_command", "train", str(LIFT), "--scale", "0.00001"),
     *("--utterances", "40", "--questions", "2", "--processes", "1"),
 )
 """As little as there can be; every trained stage takes a step at least."""

@@ -224,7 +224,7 @@ class Cluster:
         def start() -> tuple[Running, Stack]:
             with ExitStack() as exits:
                 command = ("adapter", "--port", "0", *ADAPTER_OPTIONS, *ADAPTER, *arguments)
-                process, log = exits.enter_context(running("antiphon.cli", *command))
+                process, log = exits.enter_context(running("antiphon_command", *command))
                 address = wait_for(process, log, "adapter ready on ")
                 stack = Stack(process, log, address, self.other.worker)
                 stack.wait_until(ready=True)

@@ -79,7 +79,7 @@ def line() -> Iterator[Line]:
 @contextmanager
 def worker_behind(line: Line, key: Path) -> Iterator[Worker]:
     """The shipped checkpoint."""
-    command = ["ip", "netns", "exec", line.namespace, sys.executable, "-m", "antiphon.cli", "worker"]
+    command = ["ip", "netns", "exec", line.namespace, sys.executable, "-m", "antiphon_command", "worker"]
     command += ["--listen", f"{line.address}:50051", "--insecure-grpc", "--worker-key-file", str(key)]
     command += ["--slots", str(SLOTS), "--no-admission", "--drain-timeout-s", "0"]
     path = key.with_name("log")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from antiphon import semconv
+from antiphon_service import semconv
 from tests.failures.cluster import PATIENCE_S, Cluster, Running
 from tests.failures.link import Link, link_to
 from tests.failures.party import Party

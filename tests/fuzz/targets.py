@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
-from antiphon.telemetry.context import parse_traceparent
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_service.telemetry.context import parse_traceparent
 from inference_service.api.setups import UnitInput
 from inference_service.config.resolve import MODES, resolve
 from inference_service.errors import SessionError, UnitRefused

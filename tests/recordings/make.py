@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.cli.commands import demo
+from antiphon_command.commands import demo
 from inference_service.training.corpus.voices import SAMPLE_RATE, Voice, flite_voice, held_out_voice
 from inference_service.training.domains.domain import Split
 from inference_service.training.domains.mini import Intent, draw

@@ -44,13 +44,13 @@ WALLS = [
     ),
     Wall(
         "telemetry knows neither service",
-        ("antiphon.telemetry",),
+        ("antiphon_service.telemetry",),
         ("ws_adapter", "inference_service", "torch", "grpc"),
         deep=True,
     ),
     Wall(
         "the log's format and the names need no library",
-        ("antiphon.telemetry.logs", "antiphon.semconv"),
+        ("antiphon_service.telemetry.logs", "antiphon_service.semconv"),
         ("opentelemetry", "prometheus_client"),
         deep=True,
     ),
@@ -112,13 +112,13 @@ def test_services_meet_only_in_what_they_share(tree: SourceTree) -> None:
     met = meeting_points(tree, "antiphon", "ws_adapter", "inference_service")
 
     shared = (
-        "antiphon.leases",
-        "antiphon.listening",
-        "antiphon.network",
-        "antiphon.redis",
-        "antiphon.semconv",
-        "antiphon.telemetry",
-        "antiphon.tls",
+        "antiphon_service.leases",
+        "antiphon_service.listening",
+        "antiphon_service.network",
+        "antiphon_service.redis",
+        "antiphon_service.semconv",
+        "antiphon_service.telemetry",
+        "antiphon_service.tls",
         "antiphon.v1",
     )
     assert [m for m in met if not any(is_within(m, name) for name in shared)] == []

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from antiphon.semconv import METADATA_LEASE, Reason
+from antiphon.contract import METADATA_LEASE, Reason
 from inference_service.errors import LeaseInvalid, StaleLease
 from inference_service.session.leases import Lease, LeaseReader, LeaseRules
 from inference_service.session.slots import SlotTable

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import antiphon
-from antiphon.cli.output.failure import REQUIRED
+from antiphon_command.output.failure import REQUIRED
 from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -39,13 +39,15 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["antiphon", "antiphon_command", "antiphon.cli.main", "antiphon.semconv"])
+@pytest.mark.parametrize(
+    "module", ["antiphon", "antiphon_command", "antiphon_command.command", "antiphon_service.semconv"]
+)
 def test_base_install_stays_light(module: str) -> None:
     assert loaded_by(f"import {module}") & (HEAVY | OTHER_PACKAGES) == set()
 
 
 def test_no_module_of_the_sdk_needs_an_extra_to_load() -> None:
-    """`antiphon.telemetry` is the services' own, with an extra of its own."""
+    """`antiphon_service.telemetry` is the services' own, with an extra of its own."""
     walk = (
         "import importlib, pkgutil, antiphon\n"
         "for found in pkgutil.walk_packages(antiphon.__path__, 'antiphon.'):\n"

@@ -6,8 +6,8 @@ from types import ModuleType
 import pytest
 from grpc._cython import cygrpc
 
-from antiphon import semconv
-from antiphon.semconv import Reason
+from antiphon import contract
+from antiphon.contract import Reason
 from antiphon.v1 import common_pb2, dispatch_service_pb2, inference_service_pb2
 
 PUBLIC_CONFIG_KEYS = {
@@ -67,8 +67,8 @@ def test_every_duplex_setting_can_be_unset() -> None:
 
 def test_reasons_are_those_of_the_contract() -> None:
     assert {str(reason) for reason in Reason} == STATUS_REASONS | ITEM_REASONS | CLIENT_SIDE_REASONS
-    assert {str(reason) for reason in semconv.ITEM_REASONS} == ITEM_REASONS
-    assert {str(reason) for reason in semconv.CLIENT_SIDE_REASONS} == CLIENT_SIDE_REASONS
+    assert {str(reason) for reason in contract.ITEM_REASONS} == ITEM_REASONS
+    assert {str(reason) for reason in contract.CLIENT_SIDE_REASONS} == CLIENT_SIDE_REASONS
 
 
 def test_reasons_are_their_own_names() -> None:
@@ -85,7 +85,7 @@ def test_service_has_three_streams_and_one_question() -> None:
         "Finalize": (True, True),
         "GetInfo": (False, False),
     }
-    assert service.full_name == f"{semconv.ERROR_DOMAIN}.InferenceService"
+    assert service.full_name == f"{contract.ERROR_DOMAIN}.InferenceService"
 
 
 def test_dispatch_service_streams_what_becomes_of_a_ticket() -> None:
@@ -111,7 +111,7 @@ def test_every_enum_has_an_unspecified_zero(module: ModuleType) -> None:
         assert enum.values_by_number[0].name.endswith("_UNSPECIFIED"), enum.name
 
 
-@pytest.mark.parametrize("option", dict(semconv.CLIENT_OPTIONS))
+@pytest.mark.parametrize("option", dict(contract.CLIENT_OPTIONS))
 def test_grpc_knows_each_channel_option(option: str) -> None:
     """gRPC ignores an unknown option without a word, so look the name up in its compiled core."""
     assert option.encode() in Path(cygrpc.__file__).read_bytes()

@@ -2,7 +2,7 @@
 
 from ipaddress import ip_address
 
-from antiphon.network import counted_as, plain
+from antiphon_service.network import counted_as, plain
 
 
 def test_site_of_an_ipv6_address_is_one_client() -> None:

@@ -20,8 +20,8 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from antiphon import redis
-from antiphon.redis import (
+from antiphon_service import redis
+from antiphon_service.redis import (
     LIBRARY,
     MOST_CONNECTIONS,
     TIMEOUT_S,

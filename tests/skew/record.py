@@ -27,7 +27,8 @@ async def record(checkout: Path, file: Path) -> None:
         async with running_worker(ScriptedEngine(*TALK, repeat=True, info=EVERYTHING)) as worker:
             paths = os.pathsep.join(map(str, (checkout, checkout / "clients/python")))
             adapter = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "antiphon.cli", "adapter", "--port", "0", "--worker", worker.address),
+                *(sys.executable, "-m", "antiphon_command", "adapter"),
+                *("--port", "0", "--worker", worker.address),
                 stdout=asyncio.subprocess.PIPE,
                 cwd=checkout,
                 env=os.environ | {"PYTHONPATH": paths},

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
+from antiphon.contract import METADATA_LEASE
 from antiphon.grpc import get_info
-from antiphon.semconv import DEFAULT_POOL, METADATA_LEASE, lease_mac
+from antiphon_service.leases import DEFAULT_POOL, lease_mac
 from inference_service.errors import LeaseInvalid
 from inference_service.session.leases import Lease, LeaseReader
 from inference_service.session.metadata import Metadata

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from antiphon.semconv import METADATA_SESSION_ID
+from antiphon.contract import METADATA_SESSION_ID
 from tests.skew.contract import SERVICE, Contract, read_session
 from tests.support.scripted_engine import EVERYTHING, TALK, ScriptedEngine, running_worker
 

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from antiphon.semconv import SERVICE_WORKER
-from antiphon.telemetry import providers
-from antiphon.telemetry.providers import Telemetry
+from antiphon_service.semconv import SERVICE_WORKER
+from antiphon_service.telemetry import providers
+from antiphon_service.telemetry.providers import Telemetry
 from inference_service.api.engine import (
     Closed,
     Deliver,

@@ -15,7 +15,7 @@ import os
 import sys
 from dataclasses import replace
 
-from antiphon.cli.arguments.shared_key import add_worker_key_option
+from antiphon_command.arguments.shared_key import add_worker_key_option
 from inference_service.api.setups import Mode
 from inference_service.app import EngineFactory, serve
 from inference_service.options import WorkerOptions

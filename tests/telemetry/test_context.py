@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.telemetry.context import format_traceparent, parse_traceparent
+from antiphon_service.telemetry.context import format_traceparent, parse_traceparent
 
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

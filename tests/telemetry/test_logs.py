@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.telemetry.logs import (
+from antiphon_service.telemetry.logs import (
     MOST_COLLAPSED,
     Collapse,
     InSession,

@@ -15,12 +15,12 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from antiphon import semconv
-from antiphon.telemetry.errors import TelemetryError
-from antiphon.telemetry.exporters import BoundedProcessor, Drops
-from antiphon.telemetry.instruments import Histogram, observed_counter, observed_gauge
-from antiphon.telemetry.limits import SPAN_LIMITS
-from antiphon.telemetry.providers import FLUSH_S, start
+from antiphon_service import semconv
+from antiphon_service.telemetry.errors import TelemetryError
+from antiphon_service.telemetry.exporters import BoundedProcessor, Drops
+from antiphon_service.telemetry.instruments import Histogram, observed_counter, observed_gauge
+from antiphon_service.telemetry.limits import SPAN_LIMITS
+from antiphon_service.telemetry.providers import FLUSH_S, start
 from tests.support.patience import PATIENCE_S
 
 DEADLINE_S = 10.0

@@ -1,4 +1,4 @@
-"""Names of spans, attributes and metrics are written in `antiphon.semconv` and nowhere else."""
+"""Names of spans, attributes and metrics are written in `antiphon_service.semconv` and nowhere else."""
 
 import ast
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon import semconv
+from antiphon_service import semconv
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("clients/python/antiphon", "ws_adapter", "inference_service")

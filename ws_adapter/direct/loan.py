@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from antiphon.semconv import STABLE, LeaseOutcome, QueueOutcome, SlotState
+from antiphon_service.pools import STABLE
+from antiphon_service.semconv import LeaseOutcome, QueueOutcome, SlotState
 from ws_adapter.direct.refusals import Refused
 from ws_adapter.dispatch.base import (
     ANY_TERMS,

@@ -11,7 +11,8 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from antiphon.semconv import ERROR_DOMAIN, AcquireReason, Rejection
+from antiphon.contract import ERROR_DOMAIN, AcquireReason
+from antiphon_service.semconv import Rejection
 from ws_adapter.process.errors import (
     DispatchError,
     QueueFull,

@@ -7,8 +7,8 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from antiphon.listening import bind_all
 from antiphon.v1.dispatch_service_pb2_grpc import add_DispatchServiceServicer_to_server
+from antiphon_service.listening import bind_all
 from ws_adapter.direct.service import DispatchServicer
 from ws_adapter.options import AdapterOptions
 from ws_adapter.process.errors import CannotListen

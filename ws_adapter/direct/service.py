@@ -11,9 +11,10 @@ from google.protobuf.duration_pb2 import Duration
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
-from antiphon.semconv import AcquireReason, Rejection
+from antiphon.contract import AcquireReason
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceServicer
+from antiphon_service.semconv import Rejection
 from ws_adapter.direct.loan import Demand, Loan, Revoked
 from ws_adapter.direct.refusals import Refused
 from ws_adapter.dispatch.base import MODE_OF, Lease, LeaseTerms, Need, Priority, QueuePlace, Share

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from antiphon.redis import LIBRARY
-from antiphon.semconv import STABLE
+from antiphon_service.pools import STABLE
+from antiphon_service.redis import LIBRARY
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -6,8 +6,8 @@ import logging
 import secrets
 from typing import Final
 
-from antiphon.leases import Claims, write_token
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
+from antiphon_service.leases import Claims, write_token
 from ws_adapter.dispatch.base import Lease, LeaseTerms
 from ws_adapter.process.errors import AttachFailed
 from ws_adapter.worker.registry import Registry

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from antiphon.redis import DIRECTORY, disconnect
+from antiphon_service.redis import DIRECTORY, disconnect
 from ws_adapter.dispatch.base import (
     ANY_TERMS,
     ANYTHING,

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from antiphon.semconv import REVISION
+from antiphon_service.pools import REVISION
 from ws_adapter.process.errors import ConfigurationError
 
 HEAVIEST: Final = 1_000_000

@@ -24,5 +24,5 @@ class QueueRules:
     """Weights of the revisions of models."""
 
     def weights(self, pool: str) -> Weights:
-        """Return the weights in a pool, which is named by `antiphon.semconv.pool_name`."""
+        """Return the weights in a pool, which is named by `antiphon_service.pools.pool_name`."""
         return self.revisions.get(pool.rpartition("/")[0], ALIKE)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Final
 
-from antiphon.redis import prefix
+from antiphon_service.redis import prefix
 from ws_adapter.dispatch.base import QueuePlace
 from ws_adapter.dispatch.estimate import Lengths, Outlook, Session, Wait
 from ws_adapter.dispatch.functions import LeaseStats, Stats, WorkerStats

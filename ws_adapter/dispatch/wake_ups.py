@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from antiphon.redis import prefix
+from antiphon_service.redis import prefix
 from ws_adapter.process.tasks import end
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from antiphon.listening import bind_all
+from antiphon_service.listening import bind_all
 from ws_adapter.forwarding.introduction import IntroductionReader, Introductions
 from ws_adapter.forwarding.tls import PeerTls
 from ws_adapter.process.errors import ConfigurationError

@@ -11,7 +11,7 @@ import socket
 from functools import partial
 from typing import Final
 
-from antiphon.semconv import ResumeOutcome
+from antiphon_service.semconv import ResumeOutcome
 from ws_adapter.forwarding.introduction import CHALLENGE_BYTES, Introductions
 from ws_adapter.forwarding.owners import Owners
 from ws_adapter.forwarding.relay import Relay

@@ -3,7 +3,13 @@
 import ssl
 from pathlib import Path
 
-from antiphon.tls import TlsError, client_context, load_authority, load_identity, server_context
+from antiphon_service.tls import (
+    TlsError,
+    client_context,
+    load_authority,
+    load_identity,
+    server_context,
+)
 from ws_adapter.process.errors import ConfigurationError
 
 

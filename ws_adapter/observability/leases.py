@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from antiphon.semconv import SlotState
+from antiphon_service.semconv import SlotState
 from ws_adapter.dispatch.base import Lease
 from ws_adapter.protocol.core.kind import Kind
 

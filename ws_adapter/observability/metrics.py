@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from opentelemetry.metrics import Meter
 
-from antiphon import semconv
-from antiphon.semconv import (
-    STABLE,
+from antiphon_service import semconv
+from antiphon_service.leases import DEFAULT_POOL
+from antiphon_service.pools import STABLE
+from antiphon_service.semconv import (
     Direction,
     DropReason,
     FailoverOutcome,
@@ -28,7 +29,12 @@ from antiphon.semconv import (
     Side,
     SlowAction,
 )
-from antiphon.telemetry.instruments import Histogram, Samples, observed_counter, observed_gauge
+from antiphon_service.telemetry.instruments import (
+    Histogram,
+    Samples,
+    observed_counter,
+    observed_gauge,
+)
 from ws_adapter.observability.leases import Leases
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.core.kind import Kind
@@ -154,7 +160,7 @@ class Metrics:
 
     def waited(self, seconds: float, outcome: QueueOutcome) -> None:
         """Record the end of a wait for a slot."""
-        self._queue_wait.record(seconds, semconv.DEFAULT_POOL, outcome.value)
+        self._queue_wait.record(seconds, DEFAULT_POOL, outcome.value)
 
     def _tenant_sessions(self) -> Samples:
         return [((name,), total.sessions) for name, total in self.tenants.all()]

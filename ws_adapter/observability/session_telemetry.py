@@ -10,19 +10,19 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
-from antiphon import semconv
-from antiphon.semconv import (
-    STABLE,
+from antiphon.contract import Reason
+from antiphon_service import semconv
+from antiphon_service.pools import STABLE
+from antiphon_service.semconv import (
     FailoverOutcome,
     LeaseOutcome,
     QueueOutcome,
-    Reason,
     Rejection,
     SlotState,
     SlowAction,
 )
-from antiphon.telemetry.context import parse_traceparent
-from antiphon.telemetry.logs import SessionFields
+from antiphon_service.telemetry.context import parse_traceparent
+from antiphon_service.telemetry.logs import SessionFields
 from ws_adapter.dispatch.base import Lease
 from ws_adapter.observability.leases import Held
 from ws_adapter.observability.metrics import Metrics, known_reason

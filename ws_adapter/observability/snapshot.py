@@ -8,9 +8,9 @@ from typing import Final
 
 from opentelemetry.metrics import Meter
 
-from antiphon import semconv
-from antiphon.semconv import SlotState
-from antiphon.telemetry.instruments import Samples, observed_gauge
+from antiphon_service import semconv
+from antiphon_service.semconv import SlotState
+from antiphon_service.telemetry.instruments import Samples, observed_gauge
 from ws_adapter.dispatch.base import Dispatcher, PoolStatus, QueueView
 from ws_adapter.observability.chart import Moment
 from ws_adapter.observability.metrics import Metrics, Recent, observe

@@ -5,7 +5,7 @@ from importlib.metadata import version
 
 from msgspec import Struct
 
-from antiphon.semconv import SlotState
+from antiphon_service.semconv import SlotState
 from ws_adapter.dispatch.base import Running, Waiting
 from ws_adapter.observability.chart import Moment
 from ws_adapter.observability.leases import Held

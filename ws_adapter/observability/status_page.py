@@ -4,7 +4,7 @@ import datetime
 from html import escape
 from typing import Final
 
-from antiphon.telemetry import page
+from antiphon_service.telemetry import page
 from ws_adapter.observability import chart
 from ws_adapter.observability.status import Status
 

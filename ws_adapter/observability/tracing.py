@@ -27,9 +27,10 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import AttributeValue
 
-from antiphon import semconv
-from antiphon.telemetry.context import format_traceparent
-from antiphon.telemetry.providers import Telemetry
+from antiphon import contract
+from antiphon_service import semconv
+from antiphon_service.telemetry.context import format_traceparent
+from antiphon_service.telemetry.providers import Telemetry
 from ws_adapter.worker.transport.rpc import Metadata
 
 GROUP_S: Final = 30.0
@@ -288,9 +289,9 @@ class SlotTrace:
     def headers(self) -> Metadata:
         """Return what tells the worker of this session's trace, in the metadata of its calls."""
         context = self._context
-        headers = [(semconv.METADATA_TRACEPARENT, format_traceparent(context))]
+        headers = [(contract.METADATA_TRACEPARENT, format_traceparent(context))]
         if state := context.trace_state.to_header():
-            headers.append((semconv.METADATA_TRACESTATE, state))
+            headers.append((contract.METADATA_TRACESTATE, state))
         return tuple(headers)
 
     def began(self) -> None:

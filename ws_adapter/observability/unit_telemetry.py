@@ -10,10 +10,11 @@ from typing import Final
 from msgspec import Struct, field
 from opentelemetry.trace import INVALID_SPAN, Span, SpanContext
 
-from antiphon import semconv
-from antiphon.semconv import DropReason, Reason
-from antiphon.telemetry.context import format_traceparent
-from antiphon.telemetry.logs import SessionFields
+from antiphon.contract import Reason
+from antiphon_service import semconv
+from antiphon_service.semconv import DropReason
+from antiphon_service.telemetry.context import format_traceparent
+from antiphon_service.telemetry.logs import SessionFields
 from ws_adapter.observability.leases import SlotTotals
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.tracing import MOST_LINKS, SessionTrace

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from redis.exceptions import RedisError, ResponseError
 
-from antiphon.redis import disconnect
+from antiphon_service.redis import disconnect
 from ws_adapter.peers.base import UNCOUNTED, Admitted, Demand, Peer, Refused
 from ws_adapter.process.tasks import end
 

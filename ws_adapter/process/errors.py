@@ -15,7 +15,7 @@
 What a client sends and may correct is a `Refusal` of `ws_adapter.protocol.wire.errors`.
 """
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 
 
 class AdapterError(Exception):

@@ -4,7 +4,7 @@ import hmac
 import logging
 from typing import Final
 
-from antiphon.semconv import ResumeOutcome
+from antiphon_service.semconv import ResumeOutcome
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.protocol.wire.events import ResumeOffer
 from ws_adapter.resume.buffer import ReplayBuffers

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 from websockets.http11 import Request, Response
 
-from antiphon.network import Address
-from antiphon.semconv import Rejection
+from antiphon_service.network import Address
+from antiphon_service.semconv import Rejection
 from ws_adapter.forwarding.introduction import Introductions
 from ws_adapter.options import ANY_ORIGIN, AdapterOptions
 from ws_adapter.peers.base import Alone, Peers, Refused

@@ -8,9 +8,15 @@ from typing import Final
 
 from websockets.http11 import Response
 
-from antiphon.semconv import Rejection
-from antiphon.telemetry.port import HTML, METRICS_TYPE, OPEN_TIMEOUT_S, PAGE_POLICY, READING
-from antiphon.telemetry.providers import Telemetry
+from antiphon_service.semconv import Rejection
+from antiphon_service.telemetry.port import (
+    HTML,
+    METRICS_TYPE,
+    OPEN_TIMEOUT_S,
+    PAGE_POLICY,
+    READING,
+)
+from antiphon_service.telemetry.providers import Telemetry
 from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.observability.status import read_status
 from ws_adapter.observability.status_page import DRAIN, render, render_drain

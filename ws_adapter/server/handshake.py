@@ -8,10 +8,11 @@ from typing import Final
 from opentelemetry.util.types import AttributeValue
 from websockets.http11 import Request
 
-from antiphon import semconv
-from antiphon.semconv import Rejection
-from antiphon.telemetry.context import parse_traceparent
-from antiphon.telemetry.providers import Telemetry
+from antiphon import contract
+from antiphon_service import semconv
+from antiphon_service.semconv import Rejection
+from antiphon_service.telemetry.context import parse_traceparent
+from antiphon_service.telemetry.providers import Telemetry
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.observability.tracing import Upgrade
@@ -109,8 +110,8 @@ class Handshake:
         """Return the trace of a request. What it brings of a trace is only continued for those who are
         trusted."""
         context = None
-        if traceparents := request.headers.get_all(semconv.METADATA_TRACEPARENT):
-            state = ",".join(request.headers.get_all(semconv.METADATA_TRACESTATE))
+        if traceparents := request.headers.get_all(contract.METADATA_TRACEPARENT):
+            state = ",".join(request.headers.get_all(contract.METADATA_TRACESTATE))
             context = parse_traceparent(traceparents[0], state)
             self._metrics.invalid_trace_contexts += context is None
         attributes: dict[str, AttributeValue] = {

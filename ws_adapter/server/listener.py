@@ -16,11 +16,11 @@ from websockets.exceptions import InvalidHandshake
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
-from antiphon import semconv
-from antiphon.listening import bind_all
-from antiphon.semconv import Rejection
-from antiphon.telemetry.logs import SessionFields, session_log
-from antiphon.telemetry.port import stop_listening
+from antiphon_service import semconv
+from antiphon_service.listening import bind_all
+from antiphon_service.semconv import Rejection
+from antiphon_service.telemetry.logs import SessionFields, session_log
+from antiphon_service.telemetry.port import stop_listening
 from ws_adapter.dispatch.base import Priority
 from ws_adapter.forwarding.acceptor import PeerAcceptor
 from ws_adapter.forwarding.forwarder import Forwarder

@@ -10,7 +10,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from antiphon.semconv import FailoverOutcome, Reason
+from antiphon.contract import Reason
+from antiphon_service.semconv import FailoverOutcome
 from ws_adapter.protocol.core.actions import Run, RunSegment
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.worker.convert import automatic_parts

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from ws_adapter.detection.detector import Listener
 from ws_adapter.dispatch.base import Need
 from ws_adapter.observability.metrics import DISCONNECTED

@@ -5,7 +5,8 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from antiphon.semconv import METADATA_TRACEPARENT, FailoverOutcome, Reason
+from antiphon.contract import METADATA_TRACEPARENT, Reason
+from antiphon_service.semconv import FailoverOutcome
 from ws_adapter.dispatch.base import ANYTHING, Lease, LeaseTerms, Need, Priority, Ticket
 from ws_adapter.observability.session_telemetry import BackgroundTelemetry, SessionTelemetry
 from ws_adapter.options import AdapterOptions

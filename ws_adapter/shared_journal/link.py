@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError, ResponseError
 
-from antiphon.redis import disconnect
+from antiphon_service.redis import disconnect
 from ws_adapter.process.tasks import end
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from redis.exceptions import RedisError, ResponseError
 
-from antiphon.redis import disconnect
+from antiphon_service.redis import disconnect
 from ws_adapter.process.tasks import end
 from ws_adapter.usage.book import Take, Taken
 

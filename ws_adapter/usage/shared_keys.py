@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
 
-from antiphon.redis import disconnect
+from antiphon_service.redis import disconnect
 from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.process.tasks import end
 from ws_adapter.usage.shared import PREFIX, call

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from antiphon.semconv import OTHER
+from antiphon_service.semconv import OTHER
 
 MOST_TENANTS: Final = 100
 """Tenants with a series of their own; those that come later are `other`."""

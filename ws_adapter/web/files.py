@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from antiphon.telemetry import look
+from antiphon_service.telemetry import look
 
 FOLDER: Final = Path(__file__).parent / "page"
 LOOK: Final = "look.css"

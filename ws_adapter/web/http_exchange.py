@@ -8,8 +8,8 @@ from typing import Final
 
 from websockets.http11 import Response
 
-from antiphon.listening import bind_all
-from antiphon.telemetry.port import NOWHERE, stop_listening
+from antiphon_service.listening import bind_all
+from antiphon_service.telemetry.port import NOWHERE, stop_listening
 from ws_adapter.web.http1 import LARGEST_BODY_BYTES, HttpRequest, RequestReader
 
 ANSWER_TIMEOUT_S: Final = 5.0

@@ -10,7 +10,7 @@ from typing import Final
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from antiphon.telemetry.port import NOWHERE
+from antiphon_service.telemetry.port import NOWHERE
 from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.core.actions import Respond

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Final, NamedTuple, TypeAlias
 
-from antiphon.network import Address, counted_as, plain
+from antiphon_service.network import Address, counted_as, plain
 from ws_adapter.peers.base import Demand
 from ws_adapter.process.clock import Clock
 

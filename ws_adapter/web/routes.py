@@ -7,7 +7,7 @@ from enum import Enum, StrEnum
 from typing import Final
 from urllib.parse import parse_qs, unquote
 
-from antiphon.semconv import Rejection
+from antiphon_service.semconv import Rejection
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire.discretion import outline

@@ -3,7 +3,7 @@
 import ssl
 from pathlib import Path
 
-from antiphon.tls import TlsError, load_identity, server_context
+from antiphon_service.tls import TlsError, load_identity, server_context
 from ws_adapter.process.errors import ConfigurationError
 
 

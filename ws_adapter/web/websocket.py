@@ -36,7 +36,7 @@ from websockets.frames import apply_mask  # type: ignore[attr-defined]
 from websockets.http11 import Response
 from websockets.protocol import State
 
-from antiphon.telemetry.port import NOWHERE
+from antiphon_service.telemetry.port import NOWHERE
 from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.process.turns import Turns

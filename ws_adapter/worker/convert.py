@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from google.protobuf.duration_pb2 import Duration
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.protocol.core.actions import Run, RunSegment, RunTurn, RunUnit

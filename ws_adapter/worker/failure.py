@@ -5,7 +5,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-from antiphon.semconv import ERROR_DOMAIN, Reason
+from antiphon.contract import ERROR_DOMAIN, Reason
 from ws_adapter.worker.transport.rpc import RpcError
 
 _WITHOUT_DETAILS: Final = {

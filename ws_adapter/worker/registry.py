@@ -11,9 +11,10 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
-from antiphon.leases import CLAIMS_VERSION
-from antiphon.semconv import STABLE, Reason, pool_name
+from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_service.leases import CLAIMS_VERSION
+from antiphon_service.pools import STABLE, pool_name
 from ws_adapter.process.errors import AttachFailed
 from ws_adapter.protocol.core.config import USUAL_UNIT_MS, Capabilities, Catalogue, Mode, Pool
 from ws_adapter.protocol.core.kind import Kind

@@ -16,7 +16,12 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from google.protobuf.message import Message
 from google.rpc import code_pb2
 
-from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID, METADATA_WORKER_ID, Reason
+from antiphon.contract import (
+    METADATA_LEASE,
+    METADATA_SESSION_ID,
+    METADATA_WORKER_ID,
+    Reason,
+)
 from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.process.errors import AttachFailed
 from ws_adapter.protocol.core.actions import Run, RunSegment, RunTurn, RunUnit

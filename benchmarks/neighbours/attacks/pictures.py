@@ -10,7 +10,7 @@ from typing import Final
 
 from PIL import Image
 
-from antiphon.bench.talker import UNIT_S
+from antiphon_command.bench.talker import UNIT_S
 from benchmarks.neighbours.attacks.attack import Attack
 from benchmarks.neighbours.attacks.audio import SECOND
 from benchmarks.neighbours.attacks.stranger import Stranger

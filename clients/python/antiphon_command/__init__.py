@@ -19,8 +19,8 @@ def main() -> NoReturn:
     listens = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if listens:
         signal.signal(signal.SIGINT, _interrupted)
-    from antiphon.cli.main import leave
-    from antiphon.cli.main import main as run
+    from antiphon_command.command import leave
+    from antiphon_command.command import main as run
 
     try:
         if listens:

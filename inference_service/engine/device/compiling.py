@@ -6,7 +6,7 @@ from typing import TypeVar, cast
 
 import torch
 
-from antiphon.semconv import Preparation
+from antiphon_service.semconv import Preparation
 from inference_service.engine.device.preparations import PREPARATIONS
 from inference_service.options import COMPILE
 

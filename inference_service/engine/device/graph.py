@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from antiphon.semconv import Preparation
+from antiphon_service.semconv import Preparation
 from inference_service.engine.device.preparations import PREPARATIONS
 
 Made = TypeVar("Made", Tensor, tuple[Tensor, ...])

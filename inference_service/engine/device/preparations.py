@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from antiphon.semconv import Preparation
+from antiphon_service.semconv import Preparation
 
 logger = logging.getLogger(__name__)
 

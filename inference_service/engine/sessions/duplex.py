@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import (
     End,
     Failure,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import SessionFailed, Sink
 from inference_service.api.setups import (
     MODELS_VOICE,

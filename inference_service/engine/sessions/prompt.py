@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from torch import Tensor
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.setups import (
     NO_TOOLS,
     ChatMessage,

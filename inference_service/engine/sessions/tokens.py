@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import End, Failure, Finalized, Finish, Piece, Ready, SessionFailed, Sink
 from inference_service.api.setups import Content, Sampling, StreamInput, TokensSetup, Window
 from inference_service.engine.batch.context import Context

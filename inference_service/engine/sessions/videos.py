@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.setups import Clip, Video
 from inference_service.engine.sessions.components import Measure, Senses, View
 from inference_service.errors import UnitRefused

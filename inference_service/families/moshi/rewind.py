@@ -7,7 +7,7 @@ from typing import Final
 
 from torch import Tensor
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import Failure
 from inference_service.models.moshi.model import Codes
 

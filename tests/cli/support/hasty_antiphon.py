@@ -6,7 +6,7 @@ import sys
 import time
 
 import antiphon.audio.pacing
-from antiphon.cli.main import main
+from antiphon_command.command import main
 
 HASTE = 30.0
 

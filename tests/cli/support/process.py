@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from antiphon.cli.main import main
+from antiphon_command.command import main
 from tests.support.forks.process import start
 from tests.support.patience import START_S
 
-ANTIPHON = [sys.executable, "-m", "antiphon.cli"]
+ANTIPHON = [sys.executable, "-m", "antiphon_command"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def run_cli(
     """Runs `antiphon ARGUMENTS...` to its end, with nothing to read."""
     with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
         process = start(
-            "antiphon.cli", *map(str, arguments), output=out, errors=err, environment=env, folder=cwd
+            "antiphon_command", *map(str, arguments), output=out, errors=err, environment=env, folder=cwd
         )
         process.stdin.close()
         try:
@@ -58,7 +58,7 @@ def run_without(module: str, *arguments: str) -> Outcome:
     """Runs it in a Python in which `module` is not installed."""
     code = (
         f"import sys; sys.modules[{module!r}] = None\n"
-        "from antiphon.cli.main import main\n"
+        "from antiphon_command.command import main\n"
         f"sys.exit(main({list(arguments)!r}))"
     )
     return run([sys.executable, "-c", code], None, None, START_S)

@@ -2,10 +2,10 @@
 
 import sys
 
-import antiphon.cli.processes.backoff
-import antiphon.cli.processes.child
-from antiphon.cli.main import main
+import antiphon_command.processes.backoff
+import antiphon_command.processes.child
+from antiphon_command.command import main
 
-antiphon.cli.processes.child.GUARDED = "tests.cli.support.scripted_child"
-antiphon.cli.processes.backoff.FIRST_PAUSE_S = 0.01
+antiphon_command.processes.child.GUARDED = "tests.cli.support.scripted_child"
+antiphon_command.processes.backoff.FIRST_PAUSE_S = 0.01
 sys.exit(main())

@@ -1,4 +1,4 @@
-"""`antiphon.cli.guarded`, with a worker that plays a script instead of loading a model.
+"""`antiphon_command.guarded`, with a worker that plays a script instead of loading a model.
 
 It fails at once where the folder of temporary files holds a file of the name `fault`.
 """
@@ -22,4 +22,4 @@ engine = ScriptedEngine(
     *SCRIPTS[os.environ["ANTIPHON_TEST_SCRIPT"]], repeat=True, info=replace(INFO, modes=frozenset(Mode))
 )
 inference_service.app.serve = functools.partial(inference_service.app.serve, factory=engine.start)
-runpy.run_module("antiphon.cli.guarded", run_name="__main__", alter_sys=True)
+runpy.run_module("antiphon_command.guarded", run_name="__main__", alter_sys=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from antiphon.audio.wav import read_wav, write_wav
-from antiphon.cli.main import main
+from antiphon_command.command import main
 from tests.support.fake_sounddevice import Devices, Stream, played, record
 
 BLOCK_S = 0.1

@@ -23,7 +23,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("tiny")
     tiny.save(folder, sees=True)
     arguments = ("--listen", "127.0.0.1:0", "--slots", "2", "--model", str(folder))
-    with running("antiphon.cli", "worker", *arguments) as (process, log):
+    with running("antiphon_command", "worker", *arguments) as (process, log):
         worker = Worker(process, log, wait_for(process, log, "worker ready on "))
         with running_stack(worker) as stack:
             yield stack

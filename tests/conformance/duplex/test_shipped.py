@@ -74,7 +74,7 @@ async def test_pictures_reach_a_model_that_sees(tmp_path: Path) -> None:
     tiny.save(tmp_path, sees=True)
     cut_off = base64.b64encode(base64.b64decode(jpeg(side=64))[:-20]).decode()
     arguments = ("--listen", "127.0.0.1:0", "--model", str(tmp_path))
-    with running("antiphon.cli", "worker", *arguments) as (process, log):
+    with running("antiphon_command", "worker", *arguments) as (process, log):
         worker = Worker(process, log, wait_for(process, log, "worker ready on "))
         with running_stack(worker) as stack:
             async with stack.client(OMNI) as client:

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from tests.conformance.support.client import Client, Event, kinds

@@ -33,7 +33,7 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         tmp_path_factory.mktemp("models") / MODEL, max_position_embeddings=CONTEXT, num_hidden_layers=1
     )
     arguments = ("worker", "--listen", "127.0.0.1:0", "--slots", "2", "--model", str(folder))
-    with running("antiphon.cli", *arguments) as (process, log):
+    with running("antiphon_command", *arguments) as (process, log):
         worker = Worker(process, log, wait_for(process, log, "worker ready on "))
         with running_stack(worker) as stack:
             yield stack

@@ -148,7 +148,7 @@ def chatting_worker(slots: int = 8, *arguments: str) -> Iterator[Worker]:
 def shipped_worker(slots: int = 4, *options: str) -> Iterator[Worker]:
     """What users meet: the checkpoint of the package."""
     arguments = ("worker", "--listen", "127.0.0.1:0", "--slots", str(slots), *options)
-    with running("antiphon.cli", *arguments) as (process, log):
+    with running("antiphon_command", *arguments) as (process, log):
         yield Worker(process, log, wait_for(process, log, "worker ready on "))
 
 
@@ -226,7 +226,7 @@ def running_stack(*workers: Worker, options: tuple[str, ...] = (), wait: bool = 
     """An adapter with these command line options; with `wait` it knows its workers already."""
     targets = ",".join(worker.target for worker in workers)
     arguments = ("adapter", "--port", "0", "--worker", targets, *ADAPTER_OPTIONS, *options)
-    with running("antiphon.cli", *arguments) as (process, log):
+    with running("antiphon_command", *arguments) as (process, log):
         stack = Stack(process, log, wait_for(process, log, "adapter ready on "), workers[0])
         if wait:
             stack.wait_until(ready=True, workers=len(workers))

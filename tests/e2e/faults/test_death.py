@@ -29,7 +29,7 @@ CLIENTS = 4
 async def speaking_client(adapter: str, recordings: list[Recording], out: Path) -> asyncio.subprocess.Process:
     """A client process to which the model is speaking: the first of several questions that it answers."""
     for recording in recordings:
-        command = [sys.executable, "-m", "antiphon.cli", "talk", str(FOLDER / f"{recording.name}.wav")]
+        command = [sys.executable, "-m", "antiphon_command", "talk", str(FOLDER / f"{recording.name}.wav")]
         command += ["--url", adapter.replace("http", "ws"), "--out", str(out)]
         client = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         assert client.stdout is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli.arguments.shared_key import WORKER_KEY as KEY_VARIABLE
+from antiphon_command.arguments.shared_key import WORKER_KEY as KEY_VARIABLE
 from tests.e2e.conftest import Server, running_adapter, until_free
 from tests.e2e.faults.test_frozen import Client, public_client
 from tests.inference_service.process.test_process import process

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.e2e.conftest import Recording, running_worker
 from tests.support.patience import PATIENCE_S

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.setups import Mode as WorkerMode
 from inference_service.errors import ConfigInvalid, WorkerError

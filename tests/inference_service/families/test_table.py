@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from antiphon.semconv import FAMILIES
 from inference_service.errors import ConfigurationError
 from inference_service.families import table
+from inference_service.families.table import FAMILIES
 from inference_service.options import SpeechOptions
 from tests.inference_service.engine.support import tiny_causal
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from antiphon.v1 import common_pb2 as common
 from inference_service.api.engine import Failure
 from inference_service.errors import UnitRefused

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.setups import (

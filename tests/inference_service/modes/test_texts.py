@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import ModelInfo
 from inference_service.api.setups import StandaloneText, TextPurpose, UnitInput

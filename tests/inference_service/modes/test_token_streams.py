@@ -12,8 +12,8 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from antiphon.contract import Reason
 from antiphon.grpc import get_info
-from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.app import load_engine

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.telemetry.providers import Telemetry
+from antiphon_service.telemetry.providers import Telemetry
 from inference_service.observability import admin
 from inference_service.observability.admin import LONGEST_HEAD, MOST_CONNECTIONS
 from tests.inference_service.support.caller import Caller, channel_to

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.semconv import METADATA_TRACEPARENT, Reason
-from antiphon.telemetry.logs import InSession, JsonFormatter
+from antiphon.contract import METADATA_TRACEPARENT, Reason
+from antiphon_service.telemetry.logs import InSession, JsonFormatter
 from inference_service.api.engine import SessionFailed
 from inference_service.session.units import Stream
 from tests.inference_service.observability.test_tracing import ids, new_context

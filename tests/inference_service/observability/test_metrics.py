@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from antiphon import semconv
-from antiphon.semconv import Phase, Reason, Side
+from antiphon.contract import Reason
+from antiphon_service import semconv
+from antiphon_service.semconv import Phase, Side
 from inference_service.api.engine import Done, End, Ticked, UnitTimings
 from inference_service.observability.metrics import WorkerMetrics
 from inference_service.session.units import Stream

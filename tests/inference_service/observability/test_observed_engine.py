@@ -10,9 +10,9 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from antiphon import semconv
-from antiphon.semconv import PageState, Phase
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_service import semconv
+from antiphon_service.semconv import PageState, Phase
 from inference_service.api.engine import NAMED_TICKS
 from inference_service.app import load_engine
 from inference_service.engine.batch.pages import PAGE

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.app import load_engine
 from inference_service.engine import engine, live_session, session
 from inference_service.engine.runtime import Runtime

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from antiphon.semconv import MAX_MESSAGE_BYTES, Reason
+from antiphon.contract import MAX_MESSAGE_BYTES, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from inference_service.api.engine import Closed, Deliver, Engine, OnFatal

@@ -13,9 +13,10 @@ from tempfile import TemporaryDirectory
 import grpc
 import pytest
 
-from antiphon.cli.arguments.shared_key import WORKER_KEY as KEY_VARIABLE
+from antiphon.contract import METADATA_LEASE, Reason
 from antiphon.grpc import get_info
-from antiphon.semconv import DEFAULT_POOL, METADATA_LEASE, Reason, lease_mac
+from antiphon_command.arguments.shared_key import WORKER_KEY as KEY_VARIABLE
+from antiphon_service.leases import DEFAULT_POOL, lease_mac
 from inference_service.session.units import Stream
 from tests.conformance.support.stack import Log, wait_for
 from tests.inference_service.support.caller import Caller, channel_to, soon
@@ -102,7 +103,7 @@ async def test_an_exit_with_3_waits_for_no_thread() -> None:
 
 _HANGING = """
 import threading
-from antiphon.cli.main import leave, main
+from antiphon_command.command import leave, main
 from inference_service import app
 
 async def serve(options, on_ready, **others):
@@ -155,7 +156,7 @@ async def test_a_worker_that_cannot_load_its_engine_exits_with_1() -> None:
 async def test_a_worker_that_may_not_listen_so_says_why_and_exits_with_2(
     arguments: list[str], environment: dict[str, str], remedy: str
 ) -> None:
-    code, said = await exit_of(sys.executable, "-m", "antiphon.cli", "worker", *arguments, **environment)
+    code, said = await exit_of(sys.executable, "-m", "antiphon_command", "worker", *arguments, **environment)
     assert code == 2
     assert remedy in said.splitlines()[-1]
 

@@ -11,10 +11,12 @@ from unittest.mock import AsyncMock
 import pytest
 
 from antiphon import AuthError, QueueFull, SessionClosed
+from antiphon.contract import Reason
 from antiphon.grpc import Finalized, Session, get_info
-from antiphon.redis import DIRECTORY, prefix
-from antiphon.semconv import DEFAULT_POOL, Reason, lease_mac, pool_name
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_service.leases import DEFAULT_POOL, lease_mac
+from antiphon_service.pools import pool_name
+from antiphon_service.redis import DIRECTORY, prefix
 from inference_service import registration
 from inference_service.errors import ConfigurationError
 from inference_service.options import WorkerOptions

@@ -5,8 +5,13 @@ import gc
 import grpc
 import pytest
 
+from antiphon.contract import (
+    ERROR_DOMAIN,
+    METADATA_SESSION_ID,
+    METADATA_WORKER_ID,
+    Reason,
+)
 from antiphon.grpc import get_info
-from antiphon.semconv import ERROR_DOMAIN, METADATA_SESSION_ID, METADATA_WORKER_ID, Reason
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, channel_to, soon, until

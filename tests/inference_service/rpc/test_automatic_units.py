@@ -2,8 +2,8 @@
 
 import pytest
 
+from antiphon.contract import Reason
 from antiphon.grpc import Finalized, Prefilled, Session, Text, UnitDone, UnitEnd
-from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream

@@ -3,7 +3,7 @@
 import grpc
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import End, SessionFailed
 from inference_service.session.units import Stream

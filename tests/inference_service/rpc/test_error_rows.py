@@ -16,19 +16,18 @@ import numpy as np
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from antiphon.grpc import get_info
-from antiphon.semconv import (
+from antiphon.contract import (
     CLIENT_SIDE_REASONS,
-    DEFAULT_POOL,
     ERROR_DOMAIN,
     ITEM_REASONS,
     MAX_MESSAGE_BYTES,
     METADATA_LEASE,
     Reason,
-    lease_mac,
 )
+from antiphon.grpc import get_info
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_service.leases import DEFAULT_POOL, lease_mac
 from inference_service.api.engine import Deliver, Engine, Failure, OnFatal, SessionFailed
 from inference_service.app import Worker
 from inference_service.errors import SessionError

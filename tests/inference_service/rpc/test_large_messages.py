@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.semconv import MAX_MESSAGE_BYTES, Reason
+from antiphon.contract import MAX_MESSAGE_BYTES, Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Piece

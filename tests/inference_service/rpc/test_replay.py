@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from antiphon.contract import Reason
 from antiphon.grpc import get_info
-from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import Deliver, Engine, OnFatal

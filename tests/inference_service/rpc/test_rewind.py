@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.rpc import replies
 from inference_service.session.units import Stream

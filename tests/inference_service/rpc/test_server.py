@@ -16,7 +16,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from antiphon.semconv import ATTR_PEER_ADDRESS, ATTR_PEER_IDENTITY, MAX_MESSAGE_BYTES, SPAN_PREFILL
+from antiphon.contract import MAX_MESSAGE_BYTES
+from antiphon_service.semconv import ATTR_PEER_ADDRESS, ATTR_PEER_IDENTITY, SPAN_PREFILL
 from inference_service.app import Worker
 from inference_service.errors import ConfigurationError
 from inference_service.options import WorkerOptions

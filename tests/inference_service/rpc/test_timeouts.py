@@ -7,7 +7,7 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, Ending, until

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.semconv import (
+from antiphon.contract import (
     MAX_CALL_BYTES,
     MAX_SCHEMA_BYTES,
     MAX_SCHEMA_DEPTH,

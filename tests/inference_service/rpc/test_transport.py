@@ -6,9 +6,9 @@ import struct
 import grpc
 import pytest
 
+from antiphon.contract import MAX_MESSAGE_BYTES, METADATA_WORKER_ID, Reason
 from antiphon.errors import ProtocolError
 from antiphon.grpc import Session
-from antiphon.semconv import MAX_MESSAGE_BYTES, METADATA_WORKER_ID, Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.rpc.server import MAX_METADATA_BYTES

@@ -4,7 +4,7 @@ import grpc
 import numpy as np
 import pytest
 
-from antiphon.semconv import METADATA_LEASE, METADATA_TRACEPARENT, METADATA_WORKER_ID
+from antiphon.contract import METADATA_LEASE, METADATA_TRACEPARENT, METADATA_WORKER_ID
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream

@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 import pytest
 
-from antiphon.semconv import ERROR_DOMAIN, MAX_MESSAGE_BYTES, Reason
+from antiphon.contract import ERROR_DOMAIN, MAX_MESSAGE_BYTES, Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream

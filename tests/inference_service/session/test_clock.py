@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import Advanced, Closed, Ready
 from inference_service.session.machine import Limits
 from inference_service.session.units import Generate, Stream

@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import (
     Closed,
     Done,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import grpc
 import pytest
 
+from antiphon.contract import METADATA_LEASE, Reason
 from antiphon.grpc import get_info
-from antiphon.semconv import DEFAULT_POOL, METADATA_LEASE, Reason, lease_mac
+from antiphon_service.leases import DEFAULT_POOL, lease_mac
 from inference_service.errors import LeaseInvalid, LeaseMissing
 from inference_service.session.leases import Lease, LeaseReader, LeaseRules
 from inference_service.session.units import Stream

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import (
     Closed,
     Done,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.semconv import METADATA_SESSION_ID
+from antiphon.contract import METADATA_SESSION_ID
 from inference_service.errors import MetadataInvalid
 from inference_service.session.metadata import session_id
 

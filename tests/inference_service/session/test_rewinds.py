@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import Closed, Failure, Finalized, Rewound
 from inference_service.session.machine import Limits
 from inference_service.session.units import MOST_REWINDS, Generate, Rewind, Stream

@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import Advanced, End, Failure, Finalized, Piece, Ready
 from inference_service.api.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.errors import StreamExists

@@ -8,10 +8,10 @@ import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from antiphon.contract import METADATA_LEASE, Reason
 from antiphon.grpc import get_info
-from antiphon.leases import Claims, read_token, write_token
-from antiphon.semconv import METADATA_LEASE, Reason
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_service.leases import Claims, read_token, write_token
 from inference_service.api.setups import Tenant
 from inference_service.errors import LeaseInvalid
 from inference_service.session.leases import UNCLAIMED, Lease, LeaseReader, LeaseRules, Terms

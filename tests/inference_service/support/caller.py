@@ -12,8 +12,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from antiphon.contract import CLIENT_OPTIONS, METADATA_SESSION_ID
 from antiphon.grpc import get_info
-from antiphon.semconv import CLIENT_OPTIONS, METADATA_SESSION_ID
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from google.protobuf.message import Message
 from hpack import Decoder, Encoder
 
-from antiphon.semconv import METADATA_SESSION_ID
+from antiphon.contract import METADATA_SESSION_ID
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.session.units import Stream
 from tests.inference_service.support.caller import duplex, soon, until

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from antiphon import ReplayError
+from antiphon.contract import Reason
 from antiphon.grpc import Journal, Session, UnitDone
 from antiphon.grpc.turns import sound
-from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.inference_service.rpc.test_replay import load

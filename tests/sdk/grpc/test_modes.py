@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from antiphon import AudioError, Clip, Image, Message, SessionClosed, Video
+from antiphon.contract import Reason
 from antiphon.grpc import Audio as SpokenAudio
 from antiphon.grpc import Finalized, Finish, Output, Prefilled, Session, Text, UnitDone
-from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api import engine as engine_api

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from antiphon import AudioError, ConnectError, ProtocolError, QueueFull, SessionClosed
+from antiphon.contract import Reason
 from antiphon.grpc import (
     Audio,
     Finalized,
@@ -22,7 +23,6 @@ from antiphon.grpc import (
     UnitEnd,
     get_info,
 )
-from antiphon.semconv import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from inference_service.api.engine import SessionFailed

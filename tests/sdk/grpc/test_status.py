@@ -6,8 +6,8 @@ from google.protobuf.any_pb2 import Any
 from google.rpc import error_details_pb2, status_pb2
 
 from antiphon import AntiphonError, AuthError, ConnectError, ProtocolError, QueueFull, SessionClosed
+from antiphon.contract import ERROR_DOMAIN, Reason
 from antiphon.grpc.status import Status
-from antiphon.semconv import ERROR_DOMAIN, Reason
 
 Code = grpc.StatusCode
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.probe.chat import Chat
-from antiphon.probe.duplex import Duplex
-from antiphon.probe.earlier import Earlier
-from antiphon.probe.realtime import Realtime
-from antiphon.probe.realtime_ga import RealtimeGa
-from antiphon.probe.rules import Event, Rules
-from antiphon.probe.transcription import Transcription
+from antiphon_command.probe.chat import Chat
+from antiphon_command.probe.duplex import Duplex
+from antiphon_command.probe.earlier import Earlier
+from antiphon_command.probe.realtime import Realtime
+from antiphon_command.probe.realtime_ga import RealtimeGa
+from antiphon_command.probe.rules import Event, Rules
+from antiphon_command.probe.transcription import Transcription
 
 SECOND = base64.b64encode(np.zeros(24_000, "<f4").tobytes()).decode()
 SHORT = base64.b64encode(np.zeros(480, "<f4").tobytes()).decode()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.probe.voice import violations
+from antiphon_command.probe.voice import violations
 
 SECOND = np.full(16_000, 0.1, "<f4")
 GOOD = {

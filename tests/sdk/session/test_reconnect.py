@@ -305,7 +305,15 @@ async def test_command_chat_prints_an_answer_over_two_connections() -> None:
     words = ("One ", "two ", "three.")
     engine = ScriptedEngine(write(*words, hold="generate"), info=EVERYTHING)
     async with behind_a_link(engine) as (_, link):
-        command = [sys.executable, "-m", "antiphon.cli", "chat", "Count.", "--url", f"ws://{link.address}"]
+        command = [
+            sys.executable,
+            "-m",
+            "antiphon_command",
+            "chat",
+            "Count.",
+            "--url",
+            f"ws://{link.address}",
+        ]
         process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
         try:
             async with asyncio.timeout(START_S):

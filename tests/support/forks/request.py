@@ -17,12 +17,18 @@ _WORKER: Final = (
     "inference_service.families.table",
 )
 _IMPORTS: Final = {
-    "antiphon.cli": tuple(f"antiphon.cli.commands.{name}" for name in ("bench", "chat", "probe", "talk")),
-    "antiphon.cli adapter": ("antiphon.cli.commands.adapter", "ws_adapter.app"),
-    "antiphon.cli worker": ("antiphon.cli.commands.worker", *_WORKER, "inference_service.families.warmup"),
+    "antiphon_command": tuple(
+        f"antiphon_command.commands.{name}" for name in ("bench", "chat", "probe", "talk")
+    ),
+    "antiphon_command adapter": ("antiphon_command.commands.adapter", "ws_adapter.app"),
+    "antiphon_command worker": (
+        "antiphon_command.commands.worker",
+        *_WORKER,
+        "inference_service.families.warmup",
+    ),
     "tests.support.faulty_worker": (*_WORKER, "tests.support.faults"),
     "tests.support.scripted_worker": (
-        "antiphon.cli.arguments.shared_key",
+        "antiphon_command.arguments.shared_key",
         "inference_service.app",
         "tests.support.scripted_engine",
     ),

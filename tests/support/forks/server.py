@@ -16,7 +16,7 @@ import traceback
 from contextlib import suppress
 from importlib import import_module
 
-from antiphon.cli.main import leave
+from antiphon_command.command import leave
 from tests.support.forks.request import Request, receive
 
 _STDIN = 0

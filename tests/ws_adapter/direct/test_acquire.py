@@ -11,8 +11,8 @@ import pytest
 import trustme
 
 from antiphon import AuthError, ConnectError, ProtocolError, QueueFull
+from antiphon.contract import AcquireReason, Reason
 from antiphon.grpc import Lease, Place, Session, acquire
-from antiphon.semconv import AcquireReason, Reason
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1 import inference_service_pb2 as session_pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub

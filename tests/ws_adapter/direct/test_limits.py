@@ -14,10 +14,10 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from antiphon.grpc import Session
-from antiphon.semconv import pool_name
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1 import inference_service_pb2 as session_pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
+from antiphon_service.pools import pool_name
 from tests.conformance.support.stack import scripted_worker
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer

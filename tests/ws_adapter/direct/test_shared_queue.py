@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from antiphon import AuthError
+from antiphon.contract import Reason
 from antiphon.grpc import Session, acquire
-from antiphon.redis import connect, disconnect, prefix
-from antiphon.semconv import Reason, pool_name
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_service.pools import pool_name
+from antiphon_service.redis import connect, disconnect, prefix
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.conversation import CLOSE, INIT, append

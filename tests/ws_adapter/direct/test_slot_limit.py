@@ -16,10 +16,10 @@ import pytest
 from antiphon import QueueFull
 from antiphon.grpc import Session, acquire
 from antiphon.grpc.status import Status
-from antiphon.semconv import pool_name
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1 import inference_service_pb2 as session_pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
+from antiphon_service.pools import pool_name
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker

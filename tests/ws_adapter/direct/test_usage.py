@@ -12,8 +12,8 @@ import pytest
 from antiphon.errors import AuthError, ConnectError
 from antiphon.grpc import Session, acquire
 from antiphon.grpc.outputs import Finalized, UnitDone
-from antiphon.leases import read_token
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_service.leases import read_token
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, write
 from tests.ws_adapter.support.keyfile import KeyFile

@@ -6,7 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from antiphon.semconv import Reason, pool_name
+from antiphon.contract import Reason
+from antiphon_service.pools import pool_name
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import RedisUsers
 from tests.ws_adapter.support.house import Build, Callers, in_process, on_redis, stage, until, until_told

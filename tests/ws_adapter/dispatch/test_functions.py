@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from antiphon.redis import connect, disconnect
+from antiphon_service.redis import connect, disconnect
 from tests.support.redis_server import RedisServer
 from tests.ws_adapter.support.pool import SETTLE_MS, SOURCE, START_MS, TICKET_TTL, WORKER_TTL, Pool
 from ws_adapter.dispatch.functions import Call, call_all

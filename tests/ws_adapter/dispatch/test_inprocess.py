@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.semconv import Reason, pool_name
+from antiphon.contract import Reason
+from antiphon_service.pools import pool_name
 from tests.ws_adapter.support.stage import ManualClock
 from ws_adapter.dispatch.base import Lease, QueuePlace
 from ws_adapter.dispatch.inprocess import InProcessDispatcher

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.support.scripted_engine import ScriptedEngine, running_worker
 from ws_adapter.dispatch.base import ANY_TERMS, Lease

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import ws_adapter.dispatch.redis as redis_module
-from antiphon.redis import connect
+from antiphon_service.redis import connect
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import RedisUsers
 from tests.ws_adapter.support.house import Callers, ListedRegistry, RedisHouse, on_redis, until, until_told

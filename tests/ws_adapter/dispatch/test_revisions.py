@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from antiphon.semconv import STABLE, pool_name
+from antiphon_service.pools import STABLE, pool_name
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import RedisUsers
 from tests.ws_adapter.support.house import (

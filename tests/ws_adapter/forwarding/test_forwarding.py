@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from antiphon.semconv import pool_name
+from antiphon_service.pools import pool_name
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import (

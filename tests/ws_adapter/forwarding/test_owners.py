@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from antiphon.redis import RedisUnusable
+from antiphon_service.redis import RedisUnusable
 from tests.ws_adapter.support.stage import ManualClock
 from ws_adapter.forwarding.owners import FRESH_S, KEPT_S, Owners
 from ws_adapter.peers.base import Alone, Peer

@@ -55,7 +55,7 @@ async def pair(server: RedisServer, folder: Path) -> AsyncIterator[Pair]:
         for name in ("owner", "other"):
             process, log = exits.enter_context(
                 running(
-                    "antiphon.cli",
+                    "antiphon_command",
                     *("adapter", "--port", "0", "--dispatcher", server.url, *ADAPTER_OPTIONS),
                     *("--resume-window-s", "60", "--drain-timeout-s", "1"),
                     *("--client-secret-key-file", str(folder / "key")),

@@ -9,8 +9,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from antiphon.semconv import SERVICE_ADAPTER
-from antiphon.telemetry.providers import start
+from antiphon_service.semconv import SERVICE_ADAPTER
+from antiphon_service.telemetry.providers import start
 from tests.support.scripted_engine import ScriptedEngine, fails, hang, listen, running_worker, turn_end
 from tests.ws_adapter.support.conversation import append
 from tests.ws_adapter.support.keyfile import KeyFile

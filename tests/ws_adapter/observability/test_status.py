@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.telemetry.page import MOST_ROWS
+from antiphon_service.telemetry.page import MOST_ROWS
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.observability.test_metrics import scrape
 from tests.ws_adapter.support.conversation import append

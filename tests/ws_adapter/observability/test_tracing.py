@@ -16,9 +16,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 import antiphon
-from antiphon import semconv
-from antiphon.telemetry.logs import InSession, JsonFormatter
-from antiphon.telemetry.providers import start
+from antiphon_service import semconv
+from antiphon_service.telemetry.logs import InSession, JsonFormatter
+from antiphon_service.telemetry.providers import start
 from tests.support.scripted_engine import (
     EVERYTHING,
     Play,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.redis import connect
+from antiphon_service.redis import connect
 from tests.support.redis_server import RedisServer
 from tests.ws_adapter.support.stage import until
 from ws_adapter.peers import shared

@@ -324,7 +324,7 @@ LIMIT_BYTES = 200_000
 LIMITED_ADAPTER = f"""
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT_BYTES}, {LIMIT_BYTES}))
-from antiphon.cli.main import main
+from antiphon_command.command import main
 sys.exit(main(sys.argv[1:]))
 """
 

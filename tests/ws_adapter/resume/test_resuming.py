@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from antiphon.telemetry.logs import session_log
+from antiphon_service.telemetry.logs import session_log
 from tests.support.scrape import Scrape, get, scrape
 from tests.support.scripted_engine import ScriptedEngine, hang, listen, running_worker, speak
 from tests.ws_adapter.support.conversation import CLOSE, INIT, Event, append, pcm

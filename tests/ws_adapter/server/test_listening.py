@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.cli.commands.serve import _check_free
-from antiphon.cli.output.failure import ExitCode, Failure
-from antiphon.listening import bind_all
+from antiphon_command.commands.serve import _check_free
+from antiphon_command.output.failure import ExitCode, Failure
+from antiphon_service.listening import bind_all
 from tests.support.patience import PATIENCE_S
 from tests.ws_adapter.support.stage import running_adapter
 from ws_adapter.app import serve

@@ -16,8 +16,8 @@ from websockets.datastructures import Headers
 from websockets.exceptions import InvalidStatus
 from websockets.http11 import Request
 
-from antiphon.semconv import Rejection
-from antiphon.telemetry.providers import Telemetry
+from antiphon_service.semconv import Rejection
+from antiphon_service.telemetry.providers import Telemetry
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, write
 from tests.support.scripted_engine import telemetry as worker_telemetry
 from tests.ws_adapter.support.keyfile import KeyFile

@@ -104,7 +104,7 @@ def test_administration_beyond_loopback_needs_keys_whatever_is_allowed() -> None
 
 
 def test_more_waiting_clients_than_open_files_are_refused() -> None:
-    command = [sys.executable, "-m", "antiphon.cli", "adapter", "--port", "0", "--worker", WORKERS[0]]
+    command = [sys.executable, "-m", "antiphon_command", "adapter", "--port", "0", "--worker", WORKERS[0]]
     # The limit of the process that is started, not of this one.
     limited = ["sh", "-c", 'ulimit -n 1000 && exec "$@"', "sh", *command]
 

@@ -12,8 +12,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from antiphon.redis import prefix
-from antiphon.semconv import pool_name
+from antiphon_service.pools import pool_name
+from antiphon_service.redis import prefix
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker, write

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
-from antiphon.redis import prefix
-from antiphon.semconv import pool_name
+from antiphon_service.pools import pool_name
+from antiphon_service.redis import prefix
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from antiphon.semconv import FailoverOutcome
+from antiphon_service.semconv import FailoverOutcome
 from inference_service.api.engine import End
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import CONTINUING, EVERYTHING, Play, Script

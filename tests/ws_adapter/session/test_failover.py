@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.semconv import STABLE, FailoverOutcome, Reason
+from antiphon.contract import Reason
+from antiphon_service.pools import STABLE
+from antiphon_service.semconv import FailoverOutcome
 from inference_service.api.engine import SessionFailed
 from tests.support.scrape import scrape
 from tests.support.scripted_engine import (

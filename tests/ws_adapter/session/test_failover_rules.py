@@ -4,8 +4,9 @@ from typing import Any, cast
 
 import pytest
 
-from antiphon.semconv import FailoverOutcome, Reason
+from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_service.semconv import FailoverOutcome
 from tests.ws_adapter.worker.test_journal import SECOND, done, hear, journal_of
 from ws_adapter.protocol.core.actions import RunUnit
 from ws_adapter.session.failover import ATTEMPT_S, CRASH_WINDOW_S, MOST_ATTEMPTS, MOST_CRASHES, Failover

@@ -3,7 +3,7 @@
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from antiphon.semconv import pool_name
+from antiphon_service.pools import pool_name
 from inference_service.api.setups import Mode
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import EVERYTHING, INFO, ScriptedEngine, listen, running_worker

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.semconv import OUTBOX
+from antiphon_service.semconv import OUTBOX
 from tests.support.passing import Passing
 from tests.support.scrape import scrape
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker, speak

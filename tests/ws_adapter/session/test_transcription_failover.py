@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import pytest
 
-from antiphon.semconv import FailoverOutcome
+from antiphon_service.semconv import FailoverOutcome
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import EVERYTHING, Play, Script, write
 from tests.ws_adapter.session.test_failover import House, house

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from antiphon.redis import connect
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_service.redis import connect
 from tests.support.redis_server import RedisServer
 from tests.ws_adapter.support.stage import until
 from ws_adapter.shared_journal.journals import MOST_CLAIMED, SharedJournals, Unclaimed

@@ -61,7 +61,7 @@ async def adapters(
         for number in range(count):
             process, log = exits.enter_context(
                 running(
-                    *("antiphon.cli", "adapter", "--port", "0", "--admin-port", "0"),
+                    *("antiphon_command", "adapter", "--port", "0", "--admin-port", "0"),
                     *("--dispatcher", server.url, *ADAPTER_OPTIONS, "--silence-tail-units", "0"),
                     *("--resume-window-s", "60", "--drain-timeout-s", "1", "--journal", "redis"),
                     *("--client-secret-key-file", str(folder / "key")),

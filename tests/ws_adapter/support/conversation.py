@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.support.schemas import Observer
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.pools import catalogue as catalogue_of

@@ -11,8 +11,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from antiphon.redis import DIRECTORY, call, connect, disconnect, prefix
-from antiphon.semconv import STABLE, pool_name
+from antiphon_service.pools import STABLE, pool_name
+from antiphon_service.redis import (
+    DIRECTORY,
+    call,
+    connect,
+    disconnect,
+    prefix,
+)
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import RedisUsers

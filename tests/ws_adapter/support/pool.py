@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 import ws_adapter.dispatch
-from antiphon.redis import DIRECTORY, LIBRARY, prefix
+from antiphon_service.redis import DIRECTORY, LIBRARY, prefix
 from tests.support.redis_server import RedisServer
 
 SOURCE = (Path(ws_adapter.dispatch.__file__).parent / "functions.lua").read_text()

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Set
 from typing import Any
 
-from antiphon.semconv import pool_name
+from antiphon_service.pools import pool_name
 from ws_adapter.protocol.core.config import Capabilities, Catalogue, Mode, Pool
 
 

@@ -25,7 +25,7 @@ async def adapter_process(
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     command = [
         "-m",
-        "antiphon.cli",
+        "antiphon_command",
         "adapter",
         "--port",
         "0",

@@ -7,10 +7,11 @@ from unittest.mock import patch
 
 import grpc
 
-from antiphon.semconv import SERVICE_ADAPTER, AcquireReason
-from antiphon.telemetry.providers import start
+from antiphon.contract import AcquireReason
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
+from antiphon_service.semconv import SERVICE_ADAPTER
+from antiphon_service.telemetry.providers import start
 from tests.ws_adapter.support.house import InProcessHouse, ListedRegistry, until_told
 from ws_adapter.direct import loan
 from ws_adapter.direct.server import DirectServer

@@ -7,8 +7,8 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, Tracer
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from antiphon.semconv import SERVICE_ADAPTER
-from antiphon.telemetry.providers import start
+from antiphon_service.semconv import SERVICE_ADAPTER
+from antiphon_service.telemetry.providers import start
 
 
 class _Open(SpanProcessor):

@@ -13,8 +13,8 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from antiphon.semconv import SERVICE_ADAPTER
-from antiphon.telemetry.providers import Telemetry, start
+from antiphon_service.semconv import SERVICE_ADAPTER
+from antiphon_service.telemetry.providers import Telemetry, start
 from tests.support.patience import PATIENCE_S
 from tests.support.schemas import Observer
 from tests.support.scripted_engine import ScriptedEngine, running_worker

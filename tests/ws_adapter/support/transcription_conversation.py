@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.support.schemas import Observer
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import CATALOGUE, Event, ready_signal

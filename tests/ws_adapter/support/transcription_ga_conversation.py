@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.support.schemas import Event, Observer
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import ready_signal

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.redis import connect, disconnect
+from antiphon_service.redis import connect, disconnect
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.ws_adapter.support.keyfile import KeyFile

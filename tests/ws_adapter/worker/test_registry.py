@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID
+from antiphon.contract import METADATA_LEASE, METADATA_SESSION_ID
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.stage import until

@@ -13,7 +13,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from PIL import Image
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub

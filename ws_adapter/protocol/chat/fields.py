@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from antiphon.semconv import MAX_TOOLS
+from antiphon.contract import MAX_TOOLS
 from ws_adapter.protocol.chat.tools import CallFields, CallId, ToolChoice, ToolFields
 from ws_adapter.protocol.media.wav import HIGHEST_RATE_HZ, LOWEST_RATE_HZ
 from ws_adapter.protocol.wire.events import PictureText, Slices, VoiceAudio

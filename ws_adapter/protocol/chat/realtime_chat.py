@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from ws_adapter.protocol.chat.content import Request
 from ws_adapter.protocol.chat.realtime_chat_events import ChatCreated, TurnAppend
 from ws_adapter.protocol.chat.realtime_chat_input import BEFORE_SETTINGS, Heard, Settings, Update, hear

@@ -2,7 +2,7 @@
 
 from typing import Final, Literal, TypeAlias
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from ws_adapter.protocol.chat.saved import SavedReply
 from ws_adapter.protocol.chat.tools import CallPiece, Calls
 from ws_adapter.protocol.core.blobs import Blobs, Saved

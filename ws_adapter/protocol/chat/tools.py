@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from antiphon.semconv import (
+from antiphon.contract import (
     MAX_CALL_BYTES,
     MAX_SCHEMA_BYTES,
     MAX_SCHEMAS_BYTES,

@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from ws_adapter.protocol.chat import ws_chat_events
 from ws_adapter.protocol.chat.content import ChatRules, Request, read_request
 from ws_adapter.protocol.chat.reply import Reply, failure

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct
 
-from antiphon.semconv import MAX_TOOLS
+from antiphon.contract import MAX_TOOLS
 from ws_adapter.protocol.chat.tools import CallFields, CallId, ToolChoice, ToolFields
 
 MAX_STOPS: Final = 4

@@ -9,7 +9,7 @@ import numpy as np
 import pybase64
 from msgspec import UNSET
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from ws_adapter.protocol.chat.content import Request
 from ws_adapter.protocol.chat.reply import done_reason
 from ws_adapter.protocol.chat.tools import CallPiece

@@ -150,7 +150,7 @@ UNKNOWN: Final = Capabilities()
 
 @dataclass(frozen=True)
 class Pool:
-    """One pool: interchangeable workers of one model. `name` is that of `antiphon.semconv.pool_name`."""
+    """One pool: interchangeable workers of one model. `name` is as `antiphon_service.pools` writes it."""
 
     name: str
     model: str

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from ws_adapter.protocol.wire.events import NO_TOKENS, InputTokenDetails, OutputTokenDetails, TokenUsage
 
 OUTPUT_RATE_HZ: Final = 24_000

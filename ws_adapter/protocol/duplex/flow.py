@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from ws_adapter.protocol.core.actions import CancelUnits, RunUnit, Withdraw
 from ws_adapter.protocol.core.answer import Answer, Outcome, Unit
 from ws_adapter.protocol.core.signals import (

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 import numpy as np
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from ws_adapter.protocol.core.actions import (
     Action,
     CloseSocket,

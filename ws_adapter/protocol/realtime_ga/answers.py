@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from ws_adapter.protocol.chat.reply import failure
 from ws_adapter.protocol.core.actions import Action, Send
 from ws_adapter.protocol.core.blobs import Blobs, Saved

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from ws_adapter.protocol.core.actions import Action, CloseSocket, Send
 from ws_adapter.protocol.core.blobs import Blobs, Saved, ago
 from ws_adapter.protocol.core.config import Catalogue

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from ws_adapter.protocol.core.actions import (
     CancelUnits,
     LeaveSlot,

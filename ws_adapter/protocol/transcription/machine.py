@@ -5,7 +5,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from ws_adapter.protocol.core.actions import (
     Action,
     CancelUnits,

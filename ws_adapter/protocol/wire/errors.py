@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 
 
 class CloseCode(IntEnum):

@@ -11,7 +11,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2
 
-from antiphon.semconv import CLIENT_OPTIONS
+from antiphon.contract import CLIENT_OPTIONS
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.worker.transport.call import REFUSED_PAUSE_S, Call, Streams
 from ws_adapter.worker.transport.rpc import (

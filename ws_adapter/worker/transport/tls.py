@@ -5,7 +5,7 @@ from typing import Final
 
 import grpc
 
-from antiphon.tls import TlsError, client_context
+from antiphon_service.tls import TlsError, client_context
 from ws_adapter.process.errors import ConfigurationError
 
 _NOT_CONNECTED: Final = "failed to connect to all addresses"

@@ -10,10 +10,10 @@ from typing import Any, Final, TypeAlias
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
+from antiphon.contract import AcquireReason
 from antiphon.errors import AntiphonError, AuthError, ConnectError, ProtocolError, QueueFull
 from antiphon.grpc.dial import open_channel
 from antiphon.grpc.status import Status
-from antiphon.semconv import AcquireReason
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
 

@@ -3,7 +3,7 @@
 import grpc
 import grpc.aio
 
-from antiphon.semconv import CLIENT_OPTIONS
+from antiphon.contract import CLIENT_OPTIONS
 
 
 def open_channel(target: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:

@@ -46,7 +46,7 @@ class UnitError:
     """Why one unit failed; the session goes on."""
 
     reason: str
-    """A value of `antiphon.semconv.Reason`."""
+    """A value of `antiphon.contract.Reason`."""
     message: str
     field: str
     retryable: bool

@@ -10,6 +10,7 @@ import grpc
 import numpy as np
 
 from antiphon.audio.samples import Samples, as_samples
+from antiphon.contract import METADATA_LEASE, METADATA_SESSION_ID, Reason
 from antiphon.errors import (
     AntiphonError,
     AudioError,
@@ -35,7 +36,6 @@ from antiphon.grpc.outputs import (
 from antiphon.grpc.status import Status
 from antiphon.grpc.turns import Choice, message, offer, sound
 from antiphon.protocol.messages import Message, Tool, history
-from antiphon.semconv import METADATA_LEASE, METADATA_SESSION_ID, Reason
 from antiphon.session.mailbox import Mailbox, WaitingMailbox
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb

@@ -7,8 +7,8 @@ from typing import Any, Final
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
+from antiphon.contract import Reason
 from antiphon.errors import AntiphonError, AuthError, ConnectError, ProtocolError, QueueFull, SessionClosed
-from antiphon.semconv import Reason
 
 _DETAILS_KEY: Final = "grpc-status-details-bin"
 

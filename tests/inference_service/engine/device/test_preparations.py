@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.attention import flex_attention as torch_flex
 
-from antiphon.semconv import Preparation
+from antiphon_service.semconv import Preparation
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.speech import Speaker
 from inference_service.engine.device import compiling, flex

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import Done, End, Finalized, Piece
 from inference_service.api.setups import (
     DuplexSetup,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import Done, End, Finalized, Piece, Prefilled, Rewound, SessionFailed
 from inference_service.api.setups import UnitInput, UnitOverrides, Window, WindowMode
 from inference_service.engine.batch.pages import PAGE

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from inference_service.api.engine import Done, End, Finalized, Prefilled
 from inference_service.api.setups import StandaloneText, TextPurpose, Window, WindowMode
 from inference_service.engine.sessions.duplex_kind import MOST_TEXT

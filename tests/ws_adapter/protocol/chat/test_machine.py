@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.support.long import examples
 from tests.ws_adapter.support.chat_conversation import (
     SPOKEN,

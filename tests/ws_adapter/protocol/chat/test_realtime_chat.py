@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.ws_adapter.support.chat_conversation import SPOKEN, USER, RealtimeChatJar, append, f32, request
 from tests.ws_adapter.support.conversation import CLOSE, Event, codes, kinds
 from ws_adapter.protocol.chat.realtime_chat import MOST_WAITING

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.semconv import MAX_CALL_BYTES, MAX_SCHEMA_BYTES, MAX_TOOLS
+from antiphon.contract import MAX_CALL_BYTES, MAX_SCHEMA_BYTES, MAX_TOOLS
 from tests.ws_adapter.support.chat_conversation import USER, ChatJar, Jar, RealtimeChatJar, append, request
 from tests.ws_adapter.support.conversation import CATALOGUE, Event
 from tests.ws_adapter.support.pools import catalogue as catalogue_of

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.ws_adapter.support.chat_conversation import SPOKEN, USER, ChatJar, f32, request, user
 from tests.ws_adapter.support.conversation import Event
 from tests.ws_adapter.support.duplex_conversation import pictured

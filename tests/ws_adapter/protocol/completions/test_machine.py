@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.ws_adapter.support.conversation import Event, ready_signal
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from tests.ws_adapter.support.tokens import tokens

@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.ws_adapter.support.conversation import SPEECH, Conversation, Event, append, codes, kinds, pcm
 from tests.ws_adapter.support.tokens import tokens
 from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Timings, UnitDone, UnitEnd

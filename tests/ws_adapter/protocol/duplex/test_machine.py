@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.support.long import examples
 from tests.ws_adapter.support.conversation import SPEECH, Conversation, Event, pcm, ready_signal
 from tests.ws_adapter.support.duplex_conversation import DuplexConversation

@@ -1,6 +1,6 @@
 """A session that goes on at another worker, which hears the units without an answer from their beginning."""
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.ws_adapter.support.conversation import SPEECH, Conversation, append, kinds
 from ws_adapter.protocol.core.signals import Failed, GoingAway, Moved, Piece, Prefilled, Timings
 

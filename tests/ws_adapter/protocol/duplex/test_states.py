@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.ws_adapter.support.conversation import (
     CLOSE,
     INIT,

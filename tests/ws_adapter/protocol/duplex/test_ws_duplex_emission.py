@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.ws_adapter.support.conversation import SPEECH, Event
 from tests.ws_adapter.support.duplex_conversation import PAUSE, STOP, DuplexConversation, chunk, names
 from tests.ws_adapter.support.tokens import tokens

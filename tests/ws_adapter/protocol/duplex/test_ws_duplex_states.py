@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.ws_adapter.support.conversation import Event, ready_signal
 from tests.ws_adapter.support.duplex_conversation import (
     INTERRUPT,

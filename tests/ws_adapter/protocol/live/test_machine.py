@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.ws_adapter.support.conversation import ready_signal
 from tests.ws_adapter.support.live_conversation import (
     AUDIO,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.support.schemas import Event
 from tests.ws_adapter.support.realtime_ga_conversation import (
     RealtimeGaConversation,

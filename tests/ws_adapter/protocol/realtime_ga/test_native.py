@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.support.schemas import Event
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import SPEECH, ready_signal

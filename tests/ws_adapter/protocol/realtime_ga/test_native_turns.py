@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.support.schemas import Event
 from tests.ws_adapter.support.conversation import ready_signal
 from tests.ws_adapter.support.pools import catalogue as catalogue_of

@@ -13,7 +13,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.support.long import examples
 from tests.support.schemas import Event
 from tests.ws_adapter.support.tokens import tokens

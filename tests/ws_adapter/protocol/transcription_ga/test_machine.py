@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from tests.support.long import examples
 from tests.support.schemas import Event
 from tests.support.states import read_states

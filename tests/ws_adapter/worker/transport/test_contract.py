@@ -12,7 +12,7 @@ from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from antiphon.semconv import ERROR_DOMAIN, Reason
+from antiphon.contract import ERROR_DOMAIN, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.ws_adapter.support.calls import Caller, Way, echo, message, start_server
 from tests.ws_adapter.support.stage import until

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from google.rpc import code_pb2
 
-from antiphon.semconv import Reason
+from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.ws_adapter.support.calls import Caller, Way, message
 from tests.ws_adapter.support.stage import until

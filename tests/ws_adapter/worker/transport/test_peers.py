@@ -12,7 +12,7 @@ from h2.errors import ErrorCodes
 from h2.events import DataReceived, Event, RequestReceived, StreamEnded
 from h2.exceptions import StreamClosedError
 
-from antiphon.semconv import METADATA_WORKER_ID, Reason
+from antiphon.contract import METADATA_WORKER_ID, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from tests.ws_adapter.support.stage import until
 from ws_adapter.worker.session_streams import SessionStream

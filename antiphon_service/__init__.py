@@ -1,0 +1,1 @@
+"""What adapter and worker share: telemetry, its names, TLS, Redis, leases and the network."""

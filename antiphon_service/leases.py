@@ -1,0 +1,93 @@
+"""Lease tokens, as dispatchers write and workers read them.
+
+A token is the right to one session in one slot of one worker. It travels as the metadata `antiphon-lease`:
+
+    <slot>:<epoch>:2.<tenant>.<max_duration_ms>.<idle_timeout_ms>:<mac>
+
+The third part holds the claims: 2 is the version of the encoding, the tenant is 32 hexadecimal digits, and a
+limit of 0 is none. The MAC is that of `lease_mac`, empty where dispatcher and worker share no key. A
+dispatcher of the release before leaves the claims out, `<slot>:<epoch>:<mac>`, and so does one that signs for
+a worker of the release before.
+"""
+
+import hashlib
+import hmac
+import math
+import re
+from typing import Final, NamedTuple
+
+DEFAULT_POOL: Final = "default"
+"""What leases are signed for, whichever pool their worker is in: no two workers share an id."""
+
+MIN_WORKER_KEY_BYTES: Final = 16
+"""Shortest key that dispatchers sign leases with and workers check them by."""
+
+CLAIMS_VERSION: Final = 2
+"""Version of the encoding of claims: `GetInfoResponse.lease_version` of a worker that reads it."""
+
+HIGHEST_EPOCH: Final = 2**52
+"""Up to here whole numbers are exact to every dispatcher, and so are the ones that follow."""
+
+_MAC_BYTES: Final = 16
+_NUMBER: Final = r"(0|[1-9][0-9]{0,18})"
+_CLAIMS: Final = rf"{CLAIMS_VERSION}\.([0-9a-f]{{32}})\.{_NUMBER}\.{_NUMBER}"
+_TOKEN: Final = re.compile(rf"{_NUMBER}:{_NUMBER}:(?:({_CLAIMS}):)?([0-9a-f]{{32}})?", re.ASCII)
+
+
+def lease_mac(key: bytes, pool: str, worker_id: str, slot: int, epoch: int, claims: str = "") -> str:
+    """Return the MAC of a lease: the first 16 bytes of HMAC-SHA256, as 32 hexadecimal digits.
+
+    `claims` are those of the token as it spells them. They add a line, and nothing else that is signed has a
+    line break in it, so a MAC without claims is never that of a token with some.
+    """
+    text = f"{pool}\n{worker_id}\n{slot}\n{epoch}" + (f"\n{claims}" if claims else "")
+    return hmac.digest(key, text.encode(), hashlib.sha256)[:_MAC_BYTES].hex()
+
+
+class Claims(NamedTuple):
+    """The terms of a session that its dispatcher signs. A limit of 0 is none."""
+
+    tenant: str
+    """The tenant that the session belongs to: 32 hexadecimal digits that tell nothing about its caller."""
+    max_duration_s: float = 0.0
+    idle_timeout_s: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """The claims as they stand in a token."""
+        limits = (self.max_duration_s, self.idle_timeout_s)
+        return ".".join([str(CLAIMS_VERSION), self.tenant, *(str(math.ceil(s * 1000)) for s in limits)])
+
+
+class Token(NamedTuple):
+    """A lease token that was read; call `is_signed` before its content counts."""
+
+    slot: int
+    epoch: int
+    claims: Claims | None
+    """None of a dispatcher that signs no claims."""
+    signed_text: str
+    mac: str
+
+    def is_signed(self, key: bytes, worker_id: str) -> bool:
+        """Return whether the token was signed with `key` for this worker. Takes constant time."""
+        expected = lease_mac(key, DEFAULT_POOL, worker_id, self.slot, self.epoch, self.signed_text)
+        return hmac.compare_digest(expected, self.mac)
+
+
+def write_token(key: bytes | None, worker_id: str, slot: int, epoch: int, claims: Claims | None) -> str:
+    """Return the token of one lease, without a MAC where there is no key."""
+    text = "" if claims is None else claims.text
+    mac = "" if key is None else lease_mac(key, DEFAULT_POOL, worker_id, slot, epoch, text)
+    return ":".join([str(slot), str(epoch), *([text] if text else []), mac])
+
+
+def read_token(text: str) -> Token | None:
+    """Return the parts of a token, None if it has another form."""
+    match = _TOKEN.fullmatch(text)
+    if match is None or int(match[2]) > HIGHEST_EPOCH:
+        return None
+    signed_text, claims = match[3] or "", None
+    if signed_text:
+        claims = Claims(match[4], int(match[5]) / 1000, int(match[6]) / 1000)
+    return Token(int(match[1]), int(match[2]), claims, signed_text, match[7] or "")

@@ -1,0 +1,19 @@
+"""Names of pools and of revisions of workers, as workers and dispatchers write them."""
+
+from collections.abc import Iterable
+from typing import Final
+
+STABLE: Final = "stable"
+"""Revision of a worker that names none."""
+
+REVISION: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}"
+"""Pattern of the names of revisions."""
+
+
+def pool_name(model: str, modes: Iterable[str]) -> str:
+    """Return the pool of the workers of this model and these modes: `audio`, `video`, `chat`,
+    `transcription`.
+
+    Like `antiphon-mini/audio+chat+transcription+video`.
+    """
+    return f"{model}/{'+'.join(sorted(modes))}"

@@ -1,0 +1,295 @@
+"""The address of the queue that adapters and workers share: Redis 7 or Valkey, with TLS, users, Sentinel.
+
+Needs the extra `antiphon[redis]` once `connect` is called. What the functions take and answer stands beside
+them, in `ws_adapter/dispatch/functions.lua`.
+"""
+
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass, field
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from antiphon_service.tls import TlsError, client_context, load_identity
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+LIBRARY: Final = "antiphon_v1"
+"""Name of the library of functions, and the beginning of their names."""
+
+DIRECTORY: Final = "antiphon:{pools}:"
+"""Prefix of what `announce` and `pools` keep."""
+
+TIMEOUT_S: Final = 2.0
+"""Longest that connecting or one answer may take, and the wait for a connection that is free."""
+
+MOST_CONNECTIONS: Final = 32
+"""Of one client; what is asked beyond that waits for one of them."""
+
+_PORTS: Final = {"redis": 6379, "rediss": 6379, "redis+sentinel": 26379, "rediss+sentinel": 26379}
+_EXAMPLES: Final = (
+    "redis://host:6379/0, rediss://user:password@host:6379, "
+    "redis+sentinel://host1:26379,host2:26379/service or unix:///run/redis.sock"
+)
+
+
+class RedisUnusable(Exception):
+    """The address cannot be used as it is; the message says what to change and has no password in it."""
+
+
+@dataclass(frozen=True)
+class RedisAddress:
+    """Where Redis is. Its text has no password in it."""
+
+    scheme: str
+    hosts: tuple[tuple[str, int], ...] = ()
+    """One, or all the Sentinels."""
+    service: str = ""
+    """What Sentinel calls it."""
+    path: str = ""
+    """Of a Unix socket."""
+    db: int = 0
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether it is spoken to by TLS."""
+        return self.scheme.startswith("rediss")
+
+    def __str__(self) -> str:
+        who = f"{self.user or ''}:***@" if self.password else f"{self.user}@" if self.user else ""
+        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        name = f"/{self.service}" if self.service else ""
+        return f"{self.scheme}://{who}{hosts}{self.path}{name}/{self.db}"
+
+
+def prefix(pool: str) -> str:
+    """Return what all keys and channels of a pool begin with; `KEYS[1]` of the functions."""
+    return f"antiphon:{{{pool}}}:"
+
+
+def parse(url: str) -> RedisAddress:
+    """Read `url`, one of the forms of the module. Raises `RedisUnusable`; imports no package."""
+    try:
+        return _parse(url)
+    except ValueError:
+        scheme = url.partition("://")[0] if "://" in url else ""
+        named = f"that {scheme}:// address" if scheme in (*_PORTS, "unix") else "what was given"
+        raise RedisUnusable(
+            f"Cannot reach a dispatcher at {named}: write it like {_EXAMPLES}. Characters such as @ and / "
+            "in a password are written as %40 and %2F."
+        ) from None
+
+
+class RedisTls:
+    """TLS settings of all connections to one Redis, read from files that may be replaced."""
+
+    def __init__(self, ca: Path | None, certificate: Path | None = None, key: Path | None = None) -> None:
+        """Read the PEM files; the key has no password. Raises `RedisUnusable`.
+
+        With `ca` only that authority is trusted, without it the authorities of the system. `certificate` and
+        `key` are shown to a Redis that asks for a client certificate.
+        """
+        self._ca, self._certificate, self._key = ca, certificate, key
+        self._context = self._read()
+
+    def reload(self) -> None:
+        """Read the files again; open connections keep the old ones.
+
+        Raises `RedisUnusable`, and then the old files stay in use.
+        """
+        self._context = self._read()
+
+    def get(self) -> ssl.SSLContext:
+        """Return the context for the next connection; redis-py calls this whenever it connects."""
+        return self._context
+
+    def _read(self) -> ssl.SSLContext:
+        try:
+            if self._ca is not None:
+                return client_context(self._ca, self._certificate, self._key)
+            context = ssl.create_default_context()
+            if self._certificate is not None and self._key is not None:
+                load_identity(context, self._certificate, self._key)
+            return context
+        except TlsError as error:
+            raise RedisUnusable(f"Cannot speak TLS with the dispatcher. {error}") from None
+
+
+def read_tls(url: str, ca: Path | None, certificate: Path | None, key: Path | None) -> RedisTls | None:
+    """Return the TLS settings for the Redis at `url`, None if it is reached without TLS.
+
+    Raises `RedisUnusable` for files that cannot be used, and for files that an address without TLS ignores.
+    """
+    address = parse(url)
+    if address.has_tls:
+        return RedisTls(ca, certificate, key)
+    if ca is not None or certificate is not None:
+        raise RedisUnusable(f"Certificates have no effect for {address}: write rediss:// for TLS.")
+    return None
+
+
+def read_password(file: Path | None) -> str | None:
+    """Return the password in `file` without surrounding white space, None without a file.
+
+    Raises `RedisUnusable` if the file cannot be read or is empty.
+    """
+    if file is None:
+        return None
+    try:
+        password = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise RedisUnusable(f"Cannot read the password of the dispatcher from {file}: {reason}.") from None
+    if not password:
+        raise RedisUnusable(f"The password file of the dispatcher, {file}, is empty.")
+    return password
+
+
+def connect(
+    url: str, *, tls: RedisTls | None = None, password: str | None = None, is_text: bool = True
+) -> "Redis":
+    """Return a client of the Redis at `url`, which connects when it is first used; end it with `disconnect`.
+
+    `tls` is used by a `rediss://` address; None trusts the authorities of the system. `password` is taken
+    where the URL has none. Nothing is tried twice, and no answer is waited for longer than `TIMEOUT_S`; nor
+    is one of the `MOST_CONNECTIONS`, after which the package's `ConnectionError` is raised. Answers are text,
+    or bytes unless `is_text`.
+    Raises `RedisUnusable`.
+    """
+    address = parse(url)
+    try:
+        from redis.asyncio import Connection, Redis, SSLConnection, UnixDomainSocketConnection
+        from redis.asyncio.connection import BlockingConnectionPool
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+    except ImportError:
+        raise RedisUnusable(
+            f"The dispatcher {address} needs the package redis. Install with: pip install 'antiphon[redis]'"
+        ) from None
+    if address.has_tls:
+        tls = tls or RedisTls(None)
+    common: dict[str, Any] = {
+        "socket_timeout": TIMEOUT_S,
+        "socket_connect_timeout": TIMEOUT_S,
+        "retry": Retry(NoBackoff(), 0),
+        **_unnamed(),
+    }
+    options = {
+        "db": address.db,
+        "username": address.user,
+        "password": address.password or password,
+        "decode_responses": is_text,
+        "protocol": 2,
+        "max_connections": MOST_CONNECTIONS,
+        "timeout": TIMEOUT_S,
+        **common,
+    }
+    if address.scheme == "unix":
+        socket = {**options, "path": address.path}
+        return Redis.from_pool(BlockingConnectionPool(connection_class=UnixDomainSocketConnection, **socket))
+    if address.service:
+        return _behind_sentinel(address, options, common, tls)
+    host, port = address.hosts[0]
+    kind = _secured(SSLConnection, tls) if tls is not None else Connection
+    return Redis.from_pool(BlockingConnectionPool(connection_class=kind, **options, host=host, port=port))
+
+
+async def call(client: "Redis", function: str, key: str, *arguments: object) -> Any:
+    """Call one of the library's functions; `key` is the prefix of a pool, or `DIRECTORY`.
+
+    Raises what the package does: `RedisError`, `OSError` or `TimeoutError`.
+    """
+    return await client.execute_command("FCALL", f"{LIBRARY}_{function}", 1, key, *arguments)
+
+
+async def disconnect(client: "Redis") -> None:
+    """Close every connection. Harmless when repeated."""
+    sentinels = getattr(getattr(client.connection_pool, "sentinel_manager", None), "sentinels", ())
+    for each in (client, *sentinels):
+        with suppress(Exception):
+            await each.aclose(close_connection_pool=True)
+
+
+def _parse(url: str) -> RedisAddress:
+    parts = urlsplit(url)
+    if parts.query or parts.fragment:
+        raise ValueError("a query")
+    credentials, at, where = parts.netloc.rpartition("@")
+    user, colon, secret = credentials.partition(":")
+    who = unquote(user) or None if at else None
+    password = unquote(secret) or None if colon else None
+    if parts.scheme == "unix":
+        if where or not parts.path.strip("/"):
+            raise ValueError("no path")
+        return RedisAddress("unix", path=unquote(parts.path), user=who, password=password)
+    hosts = (
+        tuple(_host(each, _PORTS[parts.scheme]) for each in where.split(","))
+        if parts.scheme in _PORTS
+        else ()
+    )
+    names = [name for name in parts.path.split("/") if name]
+    service = unquote(names.pop(0)) if parts.scheme.endswith("sentinel") and names else ""
+    is_sentinel = parts.scheme.endswith("sentinel")
+    if not hosts or len(names) > 1 or is_sentinel != bool(service) or (len(hosts) > 1 and not is_sentinel):
+        raise ValueError("no address")
+    return RedisAddress(parts.scheme, hosts, service, "", int(names[0]) if names else 0, who, password)
+
+
+def _host(text: str, port: int) -> tuple[str, int]:
+    parts = urlsplit(f"//{text}")
+    if not parts.hostname:
+        raise ValueError("no host")
+    return parts.hostname, port if parts.port is None else parts.port
+
+
+def _unnamed() -> dict[str, None]:
+    """Return options that keep the package from sending CLIENT SETINFO, which the ACL users may not call."""
+    from redis.asyncio.connection import AbstractConnection
+
+    known = signature(AbstractConnection.__init__).parameters
+    names = ("driver_info",) if "driver_info" in known else ("lib_name", "lib_version")
+    return dict.fromkeys(names)
+
+
+def _secured(kind: Any, tls: RedisTls) -> Any:
+    """Return a subclass of the connection class `kind` that takes its TLS context from `tls`.
+
+    The package would read the files once per connection object, and would trust the authorities of the
+    system beside the one that is named.
+    """
+
+    class Connection(kind):  # type: ignore[misc]
+        """A connection whose TLS settings can be replaced."""
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.ssl_context = tls
+
+    return Connection
+
+
+def _behind_sentinel(
+    address: RedisAddress, options: dict[str, Any], common: dict[str, Any], tls: RedisTls | None
+) -> "Redis":
+    from redis.asyncio import Sentinel, SSLConnection
+    from redis.asyncio.connection import BlockingConnectionPool
+    from redis.asyncio.sentinel import SentinelConnectionPool, SentinelManagedSSLConnection
+
+    class BlockingPool(SentinelConnectionPool, BlockingConnectionPool):
+        """Asks Sentinel where to connect, and waits for a connection that is free."""
+
+    sentinels = Sentinel(address.hosts, sentinel_kwargs={**common, "ssl": address.has_tls})
+    kind: dict[str, Any] = {}
+    if tls is not None:
+        kind["connection_class"] = _secured(SentinelManagedSSLConnection, tls)
+        for each in sentinels.sentinels:
+            each.connection_pool.connection_class = _secured(SSLConnection, tls)
+    client: Redis = sentinels.master_for(
+        address.service, connection_pool_class=BlockingPool, **options, **kind, ssl=address.has_tls
+    )
+    return client

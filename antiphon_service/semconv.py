@@ -1,0 +1,624 @@
+"""Names of spans, attributes and metrics, which both services and whoever reads their telemetry share.
+
+Constants without imports beyond the standard library, with one line of meaning for each; such a name is
+written here and nowhere else. One that goes away is dropped in a minor release, with a line in the changelog.
+`antiphon_service.telemetry` turns the names into spans, series and lines.
+"""
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+# ----------------------------------------------------------------------------------------------- spans
+
+SERVICE_ADAPTER: Final = "antiphon-adapter"
+"""`service.name` of the WebSocket adapter."""
+
+SERVICE_WORKER: Final = "antiphon-worker"
+"""`service.name` of the gRPC worker."""
+
+SPAN_UPGRADE: Final = "ws.upgrade"
+"""Adapter: a client's request until it is a WebSocket, or refused."""
+
+SPAN_QUEUE: Final = "session.queue"
+"""Adapter: from entering the queue to a slot, or giving up."""
+
+SPAN_START: Final = "session.start"
+"""Adapter: from a slot to a session that takes input; units, turns and the end link to it."""
+
+SPAN_UNIT: Final = "unit"
+"""Adapter: one unit, turn of a chat or chunk of a transcription, from its input to its last answer."""
+
+SPAN_TURN: Final = "turn"
+"""Adapter: what the model said in one go; links to the units it took."""
+
+SPAN_FAILOVER: Final = "session.failover"
+"""Adapter: from the loss of a worker until another one goes on with the session, or the session ends."""
+
+SPAN_END: Final = "session.end"
+"""Adapter: how a session ended, and its totals."""
+
+SPAN_PREFILL: Final = "prefill"
+"""Worker: the input of a unit becomes part of the context."""
+
+SPAN_GENERATE: Final = "generate"
+"""Worker: from the first decoding step of a unit to its last."""
+
+SPAN_FINALIZE: Final = "finalize"
+"""Worker: what closes a unit, while its answer is already under way."""
+
+SPAN_TICK: Final = "engine.tick"
+"""Worker: one packed forward for all sessions that are due, a trace of its own."""
+
+EVENT_FIRST_AUDIO: Final = "first_audio"
+"""In a `unit` span: its first audio was sent."""
+
+EVENT_FIRST_TEXT: Final = "first_text"
+"""In a `unit` span: its first text was sent."""
+
+EVENT_POSITION: Final = "position"
+"""In a `session.queue` span: the place in the queue moved."""
+
+EVENT_REFUSED: Final = "event.refused"
+"""In a `unit` or `session.start` span: an event of the client was not applied, see `error.type`."""
+
+# ------------------------------------------------------------------------------------------ attributes
+
+ATTR_RPC_SYSTEM: Final = "rpc.system.name"
+"""Always `grpc`."""
+
+ATTR_RPC_METHOD: Final = "rpc.method"
+"""Full name of the method, such as `antiphon.v1.InferenceService/Generate`."""
+
+ATTR_RPC_STATUS: Final = "rpc.status_code"
+"""Status of the call as text, such as `CANCELLED`."""
+
+ATTR_ERROR_TYPE: Final = "error.type"
+"""A reason or error code; of an enumeration."""
+
+ATTR_SERVER_ADDRESS: Final = "server.address"
+"""Host of the worker."""
+
+ATTR_SERVER_PORT: Final = "server.port"
+"""Its port."""
+
+ATTR_PEER_ADDRESS: Final = "network.peer.address"
+"""The worker's caller, as gRPC writes it: `ipv4:10.0.0.7:41234`, `unix:`."""
+
+ATTR_PEER_IDENTITY: Final = "tls.client.subject"
+"""Names of the caller's certificate, separated by commas, where the worker asks for one."""
+
+ATTR_HTTP_METHOD: Final = "http.request.method"
+"""Of the upgrade request."""
+
+ATTR_URL_PATH: Final = "url.path"
+"""Of the upgrade request, without the query: that may hold a key."""
+
+ATTR_HTTP_STATUS: Final = "http.response.status_code"
+"""Of the upgrade's answer."""
+
+ATTR_PROTOCOL: Final = "network.protocol.name"
+"""`websocket`."""
+
+ATTR_GEN_AI_OPERATION: Final = "gen_ai.operation.name"
+"""What the model does: `chat`, `transcription` or `duplex`."""
+
+ATTR_GEN_AI_PROVIDER: Final = "gen_ai.provider.name"
+"""Always `antiphon`."""
+
+PROVIDER: Final = "antiphon"
+"""Value of `gen_ai.provider.name`."""
+
+ATTR_GEN_AI_MODEL: Final = "gen_ai.request.model"
+"""Name of the model that serves the session."""
+
+ATTR_GEN_AI_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+"""Tokens that went into the context."""
+
+ATTR_GEN_AI_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+"""Tokens that the model produced."""
+
+ATTR_GEN_AI_FINISH: Final = "gen_ai.response.finish_reasons"
+"""Why the model stopped, a list."""
+
+ATTR_SESSION_ID: Final = "session.id"
+"""On every span of a session."""
+
+ATTR_MODE: Final = "antiphon.mode"
+"""What the session is: `audio_duplex`, `omni_duplex`, `chat` or `transcription`."""
+
+ATTR_DIALECT: Final = "antiphon.dialect"
+"""Which public protocol the client speaks."""
+
+ATTR_KEY_HASH: Final = "antiphon.key.hash"
+"""First digits of the hash that the file of keys holds: tells keys apart, and is none."""
+
+ATTR_QUEUE_LENGTH: Final = "antiphon.queue.length"
+"""Sessions that wait."""
+
+ATTR_QUEUE_POSITION: Final = "antiphon.queue.position"
+"""A session's own place, from 1."""
+
+ATTR_OUTCOME: Final = "antiphon.outcome"
+"""How a wait ended."""
+
+ATTR_REPLAYED: Final = "antiphon.failover.units"
+"""Units of a journal that another worker heard."""
+
+ATTR_UNIT: Final = "antiphon.unit"
+"""Number of the unit at its worker, from 1."""
+
+ATTR_UNIT_END: Final = "antiphon.unit.end"
+"""How the unit ended."""
+
+ATTR_SESSION_DROPPED: Final = "antiphon.session.dropped"
+"""Units of input that were dropped in the session."""
+
+ATTR_TURN: Final = "antiphon.turn"
+"""Number of the turn in its session, from 0."""
+
+ATTR_FIRST_TEXT: Final = "antiphon.turn.first_text_seconds"
+"""From the end of the input that started the turn to its first text."""
+
+ATTR_FIRST_AUDIO: Final = "antiphon.turn.first_audio_seconds"
+"""From the end of the input that started the turn to its first audio."""
+
+ATTR_SLOT: Final = "antiphon.slot"
+"""Number of the slot at its worker."""
+
+ATTR_LEASE_EPOCH: Final = "antiphon.lease.epoch"
+"""Of the lease on the slot."""
+
+ATTR_WORKER_ID: Final = "antiphon.worker.id"
+"""Name of the worker."""
+
+ATTR_KV_TOKENS: Final = "antiphon.kv.tokens"
+"""Tokens in the session's context."""
+
+ATTR_BATCH_SIZE: Final = "antiphon.batch.size"
+"""Sessions in a packed forward."""
+
+ATTR_BATCH_TOKENS: Final = "antiphon.batch.tokens"
+"""Tokens in a packed forward."""
+
+ATTR_TICK_ID: Final = "antiphon.tick.id"
+"""Number of a tick of the engine."""
+
+ATTR_DEVICE_SECONDS: Final = "antiphon.tick.device_seconds"
+"""Time of a tick's forward on the device."""
+
+ATTR_CLOSE_CODE: Final = "antiphon.close.code"
+"""Close code of the WebSocket."""
+
+ATTR_CLOSE_REASON: Final = "antiphon.close.reason"
+"""Why the session ended, of an enumeration."""
+
+ATTR_SESSION_SECONDS: Final = "antiphon.session.seconds"
+"""How long the session lasted."""
+
+ATTR_SESSION_UNITS: Final = "antiphon.session.units"
+"""Units, turns of a chat or chunks of utterances that it ran."""
+
+ATTR_SESSION_TURNS: Final = "antiphon.session.turns"
+"""Turns of the model."""
+
+# --------------------------------------------------------------------------------------------- metrics
+
+
+class Metric(NamedTuple):
+    """An instrument: `name` is that of the Prometheus series, `unit` is in UCUM, `buckets` a histogram's."""
+
+    name: str
+    unit: str
+    meaning: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+OTHER: Final = "other"
+"""Value of a label for whatever its enumeration does not hold."""
+
+FIRST_SECONDS: Final = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 5.0)
+"""Buckets round the target of 1 s to the first answer."""
+
+UNIT_SECONDS: Final = (
+    *(0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6),
+    *(0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 5.0),
+)
+"""Buckets round the second of audio that a unit holds."""
+
+PHASE_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+"""Buckets of what a unit's time consists of."""
+
+SLACK_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""Buckets of the time that is left of a unit's second; the first is that of units that are late."""
+
+OVERHEAD_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
+"""Buckets round the target of 1 ms."""
+
+QUEUE_SECONDS: Final = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+"""Buckets of waiting for a slot."""
+
+SESSION_SECONDS: Final = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0)
+"""Buckets of the length of a session."""
+
+TICK_SECONDS: Final = (0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0)
+"""Buckets of one packed forward."""
+
+BATCH_SESSIONS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+"""Buckets of sessions in a tick."""
+
+BATCH_TOKENS: Final = (*BATCH_SESSIONS, 512.0, 1024.0, 2048.0, 4096.0, 8192.0)
+"""Buckets of tokens in a tick."""
+
+LAG_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+"""Buckets of how late an event loop's timers are."""
+
+OUTBOX_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
+"""Buckets of audio that waits for a client."""
+
+
+class Phase(StrEnum):
+    """Label `phase`: what the time of a unit at the worker consists of."""
+
+    INBOX = "inbox"
+    PREFILL = "prefill"
+    GENERATE = "generate"
+    FINALIZE = "finalize"
+    SPEECH = "speech"
+    VOCODER = "vocoder"
+
+
+class Work(StrEnum):
+    """Label `work`: what ticks of the engine are spent on."""
+
+    UNITS = "units"
+    """Real-time work: units of conversations, seconds of a transcription."""
+    REST = "rest"
+    """What has no deadline: chats, token streams, prompts, recordings."""
+
+
+class Preparation(StrEnum):
+    """Label `preparation`: how a region of a model is made ready for a device."""
+
+    CAPTURE = "capture"
+    """Its kernels are recorded, to be launched at once."""
+    COMPILATION = "compilation"
+    """torch.compile makes kernels for a shape."""
+
+
+class SlotState(StrEnum):
+    """Label `state` of slots."""
+
+    FREE = "free"
+    GRANTED = "granted"
+    """Promised to a session that is on its way."""
+    ATTACHED = "attached"
+    CLEANING = "cleaning"
+
+
+class PageState(StrEnum):
+    """Label `state` of pages of keys and values."""
+
+    USED = "used"
+    CACHED = "cached"
+    """It holds what sessions have begun with, and none refers to it."""
+    FREE = "free"
+
+
+class Side(StrEnum):
+    """Label `side`: whose fault an error is."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+class DropReason(StrEnum):
+    """Label `reason` of units that were dropped."""
+
+    STALE = "stale"
+    CANCELLED = "cancelled"
+    SESSION_END = "session_end"
+
+
+class QueueOutcome(StrEnum):
+    """Label `outcome` of waiting for a slot."""
+
+    GRANTED = "granted"
+    GAVE_UP = "gave_up"
+    """The session ended, or the client gave its place up."""
+    EXPIRED = "expired"
+    FULL = "full"
+    SLOT_LIMIT = "slot_limit"
+    """A direct caller has as many slots as one caller may."""
+    QUOTA = "quota"
+    """The key of a direct caller has used up its quota of the day."""
+    NO_WORKER = "no_worker"
+
+
+class LeaseOutcome(StrEnum):
+    """Label `outcome` of leases."""
+
+    RELEASED = "released"
+    LOST = "lost"
+    """The worker ended the session."""
+    REFUSED = "refused"
+    """The worker did not take it."""
+    RETURNED = "returned"
+    """Nobody attached with it."""
+
+
+class Rejection(StrEnum):
+    """Label `reason` of clients that were not let in."""
+
+    ORIGIN = "origin"
+    AUTH = "auth"
+    EXPIRED = "expired"
+    """The key has expired."""
+    FORBIDDEN = "forbidden"
+    """The key, or the client secret, is not for this mode or model."""
+    RATE = "rate"
+    QUOTA = "quota"
+    """The key has used up its quota of the day."""
+    SIZE = "size"
+    """A message was too large."""
+    FULL = "full"
+    MODE = "mode"
+    """What was asked for is not served here."""
+    SHUTDOWN = "shutdown"
+    RESUME = "resume"
+    """The session that was asked for cannot be resumed."""
+
+
+class Direction(StrEnum):
+    """Label `direction` of bytes, as the adapter sees it."""
+
+    IN = "in"
+    OUT = "out"
+
+
+class Hop(StrEnum):
+    """Label `hop` of bytes."""
+
+    PUBLIC = "public"
+    """Between clients and the adapter."""
+    GRPC = "grpc"
+    """Between the adapter and workers."""
+
+
+class SlowAction(StrEnum):
+    """Label `action` of slow consumers."""
+
+    PAUSED = "paused"
+    """No more units are run until the client has read."""
+    CLOSED = "closed"
+
+
+class ResumeOutcome(StrEnum):
+    """Label `outcome` of lost connections and of attempts to resume a session."""
+
+    RESUMED = "resumed"
+    EXPIRED = "expired"
+    """The session ended before its client came back."""
+    REFUSED = "refused"
+    """The token opened nothing."""
+    FORWARDED = "forwarded"
+    """Another adapter has the session: it counts there too."""
+    TAKEN_OVER = "taken_over"
+    """Its adapter had died or handed it over."""
+
+
+class FailoverOutcome(StrEnum):
+    """Label `outcome` of sessions that lost their worker and had a journal."""
+
+    CONTINUED = "continued"
+    """Another worker went on."""
+    NO_SLOT = "no_slot"
+    """No slot came in time."""
+    NO_JOURNAL = "no_journal"
+    """The journal does not hold enough."""
+    SUSPECT = "suspect"
+    """The session may be what its workers were lost by."""
+    REFUSED = "refused"
+    """No worker took the journal."""
+    LEFT = "left"
+    """The session ended meanwhile."""
+
+
+# Of the adapter.
+FIRST_AUDIO: Final = Metric(
+    "antiphon_first_audio_seconds",
+    "s",
+    "From the end of the input that started an answer to its first audio sent.",
+    ("mode", "dialect"),
+    FIRST_SECONDS,
+)
+FIRST_TEXT: Final = Metric(
+    "antiphon_first_text_seconds",
+    "s",
+    "From the end of the input that started an answer to its first text sent.",
+    ("mode",),
+    FIRST_SECONDS,
+)
+UNIT: Final = Metric(
+    "antiphon_unit_seconds",
+    "s",
+    "From a unit's input accepted to its last answer passed on.",
+    ("mode", "end"),
+    UNIT_SECONDS,
+)
+UNIT_DEADLINE_MISSES: Final = Metric(
+    "antiphon_unit_deadline_misses_total", "{unit}", "Units that took longer than their audio.", ("mode",)
+)
+UNITS: Final = Metric("antiphon_units_total", "{unit}", "Units that are done.", ("mode", "end"))
+UNITS_DROPPED: Final = Metric(
+    "antiphon_units_dropped_total", "{unit}", "Units of input that no answer came to.", ("mode", "reason")
+)
+ADAPTER_OVERHEAD: Final = Metric(
+    "antiphon_adapter_overhead_seconds",
+    "s",
+    "Time of a unit outside the worker.",
+    (),
+    OVERHEAD_SECONDS,
+)
+QUEUE_WAIT: Final = Metric(
+    "antiphon_queue_wait_seconds", "s", "Waiting for a slot.", ("pool", "outcome"), QUEUE_SECONDS
+)
+QUEUE_LENGTH: Final = Metric("antiphon_queue_length", "{session}", "Sessions that wait, of all adapters.")
+QUEUE_ESTIMATE_ERROR: Final = Metric(
+    "antiphon_queue_estimate_error_seconds",
+    "s",
+    "How far the wait first told to a session was from its wait.",
+    (),
+    QUEUE_SECONDS,
+)
+SESSIONS_ACTIVE: Final = Metric(
+    "antiphon_sessions_active", "{session}", "Sessions that wait or talk.", ("mode",)
+)
+SESSIONS_DETACHED: Final = Metric(
+    "antiphon_sessions_detached", "{session}", "Sessions that wait for their client to return.", ("mode",)
+)
+HANDSHAKES_WAITING: Final = Metric(
+    "antiphon_handshakes_waiting", "{connection}", "WebSockets whose handshake waits for its turn."
+)
+RESUMES: Final = Metric(
+    "antiphon_resumes_total", "{session}", "Sessions that lost their connection, by outcome.", ("outcome",)
+)
+FAILOVERS: Final = Metric(
+    "antiphon_failovers_total", "{session}", "Sessions that lost their worker, by outcome.", ("outcome",)
+)
+REPLAYED_UNITS: Final = Metric(
+    "antiphon_replayed_units_total", "{unit}", "Units of journals that another worker heard."
+)
+JOURNAL_BYTES: Final = Metric(
+    "antiphon_journal_bytes", "By", "Inputs and records of units that are kept for another worker."
+)
+JOURNAL_GAPS: Final = Metric(
+    "antiphon_journal_gaps_total",
+    "{gap}",
+    "Records that Redis did not get; the journal of the session is written anew.",
+)
+JOURNALS_BEHIND: Final = Metric(
+    "antiphon_journals_behind", "{session}", "Sessions whose journal in Redis lacks something."
+)
+SESSIONS: Final = Metric(
+    "antiphon_sessions_total", "{session}", "Sessions that are over.", ("mode", "reason")
+)
+SESSION_LENGTH: Final = Metric(
+    "antiphon_session_seconds", "s", "How long sessions last.", ("mode",), SESSION_SECONDS
+)
+LEASES: Final = Metric("antiphon_leases_total", "{lease}", "Leases that are over.", ("outcome", "revision"))
+BYTES: Final = Metric("antiphon_bytes_total", "By", "What was sent and received.", ("direction", "hop"))
+OUTBOX: Final = Metric(
+    "antiphon_outbox_seconds",
+    "s",
+    "Audio that waits for a client, after each unit that leaves some; else 0 at the end of a session.",
+    (),
+    OUTBOX_SECONDS,
+)
+SLOW_CONSUMERS: Final = Metric(
+    "antiphon_slow_consumers_total", "{session}", "Clients that did not read, by what was done.", ("action",)
+)
+REJECTED: Final = Metric(
+    "antiphon_rejected_total", "{connection}", "Clients that were not let in.", ("reason",)
+)
+LIMITS_ALONE: Final = Metric(
+    "antiphon_limits_alone_total",
+    "{connection}",
+    "Connections that this adapter alone found room for, since Redis said nothing.",
+)
+TENANT_SESSIONS: Final = Metric(
+    "antiphon_tenant_sessions_total",
+    "{session}",
+    "Sessions that are over, by the name of their key; of the first 100 keys, the rest is `other`.",
+    ("tenant",),
+)
+TENANT_SECONDS: Final = Metric(
+    "antiphon_tenant_seconds_total",
+    "s",
+    "For how long they held slots, by the name of their key.",
+    ("tenant",),
+)
+TENANT_TOKENS: Final = Metric(
+    "antiphon_tenant_tokens_total",
+    "{token}",
+    "Tokens that they sent and got, by the name of their key.",
+    ("tenant", "direction"),
+)
+USAGE_LINES: Final = Metric(
+    "antiphon_usage_lines_total", "{line}", "Lines of the usage log, by what became of them.", ("outcome",)
+)
+WORKERS: Final = Metric("antiphon_workers", "{worker}", "Workers by their condition.", ("state",))
+READY: Final = Metric("antiphon_ready", "", "1 if a session could start, as /readyz says.")
+INFLIGHT_BYTES: Final = Metric("antiphon_inflight_bytes", "By", "Input and output of all sessions.")
+CPU_CORES: Final = Metric("antiphon_cpu_cores", "{core}", "Cores in use, mean of 3 s.")
+TRACE_CONTEXTS_INVALID: Final = Metric(
+    "antiphon_trace_contexts_invalid_total", "{context}", "Trace contexts of clients that could not be read."
+)
+
+# Of the worker.
+UNIT_PHASE: Final = Metric(
+    "antiphon_unit_phase_seconds", "s", "What the time of a unit consists of.", ("phase",), PHASE_SECONDS
+)
+KV_TOKENS: Final = Metric("antiphon_kv_tokens", "{token}", "Tokens in the contexts of sessions.", ("worker",))
+KV_CAPACITY: Final = Metric(
+    "antiphon_kv_capacity_tokens", "{token}", "Tokens that there is room for.", ("worker",)
+)
+KV_PAGES: Final = Metric(
+    "antiphon_kv_pages", "{page}", "Pages of keys and values by their state.", ("state",)
+)
+KV_PREFIX_TOKENS: Final = Metric(
+    "antiphon_kv_prefix_tokens_total",
+    "{token}",
+    "Tokens that were found, as another context had begun with them, instead of being computed.",
+)
+LATE_PREPARATIONS: Final = Metric(
+    "antiphon_late_preparations_total",
+    "{preparation}",
+    "Regions of the model that were captured or compiled while sessions were served; all of them waited.",
+    ("preparation",),
+)
+DEVICE_MEMORY: Final = Metric(
+    "antiphon_device_memory_bytes", "By", "Memory of the device that the worker holds.", ("worker",)
+)
+UNIT_SLACK: Final = Metric(
+    "antiphon_unit_slack_seconds",
+    "s",
+    "How long before its deadline a unit of a conversation was done at the worker; 0 if it was late.",
+    (),
+    SLACK_SECONDS,
+)
+WORKER_DEADLINE_MISSES: Final = Metric(
+    "antiphon_worker_deadline_misses_total", "{unit}", "Units that were done after their deadline.", ()
+)
+TICK_WORK: Final = Metric(
+    "antiphon_tick_work_seconds_total", "s", "Time in ticks, by whether the work has a deadline.", ("work",)
+)
+TICK: Final = Metric("antiphon_tick_seconds", "s", "One packed forward.", (), TICK_SECONDS)
+TICK_BATCH: Final = Metric("antiphon_tick_batch_size", "{session}", "Sessions in a tick.", (), BATCH_SESSIONS)
+TICK_TOKENS: Final = Metric("antiphon_tick_tokens", "{token}", "Tokens in a tick.", (), BATCH_TOKENS)
+CLEANUP: Final = Metric(
+    "antiphon_cleanup_seconds", "s", "From a session's end to its slot being free.", (), PHASE_SECONDS
+)
+RPC_SERVER_CALL: Final = Metric(
+    "antiphon_rpc_server_call_seconds", "s", "How long calls last.", ("method", "code"), SESSION_SECONDS
+)
+MODEL_INFO: Final = Metric(
+    "antiphon_model_info", "", "Which model runs, and on what.", ("model", "device", "revision")
+)
+
+# Of both.
+SLOTS: Final = Metric("antiphon_slots", "{slot}", "Slots by their state.", ("state",))
+DISPATCHER_UP: Final = Metric(
+    "antiphon_dispatcher_up", "", "1 if the Redis of a shared queue answered last; none without one."
+)
+ERRORS: Final = Metric("antiphon_errors_total", "{error}", "Errors by code.", ("code", "side"))
+EVENT_LOOP_LAG: Final = Metric(
+    "antiphon_event_loop_lag_seconds", "s", "How late timers of the event loop are.", (), LAG_SECONDS
+)
+TELEMETRY_DROPPED: Final = Metric(
+    "antiphon_telemetry_dropped_total", "{span}", "Spans that could not be exported."
+)
+BUILD_INFO: Final = Metric("antiphon_build_info", "", "What runs here.", ("version",))
+
+METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+"""All of them."""

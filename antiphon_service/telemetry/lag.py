@@ -1,0 +1,17 @@
+"""Measure how late an event loop is."""
+
+import asyncio
+from typing import Final
+
+from antiphon_service.telemetry.instruments import Histogram
+
+SAMPLE_S: Final = 0.5
+
+
+async def measure_lag(lag: Histogram) -> None:
+    """Record how late a timer was, in seconds, twice a second until cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + SAMPLE_S
+        await asyncio.sleep(SAMPLE_S)
+        lag.record(max(0.0, loop.time() - due))

@@ -1,0 +1,117 @@
+"""The look of both services' status pages: plain HTML, without scripts and without anything that is loaded.
+
+Text comes in escaped where it could be somebody else's.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Final
+
+from antiphon_service.telemetry.look import STYLE
+
+REFRESH_S: Final = 2
+
+MOST_ROWS: Final = 200
+"""Of one table: a page has to stay one that can be read."""
+
+_TONES: Final = {
+    "ready": "good",
+    "loading": "warn",
+    "starting": "warn",
+    "unfit": "bad",
+    "offline": "bad",
+    "not ready": "bad",
+    "draining": "warn",
+    "attached": "good",
+    "granted": "warn",
+    "cleaning": "warn",
+}
+
+_KINDS: Final = {
+    "": "",
+    "#": ' class="n"',
+    "~": ' class="wide"',
+    "#~": ' class="n wide"',
+}
+"""What the marks of a column are in HTML."""
+
+
+def page(title: str, state: str, note: str, parts: Iterable[str], *, refreshes: bool = True) -> str:
+    """A whole page; `state` and `note` stand beside its title. It loads itself anew if it `refreshes`."""
+    again = f'<meta http-equiv="refresh" content="{REFRESH_S}">' if refreshes else ""
+    return "".join(
+        (
+            '<!doctype html><html lang="en"><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            again,
+            f"<title>{escape(title)}</title><style>{STYLE}</style>",
+            f"<header><h1>{escape(title)}</h1>{state}<p>{note}</p></header>",
+            *parts,
+        )
+    )
+
+
+def tiles(facts: Iterable[tuple[str, str, str]]) -> str:
+    """Return values, what they are, and their tones: `good`, `warn`, `bad` or none."""
+    cells = (
+        f'<div class="tile"><b class="{tone}">{value}</b><span>{name}</span></div>'
+        for value, name, tone in facts
+    )
+    return f'<div class="tiles">{"".join(cells)}</div>'
+
+
+def slots(counts: Mapping[str, int]) -> str:
+    """Return how many slots are in which state, as a bar with its legend."""
+    total = sum(counts.values()) or 1
+    used = [(state, count) for state, count in counts.items() if state != "free"]
+    bars = "".join(
+        f'<i class="{state}" style="width:{100 * count / total:.2f}%"></i>' for state, count in used if count
+    )
+    legend = "".join(
+        f'<span><i class="dot {state}"></i>{count} {state}</span>' for state, count in counts.items()
+    )
+    return f'<div class="bar">{bars}</div><p class="legend">{legend}</p>'
+
+
+def section(title: str, body: str) -> str:
+    """Return a part of the page with a title."""
+    return f"<section><h2>{title}</h2>{body}</section>"
+
+
+def none(text: str) -> str:
+    """Return what stands where there is nothing to show."""
+    return f'<p class="none">{text}</p>'
+
+
+def state(word: str) -> str:
+    """Return the state of a worker or a slot, in its tone."""
+    return toned(word, _TONES.get(word, ""))
+
+
+def toned(text: str, tone: str) -> str:
+    """Text in a tone."""
+    return f'<span class="{tone}">{text}</span>'
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[str]], count: int = 0) -> str:
+    """Behind its name, `#` marks a column of numbers and `~` one that a narrow screen leaves out; cells are
+    HTML. `count` is the number of rows, where there may be more than are shown."""
+    kinds = [_KINDS[name[len(name.rstrip("#~")) :]] for name in names]
+    head = "".join(f"<th{kind}>{name.rstrip('#~')}" for name, kind in zip(names, kinds, strict=True))
+    body = []
+    for number, row in enumerate(rows):
+        if number == MOST_ROWS:
+            body.append(f'<tr><td colspan="{len(names)}"><small>and {count - MOST_ROWS} more</small>')
+            break
+        body.append("<tr>" + "".join(f"<td{kind}>{cell}" for cell, kind in zip(row, kinds, strict=True)))
+    return f"<table><tr>{head}{''.join(body)}</table>"
+
+
+def duration(seconds: float) -> str:
+    """Such as `4.2 s`, `3:05 min` or `2:03 h`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02d} min"
+    return f"{minutes // 60}:{minutes % 60:02d} h"

@@ -1,1 +1,0 @@
-"""The command `antiphon`: its entry points; the subcommands load none but what they need."""

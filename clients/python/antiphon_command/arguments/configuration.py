@@ -1,0 +1,346 @@
+"""Settings of a command from a TOML file and the environment, beside those of its command line.
+
+The options of the command are the only definition: a setting is named as its option, read by the same type
+and bound by the same choices. Flags go before the environment, which goes before the file.
+"""
+
+import argparse
+import difflib
+import inspect
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+from antiphon_command.arguments.dispatcher import DISPATCHER
+from antiphon_command.arguments.parser import Command, Options, given_options
+from antiphon_command.arguments.shared_key import ADMIN_KEY, CLIENT_SECRET_KEY, WORKER_KEY
+from antiphon_command.arguments.toml_file import SettingsInvalid, TomlFile
+
+SECTIONS: Final = ("adapter", "worker", "serve")
+"""Tables of the file, each named as the command that it configures."""
+
+CONFIG: Final = "ANTIPHON_CONFIG"
+"""Names the file where `--config` does not."""
+
+DEFAULT: Final = "default"
+"""Origin of a value that nobody gave."""
+
+_SHARED: Final = {
+    "worker_key_file": WORKER_KEY,
+    "admin_key_file": ADMIN_KEY,
+    "client_secret_key_file": CLIENT_SECRET_KEY,
+    "dispatcher": DISPATCHER,
+}
+"""Settings that variables of all commands give too; these go before the file."""
+
+_NO_SETTINGS: Final = ("help", "debug", "config")
+_SWITCH: Final = {"true": True, "1": True, "false": False, "0": False}
+_UNSET: Final = object()
+
+
+@dataclass(frozen=True)
+class Given:
+    """One value and where it is from: `file:line`, a variable or an option."""
+
+    value: Any
+    origin: str
+
+
+class Setting:
+    """One option of a command, as the file and the environment give it."""
+
+    def __init__(self, action: argparse.Action) -> None:
+        self.option = action.option_strings[0]
+        self.name = self.option.removeprefix("--").replace("-", "_")
+        self.dest = action.dest
+        self.help = action.help or ""
+        self.default = action.default
+        self.choices = action.choices
+        self.is_switch = action.nargs == 0
+        self._type = action.type
+        self.kind: type = bool if self.is_switch else _kind(action.type)
+
+    @property
+    def takes(self) -> str:
+        """Say what a value must be."""
+        if self.choices is not None:
+            return " or ".join(json.dumps(choice) for choice in self.choices)
+        return {
+            bool: "true or false",
+            int: "a whole number",
+            float: "a number",
+            tuple: "an array of strings",
+        }.get(self.kind, "a string")
+
+    def of_toml(self, value: object) -> Any:
+        """Return the value of the option; raise `ValueError` with what is wrong about it."""
+        match value:
+            case bool():
+                fits = self.kind is bool
+            case int():
+                fits = self.kind in (int, float)
+            case float():
+                fits = self.kind is float
+            case str():
+                fits = self.kind not in (bool, int, float)
+            case list():
+                fits = self.kind is tuple and all(isinstance(each, str) for each in value)
+            case _:
+                fits = False
+        if not fits:
+            raise ValueError(f"must be {self.takes}, not {_shown_toml(value)}")
+        if isinstance(value, bool):
+            return value
+        return self.of_text(",".join(value) if isinstance(value, list) else str(value))
+
+    def of_text(self, text: str) -> Any:
+        """Read a value as it is written on a command line or in a variable."""
+        if self.is_switch:
+            if text not in _SWITCH:
+                raise ValueError(f"must be true or false, not {json.dumps(text)}")
+            return _SWITCH[text]
+        try:
+            value = self._type(text) if callable(self._type) else text
+        except argparse.ArgumentTypeError as error:
+            raise ValueError(f"cannot be used: {error}") from None
+        except (TypeError, ValueError):
+            raise ValueError(f"must be {self.takes}, not {json.dumps(text)}") from None
+        if self.choices is not None and value not in self.choices:
+            raise ValueError(f"must be {self.takes}, not {json.dumps(text)}")
+        return value
+
+
+class Section:
+    """The settings of one command."""
+
+    def __init__(self, name: str, command: Command) -> None:
+        self.name = name
+        self.settings = {
+            setting.name: setting
+            for setting in map(Setting, filter(lambda it: it.option_strings, command._actions))
+            if setting.dest not in _NO_SETTINGS
+        }
+        self._command = command
+
+    def of_file(self, file: TomlFile) -> tuple[dict[str, Given], list[str]]:
+        """Return what the file gives that can be used, and all its problems in this section."""
+        given: dict[str, Given] = {}
+        problems: list[str] = []
+        table = file.tables.get(self.name, {})
+        if not isinstance(table, dict):
+            return given, [f"{file.place(self.name)}: {self.name} must be a table: [{self.name}]."]
+        for name, value in table.items():
+            place = file.place(self.name, name)
+            if name not in self.settings:
+                near = _nearest(name, self.settings)
+                problems.append(f"{place}: {self.name}.{_printable(name)} is unknown{near}.")
+                continue
+            try:
+                given[name] = Given(self.settings[name].of_toml(value), place)
+            except ValueError as error:
+                problems.append(f"{place}: {self.name}.{name} {error}.")
+        return given, problems
+
+    def of_environment(self, environment: Mapping[str, str]) -> tuple[dict[str, Given], list[str]]:
+        """Return the same of variables; an empty one counts as none."""
+        given: dict[str, Given] = {}
+        problems: list[str] = []
+        prefix = _prefix(self.name)
+        for variable, text in sorted(environment.items()):
+            name = variable.removeprefix(prefix).lower()
+            if not variable.startswith(prefix) or not text:
+                continue
+            if variable != prefix + name.upper() or name not in self.settings:
+                variables = [prefix + known.upper() for known in self.settings]
+                problems.append(f"{_printable(variable)} is unknown{_nearest(variable, variables)}.")
+                continue
+            try:
+                given[name] = Given(self.settings[name].of_text(text), variable)
+            except ValueError as error:
+                problems.append(f"{variable} {error}.")
+        return given, problems
+
+    def given(self, file: TomlFile | None, environment: Mapping[str, str]) -> dict[str, Given]:
+        """Return what file and environment give together; variables of several commands stay with the parser.
+
+        Raise `SettingsInvalid` with all problems.
+        """
+        found: dict[str, Given] = {}
+        problems: list[str] = []
+        if file is not None:
+            found, problems = self.of_file(file)
+            problems = [*unknown_sections(file), *problems]
+        for name, variable in _SHARED.items():
+            if environment.get(variable):
+                found.pop(name, None)
+        variables, more = self.of_environment(environment)
+        if problems or more:
+            raise SettingsInvalid(*problems, *more)
+        return found | variables
+
+    def namespace(self, given: Mapping[str, Given]) -> argparse.Namespace:
+        """Return what the parser of the command starts from. A switch that is off is left out, as on a
+        command line."""
+        found = argparse.Namespace(origins={})
+        for name, each in given.items():
+            if each.value is not False:
+                setattr(found, self.settings[name].dest, each.value)
+                found.origins[self.settings[name].dest] = each
+        return found
+
+    def complete(self, found: argparse.Namespace) -> argparse.Namespace:
+        """Add what the parser of the command gives where nothing else does."""
+        return argparse.ArgumentParser.parse_known_args(self._command, [], found)[0]
+
+    def flags(self, words: Sequence[str]) -> dict[str, Given]:
+        """Return what the command line alone gives."""
+        marked = argparse.Namespace(**{each.dest: _UNSET for each in self.settings.values()})
+        _, unknown = argparse.ArgumentParser.parse_known_args(self._command, words, marked)
+        self._command.refuse(unknown)
+        return {
+            name: Given(getattr(marked, setting.dest), setting.option)
+            for name, setting in self.settings.items()
+            if getattr(marked, setting.dest) is not _UNSET
+        }
+
+    def shared(self, environment: Mapping[str, str]) -> dict[str, Given]:
+        """Return what variables of several commands give; keys as bytes."""
+        return {
+            name: Given(
+                environment[variable] if variable == DISPATCHER else environment[variable].encode().strip(),
+                variable,
+            )
+            for name, variable in _SHARED.items()
+            if name in self.settings and environment.get(variable)
+        }
+
+
+def add_config_option(command: Command, section: str) -> None:
+    """Let a command read its section of a file, and its variables, before its arguments."""
+    command.add_argument_group("settings from a file").add_argument(
+        "--config", type=Path, metavar="FILE", help=f"TOML, see antiphon config (or {CONFIG})"
+    )
+
+    def prefill(words: Sequence[str]) -> argparse.Namespace:
+        if {"-h", "--help", "--help-all"} & {*words}:
+            return argparse.Namespace()
+        here = Section(section, command)
+        try:
+            file = read_file(words, os.environ)
+            found = here.namespace(here.given(file, os.environ))
+        except SettingsInvalid as error:
+            command.exit(2, f"{error}\n")
+        if file is not None:
+            flags = here.flags(words)
+            found.reread = partial(_reread, here, file.path, flags)
+        return found
+
+    command.prefill = prefill
+
+
+def refused(error: Exception, arguments: argparse.Namespace) -> str:
+    """Return what a service says about a value, after its place if that is not the command line."""
+    name = str(error).split(" ", 1)[0]
+    given: Given | None = getattr(arguments, "origins", {}).get(name)
+    if given is None or getattr(arguments, name) is not given.value:
+        return str(error)
+    return f"{given.origin}: {error}"
+
+
+def _reread(section: Section, path: Path, flags: Mapping[str, Given]) -> argparse.Namespace:
+    """Return the arguments of a command as its file gives them now. Raises `SettingsInvalid`."""
+    given = section.given(TomlFile.read(path), os.environ)
+    return section.complete(section.namespace({**given, **flags}))
+
+
+def reader(
+    arguments: argparse.Namespace, kind: type[Options], refusal: type[Exception]
+) -> Callable[[], Options] | None:
+    """Return what reads the options of a service again, None where no file was named.
+
+    It raises `refusal` for settings that cannot be used, else sets the level of the log.
+    """
+    if "reread" not in arguments:
+        return None
+
+    def read() -> Options:
+        try:
+            again = arguments.reread()
+        except SettingsInvalid as error:
+            raise refusal(str(error)) from None
+        try:
+            options = given_options(kind, again)
+        except refusal as error:
+            raise refusal(refused(error, again)) from None
+        logging.getLogger().setLevel(again.log_level.upper())
+        return options
+
+    return read
+
+
+def read_file(words: Sequence[str], environment: Mapping[str, str]) -> TomlFile | None:
+    """Read the file that a command line or the environment names."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--config")
+    try:
+        named = parser.parse_known_args(words)[0].config
+    except argparse.ArgumentError:
+        return None  # the command itself refuses an option without a value
+    path = named if named is not None else environment.get(CONFIG)
+    return TomlFile.read(Path(path)) if path else None
+
+
+def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a child that gets all its settings as arguments."""
+    prefixes = tuple(map(_prefix, SECTIONS))
+    return {
+        name: value for name, value in environment.items() if name != CONFIG and not name.startswith(prefixes)
+    }
+
+
+def _prefix(section: str) -> str:
+    """Two underscores: with one, the variables of a Kubernetes service of that name would be settings."""
+    return f"ANTIPHON_{section.upper()}__"
+
+
+def unknown_sections(file: TomlFile) -> Iterator[str]:
+    """Yield a problem for each table that no command reads."""
+    for name in file.tables:
+        if name not in SECTIONS:
+            known = ", ".join(f"[{section}]" for section in SECTIONS)
+            near = _nearest(name, SECTIONS) or f": the tables are {known}"
+            yield f"{file.place(name)}: {_printable(name)} is unknown{near}."
+
+
+def _nearest(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(name[:100], known, 1)
+    return f", perhaps {near[0]}" if near else ""
+
+
+def _printable(name: str) -> str:
+    return name if name.isprintable() and len(name) <= 100 else json.dumps(name[:100])
+
+
+def _kind(reader: Any) -> type:
+    """Return what an option's type makes of its text."""
+    if reader is None:
+        return str
+    found = reader if inspect.isclass(reader) else get_type_hints(reader)["return"]
+    return getattr(found, "__origin__", found)
+
+
+def _shown_toml(value: object) -> str:
+    match value:
+        case dict():
+            return "a table"
+        case list():
+            return "an array"
+        case bool() | int() | float() | str():
+            text = json.dumps(value)
+            return text if len(text) <= 60 else f"{text[:60]}..."
+    return "a date or time"

@@ -1,0 +1,94 @@
+"""So many conversations at once, for so long."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from antiphon.audio.samples import Samples
+from antiphon_command.bench.talker import (
+    UNIT_S,
+    Record,
+    Talker,
+    script,
+)
+
+MOST_MISSES: Final = 0.01
+"""Share of units that may be late."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one crowd came to. Times in milliseconds, None where nothing was measured."""
+
+    sessions: int
+    units: int
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+    first_audio_p50_ms: float | None
+    first_audio_p95_ms: float | None
+    misses: int
+    dropped: int
+    errors: int
+    queued: int
+    """Conversations for which there was no slot; then nothing was measured."""
+
+    @property
+    def miss_share(self) -> float:
+        """Units late, of all."""
+        return self.misses / self.units if self.units else 1.0
+
+    @property
+    def is_good(self) -> bool:
+        """Whether everybody had a slot and nearly every unit was answered in time."""
+        return not self.queued and not self.errors and self.miss_share < MOST_MISSES
+
+
+async def measure(
+    url: str, api_key: str | None, mode: str, recording: Samples, sessions: int, duration_s: float
+) -> Figures:
+    """Hold `sessions` conversations, evenly spread over the second. Raises the errors of the SDK."""
+    seconds, last = script(recording)
+    talkers = [Talker(seconds, last, offset=i * len(seconds) // sessions) for i in range(sessions)]
+    try:
+        async with asyncio.TaskGroup() as opening:
+            for talker in talkers:
+                opening.create_task(talker.open(url, api_key, mode))
+        queued = sum(talker.was_queued for talker in talkers)
+        if not queued:
+            begin = time.monotonic() + UNIT_S
+            async with asyncio.TaskGroup() as talking:
+                for i, talker in enumerate(talkers):
+                    phase = i * UNIT_S / sessions
+                    talking.create_task(talker.talk(begin + phase, max(1, round(duration_s / UNIT_S))))
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
+    finally:
+        await asyncio.gather(*(talker.close() for talker in talkers), return_exceptions=True)
+    record = Record()
+    for talker in talkers:
+        record += talker.record
+    return _figures(sessions, record, queued)
+
+
+def _figures(sessions: int, record: Record, queued: int) -> Figures:
+    return Figures(
+        sessions=sessions,
+        units=record.units,
+        p50_ms=_percentile(record.unit_s, 50),
+        p90_ms=_percentile(record.unit_s, 90),
+        p99_ms=_percentile(record.unit_s, 99),
+        first_audio_p50_ms=_percentile(record.first_audio_s, 50),
+        first_audio_p95_ms=_percentile(record.first_audio_s, 95),
+        misses=record.misses,
+        dropped=record.dropped,
+        errors=len(record.errors),
+        queued=queued,
+    )
+
+
+def _percentile(seconds: list[float], share: float) -> float | None:
+    return round(float(np.percentile(seconds, share)) * 1000, 1) if seconds else None

@@ -1,0 +1,91 @@
+"""The command `antiphon`."""
+
+import contextlib
+import os
+import platform
+import signal
+import sys
+from argparse import SUPPRESS
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+from typing import Final, NoReturn
+
+import antiphon
+from antiphon.contract import ERROR_DOMAIN as PROTOCOL
+from antiphon_command.arguments.parser import Command, examples, parser
+from antiphon_command.output.failure import ExitCode, explain
+from antiphon_command.output.terminal import Style
+
+VERSION = f"antiphon {antiphon.__version__}, protocol {PROTOCOL}, Python {platform.python_version()}"
+
+_TALKING: Final = ("serve", "talk", "chat", "transcribe", "demo", "probe", "bench")
+_SERVING: Final = ("worker", "adapter", "config", "convert-vocoder", "check-config", "train")
+_TENANTS: Final = ("key", "share-keys", "usage")
+_COMMANDS: Final = (*_TALKING, *_SERVING, *_TENANTS)
+"""Each a module of `antiphon_command.commands`."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; `argv` is that of the process if left out."""
+    _configure_grpc()
+    program = parser(
+        "Serves full-duplex speech models, and talks to them.",
+        examples("antiphon serve", "antiphon talk question.wav --out answer.wav"),
+    )
+    program.add_argument("--version", action="version", version=VERSION, help=SUPPRESS)  # usage shows it
+    commands = program.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=Command, prog="antiphon"
+    )
+    for name in _wanted(sys.argv[1:] if argv is None else argv):
+        folder = "tenants." if name in _TENANTS else ""
+        import_module(f"antiphon_command.commands.{folder}{name.replace('-', '_')}").add_to(commands)
+    arguments = program.parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return ExitCode.FAILED
+    except BrokenPipeError:
+        # Whoever read the output has gone; Python would complain again when it flushes at exit.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        return ExitCode.FAILED
+    except Exception as error:
+        if arguments.debug:
+            raise
+        failure = explain(error)
+        if str(failure):
+            print(Style(sys.stderr)(str(failure), "red"), file=sys.stderr)
+        return failure.code
+
+
+def _configure_grpc() -> None:
+    """Set what gRPC reads from the environment when it is imported, unless the user has.
+
+    It logs errors only: lines of its own between those of the log say nothing that an exception does not.
+    By default grpcio 1.80 to 1.82 poll in a thread more, through which every message passes; releases that
+    do not know the name of that experiment would log an error.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    major, minor, *_ = version("grpcio").split(".")
+    if (1, 80) <= (int(major), int(minor)) <= (1, 82):
+        os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_poller_for_python")
+
+
+def _wanted(argv: Sequence[str]) -> Sequence[str]:
+    """Return the command that `argv` names, so that it waits for no other; all for the help of the
+    program."""
+    return argv[:1] if argv and argv[0] in _COMMANDS else _COMMANDS
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with the exit code of a command that has released all it held.
+
+    Taking the interpreter apart would add nothing but time, with torch a second and a half, in which Ctrl-C
+    is told by a traceback.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    os._exit(code)

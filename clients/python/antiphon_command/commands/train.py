@@ -1,0 +1,79 @@
+"""`antiphon train`: a small model of a domain of one's own, or the default model anew."""
+
+import argparse
+from pathlib import Path
+
+from antiphon_command.arguments.parser import (
+    Subcommands,
+    add_command,
+    examples,
+    positive_float,
+    positive_int,
+)
+from antiphon_command.output.failure import ExitCode, Failure, require_extra
+
+
+def add_to(commands: Subcommands) -> None:
+    """Add the subcommand."""
+    command = add_command(
+        commands,
+        "train",
+        "train a small model from a file of phrases and answers",
+        examples(
+            "antiphon train lift.yaml",
+            "antiphon train lift.yaml --scale 0.01 --work /tmp/lift --out /tmp/lift-model",
+        ),
+        run,
+        "[FILE]",
+    )
+    command.add_argument(
+        "file", metavar="FILE", nargs="?", type=Path, default=None,
+        help="the domain, in YAML (default: that of antiphon-mini)",
+    )  # fmt: skip
+    add = command.add_argument
+    add("--work", type=Path, default=None, metavar="DIR", help="of unfinished stages (default NAME-training)")
+    add("--out", type=Path, default=None, metavar="DIR", help="folder of the model (default NAME)")
+    add("--scale", type=positive_float, default=1.0, help="share of the domain's minutes (default 1)")
+    add("--utterances", type=positive_int, default=None, metavar="N", help="spoken sentences to learn from")
+    add("--processes", type=positive_int, default=2, metavar="N", help="for synthesis (default 2)")
+    add("--questions", type=positive_int, default=100, metavar="N", help="of the evaluation (default 100)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the stages that are not complete, measure the model and say how to serve it."""
+    require_extra("train", "train")
+    from inference_service.training.domains.document import DomainFileError
+    from inference_service.training.domains.domain import FEWEST_UTTERANCES
+    from inference_service.training.domains.file import read_domain
+    from inference_service.training.domains.mini import MINI
+    from inference_service.training.evaluation import evaluate
+    from inference_service.training.run import Budget, Recipe, WorkFolderError, missing_programs
+
+    try:
+        domain = read_domain(arguments.file) if arguments.file else MINI
+    except DomainFileError as error:
+        raise Failure(str(error), ExitCode.USAGE) from None
+    if missing := missing_programs():
+        raise Failure(
+            f"Training speech is made with {' and '.join(missing)}, not found here. "
+            f"On Debian and Ubuntu: apt-get install {' '.join(missing)}",
+            ExitCode.USAGE,
+        )
+    utterances = arguments.utterances or domain.utterances
+    if utterances < FEWEST_UTTERANCES:
+        raise Failure(f"--utterances is {FEWEST_UTTERANCES} or more.", ExitCode.USAGE)
+    work = arguments.work or Path(f"{domain.name}-training")
+    out = arguments.out or Path(domain.name)
+    out.mkdir(parents=True, exist_ok=True)  # what cannot be written to is told now, and not after hours
+    recipe = Recipe(
+        domain, work, Budget.of(domain, arguments.scale), utterances,
+        arguments.processes,
+    )  # fmt: skip
+    try:
+        recipe.run(out)
+    except WorkFolderError as error:
+        raise Failure(str(error), ExitCode.USAGE) from None
+    print(evaluate(domain, out, arguments.questions))
+    print(f"\nServe it:                 antiphon worker --model {out}")
+    print(f"With its page and queue:  antiphon serve --model {out}")
+    return ExitCode.OK

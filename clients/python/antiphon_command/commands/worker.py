@@ -1,0 +1,224 @@
+"""`antiphon worker`: one inference service."""
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from antiphon_command.arguments.configuration import add_config_option, reader, refused
+from antiphon_command.arguments.dispatcher import add_dispatcher_options
+from antiphon_command.arguments.parser import (
+    Subcommands,
+    add_command,
+    add_help_all,
+    add_log_level,
+    as_given,
+    configure_log,
+    examples,
+    given_options,
+    limit,
+    port,
+    positive_float,
+    positive_int,
+    seconds,
+)
+from antiphon_command.arguments.shared_key import add_admin_key_option, add_worker_key_option
+from antiphon_command.output.failure import (
+    ExitCode,
+    Failure,
+    require_extra,
+    require_telemetry,
+)
+
+DTYPES: Final = ("float32", "bfloat16", "float16")
+KERNELS: Final = ("auto", "off")
+EARS: Final = ("full", "fast")
+COMPILE: Final = ("off", "on")
+ENGINES: Final = ("antiphon", "vllm")
+BACKENDS: Final = ("mp", "ray")
+
+_MODEL: Final = ("model", "slots", "threads", "kernels", "compile", "ear")
+_ENGINE: Final = (
+    *("engine", "context_limit", "dtype"),
+    *("tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend"),
+    *("quantization", "gpu_memory_utilization"),
+)
+_MINICPMO: Final = ("no_speech", "vocoder", "vocoder_steps", "vocoder_dtype", "voice")
+
+
+def add_to(commands: Subcommands) -> None:
+    """Add the subcommand."""
+    command = add_command(
+        commands,
+        "worker",
+        "run one inference service, which speaks gRPC",
+        examples(
+            "antiphon worker --listen unix:/run/antiphon/worker.sock --slots 8",
+            "antiphon worker --model ./checkpoint --device cuda --listen 127.0.0.1:50051",
+        ),
+        run,
+    )
+    add = command.add_argument
+    add("--listen", metavar="ADDRESS", help="host:port or unix:path (default 127.0.0.1:50051)")
+    add_model_options(command)
+    add("--worker-id", metavar="NAME", help="first part of its id (default worker)")
+    add("--drain-timeout-s", type=seconds, metavar="S", help="time for sessions at the end (default 30)")
+    add_worker_key_option(command)
+    add_number_options(command)
+    add("--seed", type=int, metavar="N", help="makes sessions without a seed repeatable")
+    add_log_level(command)
+    add_config_option(command, "worker")
+    add_help_all(command)
+    add_kernel_option(command)
+    add_minicpmo_options(command)
+    add_engine_options(command)
+    add = command.add_argument_group("TLS").add_argument
+    add("--tls-cert", type=Path, metavar="FILE", help="PEM: speak TLS, and nothing else")
+    add("--tls-key", type=Path, metavar="FILE", help="PEM: the key of the certificate")
+    add("--tls-client-ca", type=Path, metavar="FILE", help="PEM: take only callers whom it signed")
+    add = command.add_argument_group("gRPC").add_argument
+    add("--insecure-grpc", action="store_true", help="with a key: allow plain TCP beyond loopback")
+    add("--grpc-compression", choices=("gzip",), help="compressed messages, of callers with certificates")
+    add = command.add_argument_group("the sliding window of full duplex and transcription").add_argument
+    add("--window-high", type=positive_int, metavar="TOKENS", help="forget old units above this context")
+    add("--window-low", type=positive_int, metavar="TOKENS", help="... down to this (default: the model's)")
+    add = command.add_argument_group("the prefix cache").add_argument
+    add("--shared-prompts", type=Path, metavar="FILE", help="JSON array of prompts that all tenants share")
+    group = command.add_argument_group("a queue that adapters share")
+    add = group.add_argument
+    add_dispatcher_options(group)
+    add("--advertise", metavar="TARGET", help="where adapters dial this worker (default: --listen)")
+    add("--unleased-slots", type=limit, metavar="N", help="for callers without a lease (default 0)")
+    add = command.add_argument_group("a canary").add_argument
+    add("--revision", metavar="NAME", help="of the model, see antiphon adapter --revisions (default stable)")
+    group = command.add_argument_group("administration")
+    add = group.add_argument
+    add("--admin-host", metavar="HOST", help="where it listens (default 127.0.0.1)")
+    add("--admin-port", type=port, metavar="PORT", help="of /metrics and a status page (default: none)")
+    add_admin_key_option(group)
+    add("--no-admission", action="store_true", help="fill all slots, even if units come late")
+
+
+def add_model_options(command: argparse.ArgumentParser) -> None:
+    """The options that commands which start a worker hand on to it, whatever the model is."""
+    add = command.add_argument
+    add("--model", metavar="NAME", help="folder or hub OWNER/NAME (default antiphon-mini)")
+    add("--device", help="cpu, cuda, cuda:1 ... (default cpu)")
+    add(
+        "--slots",
+        type=positive_int,
+        metavar="N",
+        help="most conversations at once (default: what fits)",
+    )
+    add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: one)")
+
+
+def add_number_options(command: argparse._ActionsContainer) -> None:
+    """The options that say how long contexts are, and which numbers they are made of."""
+    add = command.add_argument
+    add(
+        *("--context-limit", "--max-model-len"),
+        type=positive_int,
+        metavar="TOKENS",
+        help="most per session (default: the model's)",
+    )
+    add(
+        "--dtype",
+        metavar="TYPE",
+        choices=DTYPES,
+        help="float32, bfloat16, float16 (default: by device)",
+    )
+
+
+def add_engine_options(command: argparse.ArgumentParser) -> None:
+    """The options that choose vLLM, and its own."""
+    add = command.add_argument_group("vLLM").add_argument
+    add(
+        "--engine",
+        metavar="NAME",
+        choices=ENGINES,
+        help="antiphon or vllm (default antiphon)",
+    )
+    add("--tensor-parallel-size", type=positive_int, metavar="N", help="devices to each layer (default 1)")
+    add("--pipeline-parallel-size", type=positive_int, metavar="N", help="stages of layers (default 1)")
+    add(
+        "--distributed-executor-backend",
+        metavar="NAME",
+        choices=BACKENDS,
+        help="mp: processes of this machine, ray: a cluster (default mp)",
+    )
+    add("--quantization", metavar="METHOD", help="of the weights (default: what the checkpoint says)")
+    add("--gpu-memory-utilization", type=positive_float, metavar="X", help="share of memory (default vLLM's)")
+
+
+def add_kernel_option(command: argparse.ArgumentParser) -> None:
+    """Add the options of kernels, of compiled regions and of antiphon-mini's recogniser."""
+    command.add_argument_group("the CPU").add_argument(
+        "--kernels", metavar="USE", choices=KERNELS, help="compiled kernels; off is torch only (default auto)"
+    )
+    command.add_argument_group("antiphon-mini").add_argument(
+        "--ear", metavar="USE", choices=EARS, help="fast: without its recogniser of people (default full)"
+    )
+    command.add_argument_group("a GPU").add_argument(
+        "--compile", metavar="USE", choices=COMPILE, help="off or on: torch.compile (default: on for CUDA)"
+    )
+
+
+def add_minicpmo_options(command: argparse.ArgumentParser) -> None:
+    """Those of MiniCPM-o."""
+    add = command.add_argument_group("MiniCPM-o").add_argument
+    add("--no-speech", action="store_true", help="serve text only, without a vocoder")
+    add("--vocoder", type=Path, metavar="FOLDER", help="converted vocoder (default: MODEL/vocoder)")
+    add("--vocoder-steps", type=positive_int, metavar="N", help="of its flow: more cost more (default 5)")
+    add(
+        "--vocoder-dtype", metavar="TYPE", choices=DTYPES, help="float32, bfloat16, float16 (default float32)"
+    )
+    add(
+        "--voice", type=Path, metavar="WAV", help="voice of sessions that bring none (default: the vocoder's)"
+    )
+
+
+def given_model_options(arguments: argparse.Namespace) -> list[str]:
+    """Return what was given of all of these, as arguments of `antiphon worker`."""
+    return as_given(arguments, (*_MODEL, *_ENGINE, *_MINICPMO))
+
+
+def require_engine(command: str, arguments: argparse.Namespace) -> None:
+    """Raise `Failure` if the engine that was asked for is not installed."""
+    if getattr(arguments, "engine", None) == "vllm":
+        require_extra(f"{command} --engine vllm", "vllm")
+
+
+def check_model(arguments: argparse.Namespace) -> None:
+    """Raise `Failure` if the model that was asked for is nowhere; load nothing."""
+    from inference_service.checkpoints.location import locate
+    from inference_service.models.errors import CheckpointError
+
+    try:
+        if "model" in arguments:
+            locate(arguments.model)
+    except CheckpointError as error:
+        raise Failure(str(error), ExitCode.USAGE) from None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run it until it is told to stop; print `worker ready on ADDRESS` when it is."""
+    require_engine("worker", arguments)
+    require_extra("worker", "worker")
+    check_model(arguments)
+    require_telemetry()
+    from inference_service.app import announce, keep_what_is_loaded, serve
+    from inference_service.errors import ConfigurationError
+    from inference_service.options import WorkerOptions
+
+    def ready(address: str) -> None:
+        keep_what_is_loaded()
+        announce(address)
+
+    configure_log(arguments)
+    try:
+        options = given_options(WorkerOptions, arguments)
+    except ConfigurationError as error:
+        raise Failure(refused(error, arguments), ExitCode.USAGE) from None
+    reread = reader(arguments, WorkerOptions, ConfigurationError)
+    return asyncio.run(serve(options, on_ready=ready, reread=reread))

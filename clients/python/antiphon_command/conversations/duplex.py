@@ -1,0 +1,114 @@
+"""A recording, played into a conversation, and what was heard in return."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from antiphon.audio.files import read_audio
+from antiphon.audio.pacing import FileStream
+from antiphon.audio.samples import OUTPUT_RATE_HZ, Samples
+from antiphon.audio.wav import write_wav
+from antiphon.client import connect
+from antiphon.protocol.events import AudioDelta, Closed, Event, Interrupted, Listening, TextDelta, TurnEnd
+from antiphon.session.duplex import DuplexSession
+from antiphon_command.output.timeline import Report
+
+_ANSWER_S: Final = 60.0
+"""How long after the recording an answer may take, if nobody says."""
+
+_QUIET_UNITS: Final = 4
+"""Units of silence after the recording and an answer, before the model is taken to have said it all."""
+
+
+@dataclass
+class Heard:
+    """What the model said."""
+
+    text: str = ""
+    pieces: list[Samples] = field(default_factory=list)
+    complete: bool = False
+    """Whether an answer came to its end."""
+    played: bool = False
+    """Whether the recording was played to its end."""
+    ended: str = ""
+    """Why the server ended the conversation; empty if we did."""
+
+    def take(self, event: Event) -> None:
+        """Note what an event brings."""
+        match event:
+            case TextDelta():
+                self.text += event.text
+                self.complete = False
+            case AudioDelta():
+                self.pieces.append(event.samples)
+                self.complete = False
+            case TurnEnd():
+                self.text += " "
+                self.complete = True
+            case Interrupted():
+                self.text += " "
+            case Closed():
+                self.ended = event.reason
+
+    @property
+    def samples(self) -> Samples:
+        """All audio, one answer after the other: float32, shape `(samples,)`, 24 kHz."""
+        return np.concatenate([np.zeros(0, np.float32), *self.pieces])
+
+    def write(self, path: Path, report: Report) -> None:
+        """Save the audio as a WAV file."""
+        samples = self.samples
+        write_wav(path, samples)
+        report.line("saved", f"{path}, {len(samples) / OUTPUT_RATE_HZ:.2f} s of audio")
+
+
+async def converse(
+    url: str, api_key: str | None, path: Path, limit_s: float | None, report: Report, heard: Heard
+) -> None:
+    """Play the recording in real time, then silence until the answer has ended, at most `limit_s` in all.
+
+    Without a limit an answer has a minute after the recording. What is heard is in `heard` also if this ends
+    early. Raises the errors of the SDK.
+    """
+    samples = read_audio(path)
+    async with connect(url, api_key) as client:
+        async with client.duplex(on_queue=report.event, reconnect=True) as session:
+            stream = FileStream(session.send_audio, samples, then_silence=True)
+            report.line("plays", f"{path}, {stream.duration_s:.2f} s")
+            time_s = stream.duration_s + _ANSWER_S if limit_s is None else limit_s
+            try:
+                async with asyncio.timeout(time_s), stream:
+                    await _listen(session, stream, heard, report)
+            except TimeoutError:
+                report.line("time is up", f"after {time_s:.0f} s")
+            heard.played = stream.sent
+        async for event in session:
+            report.event(event)
+
+
+async def _listen(session: DuplexSession, stream: FileStream, heard: Heard, report: Report) -> None:
+    """Return when everything seems said.
+
+    That is when an answer ends after the recording did; or, if the answer came while a recording with a
+    silent end was still playing, after some units in which nothing more was said.
+    """
+    quiet = 0
+    played = asyncio.create_task(_announce_end(stream, report))
+    try:
+        async for event in session:
+            report.event(event)
+            heard.take(event)
+            quiet = quiet + 1 if isinstance(event, Listening) and stream.sent else 0
+            if stream.sent and heard.complete and (isinstance(event, TurnEnd) or quiet >= _QUIET_UNITS):
+                return
+    finally:
+        played.cancel()
+
+
+async def _announce_end(stream: FileStream, report: Report) -> None:
+    await stream.wait_sent()
+    if stream.sent:
+        report.line("played", "from here on silence")

@@ -1,0 +1,28 @@
+"""A command that ends when its parent does.
+
+    python -m antiphon_command.guarded SCRATCH COMMAND ARGUMENTS...
+
+Standard input is a pipe that the parent holds open and never writes to; only the parent's death closes it.
+Then the folder SCRATCH is removed, since nobody else will, and the process ends at once.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import threading
+
+from antiphon_command.command import leave, main
+
+
+def _end_with_parent(scratch: str) -> None:
+    while os.read(0, 1):
+        pass
+    shutil.rmtree(scratch, ignore_errors=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    folder, *arguments = sys.argv[1:]
+    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
+    leave(main(arguments))

@@ -1,0 +1,178 @@
+"""A process of ours that does not outlive this one."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from antiphon_command.arguments.configuration import without_settings
+from antiphon_command.output.failure import ExitCode, Failure
+
+KILL_AFTER_S: Final = 5.0
+"""How long a process may take to end that was told to end at once."""
+
+GUARDED = "antiphon_command.guarded"
+"""The module that a child process runs."""
+
+_LONGEST_LINE: Final = 1 << 20
+_CODES_WITH_A_MEANING: Final = frozenset({ExitCode.USAGE, ExitCode.DEVICE_LOST})
+
+
+class Ended(Failure):
+    """A child that ended although nobody asked it to."""
+
+    def __init__(self, name: str, what: str, code: int) -> None:
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        self.summary = f"The {name} {what} ({how})"
+        # Whoever refuses its configuration has said all there is to say.
+        text = "" if code == ExitCode.USAGE else f"{self.summary}. Its own messages are above."
+        super().__init__(text, code if code in _CODES_WITH_A_MEANING else ExitCode.FAILED)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a child runs; ready once so many of its lines match `ready`, whose one group is an address."""
+
+    words: Sequence[str]
+    ready: re.Pattern[str]
+    addresses: int = 1
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Added to the environment; keys among them."""
+    told: re.Pattern[str] = re.compile("")
+    """Of its other lines those are passed on in which this is found."""
+
+    @classmethod
+    def antiphon(
+        cls,
+        command: str,
+        arguments: Sequence[str],
+        scratch: str,
+        addresses: int = 1,
+        variables: Mapping[str, str] | None = None,
+    ) -> "Program":
+        """`antiphon COMMAND ARGUMENTS...`; it removes the folder `scratch` if it finds this process dead."""
+        return cls(
+            (sys.executable, "-m", GUARDED, scratch, command, *arguments),
+            re.compile(rf"{command} (?:ready|administration) on (\S+)"),
+            addresses,
+            # Without it the lines that are waited for would stay in the child's buffer.
+            {"PYTHONUNBUFFERED": "1", **(variables or {})},
+        )
+
+
+class Child:
+    """One program in a process of its own.
+
+    It is outside this process's group, so that Ctrl-C reaches only us, and its standard input is a pipe from
+    us that says nothing: when we die, however that happens, the pipe ends and `antiphon_command.guarded` ends
+    the process.
+    """
+
+    def __init__(
+        self, name: str, program: Program, process: asyncio.subprocess.Process, tell: Callable[[str], None]
+    ) -> None:
+        self.name = name
+        self.ready_at: float | None = None
+        """On the clock of the event loop."""
+        self._program = program
+        self._process = process
+        self._addresses: list[str] = []
+        self._ready = asyncio.Event()
+        self._outdated = False
+        self._tell = tell
+        self._reader = asyncio.create_task(self._read_output(), name=f"output of {name}")
+
+    @classmethod
+    async def start(cls, name: str, program: Program, tell: Callable[[str], None]) -> "Child":
+        """`name` is what people call it; `tell` gets each line it prints, except those of its addresses."""
+        process = await asyncio.create_subprocess_exec(
+            *program.words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            process_group=0,
+            env={**without_settings(os.environ), **program.variables},
+            limit=_LONGEST_LINE,
+        )
+        return cls(name, program, process, tell)
+
+    async def ready(self, timeout_s: float) -> list[str]:
+        """Wait until it has told all addresses, and return them.
+
+        Raises `Failure` if it ends before, or is not ready in time.
+        """
+        gone = asyncio.create_task(self.wait())
+        ready = asyncio.create_task(self._ready.wait())
+        either: set[asyncio.Task[Any]] = {ready, gone}
+        try:
+            await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            ready.cancel()
+        if self._ready.is_set():
+            return self._addresses
+        if gone.done() and not gone.cancelled():
+            raise Ended(self.name, "did not start", gone.result())
+        raise Failure(f"The {self.name} was not ready after {timeout_s:.0f} s. Its output may say why.")
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """Return the exit code, when there is one and all output was passed on."""
+        code = await self._process.wait()
+        await asyncio.wait({self._reader})
+        return code
+
+    async def stop(self, grace_s: float) -> int:
+        """Ask the process to end, ends it after `grace_s` if it did not, and return its exit code."""
+        self._signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(grace_s):
+                return await self.wait()
+        except TimeoutError:
+            self.kill()
+            return await self.wait()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._signal(signal.SIGKILL)
+
+    def reload(self) -> None:
+        """Have the process read its files again, as soon as it listens to that."""
+        self._outdated = not self._ready.is_set()
+        if self._ready.is_set():
+            self._signal(signal.SIGHUP)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.returncode is None
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Not Popen's way, which polls first and so may take the exit code away from asyncio.
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
+
+    async def _read_output(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            text = line.decode(errors="replace").rstrip()
+            found = None if self._ready.is_set() else self._program.ready.fullmatch(text)
+            if found is None:
+                if self._program.told.search(text):
+                    self._tell(text)
+                continue
+            self._addresses.append(found[1])
+            if len(self._addresses) == self._program.addresses:
+                self.ready_at = asyncio.get_running_loop().time()
+                self._ready.set()
+                if self._outdated:
+                    self.reload()

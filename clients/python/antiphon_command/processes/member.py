@@ -1,0 +1,173 @@
+"""One member of a stack of processes, which is started again when it dies; rolling restart replaces it."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from antiphon_command.output.failure import ExitCode, Failure
+from antiphon_command.processes.backoff import Backoff
+from antiphon_command.processes.child import Child, Ended, Program
+
+START_TIMEOUT_S: Final = 600.0
+"""Longest that loading and warming up may take."""
+
+_PATIENCE_S: Final = 10.0
+
+
+class Member:
+    """A child, and the one after it.
+
+    `program` is what the child of a generation runs, counted from 0: a new one is begun when the member is
+    rolled, while a child that died is started again as it was. `changed` is called when one has died and when
+    a new one serves.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        program: Callable[[int], Program],
+        tell: Callable[[str], None],
+        backoff: Backoff,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self.generation = 0
+        self._restarts = 0
+        self._last_end = ""
+        self._ended_at: float | None = None
+        """Unix time."""
+        self._program = program
+        self._tell = tell
+        self._backoff = backoff
+        self._changed = changed
+        self._child: Child | None = None
+        self._newcomer: Child | None = None
+        self._leaving: Child | None = None
+        """One that drains, since another has its place."""
+        self._changing = asyncio.Lock()
+
+    def account(self) -> dict[str, Any]:
+        """Return how it is, for the status page; see `ws_adapter.observability.processes`."""
+        child = self._child
+        is_ready = child is not None and child.is_running and child.ready_at is not None
+        return {
+            "name": self.name,
+            "state": "ready" if is_ready else "starting",
+            "pid": child.pid if child is not None and child.is_running else None,
+            "restarts": self._restarts,
+            "last_end": self._last_end,
+            "ended_at": self._ended_at,
+        }
+
+    async def start(self) -> list[str]:
+        """The first child; returns its addresses once it is ready. Raises `Failure` if it never is."""
+        self._child = child = await self._spawn(self.generation)
+        return await self._ready(child)
+
+    async def keep(self) -> Failure:
+        """Start it again whenever it ends although nobody asked it to; return why that makes no sense."""
+        assert self._child is not None
+        while True:
+            child = self._child
+            code = await child.wait()
+            async with self._changing:
+                if child is self._child:
+                    failure = await self._restart(Ended(self.name, "stopped unexpectedly", code))
+                    if failure is not None:
+                        return failure
+
+    async def roll(self, drain_s: float) -> bool:
+        """Replace the child: the next is ready first, then this one drains, for at most `drain_s`.
+
+        Returns False if the next one is never ready; then all stays as it was.
+        """
+        async with self._changing:
+            old = self._child
+            assert old is not None
+            if not await self._begin(self.generation + 1):
+                return False
+            self._leaving = old
+            self._changed()
+        await old.stop(drain_s)
+        self._leaving = None
+        return True
+
+    async def _begin(self, generation: int) -> bool:
+        """A child of another generation takes the place; False, and all as before, if it is never ready."""
+        self._newcomer = new = await self._spawn(generation)
+        try:
+            await self._ready(new)
+        except Failure as failure:
+            what = str(failure) or f"The {self.name} refuses its settings."
+            self._tell(f"  {what} The one before it stays.")
+            return False
+        finally:
+            self._newcomer = None
+            if new.ready_at is None:
+                new.kill()
+        self.generation, self._child = generation, new
+        return True
+
+    async def stop(self, grace_s: float) -> bool:
+        """Have all its children end, at once those that take longer; return whether all ended well."""
+        running = [child for child in self._children() if child.is_running]
+        codes = await asyncio.gather(*(child.stop(grace_s) for child in running))
+        return not any(codes)
+
+    def kill(self) -> None:
+        """End all its children at once."""
+        for child in self._children():
+            child.kill()
+
+    def reload(self) -> None:
+        """Have its children read their files again."""
+        for child in self._children():
+            child.reload()
+
+    def _children(self) -> list[Child]:
+        return [child for child in (self._leaving, self._child, self._newcomer) if child is not None]
+
+    async def _restart(self, end: Failure) -> Failure | None:
+        clock = asyncio.get_running_loop().time
+        assert self._child is not None
+        ready_at = self._child.ready_at
+        ran_s = clock() - ready_at if ready_at is not None else 0.0
+        while True:
+            pause_s = self._backoff.after(ran_s)
+            summary = getattr(end, "summary", str(end)).rstrip(".")
+            self._tell(f"  {summary}; it is started again in {pause_s:.2g} s.")
+            self._restarts += 1
+            self._last_end, self._ended_at = summary, time.time()
+            self._changed()
+            await asyncio.sleep(pause_s)
+            self._child = child = await self._spawn(self.generation)
+            try:
+                await self._ready(child)
+            except Failure as failure:
+                if failure.code == ExitCode.USAGE:
+                    return failure
+                child.kill()
+                end, ran_s = failure, 0.0
+            else:
+                self._tell(f"  The {self.name} is ready again.")
+                self._changed()
+                return None
+
+    async def _spawn(self, generation: int) -> Child:
+        return await Child.start(self.name, self._program(generation), self._tell)
+
+    async def _ready(self, child: Child) -> list[str]:
+        patience = asyncio.create_task(self._report_waiting())
+        try:
+            return await child.ready(START_TIMEOUT_S)
+        finally:
+            patience.cancel()
+
+    async def _report_waiting(self) -> None:
+        """A step that takes long says what it waits for."""
+        seconds = 0.0
+        while True:
+            await asyncio.sleep(_PATIENCE_S)
+            seconds += _PATIENCE_S
+            self._tell(f"  still waiting for the {self.name} to load and warm up: {seconds:.0f} s")

@@ -1,0 +1,55 @@
+"""A Redis of our own: in a private folder, on a Unix socket, and nothing of it on disk."""
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Final
+
+from antiphon_command.output.failure import ExitCode, Failure
+from antiphon_command.processes.child import Program
+
+TETHERED: Final = "antiphon_command.tethered"
+
+_SETTINGS: Final = (
+    *("--port", "0", "--unixsocketperm", "700"),
+    *("--save", "", "--appendonly", "no"),  # the workers know what is lost with it
+    *("--loglevel", "notice"),
+)
+
+_WRONG: Final = re.compile("error|fatal|cannot", re.IGNORECASE)
+"""What else it says is of itself and of the machine."""
+
+
+def find_redis() -> str:
+    """Return the program. Raises `Failure` if none is installed."""
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    if found is None:
+        raise Failure(
+            "Several adapters share their queue through Redis, and no redis-server is installed. Install one "
+            "(apt-get install redis-server), or name one that runs: --dispatcher redis://HOST:6379",
+            ExitCode.USAGE,
+        )
+    return found
+
+
+def redis_url(folder: Path) -> str:
+    """Return what adapters and workers are told."""
+    return f"unix://{_socket(folder)}"
+
+
+def redis_program(folder: Path) -> Program:
+    """See `Program`; `folder` is nobody else's."""
+    socket = _socket(folder)
+    server = (find_redis(), *_SETTINGS, "--dir", str(folder), "--unixsocket", str(socket))
+    return Program(
+        (sys.executable, "-m", TETHERED, str(os.getpid()), *server),
+        # "The server is now ready to accept connections at PATH", or "Ready to accept connections unix"
+        re.compile(r".*[Rr]eady to accept connections (\S+ ?\S*)"),
+        told=_WRONG,
+    )
+
+
+def _socket(folder: Path) -> Path:
+    return folder / "redis.sock"

@@ -193,15 +193,16 @@ distributions:
 	$(BUILDER) -m build --no-isolation
 	ANTIPHON_BUILD_KERNELS=off $(BUILDER) -m pip wheel --quiet --no-deps --no-build-isolation -w dist dist/*.tar.gz
 
-pictures: install ## draw the rooms of docs/architecture.md from the imports
-	$(BIN)/python -m tests.repository.draw
+pictures: install ## draw the subpackages of docs/architecture.md from the imports
+	$(BIN)/python -m docs.drawing.draw
 
 $(SOCKETS_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target $(SOCKETS) websockets==$(OTHER_WEBSOCKETS)
 	@touch $@
 
 websockets: $(SOCKETS_STAMP) ## the tests of the adapter's connections with the other release of websockets
-	PYTHONPATH=$(CURDIR)/$(SOCKETS) $(PYTEST) tests/ws_adapter/web tests/ws_adapter/server $(ARGS)
+	PYTHONPATH=$(CURDIR)/$(SOCKETS) $(PYTEST) \
+		tests/ws_adapter/web tests/ws_adapter/access tests/ws_adapter/pages tests/ws_adapter/server $(ARGS)
 
 $(VLLM_STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VLLM)
@@ -220,7 +221,8 @@ vllm: install $(VLLM_STAMP) ## the engine contract with vLLM's CPU build too, in
 long: install websockets frameworks ## the tests that `test` leaves out: further seeds and examples, whole benchmarks; minutes
 	$(PYTEST) -m 'long or hypothesis' --hypothesis-profile searching $(ARGS)
 	@$(MAKE) --no-print-directory sanitize ARGS=
-	$(PYTEST) -p tests.support.without_kernels tests/inference_service/engine tests/inference_service/families
+	$(PYTEST) -p tests.support.without_kernels tests/inference_service/engine \
+		tests/inference_service/device tests/inference_service/session tests/inference_service/families
 	@if $(MAKE) --no-print-directory $(VLLM_STAMP); then $(MAKE) --no-print-directory vllm ARGS=; \
 		else echo "Without vLLM's CPU build: the tests that need it are skipped"; fi
 

@@ -27,9 +27,14 @@ from antiphon_service.telemetry import providers
 from antiphon_service.telemetry.errors import TelemetryError
 from antiphon_service.telemetry.lag import measure_lag
 from antiphon_service.telemetry.providers import Telemetry
-from inference_service.api.engine import Deliver, Engine, ModelInfo, OnFatal
-from inference_service.api.setups import Mode, Window, WindowMode
 from inference_service.errors import ConfigurationError, Draining, EngineFatal
+from inference_service.interface.engine import (
+    Deliver,
+    Engine,
+    ModelInfo,
+    OnFatal,
+)
+from inference_service.interface.setups import Mode, Window, WindowMode
 from inference_service.models.errors import CheckpointError
 from inference_service.observability import status
 from inference_service.observability.admin import Administration
@@ -39,12 +44,12 @@ from inference_service.observability.watchdog import Watchdog
 from inference_service.options import MOST_SLOTS, RELOADED, WorkerOptions
 from inference_service.registration import LAST_WORD_S, Offer, Registrar, WorkerHandle
 from inference_service.rpc.address import Address
-from inference_service.rpc.backend import Backend
 from inference_service.rpc.certificate import Certificate
 from inference_service.rpc.server import WorkerServer
 from inference_service.rpc.servicer import InferenceServicer, State
-from inference_service.rpc.session_calls import deliver_on
 from inference_service.session.admission import Admission
+from inference_service.session.calls.backend import Backend
+from inference_service.session.calls.session_calls import deliver_on
 from inference_service.session.leases import LeaseRules
 from inference_service.session.machine import Limits
 from inference_service.session.slots import SlotTable

@@ -30,7 +30,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from antiphon.contract import ERROR_DOMAIN, ITEM_REASONS, Reason
 from antiphon_service.semconv import Side
-from inference_service.api.engine import Failure
+from inference_service.interface.engine import Failure
 
 RETRY_AFTER_S = 0.5
 """What RetryInfo suggests where another try may succeed soon."""

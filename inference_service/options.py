@@ -144,7 +144,7 @@ class WorkerOptions:
     """Shared with the dispatchers, who sign leases with it; None takes whoever can connect."""
 
     dispatcher: str | None = field(default=None, repr=False)
-    """URL of the Redis that adapters share, where this worker registers its slots: `antiphon_service.redis`."""
+    """The Redis that adapters share, where this worker registers its slots: `antiphon_service.redis`."""
 
     dispatcher_ca: Path | None = None
     """PEM file of the authorities that its certificate is checked against; None is the system's. Read again

@@ -35,6 +35,8 @@ from antiphon_service.telemetry.errors import TelemetryError
 from antiphon_service.telemetry.instruments import observed_counter
 from antiphon_service.telemetry.lag import measure_lag
 from antiphon_service.telemetry.providers import Telemetry, start
+from ws_adapter.access.http.access import Access
+from ws_adapter.access.http.key_expiry import KeyExpiry
 from ws_adapter.detection.detector import Detector
 from ws_adapter.detection.scorer import best_scorer
 from ws_adapter.dispatch.base import Dispatcher
@@ -47,6 +49,8 @@ from ws_adapter.forwarding.tls import PeerTls
 from ws_adapter.observability.metrics import Metrics, observe
 from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.options import AdapterOptions
+from ws_adapter.pages.default_voice import read_default_voice
+from ws_adapter.pages.files import read_files
 from ws_adapter.peers.base import Alone, Peer, Peers
 from ws_adapter.process import descriptors
 from ws_adapter.process.clock import Clock, LoopClock
@@ -55,11 +59,8 @@ from ws_adapter.process.load import Load
 from ws_adapter.recording.library import Library
 from ws_adapter.recording.recorder import Recorder
 from ws_adapter.resume.sessions import ResumableSessions
-from ws_adapter.server.access import Access
 from ws_adapter.server.admin import Administration
-from ws_adapter.server.default_voice import read_default_voice
 from ws_adapter.server.handshake import Handshake
-from ws_adapter.server.key_expiry import KeyExpiry
 from ws_adapter.server.listener import PublicServer
 from ws_adapter.server.pages import Pages
 from ws_adapter.server.runtime_settings import RuntimeSettings, queue_rules
@@ -69,7 +70,6 @@ from ws_adapter.session.services import Services
 from ws_adapter.shared_journal.journals import SharedJournals
 from ws_adapter.usage.accounts import Accounts
 from ws_adapter.usage.log import UsageLog
-from ws_adapter.web.files import read_files
 from ws_adapter.web.tls import Certificate
 from ws_adapter.worker.journal import Journals
 from ws_adapter.worker.registry import Registry

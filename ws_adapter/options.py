@@ -7,13 +7,13 @@ from typing import Final, Literal, get_args
 
 from antiphon_service.leases import MIN_WORKER_KEY_BYTES
 from antiphon_service.redis import RedisUnusable, parse
+from ws_adapter.access.rate_limit import Network
+from ws_adapter.access.signing_keys import SOURCE, parse_signing_keys
 from ws_adapter.dispatch.revisions import read_weights
 from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.process.load import LoadLimits
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire.limits import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, Limits
-from ws_adapter.web.rate_limit import Network
-from ws_adapter.web.signing_keys import SOURCE, parse_signing_keys
 from ws_adapter.worker.targets import check_target
 from ws_adapter.worker.transport.target import Target
 
@@ -162,11 +162,11 @@ class AdapterOptions:
     `dispatcher` holds."""
 
     keys: Path | None = None
-    """File of keys, see `ws_adapter.web.keys`. Read again on SIGHUP."""
+    """File of keys, see `ws_adapter.access.keys`. Read again on SIGHUP."""
 
     client_secret_key: bytes | None = field(default=None, repr=False)
-    """Signing keys of client secrets, as `ws_adapter.web.signing_keys` reads them. Adapters that share a key
-    accept each other's secrets. None makes one for as long as this adapter runs."""
+    """Signing keys of client secrets, as `ws_adapter.access.signing_keys` reads them. Adapters that share a
+    key accept each other's secrets. None makes one for as long as this adapter runs."""
 
     client_secret_key_file: Path | None = None
     """A file with these keys, which counts instead. Read again on SIGHUP."""

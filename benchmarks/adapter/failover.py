@@ -21,7 +21,7 @@ import antiphon
 from benchmarks.adapter.report import Goal, Report
 from benchmarks.load.processes import Process, running
 
-RECORDINGS: Final = Path(__file__).parents[2] / "tests/recordings"
+RECORDINGS: Final = Path(__file__).parents[2] / "clients/recordings"
 
 SESSIONS: Final = 16
 TALK_S: Final = 12.0

@@ -29,7 +29,7 @@ MOST_TIMES: Final = 2.5
 MOST_MS: Final = 50.0
 
 _PATH: Final = "/v1/live/sessions"
-_RECORDING: Final = Path(__file__).parents[2] / "tests/recordings/stop.wav"
+_RECORDING: Final = Path(__file__).parents[2] / "clients/recordings/stop.wav"
 _RATE_HZ: Final = 24_000
 _QUIET: Final = 0.004
 _SETTLES_S: Final = 3.0

@@ -31,7 +31,7 @@ from ws_adapter.protocol.wire.codec import Samples
 CROWD: Final = 100
 MOST_MS: Final = 2.0
 
-_RECORDING: Final = Path(__file__).parents[2] / "tests/recordings/counting.wav"
+_RECORDING: Final = Path(__file__).parents[2] / "clients/recordings/counting.wav"
 _PIECE: Final = 3
 """Windows, 96 ms."""
 _WINDOW_S: Final = WINDOW / RATE_HZ

@@ -14,8 +14,8 @@ import torch
 from benchmarks.crowd.conversations import seconds_of_speech
 from benchmarks.crowd.scripted import tokens
 from inference_service.checkpoints.location import find
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.context import Context
-from inference_service.engine.device.rows import Rows
 from inference_service.families import table
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.families.warmup import warm_up

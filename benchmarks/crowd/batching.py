@@ -8,15 +8,20 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.adapter.report import Goal, Report
-from inference_service.api.engine import Done
-from inference_service.api.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.checkpoints.causal import CausalCheckpoint
 from inference_service.checkpoints.location import find
-from inference_service.engine.session import QueuedUnit, Session
 from inference_service.engine.tick import Tick
 from inference_service.families.causal_runtime import CausalRuntime
+from inference_service.interface.engine import Done
+from inference_service.interface.setups import (
+    Sampling,
+    StreamInput,
+    TokensSetup,
+    UnitOverrides,
+)
 from inference_service.kernels.packed_linear import pack_linears
 from inference_service.models.tokenizer import Tokenizer
+from inference_service.session.base.session import QueuedUnit, Session
 
 SESSIONS: Final = 16
 HEARD: Final = 25

@@ -25,7 +25,7 @@ from benchmarks.crowd.worker import Spent
 from benchmarks.load.processes import Process
 
 UNIT_S: Final = 1.0
-RECORDINGS: Final = Path(__file__).parents[2] / "tests/recordings"
+RECORDINGS: Final = Path(__file__).parents[2] / "clients/recordings"
 SAID: Final = ("counting", "digits", "greeting", "how_are_you", "joke", "light", "name")
 CONFIG: Final = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)
 CONFIG.duplex.force_listen_count = 0

@@ -20,12 +20,17 @@ from benchmarks.crowd import workload
 from benchmarks.crowd.conversations import UNIT_S, Tally, Unit, seconds_of_speech
 from benchmarks.crowd.scripted import script
 from benchmarks.crowd.worker import Spent
-from inference_service.api.engine import Done
-from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitInput, UnitOverrides
 from inference_service.checkpoints.location import find
-from inference_service.engine.session import QueuedUnit, Session
 from inference_service.engine.tick import Tick
 from inference_service.families import table
+from inference_service.interface.engine import Done
+from inference_service.interface.setups import (
+    DuplexSettings,
+    DuplexSetup,
+    UnitInput,
+    UnitOverrides,
+)
+from inference_service.session.base.session import QueuedUnit, Session
 
 CROWDS: Final = (16, 32, 64)
 WARM_UP_S: Final = 5

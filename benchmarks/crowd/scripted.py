@@ -3,13 +3,13 @@
 from typing import Any
 
 from benchmarks.crowd.workload import CYCLE, SAYS, TEXT, place, speaks
-from inference_service.api.engine import Sink
-from inference_service.api.setups import DuplexSetup
 from inference_service.engine.batch.speech import SpeechJob
-from inference_service.engine.sessions.duplex import DuplexSession
-from inference_service.engine.sessions.duplex_kind import DuplexKind
 from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import Sink
+from inference_service.interface.setups import DuplexSetup
 from inference_service.models.tokenizer import Tokenizer
+from inference_service.session.kinds.duplex import DuplexSession
+from inference_service.session.kinds.duplex_kind import DuplexKind
 
 
 def tokens(tokenizer: Tokenizer, place: int, step: int) -> int:

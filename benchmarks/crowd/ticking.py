@@ -31,11 +31,16 @@ from benchmarks.crowd import echo, workload
 from benchmarks.crowd.conversations import seconds_of_speech
 from benchmarks.crowd.scripted import script
 from benchmarks.crowd.worker import Spent, pinned, spent_by, waited_for_processor
-from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitInput, UnitOverrides
 from inference_service.checkpoints.location import find
-from inference_service.engine.session import QueuedUnit, Session
 from inference_service.engine.tick import Tick
 from inference_service.families import table
+from inference_service.interface.setups import (
+    DuplexSettings,
+    DuplexSetup,
+    UnitInput,
+    UnitOverrides,
+)
+from inference_service.session.base.session import QueuedUnit, Session
 
 SESSIONS: Final = 8
 """That tick without a pause."""

@@ -24,13 +24,13 @@ from typing import Any
 import torch
 
 from benchmarks.crowd.scripted import script
-from inference_service.api.engine import Deliver, Engine, OnFatal
 from inference_service.app import keep_what_is_loaded, serve
 from inference_service.checkpoints.location import find
 from inference_service.engine.engine import Inbox, LiveEngine, Order
 from inference_service.engine.runtime import Runtime
 from inference_service.families import table
 from inference_service.families.warmup import warm_up
+from inference_service.interface.engine import Deliver, Engine, OnFatal
 from inference_service.media.mel import MelStream
 from inference_service.options import EARS, WorkerOptions
 from inference_service.session.admission import Admission

@@ -1,6 +1,6 @@
 """Seconds of each step of a tick on a GPU: a sum of parts that do not overlap.
 
-Operators and kernels are those that `tests/inference_service/engine/device/test_launches.py` counts, see
+Operators and kernels are those that `tests/inference_service/device/test_launches.py` counts, see
 `docs/gpu.md`.
 """
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from benchmarks.crowd.workload import CYCLE
 from inference_service.engine.batch.scheduler import UNIT_S
-from inference_service.engine.session import Session
+from inference_service.session.base.session import Session
 
 IN_FLIGHT: Final = 2
 """Units of a session that an adapter has at a worker at most; it drops what comes meanwhile."""

@@ -17,8 +17,16 @@ from benchmarks.density.crowd import IN_FLIGHT, Agenda, Caller, callers
 from benchmarks.density.stand_ins import Clock, TimedRuntime
 from benchmarks.full_size.sizes import FULL
 from benchmarks.gpu_crowd import model
-from inference_service.api.engine import Done, Finalized, Ready, SessionFailed
-from inference_service.api.setups import (
+from inference_service.engine.batch.scheduler import UNIT_S
+from inference_service.engine.tick import Tick
+from inference_service.errors import NoFreeSlot
+from inference_service.interface.engine import (
+    Done,
+    Finalized,
+    Ready,
+    SessionFailed,
+)
+from inference_service.interface.setups import (
     DuplexSettings,
     DuplexSetup,
     Tenant,
@@ -26,13 +34,10 @@ from inference_service.api.setups import (
     Window,
     WindowMode,
 )
-from inference_service.engine.batch.scheduler import UNIT_S
-from inference_service.engine.session import QueuedUnit, Session, Stage
-from inference_service.engine.sessions.components import DuplexComponents, View
-from inference_service.engine.sessions.duplex import Perceived
-from inference_service.engine.tick import Tick
-from inference_service.errors import NoFreeSlot
 from inference_service.session.admission import Admission
+from inference_service.session.base.session import QueuedUnit, Session, Stage
+from inference_service.session.kinds.components import DuplexComponents, View
+from inference_service.session.kinds.duplex import Perceived
 from inference_service.session.slots import SlotTable
 
 SETTLING_S: Final = 5.0

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from benchmarks.crowd.scripted import script
 from benchmarks.density.cost import Cost, Span
+from inference_service.device.side_stream import Arrival
 from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.draw import Draw
 from inference_service.engine.batch.pages import PagePool
 from inference_service.engine.batch.speech import CODES_AT_ONCE, Speaker, SpeechJob, Step
-from inference_service.engine.device.side_stream import Arrival
-from inference_service.engine.sessions.components import DuplexComponents, Sound, SpeechCodes
 from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.session.kinds.components import DuplexComponents, Sound, SpeechCodes
 
 
 class Clock:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_crowd import model
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
-from inference_service.engine.device.rows import Rows
 from inference_service.models.minicpmo.mel import StreamingMel
 from inference_service.models.minicpmo.model import MiniCPMO
 from inference_service.models.token2wav.model import Token2Wav

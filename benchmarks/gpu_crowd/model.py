@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from benchmarks.full_size.sizes import FULL, TINY, TINY_FOLDER
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
-from inference_service.engine.sessions.components import DuplexComponents, SpeechComponents
 from inference_service.families import minicpmo, minicpmo_voice
 from inference_service.models.minicpmo.config import MiniCPMOConfig
 from inference_service.models.minicpmo.model import MiniCPMO
@@ -20,6 +19,7 @@ from inference_service.models.token2wav.config import Token2WavConfig
 from inference_service.models.token2wav.flow import VoicePrompt
 from inference_service.models.token2wav.model import Token2Wav
 from inference_service.models.tokenizer import Tokenizer
+from inference_service.session.kinds.components import DuplexComponents, SpeechComponents
 
 _SEED: Final = 1
 _SPREAD: Final = 0.02

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import torch
 
-from inference_service.api.engine import Ticked
-from inference_service.engine.device import transfer
+from inference_service.device import transfer
 from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import Ticked
 
 NAMES: Final = ("hear", "see", "prefill", "decode", "choose", "speech", "vocoder", "transfers")
 """Forwards in which every row is alone are `decode`, others `prefill`; `choose` draws what they did not."""

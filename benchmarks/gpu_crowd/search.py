@@ -10,7 +10,7 @@ from benchmarks.crowd.workload import CYCLE
 from benchmarks.gpu_crowd.phases import Phase
 from benchmarks.gpu_crowd.talkers import UNIT_S, Crowd, Unit
 from benchmarks.gpu_crowd.worker import Worker
-from inference_service.api.setups import Window, WindowMode
+from inference_service.interface.setups import Window, WindowMode
 
 MOST_MISSED: Final = 0.01
 MOST: Final = 512

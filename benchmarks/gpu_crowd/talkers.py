@@ -14,8 +14,16 @@ from PIL import Image
 from benchmarks.crowd import workload
 from benchmarks.crowd.workload import speaks
 from benchmarks.gpu_crowd.worker import Worker
-from inference_service.api.engine import Closed, Done, Event, Finalized, Piece, Ready, SessionFailed
-from inference_service.api.setups import (
+from inference_service.interface.engine import (
+    Closed,
+    Done,
+    Event,
+    Finalized,
+    Piece,
+    Ready,
+    SessionFailed,
+)
+from inference_service.interface.setups import (
     NO_OVERRIDES,
     DuplexSettings,
     DuplexSetup,

@@ -9,8 +9,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.adapter.report import Goal, Report
 from benchmarks.kernels.timing import medians
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
-from inference_service.engine.device.rows import Rows
 from inference_service.kernels.layers import Layers
 from inference_service.kernels.packed_linear import pack_linears
 

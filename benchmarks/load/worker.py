@@ -21,9 +21,9 @@ from google.protobuf.message import Message
 from antiphon.contract import METADATA_SESSION_ID, METADATA_WORKER_ID
 from antiphon.v1 import inference_service_pb2 as pb
 from benchmarks.load import payload
-from inference_service.rpc.call import Call, Context
 from inference_service.rpc.certificate import Certificate
 from inference_service.rpc.server import WorkerServer
+from inference_service.rpc.transport.call import Call, Context
 
 WORKER_ID: Final = "bench"
 

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load_minicpmo
-from inference_service.engine.sessions.components import DuplexComponents, SpeechComponents
 from inference_service.families import minicpmo, minicpmo_voice
 from inference_service.kernels.packed_linear import pack_linears
 from inference_service.models.minicpmo.config import parse_config
@@ -20,6 +19,7 @@ from inference_service.models.token2wav.config import (
 )
 from inference_service.models.token2wav.flow import VoicePrompt
 from inference_service.models.token2wav.model import Token2Wav
+from inference_service.session.kinds.components import DuplexComponents, SpeechComponents
 
 TINY = Path(__file__).parents[2] / "tests/data/minicpmo_tiny"
 CONTEXT = 2048

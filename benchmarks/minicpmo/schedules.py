@@ -15,8 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference_service.api.engine import Piece
-from inference_service.api.setups import (
+from inference_service.engine.batch.decoder import Segment
+from inference_service.engine.tick import Tick
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import Piece
+from inference_service.interface.setups import (
     DuplexSettings,
     DuplexSetup,
     UnitInput,
@@ -24,12 +27,9 @@ from inference_service.api.setups import (
     Window,
     WindowMode,
 )
-from inference_service.engine.batch.decoder import Segment
-from inference_service.engine.session import QueuedUnit, Session, Stage
-from inference_service.engine.sessions.components import DuplexComponents
-from inference_service.engine.sessions.duplex import DuplexSession
-from inference_service.engine.tick import Tick
-from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.session.base.session import QueuedUnit, Session, Stage
+from inference_service.session.kinds.components import DuplexComponents
+from inference_service.session.kinds.duplex import DuplexSession
 
 RATE_HZ = 16_000
 WARM_UP = 2

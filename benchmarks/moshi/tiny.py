@@ -10,11 +10,16 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import MimiConfig, MoshiConfig, MoshiForConditionalGeneration
 
-from inference_service.api.setups import DuplexSetup, UnitFormat, UnitInput, UnitOverrides
 from inference_service.checkpoints.moshi.folder import load
-from inference_service.engine.session import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.families.moshi.runtime import MoshiRuntime
+from inference_service.interface.setups import (
+    DuplexSetup,
+    UnitFormat,
+    UnitInput,
+    UnitOverrides,
+)
+from inference_service.session.base.session import QueuedUnit
 
 FRAME: Final = UnitFormat(0.08, 24_000)
 _WARM: Final = 5

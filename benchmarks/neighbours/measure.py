@@ -29,7 +29,7 @@ from benchmarks.neighbours.attacks.stranger import PROXY
 from benchmarks.neighbours.neighbour import Neighbour, Unit
 
 NEIGHBOURS: Final = 8
-RECORDINGS: Final = Path(__file__).parents[2] / "tests/recordings"
+RECORDINGS: Final = Path(__file__).parents[2] / "clients/recordings"
 SAID: Final = ("arithmetic", "counting", "digits", "greeting", "how_are_you", "joke", "light", "name")
 """Of the recordings, by each neighbour in turn."""
 

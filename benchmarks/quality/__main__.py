@@ -21,6 +21,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from antiphon_training.corpus.listener import Listener
+from antiphon_training.domains.domain import Exchange
 from benchmarks.quality import chat, dictation, people
 from benchmarks.quality.chat import ChatCondition
 from benchmarks.quality.dictation import DictationCondition, Written
@@ -29,8 +31,6 @@ from benchmarks.quality.report import BARS, ChatRow, DictationRow, Measured, Row
 from benchmarks.quality.scoring import Score, Turn, add
 from benchmarks.quality.script import SEED, Condition, Script, scripts
 from benchmarks.quality.session import channel_to
-from inference_service.training.corpus.listener import Listener
-from inference_service.training.domains.domain import Exchange
 
 SESSIONS_AT_ONCE = 1
 """More would wait for each other at the recogniser, which is not made for sessions faster than real time."""

@@ -12,15 +12,25 @@ import numpy as np
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_training.corpus.pictures import (
+    NOTHING,
+    SCENES,
+    draw_picture,
+    encoded,
+)
+from antiphon_training.corpus.voices import SAMPLE_RATE, held_out_voice
+from antiphon_training.domains.domain import Exchange, Split
+from antiphon_training.domains.mini import (
+    HEARING,
+    SET_LIGHT,
+    Intent,
+    draw,
+)
+from antiphon_training.domains.tool import other
+from antiphon_training.stages.chat import styled
 from benchmarks.quality.film import SIZES
 from benchmarks.quality.scoring import Score, Turn
 from benchmarks.quality.session import UnitByUnit, UnitFailed, sound
-from inference_service.training.chat import styled
-from inference_service.training.corpus.pictures import NOTHING, SCENES, draw_picture, encoded
-from inference_service.training.corpus.voices import SAMPLE_RATE, held_out_voice
-from inference_service.training.domains.domain import Exchange, Split
-from inference_service.training.domains.mini import HEARING, SET_LIGHT, Intent, draw
-from inference_service.training.domains.tool import other
 
 _PER_TALK = 3
 """Questions of one conversation; the later ones have the earlier answers before them."""

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_training.corpus.voices import SAMPLE_RATE, flite_voice, held_out_voice
+from antiphon_training.domains.domain import Split
+from antiphon_training.domains.mini import Intent, draw
 from benchmarks.quality.session import UnitByUnit, sound
-from inference_service.training.corpus.voices import SAMPLE_RATE, flite_voice, held_out_voice
-from inference_service.training.domains.domain import Split
-from inference_service.training.domains.mini import Intent, draw
 
 _PER_SESSION = 5
 _CHUNK = SAMPLE_RATE // 4

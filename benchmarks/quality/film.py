@@ -5,7 +5,12 @@ import random
 
 import numpy as np
 
-from inference_service.training.corpus.pictures import NOTHING, SCENES, Scene, draw_picture
+from antiphon_training.corpus.pictures import (
+    NOTHING,
+    SCENES,
+    Scene,
+    draw_picture,
+)
 
 SIZES = ((640, 480), (640, 480), (640, 360), (480, 640))
 _NO_CAMERA = 0.1

@@ -12,9 +12,9 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_service.training.corpus.voices import SAMPLE_RATE, without_silence
-from inference_service.training.domains.domain import ONES, Exchange, spell
-from inference_service.training.domains.mini import Intent, arithmetic
+from antiphon_training.corpus.voices import SAMPLE_RATE, without_silence
+from antiphon_training.domains.domain import ONES, Exchange, spell
+from antiphon_training.domains.mini import Intent, arithmetic
 
 PACKAGE: Final = "asterisk-core-sounds-en-g722"
 FOLDER: Final = Path("/usr/share/asterisk/sounds/en_US_f_Allison")

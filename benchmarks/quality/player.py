@@ -7,10 +7,10 @@ import numpy as np
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_training.corpus.voices import SAMPLE_RATE
 from benchmarks.quality.scoring import Turn
 from benchmarks.quality.script import Script
 from benchmarks.quality.session import Streams, answers, sound
-from inference_service.training.corpus.voices import SAMPLE_RATE
 
 
 class Player:

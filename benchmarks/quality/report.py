@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from antiphon_training.domains.mini import Intent
 from benchmarks.quality.chat import ChatCondition
 from benchmarks.quality.dictation import DictationCondition, Written
 from benchmarks.quality.scoring import Score, Tally
 from benchmarks.quality.script import Condition
-from inference_service.training.domains.mini import Intent
 
 BARS: dict[str, float] = {"right": 0.75, "onset": 0.95, "false speech": 0.03, "understood": 0.8}
 """At least these, and for false speech at most."""

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.v1 import inference_service_pb2 as pb
+from antiphon_training.domains.mini import Intent
 from benchmarks.quality.script import Question, Script
-from inference_service.training.domains.mini import Intent
 
 
 @dataclass

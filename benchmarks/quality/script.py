@@ -7,13 +7,13 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon_training.corpus.composition import FRAMES, onset_unit
+from antiphon_training.corpus.voices import SAMPLE_RATE, flite_voice, held_out_voice
+from antiphon_training.domains.domain import Exchange, Split
+from antiphon_training.domains.mini import HEARING, Intent, draw
 from benchmarks.quality import people
 from benchmarks.quality.film import Film
 from inference_service.models.pacing import chunks
-from inference_service.training.corpus.composition import FRAMES, onset_unit
-from inference_service.training.corpus.voices import SAMPLE_RATE, flite_voice, held_out_voice
-from inference_service.training.domains.domain import Exchange, Split
-from inference_service.training.domains.mini import HEARING, Intent, draw
 
 SEED = 7_102_026
 """Fixed before the checkpoint was trained."""

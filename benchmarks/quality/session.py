@@ -12,8 +12,8 @@ from antiphon.contract import CLIENT_OPTIONS, METADATA_SESSION_ID
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
+from antiphon_training.corpus.voices import SAMPLE_RATE
 from benchmarks.quality.scoring import Turn
-from inference_service.training.corpus.voices import SAMPLE_RATE
 
 
 class UnitFailed(Exception):

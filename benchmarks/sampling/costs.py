@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.sampling.one_by_one import Alone
-from inference_service.api.setups import DuplexSettings, Sampling
 from inference_service.engine.batch.draw import TextSampler, drawn_by
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.sampler import choose_by_rows, choose_together, goes_by_rows
 from inference_service.engine.batch.speech import CodeDraws, Speaker, SpeechJob, SpeechState
+from inference_service.interface.setups import DuplexSettings, Sampling
 from inference_service.models.speech_head import SpeechHead
 
 SPREAD = 3.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from inference_service.api.setups import DuplexSettings, Sampling
+from inference_service.interface.setups import DuplexSettings, Sampling
 
 
 @dataclass

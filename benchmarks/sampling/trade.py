@@ -11,12 +11,17 @@ import torch
 from benchmarks.crowd import workload
 from benchmarks.crowd.conversations import seconds_of_speech
 from benchmarks.crowd.scripted import script
-from inference_service.api.engine import Done
-from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitInput, UnitOverrides
 from inference_service.checkpoints.location import find
-from inference_service.engine.session import QueuedUnit, Session, Stage
 from inference_service.engine.tick import Tick
 from inference_service.families import table
+from inference_service.interface.engine import Done
+from inference_service.interface.setups import (
+    DuplexSettings,
+    DuplexSetup,
+    UnitInput,
+    UnitOverrides,
+)
+from inference_service.session.base.session import QueuedUnit, Session, Stage
 
 OPTIONS = (1, 5, 25)
 SECOND = 1.0

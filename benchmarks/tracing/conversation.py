@@ -20,7 +20,7 @@ from benchmarks.tracing.collector import Collector
 from benchmarks.tracing.settings import sampled
 
 _ROOT: Final = Path(__file__).parents[2]
-RECORDING: Final = _ROOT / "tests/recordings/joke.wav"
+RECORDING: Final = _ROOT / "clients/recordings/joke.wav"
 FILE: Final = _ROOT / "docs/conversation.json"
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 

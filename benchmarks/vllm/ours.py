@@ -10,10 +10,22 @@ from typing import Any
 import torch
 
 from benchmarks.vllm.scene import HEARD, LIMIT, SAID, STREAMS, ids, serve
-from inference_service.api.engine import Closed, Done, Event, Finalized, Piece, SessionFailed
-from inference_service.api.setups import NO_OVERRIDES, Sampling, StreamInput, TokensSetup
 from inference_service.engine.engine import LiveEngine
 from inference_service.families import table
+from inference_service.interface.engine import (
+    Closed,
+    Done,
+    Event,
+    Finalized,
+    Piece,
+    SessionFailed,
+)
+from inference_service.interface.setups import (
+    NO_OVERRIDES,
+    Sampling,
+    StreamInput,
+    TokensSetup,
+)
 
 
 class Ours:

@@ -24,7 +24,7 @@ from benchmarks.walk.conversation import Kind, Unit, converse
 from benchmarks.walk.document import Leg
 from benchmarks.walk.way import Call, Span, caused, parted, read, way
 
-QUESTION: Final = Path(__file__).parents[2] / "tests/recordings/joke.wav"
+QUESTION: Final = Path(__file__).parents[2] / "clients/recordings/joke.wav"
 ANSWERS: Final = "ws_adapter.worker.transport.call"
 """The module that writes units to the worker and reads its answers."""
 

@@ -19,7 +19,7 @@ SLOTS: Final = 4
 WARM_UP: Final = 500
 """Sessions that are not counted: caches and arenas fill."""
 
-RECORDING: Final = Path(__file__).parents[2] / "tests/recordings/counting.wav"
+RECORDING: Final = Path(__file__).parents[2] / "clients/recordings/counting.wav"
 UNIT: Final = np.zeros(16_000, np.float32)
 CONFIG: Final = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO)
 

@@ -8,6 +8,7 @@ WORKDIR /source
 COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY protos protos
 COPY clients/python clients/python
+COPY antiphon_service antiphon_service
 COPY ws_adapter ws_adapter
 COPY inference_service inference_service
 COPY deploy/images /images

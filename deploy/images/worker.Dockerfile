@@ -9,6 +9,8 @@ WORKDIR /source
 COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY protos protos
 COPY clients/python clients/python
+COPY antiphon_service antiphon_service
+COPY antiphon_training antiphon_training
 COPY ws_adapter ws_adapter
 COPY inference_service inference_service
 COPY deploy/images /images

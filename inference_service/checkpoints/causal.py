@@ -17,10 +17,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from inference_service.api.setups import Sampling
 from inference_service.checkpoints.files import read_json
 from inference_service.checkpoints.hub import model_name
 from inference_service.config.sampling import sampling_ranges
+from inference_service.interface.setups import Sampling
 from inference_service.kernels.packed_linear import pack_linears
 from inference_service.models.chat_template import ChatTemplate
 from inference_service.models.errors import CheckpointError

@@ -6,14 +6,6 @@ from typing import cast
 
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.setups import (
-    DuplexSettings,
-    DuplexSetup,
-    SessionSetup,
-    UnitFormat,
-    Window,
-    WindowMode,
-)
 from inference_service.config.reader import ConfigReader
 from inference_service.config.sampling import (
     DUPLEX_RANGES,
@@ -23,6 +15,14 @@ from inference_service.config.sampling import (
     decimal,
     sampling_values,
     without_meaning_in_duplex,
+)
+from inference_service.interface.setups import (
+    DuplexSettings,
+    DuplexSetup,
+    SessionSetup,
+    UnitFormat,
+    Window,
+    WindowMode,
 )
 
 _WINDOW_MODES = {

@@ -9,9 +9,9 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import SessionSetup, VoiceReference
 from inference_service.errors import BadField, ConfigInvalid, UnitRefused, VoiceNotFound
+from inference_service.interface.engine import ModelInfo
+from inference_service.interface.setups import SessionSetup, VoiceReference
 from inference_service.media.pcm import decode_pcm
 
 MAX_PROMPT_CHARACTERS = 32_768

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import Mode, SessionSetup, Tenant
 from inference_service.config.duplex import DuplexReader
 from inference_service.config.reader import ConfigReader
 from inference_service.config.sampled import ChatReader, TokensReader, TranscribeReader
 from inference_service.errors import BadField, ConfigInvalid, ModelNotFound, ModeUnsupported
+from inference_service.interface.engine import ModelInfo
+from inference_service.interface.setups import Mode, SessionSetup, Tenant
 
 MODES = {
     pb.SESSION_MODE_CHAT: Mode.CHAT,

@@ -4,10 +4,17 @@ from dataclasses import replace
 from typing import ClassVar, cast
 
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import ChatSetup, Mode, Sampling, SessionSetup, TokensSetup, TranscribeSetup
 from inference_service.config.reader import ConfigReader
 from inference_service.config.sampling import read_sampling, sampling_params
+from inference_service.interface.engine import ModelInfo
+from inference_service.interface.setups import (
+    ChatSetup,
+    Mode,
+    Sampling,
+    SessionSetup,
+    TokensSetup,
+    TranscribeSetup,
+)
 
 STREAM_IDLE_TIMEOUT_S = 60.0
 """How long a stream may be idle where its config does not say: it holds its context all the while."""

@@ -10,14 +10,14 @@ import numpy as np
 
 from antiphon.contract import Reason
 from antiphon.v1 import common_pb2
-from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import (
+from inference_service.errors import BadField, UnitRefused
+from inference_service.interface.engine import ModelInfo
+from inference_service.interface.setups import (
     KEEP_ALL,
     Sampling,
     SessionSetup,
     UnitOverrides,
 )
-from inference_service.errors import BadField, UnitRefused
 
 Number = int | float
 

@@ -12,7 +12,14 @@ import torch
 
 from antiphon.contract import Reason
 from antiphon_service.semconv import Preparation
-from inference_service.api.engine import (
+from inference_service.device.graph import make_current
+from inference_service.device.preparations import PREPARATIONS
+from inference_service.engine.batch.memory import held_bytes
+from inference_service.engine.guard import DeviceLost
+from inference_service.engine.runtime import Runtime
+from inference_service.engine.tick import Tick
+from inference_service.errors import UnitRefused
+from inference_service.interface.engine import (
     Advanced,
     Closed,
     Deliver,
@@ -24,17 +31,10 @@ from inference_service.api.engine import (
     Sink,
     Ticked,
 )
-from inference_service.api.setups import SessionSetup
-from inference_service.engine.batch.memory import held_bytes
-from inference_service.engine.device.graph import make_current
-from inference_service.engine.device.preparations import PREPARATIONS
-from inference_service.engine.guard import DeviceLost
-from inference_service.engine.live_session import LiveSession, Order
-from inference_service.engine.runtime import Runtime
-from inference_service.engine.session import Session, Stage
-from inference_service.engine.tick import Tick
-from inference_service.errors import UnitRefused
+from inference_service.interface.setups import SessionSetup
 from inference_service.media.pool import MediaPool
+from inference_service.session.base.live_session import LiveSession, Order
+from inference_service.session.base.session import Session, Stage
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import torch
 
 from antiphon.contract import Reason
-from inference_service.api.engine import SessionFailed
-from inference_service.engine.session import Session
+from inference_service.interface.engine import SessionFailed
+from inference_service.session.base.session import Session
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from inference_service.api.engine import ModelInfo, SessionFailed, Sink
-from inference_service.api.setups import SessionSetup
+from inference_service.device.rows import Rows
+from inference_service.device.transfer import Array, download
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import MOST_ROWS, PackedDecoder, Segment
 from inference_service.engine.batch.draw import Draw
@@ -21,9 +21,9 @@ from inference_service.engine.batch.sampler import (
     choose_together,
     goes_by_rows,
 )
-from inference_service.engine.device.rows import Rows
-from inference_service.engine.device.transfer import Array, download
-from inference_service.engine.session import Session, SessionKind
+from inference_service.interface.engine import ModelInfo, SessionFailed, Sink
+from inference_service.interface.setups import SessionSetup
+from inference_service.session.base.session import Session, SessionKind
 
 logger = logging.getLogger(__name__)
 

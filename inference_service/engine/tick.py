@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import Tensor
 
-from inference_service.api.engine import NAMED_TICKS, Ticked
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import Segment
 from inference_service.engine.batch.scheduler import Request, Share, is_urgent, schedule
-from inference_service.engine.device.rows import Rows
 from inference_service.engine.guard import Guard
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.session import Session, Stage
+from inference_service.interface.engine import NAMED_TICKS, Ticked
+from inference_service.session.base.session import Session, Stage
 
 Sessions = Collection[Session[Any]]
 _OPENING_S = 0.005

@@ -3,14 +3,23 @@
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass
 
-from inference_service.api.engine import Deliver, End, Event, Failure, Finish, Piece, Ready, Sink
-from inference_service.api.setups import ChatSetup, Sampling
-from inference_service.engine.session import QueuedUnit, Run
-from inference_service.engine.sessions.answer import Answer
-from inference_service.engine.sessions.prompt import Dialogue, Prompt, Words
 from inference_service.engine_vllm.generator import Generator, Request, seed_of
 from inference_service.engine_vllm.prompts import Expand, MediaPrompt, VllmPreprocessor
 from inference_service.engine_vllm.session import VllmSession
+from inference_service.interface.engine import (
+    Deliver,
+    End,
+    Event,
+    Failure,
+    Finish,
+    Piece,
+    Ready,
+    Sink,
+)
+from inference_service.interface.setups import ChatSetup, Sampling
+from inference_service.session.base.session import QueuedUnit, Run
+from inference_service.session.kinds.answer import Answer
+from inference_service.session.kinds.prompt import Dialogue, Prompt, Words
 
 
 @dataclass

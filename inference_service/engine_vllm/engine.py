@@ -7,7 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from antiphon.contract import Reason
-from inference_service.api.engine import (
+from inference_service.engine_vllm.generator import Generator, GeneratorDead
+from inference_service.engine_vllm.loop import LoopThread
+from inference_service.engine_vllm.session import AnySession
+from inference_service.errors import UnitRefused
+from inference_service.interface.engine import (
     Advanced,
     Closed,
     Deliver,
@@ -20,14 +24,10 @@ from inference_service.api.engine import (
     Sink,
     Ticked,
 )
-from inference_service.api.setups import SessionSetup
-from inference_service.engine.live_session import LiveSession, Order
-from inference_service.engine.session import PROGRESS_S
-from inference_service.engine_vllm.generator import Generator, GeneratorDead
-from inference_service.engine_vllm.loop import LoopThread
-from inference_service.engine_vllm.session import AnySession
-from inference_service.errors import UnitRefused
+from inference_service.interface.setups import SessionSetup
 from inference_service.media.pool import MediaPool
+from inference_service.session.base.live_session import LiveSession, Order
+from inference_service.session.base.session import PROGRESS_S
 
 logger = logging.getLogger(__name__)
 

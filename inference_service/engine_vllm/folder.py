@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from inference_service.api.engine import Deliver, EngineInfo, OnFatal
 from inference_service.checkpoints.causal import read_config
 from inference_service.engine_vllm.engine import VllmEngine
 from inference_service.engine_vllm.generator import Generator
 from inference_service.engine_vllm.loop import LoopThread
+from inference_service.interface.engine import Deliver, EngineInfo, OnFatal
 from inference_service.options import MOST_SLOTS
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
-from inference_service.api.setups import KEEP_ALL, Sampling, Tenant
 from inference_service.engine.batch.draw import COLDEST
+from inference_service.interface.setups import KEEP_ALL, Sampling, Tenant
 from inference_service.models.chat_template import Media
 
 SAMPLE_RATE: Final = 16_000

@@ -17,7 +17,6 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from inference_service.api.setups import COMMON, Sampling
 from inference_service.engine_vllm.generator import (
     SAMPLE_RATE,
     Expanded,
@@ -30,6 +29,7 @@ from inference_service.engine_vllm.generator import (
     Sampled,
     medium_name,
 )
+from inference_service.interface.setups import COMMON, Sampling
 from inference_service.models.chat_template import Media
 
 _CPU_ROWS = 512

@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from inference_service.api.engine import Deliver, EngineInfo, OnFatal
 from inference_service.checkpoints.files import read_json
 from inference_service.checkpoints.location import find
 from inference_service.engine_vllm.engine import VllmEngine
@@ -21,6 +20,7 @@ from inference_service.engine_vllm.text import read_text
 from inference_service.errors import ConfigurationError
 from inference_service.families import table
 from inference_service.families.shipped import CAUSAL, VOXTRAL
+from inference_service.interface.engine import Deliver, EngineInfo, OnFatal
 from inference_service.options import WorkerOptions
 
 if TYPE_CHECKING:

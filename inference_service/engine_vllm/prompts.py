@@ -7,13 +7,26 @@ from typing import Any, Final
 import numpy as np
 
 from antiphon.contract import Reason
-from inference_service.api.setups import Clip, Content, Picture, Tenant, TurnInput, Video
-from inference_service.engine.sessions.prompt import ChatPreprocessor, Dialogue, Prompt, Words, told_of
 from inference_service.engine_vllm.generator import Expanded, Generator, MediaRefused, Medium, medium_name
 from inference_service.errors import UnitRefused
+from inference_service.interface.setups import (
+    Clip,
+    Content,
+    Picture,
+    Tenant,
+    TurnInput,
+    Video,
+)
 from inference_service.media.image import decode_picture
 from inference_service.media.pool import Priority
 from inference_service.models.chat_template import PART_JOINT, Media, Message, TemplateRefused
+from inference_service.session.kinds.prompt import (
+    ChatPreprocessor,
+    Dialogue,
+    Prompt,
+    Words,
+    told_of,
+)
 from inference_service.video.messages import Order
 from inference_service.video.process import VideoReader
 

@@ -5,19 +5,19 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from inference_service.api.engine import Deliver, Sink
-from inference_service.api.setups import TranscribeSetup
 from inference_service.checkpoints.files import read_json
 from inference_service.checkpoints.hub import model_name
-from inference_service.engine.sessions.transcription import transcriber_info
 from inference_service.engine_vllm.engine import Opening, VllmEngine
 from inference_service.engine_vllm.folder import RunningVllm, positions_of
 from inference_service.engine_vllm.generator import Generator
 from inference_service.engine_vllm.transcription import HearingRules, VllmTranscription, hear_silence
 from inference_service.errors import ConfigurationError
+from inference_service.interface.engine import Deliver, Sink
+from inference_service.interface.setups import TranscribeSetup
 from inference_service.models.errors import CheckpointError
 from inference_service.models.tekken import Tekken
 from inference_service.models.voxtral import Pacing, parse_pacing
+from inference_service.session.kinds.transcription import transcriber_info
 
 BEGIN, PAD = "<s>", "[STREAMING_PAD]"
 _FILES: Final = ("params.json", "consolidated.safetensors", "tekken.json")

@@ -7,9 +7,24 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Generic
 
-from inference_service.api.engine import Deliver, End, Event, Finalized, SessionFailed, Sink, UnitUsage
-from inference_service.engine.session import Prepared, Preprocessor, QueuedUnit, Run, UnitQueue, summed
 from inference_service.engine_vllm.generator import Generator, Request
+from inference_service.interface.engine import (
+    Deliver,
+    End,
+    Event,
+    Finalized,
+    SessionFailed,
+    Sink,
+    UnitUsage,
+)
+from inference_service.session.base.session import (
+    Prepared,
+    Preprocessor,
+    QueuedUnit,
+    Run,
+    UnitQueue,
+    summed,
+)
 
 
 class VllmSession(ABC, Generic[Prepared]):

@@ -8,8 +8,15 @@ from pathlib import Path
 
 import torch
 
-from inference_service.api.engine import Deliver, ModelInfo, Sink
-from inference_service.api.setups import (
+from inference_service.checkpoints.causal import CausalFolder, read_folder
+from inference_service.engine_vllm.chat import VllmChat
+from inference_service.engine_vllm.engine import Opening, VllmEngine
+from inference_service.engine_vllm.folder import RunningVllm, positions_of
+from inference_service.engine_vllm.generator import SAMPLE_RATE, Expanded, Generator, Medium, Request
+from inference_service.engine_vllm.loop import LoopThread
+from inference_service.engine_vllm.tokens import StreamRules, VllmStream
+from inference_service.interface.engine import Deliver, ModelInfo, Sink
+from inference_service.interface.setups import (
     COMMON,
     ChatSetup,
     DuplexSettings,
@@ -19,16 +26,9 @@ from inference_service.api.setups import (
     TokensSetup,
     Window,
 )
-from inference_service.checkpoints.causal import CausalFolder, read_folder
-from inference_service.engine.sessions.prompt import Dialogue
-from inference_service.engine_vllm.chat import VllmChat
-from inference_service.engine_vllm.engine import Opening, VllmEngine
-from inference_service.engine_vllm.folder import RunningVllm, positions_of
-from inference_service.engine_vllm.generator import SAMPLE_RATE, Expanded, Generator, Medium, Request
-from inference_service.engine_vllm.loop import LoopThread
-from inference_service.engine_vllm.tokens import StreamRules, VllmStream
 from inference_service.models.chat_template import Media
 from inference_service.models.errors import CheckpointError
+from inference_service.session.kinds.prompt import Dialogue
 
 _EXPAND_S = 60.0
 """How long the media of a turn may take to be prepared, the wait for those of others included."""

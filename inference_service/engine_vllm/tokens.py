@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
 from antiphon.contract import Reason
-from inference_service.api.engine import (
+from inference_service.engine_vllm.generator import Generator, Request, seed_of
+from inference_service.engine_vllm.session import VllmSession
+from inference_service.interface.engine import (
     Deliver,
     End,
     Event,
@@ -19,13 +21,11 @@ from inference_service.api.engine import (
     SessionFailed,
     Sink,
 )
-from inference_service.api.setups import Sampling, TokensSetup
-from inference_service.engine.session import QueuedUnit, Run
-from inference_service.engine.sessions.text import Detokenizer
-from inference_service.engine.sessions.tokens import TokensChunk, TokensPreprocessor
-from inference_service.engine_vllm.generator import Generator, Request, seed_of
-from inference_service.engine_vllm.session import VllmSession
+from inference_service.interface.setups import Sampling, TokensSetup
 from inference_service.models.plain_tokenizer import PlainTokenizer
+from inference_service.session.base.session import QueuedUnit, Run
+from inference_service.session.kinds.text import Detokenizer
+from inference_service.session.kinds.tokens import TokensChunk, TokensPreprocessor
 
 _LEAD = 4
 """Ids of a chunk that the text of its output is told from: a decoder may join them with what follows."""

@@ -13,16 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.contract import Reason
-from inference_service.api.engine import Deliver, End, Event, Failure, Finish, Piece, Ready, Sink
-from inference_service.api.setups import Content, Sampling, Tenant, TranscribeSetup
-from inference_service.engine.session import Preprocessor, QueuedUnit, Run
-from inference_service.engine.sessions.text import Detokenizer
-from inference_service.engine.sessions.transcription import PaddedSound, chunk_of, priority_of
 from inference_service.engine_vllm.generator import Generator, Request, Sampled
 from inference_service.engine_vllm.session import VllmSession
+from inference_service.interface.engine import (
+    Deliver,
+    End,
+    Event,
+    Failure,
+    Finish,
+    Piece,
+    Ready,
+    Sink,
+)
+from inference_service.interface.setups import (
+    Content,
+    Sampling,
+    Tenant,
+    TranscribeSetup,
+)
 from inference_service.media.pool import Priority
 from inference_service.models.tekken import Tekken
 from inference_service.models.voxtral import Pacing
+from inference_service.session.base.session import Preprocessor, QueuedUnit, Run
+from inference_service.session.kinds.text import Detokenizer
+from inference_service.session.kinds.transcription import PaddedSound, chunk_of, priority_of
 
 _LOOK_BACK: Final = 800
 _LOOK_AHEAD: Final = 40

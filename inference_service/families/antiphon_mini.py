@@ -10,25 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import DuplexSettings, Mode, Sampling, Window, WindowMode
+from inference_service.device.side_stream import Arrival
+from inference_service.device.transfer import upload
 from inference_service.engine.batch.memory import bytes_per_row
 from inference_service.engine.batch.pages import slot_rows
-from inference_service.engine.device.side_stream import Arrival
-from inference_service.engine.device.transfer import upload
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.components import (
-    ChatRules,
-    DuplexComponents,
-    Measure,
-    Opening,
-    Pcm,
-    Sound,
-    SpeechCodes,
-    SpeechComponents,
-    View,
-)
-from inference_service.engine.sessions.duplex_kind import MOST_WORDS
 from inference_service.families.duplex_runtime import slot_capacity
 from inference_service.families.memory.footprint import Footprint, stored
 from inference_service.families.memory.working_memory import (
@@ -36,6 +22,14 @@ from inference_service.families.memory.working_memory import (
     forward_bytes,
     kernel_bytes,
     mini_eye_bytes,
+)
+from inference_service.interface.engine import ModelInfo
+from inference_service.interface.setups import (
+    DuplexSettings,
+    Mode,
+    Sampling,
+    Window,
+    WindowMode,
 )
 from inference_service.media.image import decode_frame, squeeze
 from inference_service.media.mel import HOP, SAMPLE_RATE, MelStream
@@ -49,6 +43,18 @@ from inference_service.models.vocoder import Vocoder, VocoderState, filter_bytes
 from inference_service.recogniser.decoder import GRAMMAR
 from inference_service.recogniser.process import PACKAGE, RecogniserProcess, is_installed
 from inference_service.recogniser.utterance import Utterances
+from inference_service.session.kinds.components import (
+    ChatRules,
+    DuplexComponents,
+    Measure,
+    Opening,
+    Pcm,
+    Sound,
+    SpeechCodes,
+    SpeechComponents,
+    View,
+)
+from inference_service.session.kinds.duplex_kind import MOST_WORDS
 
 logger = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import torch
 
-from inference_service.api.setups import Mode
 from inference_service.engine.batch.memory import free_bytes
 from inference_service.engine.runtime import Runtime
 from inference_service.families.family import Build
 from inference_service.families.memory.footprint import Footprint
 from inference_service.families.warmup import unit_seconds
+from inference_service.interface.setups import Mode
 from inference_service.options import MOST_SLOTS
 
 logger = logging.getLogger(__name__)

@@ -4,17 +4,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import ChatSetup, DuplexSettings, Mode, TokensSetup, Window
 from inference_service.checkpoints.causal import CausalCheckpoint
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.memory import bytes_per_row
 from inference_service.engine.batch.pages import slot_rows
-from inference_service.engine.device.rows import Rows
 from inference_service.engine.runtime import CPU_ROWS, Runtime
-from inference_service.engine.sessions.chat import ChatKind
-from inference_service.engine.sessions.prompt import Dialogue, call_grammar
-from inference_service.engine.sessions.tokens import TokensKind
 from inference_service.families.memory.footprint import Footprint
 from inference_service.families.memory.working_memory import (
     DECODER_SHAPES,
@@ -22,7 +17,18 @@ from inference_service.families.memory.working_memory import (
     kernel_bytes,
     token_bytes,
 )
+from inference_service.interface.engine import ModelInfo
+from inference_service.interface.setups import (
+    ChatSetup,
+    DuplexSettings,
+    Mode,
+    TokensSetup,
+    Window,
+)
 from inference_service.models.errors import CheckpointError
+from inference_service.session.kinds.chat import ChatKind
+from inference_service.session.kinds.prompt import Dialogue, call_grammar
+from inference_service.session.kinds.tokens import TokensKind
 
 _PROBE = 12
 """Tokens on which a model is tried out."""

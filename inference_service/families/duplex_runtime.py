@@ -7,14 +7,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from inference_service.api.setups import ChatSetup, DuplexSetup, TokensSetup, TranscribeSetup
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.speech import Speaker, SpeechJob
-from inference_service.engine.device.rows import Rows
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.session import Session
-from inference_service.engine.sessions.components import (
+from inference_service.interface.setups import (
+    ChatSetup,
+    DuplexSetup,
+    TokensSetup,
+    TranscribeSetup,
+)
+from inference_service.media.image import MAX_FRAMES
+from inference_service.session.base.session import Session
+from inference_service.session.kinds.components import (
     SLICE_MARKS,
     VOICES_AT_ONCE,
     DuplexComponents,
@@ -22,11 +28,10 @@ from inference_service.engine.sessions.components import (
     SpeechCodes,
     View,
 )
-from inference_service.engine.sessions.duplex_kind import DuplexKind
-from inference_service.engine.sessions.duplex_transcription import DuplexTranscriptionKind
-from inference_service.engine.sessions.spoken_chat import SpokenChatKind
-from inference_service.engine.sessions.tokens import TokensKind
-from inference_service.media.image import MAX_FRAMES
+from inference_service.session.kinds.duplex_kind import DuplexKind
+from inference_service.session.kinds.duplex_transcription import DuplexTranscriptionKind
+from inference_service.session.kinds.spoken_chat import SpokenChatKind
+from inference_service.session.kinds.tokens import TokensKind
 
 UNIT_ROOM = 128
 """Room above the window for the longest unit that settings allow, pictures aside."""

@@ -4,10 +4,10 @@ import logging
 
 import torch
 
-from inference_service.api.engine import Deliver, Engine, OnFatal
 from inference_service.checkpoints.location import find
 from inference_service.config.shared_prompts import read_shared_prompts
 from inference_service.errors import ConfigurationError
+from inference_service.interface.engine import Deliver, Engine, OnFatal
 from inference_service.kernels import selection
 from inference_service.options import WorkerOptions
 
@@ -43,9 +43,9 @@ def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> 
     device = usable_device(options.device)
     prompts = read_shared_prompts(options.shared_prompts) if options.shared_prompts is not None else []
     # Seconds of imports, for which a device that is not there should not be told late.
-    from inference_service.engine.device import compiling
-    from inference_service.engine.device.graph import make_current
-    from inference_service.engine.device.preparations import PREPARATIONS
+    from inference_service.device import compiling
+    from inference_service.device.graph import make_current
+    from inference_service.device.preparations import PREPARATIONS
     from inference_service.engine.engine import LiveEngine
     from inference_service.families import table
     from inference_service.families.capacity import usual_slots

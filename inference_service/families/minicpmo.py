@@ -7,23 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import MAX_SLICES, DuplexSettings, Mode, TextPurpose, Window, WindowMode
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
+from inference_service.device.transfer import upload
 from inference_service.engine.batch.pages import slot_rows
-from inference_service.engine.device.transfer import upload
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.components import (
-    ChatRules,
-    DuplexComponents,
-    Interject,
-    Measure,
-    Opening,
-    Pcm,
-    Sound,
-    SpeechComponents,
-    View,
-)
 from inference_service.errors import ConfigurationError
 from inference_service.families.duplex_runtime import slot_capacity
 from inference_service.families.memory.footprint import Footprint
@@ -37,6 +24,15 @@ from inference_service.families.memory.working_memory import (
     token_bytes,
 )
 from inference_service.families.minicpmo_voice import Needs
+from inference_service.interface.engine import ModelInfo
+from inference_service.interface.setups import (
+    MAX_SLICES,
+    DuplexSettings,
+    Mode,
+    TextPurpose,
+    Window,
+    WindowMode,
+)
 from inference_service.media.image import MAX_PIXELS, decode_picture, picture_size
 from inference_service.media.mel import SAMPLE_RATE
 from inference_service.media.memo import digest
@@ -48,6 +44,17 @@ from inference_service.models.minicpmo.sizes import sizes
 from inference_service.models.minicpmo.slices import cut, slice_image
 from inference_service.models.token2wav.config import RATE_HZ
 from inference_service.models.tokenizer import Tokenizer
+from inference_service.session.kinds.components import (
+    ChatRules,
+    DuplexComponents,
+    Interject,
+    Measure,
+    Opening,
+    Pcm,
+    Sound,
+    SpeechComponents,
+    View,
+)
 
 UNIT_TOKENS = 10
 """Embeddings of a second."""

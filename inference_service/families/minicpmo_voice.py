@@ -14,12 +14,11 @@ import torch
 from antiphon.audio.wav import decode_wav, is_wav, read_header
 from antiphon.contract import Reason
 from antiphon.errors import AudioError
-from inference_service.api.setups import VoiceReference
 from inference_service.checkpoints import vocoder, voices
 from inference_service.checkpoints.voices import DEFAULT_VOICE, LONGEST_S, VoiceReader
-from inference_service.engine.device.side_stream import Arrival, SideStream
-from inference_service.engine.sessions.components import Pcm, SpeechCodes, SpeechComponents
+from inference_service.device.side_stream import Arrival, SideStream
 from inference_service.errors import ConfigurationError, UnitRefused
+from inference_service.interface.setups import VoiceReference
 from inference_service.media.mel import SAMPLE_RATE
 from inference_service.models.errors import CheckpointError, VoiceError
 from inference_service.models.speech_head import SpeechHead
@@ -37,6 +36,7 @@ from inference_service.models.token2wav.seconds import BATCHES, COPIES
 from inference_service.models.token2wav.sizes import stream_bytes, voice_bytes, weight_bytes
 from inference_service.models.token2wav.stream import StreamCodes, StreamState, VoiceCache
 from inference_service.options import SpeechOptions
+from inference_service.session.kinds.components import Pcm, SpeechCodes, SpeechComponents
 
 FOLDER = "vocoder"
 """Where the converted vocoder is looked for, in the model's own folder."""

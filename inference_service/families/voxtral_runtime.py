@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from inference_service.api.setups import TranscribeSetup
 from inference_service.checkpoints.voxtral import VoxtralCheckpoint
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.memory import bytes_per_row
 from inference_service.engine.batch.pages import slot_rows
 from inference_service.engine.batch.rolling import SLACK
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.transcription import transcriber_info
 from inference_service.families.memory.footprint import Footprint
 from inference_service.families.memory.working_memory import DECODER_SHAPES, forward_bytes, kernel_bytes
 from inference_service.families.voxtral_session import HEARD_AT_ONCE, VoxtralKind
+from inference_service.interface.setups import TranscribeSetup
 from inference_service.models.errors import CheckpointError
+from inference_service.session.kinds.transcription import transcriber_info
 
 
 class VoxtralRuntime(Runtime):

@@ -8,29 +8,29 @@ import torch
 from torch import Tensor
 from transformers import VoxtralRealtimeFeatureExtractor
 
-from inference_service.api.engine import SessionFailed, Sink
-from inference_service.api.setups import Content, TranscribeSetup, Window
 from inference_service.checkpoints.voxtral import VoxtralCheckpoint
+from inference_service.device.rows import Rows
+from inference_service.device.transfer import upload
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.rolling import RollingContext
-from inference_service.engine.device.rows import Rows
-from inference_service.engine.device.transfer import upload
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.session import Preprocessor, SessionKind, Stage
-from inference_service.engine.sessions.text import Detokenizer
-from inference_service.engine.sessions.transcription import (
+from inference_service.interface.engine import SessionFailed, Sink
+from inference_service.interface.setups import Content, TranscribeSetup, Window
+from inference_service.media.memo import digest
+from inference_service.media.pool import Priority
+from inference_service.models.tekken import Tekken
+from inference_service.models.voxtral import ConvState, Pacing
+from inference_service.session.base.session import Preprocessor, SessionKind, Stage
+from inference_service.session.kinds.text import Detokenizer
+from inference_service.session.kinds.transcription import (
     Heard,
     PaddedSound,
     TranscriptionSession,
     chunk_of,
     priority_of,
 )
-from inference_service.media.memo import digest
-from inference_service.media.pool import Priority
-from inference_service.models.tekken import Tekken
-from inference_service.models.voxtral import ConvState, Pacing
 
 HEARD_AT_ONCE = 32
 """Tokens' worth of sound that a session hears in one tick; more of a long chunk waits for the next."""

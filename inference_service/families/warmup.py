@@ -10,7 +10,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from inference_service.api.setups import (
+from inference_service.engine.batch.speech import SpeechJob
+from inference_service.engine.runtime import Runtime
+from inference_service.engine.tick import Tick
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.setups import (
     DuplexSettings,
     DuplexSetup,
     Mode,
@@ -22,13 +26,9 @@ from inference_service.api.setups import (
     UnitOverrides,
     Window,
 )
-from inference_service.engine.batch.speech import SpeechJob
-from inference_service.engine.runtime import Runtime
-from inference_service.engine.session import QueuedUnit, Session, Stage
-from inference_service.engine.sessions.components import VOICES_AT_ONCE, SpeechCodes
-from inference_service.engine.sessions.duplex import DuplexSession
-from inference_service.engine.tick import Tick
-from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.session.base.session import QueuedUnit, Session, Stage
+from inference_service.session.kinds.components import VOICES_AT_ONCE, SpeechCodes
+from inference_service.session.kinds.duplex import DuplexSession
 
 UNITS = 3
 _SPOKEN = 0.4

@@ -1,6 +1,6 @@
 /* What is computed between the linear layers of a decoder, and for whom: see native.c. */
 
-#define PAGE 16 /* rows of a page of the cache, as in engine/device/paged.py */
+#define PAGE 16 /* rows of a page of the cache, as in device/paged.py */
 #define MOST 4  /* queries that are answered together */
 #define MANY 16 /* queries of a key head for which its keys are turned first */
 

@@ -12,7 +12,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
-from inference_service.api.setups import Tool, ToolCall
+from inference_service.interface.setups import Tool, ToolCall
 from inference_service.models.errors import CheckpointError
 from inference_service.tools import syntax
 from inference_service.tools.reader import END_THINK, THINK

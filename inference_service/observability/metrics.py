@@ -22,8 +22,13 @@ from antiphon_service.telemetry.instruments import (
     observed_counter,
     observed_gauge,
 )
-from inference_service.api.engine import Done, End, Engine, Ticked
 from inference_service.errors import SessionError, countable, side_of
+from inference_service.interface.engine import (
+    Done,
+    End,
+    Engine,
+    Ticked,
+)
 from inference_service.session.slots import SlotState, SlotTable
 
 RECENT_TICKS = 1000

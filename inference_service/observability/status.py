@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from antiphon_service.semconv import SlotState
 from antiphon_service.telemetry import page
-from inference_service.api.engine import End, Occupancy, Ticked
+from inference_service.interface.engine import End, Occupancy, Ticked
 
 _TITLE = "Antiphon worker"
 

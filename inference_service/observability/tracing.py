@@ -27,9 +27,20 @@ from antiphon_service import semconv
 from antiphon_service.semconv import Side
 from antiphon_service.telemetry.context import parse_traceparent
 from antiphon_service.telemetry.providers import Telemetry
-from inference_service.api.engine import Done, Finalized, Prefilled, Ticked
-from inference_service.api.setups import ChatSetup, DuplexSetup, SessionSetup, TokensSetup, TranscribeSetup
 from inference_service.errors import SessionError, side_of
+from inference_service.interface.engine import (
+    Done,
+    Finalized,
+    Prefilled,
+    Ticked,
+)
+from inference_service.interface.setups import (
+    ChatSetup,
+    DuplexSetup,
+    SessionSetup,
+    TokensSetup,
+    TranscribeSetup,
+)
 from inference_service.session.units import Stream, Unit
 
 MAX_CONTEXT = 512

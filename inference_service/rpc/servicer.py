@@ -15,16 +15,16 @@ from antiphon.contract import MAX_MESSAGE_BYTES, METADATA_TRACEPARENT, METADATA_
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon_service.leases import CLAIMS_VERSION
 from antiphon_service.pools import STABLE
-from inference_service.api.engine import Ticked
 from inference_service.errors import Draining, LeaseInvalid, LeaseRevoked, Loading, NoFreeSlot, SessionError
+from inference_service.interface.engine import Ticked
 from inference_service.observability.metrics import STATES, WorkerMetrics
 from inference_service.observability.status import SlotView
 from inference_service.observability.tracing import Tracing
-from inference_service.rpc import replies
-from inference_service.rpc.backend import Backend
-from inference_service.rpc.call import Call, Context
-from inference_service.rpc.peer import Peer
-from inference_service.rpc.session_calls import SessionCalls
+from inference_service.rpc.messages import replies
+from inference_service.rpc.transport.call import Call, Context
+from inference_service.rpc.transport.peer import Peer
+from inference_service.session.calls.backend import Backend
+from inference_service.session.calls.session_calls import SessionCalls
 from inference_service.session.leases import Lease, LeaseReader, LeaseRules
 from inference_service.session.metadata import Metadata, first, session_id
 from inference_service.session.slots import SlotState

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inference_service.api.engine import Ticked
+from inference_service.interface.engine import Ticked
 
 WINDOW_S = 30.0
 """How far back is looked."""

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from antiphon.contract import METADATA_LEASE
 from antiphon_service.leases import Claims, read_token
-from inference_service.api.setups import Tenant
 from inference_service.errors import LeaseInvalid, LeaseMissing
+from inference_service.interface.setups import Tenant
 from inference_service.session.metadata import Metadata
 
 UNCLAIMED: Final = Claims("", max_duration_s=86_400.0, idle_timeout_s=3_660.0)

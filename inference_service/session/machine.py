@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
-from inference_service.api.engine import Advanced, Closed, EngineSession, Event, Failure, Ready, SessionFailed
-from inference_service.api.setups import Content, SessionSetup
 from inference_service.errors import (
     AttachTimeout,
     BadField,
@@ -27,6 +25,16 @@ from inference_service.errors import (
     UnitStalled,
     engine_error,
 )
+from inference_service.interface.engine import (
+    Advanced,
+    Closed,
+    EngineSession,
+    Event,
+    Failure,
+    Ready,
+    SessionFailed,
+)
+from inference_service.interface.setups import Content, SessionSetup
 from inference_service.session.units import Generate, Rewind, Stream, Timer, Unit, UnitAnswer, Units
 
 

@@ -7,7 +7,8 @@ from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from antiphon.contract import Reason
-from inference_service.api.engine import (
+from inference_service.errors import SessionError, UnitOutOfOrder, UnitStalled, UnitTimeout, UnitWindow
+from inference_service.interface.engine import (
     Done,
     End,
     EngineSession,
@@ -18,8 +19,7 @@ from inference_service.api.engine import (
     Rewound,
     UnitUsage,
 )
-from inference_service.api.setups import NO_OVERRIDES, Content, UnitOverrides
-from inference_service.errors import SessionError, UnitOutOfOrder, UnitStalled, UnitTimeout, UnitWindow
+from inference_service.interface.setups import NO_OVERRIDES, Content, UnitOverrides
 
 
 class Stream(Enum):

@@ -6,7 +6,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from inference_service.api.engine import Done, Piece, Prefilled, UnitUsage
+from inference_service.interface.engine import (
+    Done,
+    Piece,
+    Prefilled,
+    UnitUsage,
+)
 from inference_service.session.machine import Answer
 
 ENDED_PER_SLOT: Final = 4

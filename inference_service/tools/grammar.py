@@ -16,8 +16,8 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from numpy.typing import NDArray
 
 from antiphon.contract import Reason
-from inference_service.api.setups import Tool, Tools
 from inference_service.errors import UnitRefused
+from inference_service.interface.setups import Tool, Tools
 from inference_service.tools.reader import END_THINK, THINK, Thinking
 from inference_service.tools.syntax import CallSyntax
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from inference_service.api.engine import CallDelta
+from inference_service.interface.engine import CallDelta
 from inference_service.tools.syntax import CallSyntax
 
 THINK, END_THINK = "<think>", "</think>"

@@ -14,12 +14,17 @@ from benchmarks.crowd.conversations import Conversation, Tally, Unit, seconds_of
 from benchmarks.crowd.real_time import row
 from benchmarks.crowd.scripted import script
 from benchmarks.crowd.worker import Meter, Spent
-from inference_service.api.engine import Done, End, Piece
-from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitInput, UnitOverrides
 from inference_service.checkpoints.location import find
-from inference_service.engine.session import QueuedUnit
 from inference_service.engine.tick import Tick
 from inference_service.families import table
+from inference_service.interface.engine import Done, End, Piece
+from inference_service.interface.setups import (
+    DuplexSettings,
+    DuplexSetup,
+    UnitInput,
+    UnitOverrides,
+)
+from inference_service.session.base.session import QueuedUnit
 from tests.support.long import long
 
 

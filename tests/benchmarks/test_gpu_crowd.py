@@ -19,7 +19,7 @@ from benchmarks.gpu_crowd.report import Row, report
 from benchmarks.gpu_crowd.search import Trial, Way, largest, trial
 from benchmarks.gpu_crowd.talkers import Crowd, Unit
 from benchmarks.gpu_crowd.worker import Worker
-from inference_service.engine.device import transfer
+from inference_service.device import transfer
 from inference_service.models.minicpmo.model import MiniCPMO
 
 CPU = torch.device("cpu")

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from antiphon_training.corpus.voices import SAMPLE_RATE
+from antiphon_training.domains.domain import Exchange, Split
+from antiphon_training.domains.mini import Intent, split_of
 from benchmarks.quality import chat
 from benchmarks.quality.__main__ import put
 from benchmarks.quality.chat import Asked, ChatCondition
 from benchmarks.quality.dictation import DictationCondition, Utterance, Written, distance
 from benchmarks.quality.report import CHAT_BARS, ChatRow, DictationRow, Measured, tables
 from benchmarks.quality.scoring import Score, Turn
-from inference_service.training.corpus.voices import SAMPLE_RATE
-from inference_service.training.domains.domain import Exchange, Split
-from inference_service.training.domains.mini import Intent, split_of
 
 
 def utterance(intent: Intent, words: str) -> Utterance:

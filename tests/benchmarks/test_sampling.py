@@ -5,10 +5,10 @@ import torch
 from benchmarks.sampling import report
 from benchmarks.sampling.costs import SPREAD, codes, decisions, steps
 from benchmarks.sampling.one_by_one import Alone
-from inference_service.api.setups import DuplexSettings
 from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.sampler import choose_by_rows
+from inference_service.interface.setups import DuplexSettings
 from tests.inference_service.engine.support import golden, tiny
 
 GREEDY = DuplexSettings(greedy=True)

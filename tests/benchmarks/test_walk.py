@@ -14,7 +14,7 @@ from benchmarks.walk.conversation import Kind, Unit
 from benchmarks.walk.document import Leg
 from benchmarks.walk.traced import Recorder
 from benchmarks.walk.way import Call, Span, Way, caused, parted, span, way
-from tests.repository.source_tree import repository
+from docs.drawing.source_tree import repository
 from tests.support.long import long
 
 UNIT = Unit(10.0, 11.0, Kind.LISTENS)

@@ -15,8 +15,8 @@ from antiphon_command.arguments.configuration import SECTIONS, without_settings
 from antiphon_command.arguments.toml_file import LARGEST_KIB, SettingsInvalid, TomlFile
 from antiphon_command.command import main
 from antiphon_command.commands import config
+from docs.drawing.source_tree import ROOT
 from tests.cli.support.process import Outcome, run_cli, run_here
-from tests.repository.source_tree import ROOT
 
 
 @pytest.fixture(autouse=True)

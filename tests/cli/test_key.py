@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.support.process import run_cli, run_without
-from ws_adapter.web.keys import Keys
+from ws_adapter.access.keys import Keys
 
 
 def test_line_goes_to_the_file_and_the_key_to_the_screen(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from websockets.exceptions import InvalidStatus
 import antiphon
 from antiphon.grpc import get_info
 from antiphon_command.commands.serve import print_banner
-from inference_service.api.setups import Mode
+from inference_service.interface.setups import Mode
 from tests.cli.support.certificate import issue
 from tests.cli.support.processes import serving, wait_until
 from tests.support.patience import PATIENCE_S

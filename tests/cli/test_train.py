@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from inference_service.training import domains
-from inference_service.training.run import PROGRAMS
+from antiphon_training import domains
+from antiphon_training.run import PROGRAMS
 from tests.cli.support.process import run_here
 
 LIFT = Path(domains.__file__).with_name("lift.yaml")

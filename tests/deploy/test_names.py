@@ -21,7 +21,7 @@ EXEMPT: dict[str, str] = {
 
 CODE = "\n".join(
     file.read_text()
-    for package in ("ws_adapter", "inference_service", "clients/python/antiphon")
+    for package in ("ws_adapter", "inference_service", "antiphon_service", "clients/python/antiphon")
     for file in sorted((ROOT / package).rglob("*.py"))
 )
 

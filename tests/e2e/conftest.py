@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.recordings import make
+from clients.recordings import make
 from tests.support.forks.process import Process, start
 from tests.support.patience import PATIENCE_S, START_S
 from tests.ws_adapter.support.process import ADAPTER_OPTIONS

@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.training.corpus.listener import Listener
+from antiphon_training.corpus.listener import Listener
 from tests.e2e.conftest import Recording
 from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to
 from tests.support.drawing import jpeg

@@ -19,10 +19,10 @@ from websockets.exceptions import ConnectionClosed
 
 import antiphon
 from antiphon.protocol.events import AudioDelta
-from inference_service.api.engine import Done, End, Piece
 from inference_service.checkpoints.moshi.folder import load
 from inference_service.families.moshi.monologue import HOLD
 from inference_service.families.moshi.runtime import GROUPED, MoshiRuntime
+from inference_service.interface.engine import Done, End, Piece
 from tests.cli.support.process import run_cli
 from tests.e2e.conftest import running_adapter, running_worker
 from tests.inference_service.engine.support import tiny_moshi

@@ -7,7 +7,7 @@ import re
 import antiphon
 from tests.e2e.conftest import FOLDER as RECORDINGS
 from tests.support.long import long
-from ws_adapter.web.files import FOLDER
+from ws_adapter.pages.files import FOLDER
 
 
 @long

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from openai import AsyncOpenAI
 
-from inference_service.training.corpus.listener import Listener
-from inference_service.training.domains.tool import schema
+from antiphon_training.corpus.listener import Listener
+from antiphon_training.domains.tool import schema
 from tests.e2e.conftest import FOLDER
 from tests.e2e.test_completions import MODEL, base64_of, client_of
 

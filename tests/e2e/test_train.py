@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.training import domains
-from inference_service.training.run import missing_programs
+from antiphon_training import domains
+from antiphon_training.run import missing_programs
 from tests.e2e.conftest import running_worker
 from tests.inference_service.engine.support.reference import second
 from tests.inference_service.support.caller import Caller, channel_to, duplex

@@ -12,11 +12,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from antiphon.audio.wav import read_wav
+from clients.recordings import make
 from tests.conformance.support.stack import Worker, running_stack, shipped_worker
 from tests.failures.link import Link, link_to
 from tests.failures.scene import FAILED, SHUTDOWN, End
 from tests.failures.visits import TARGET
-from tests.recordings import make
 
 RATE = 16_000
 QUESTION = "abilities"

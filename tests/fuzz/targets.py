@@ -18,15 +18,17 @@ from websockets.server import ServerProtocol
 
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon_service.telemetry.context import parse_traceparent
-from inference_service.api.setups import UnitInput
 from inference_service.config.resolve import MODES, resolve
 from inference_service.errors import SessionError, UnitRefused
+from inference_service.interface.setups import UnitInput
 from inference_service.media.image import decode_frame, decode_picture
 from inference_service.models.minicpmo.slices import slice_image
-from inference_service.rpc import requests
+from inference_service.rpc.messages import requests
 from inference_service.session import metadata
 from tests.support.scripted_engine import EVERYTHING
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
+from ws_adapter.access.keys import Keys
+from ws_adapter.pages import responses
 from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.protocol.chat.content import MAX_MEDIA_BYTES, ChatRules, read_request
 from ws_adapter.protocol.chat.fields import ChatFields
@@ -35,8 +37,6 @@ from ws_adapter.protocol.chat.ws_chat import Chat
 from ws_adapter.protocol.completions.machine import CompletionMachine
 from ws_adapter.protocol.completions.request import read_completion
 from ws_adapter.protocol.core.actions import (
-    Action,
-    Apart,
     CloseSocket,
     OpenWorkerSession,
     RunSegment,
@@ -46,7 +46,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Mode
-from ws_adapter.protocol.core.machine import Machine
+from ws_adapter.protocol.core.machine import Action, Apart, Machine
 from ws_adapter.protocol.core.signals import Finalized, Piece, Ready, UnitDone, UnitEnd
 from ws_adapter.protocol.core.turn import Speech
 from ws_adapter.protocol.duplex.input import BYTES_PER_S, MAX_FRAMES
@@ -62,9 +62,7 @@ from ws_adapter.protocol.wire.codec import RequestDecoder, decode_audio, encode
 from ws_adapter.protocol.wire.errors import InvalidUtf8, Refusal
 from ws_adapter.protocol.wire.events import VoiceFields
 from ws_adapter.protocol.wire.limits import Limits
-from ws_adapter.server import responses
 from ws_adapter.web.http1 import RequestReader
-from ws_adapter.web.keys import Keys
 from ws_adapter.web.routes import select
 
 Target = Callable[[bytes], None]

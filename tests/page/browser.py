@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, 
 
 from antiphon.audio.samples import from_base64
 from antiphon.audio.wav import read_wav, write_wav
-from tests.recordings import make
+from clients.recordings import make
 from tests.support.patience import PATIENCE_MS, PATIENCE_S
 
 RECORDINGS = Path(make.__file__).parent

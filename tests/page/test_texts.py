@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.page.conftest import needs_node
 from tests.support.patience import PATIENCE_S
-from ws_adapter.web.files import FOLDER, read_files
+from ws_adapter.pages.files import FOLDER, read_files
 
 ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / "clients" / "browser"

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.repository.source_tree import PACKAGES, ROOT
+from docs.drawing.source_tree import PACKAGES, ROOT
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-OURS = ("benchmarks", "clients", "deploy", "docs", "inference_service", "protos", "tests", "ws_adapter")
+OURS = (
+    *("antiphon_service", "antiphon_training", "inference_service", "ws_adapter"),
+    *("benchmarks", "clients", "deploy", "docs", "protos", "tests"),
+)
 GENERATED = ("docs/reference/cli.md", "docs/reference/metrics.md", "docs/reference/errors.md")
 """Pages that exist in the site alone."""
 
@@ -57,7 +60,7 @@ def test_modules_that_a_page_names_exist(page: Path) -> None:
     named = {
         word
         for word in quoted(page)
-        if re.fullmatch(r"(ws_adapter|inference_service|benchmarks|tests)(\.\w+)+", word)
+        if re.fullmatch(r"(ws_adapter|inference_service|antiphon_\w+|benchmarks|tests)(\.\w+)+", word)
     }
     homes = {word: {word, word.rpartition(".")[0]} for word in named}
 

@@ -6,8 +6,14 @@ from types import MappingProxyType
 
 import pytest
 
-from tests.repository.layers import MOST, Layers, Rooms, circle, layers
-from tests.repository.source_tree import PACKAGES, SourceTree, repository
+from docs.drawing.layers import (
+    MOST,
+    Layers,
+    Subpackages,
+    circle,
+    layers,
+)
+from docs.drawing.source_tree import PACKAGES, SourceTree, repository
 
 
 @pytest.fixture(params=PACKAGES)
@@ -16,29 +22,29 @@ def package(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def rooms(package: str) -> Rooms:
-    return Rooms(repository(), package)
+def subpackages(package: str) -> Subpackages:
+    return Subpackages(repository(), package)
 
 
-def test_every_room_has_a_line_in_the_table(rooms: Rooms, package: str) -> None:
-    assert rooms.unlisted(layers(package)) == []
+def test_every_room_has_a_line_in_the_table(subpackages: Subpackages, package: str) -> None:
+    assert subpackages.unlisted(layers(package)) == []
 
 
-def test_imports_go_down(rooms: Rooms, package: str) -> None:
-    assert rooms.upward(layers(package)) == []
+def test_imports_go_down(subpackages: Subpackages, package: str) -> None:
+    assert subpackages.upward(layers(package)) == []
 
 
-def test_no_circle_of_folders_or_modules(rooms: Rooms) -> None:
-    assert circle(rooms.graph()) == ""
-    assert circle(rooms.module_graph()) == ""
+def test_no_circle_of_folders_or_modules(subpackages: Subpackages) -> None:
+    assert circle(subpackages.graph()) == ""
+    assert circle(subpackages.module_graph()) == ""
 
 
-def test_folders_are_neither_crowded_nor_empty(rooms: Rooms) -> None:
-    assert rooms.crowded() == []
+def test_folders_are_neither_crowded_nor_empty(subpackages: Subpackages) -> None:
+    assert subpackages.crowded() == []
 
 
-def test_folders_say_in_one_sentence_what_is_in_them(rooms: Rooms) -> None:
-    assert rooms.silent() == []
+def test_folders_say_in_one_sentence_what_is_in_them(subpackages: Subpackages) -> None:
+    assert subpackages.silent() == []
 
 
 # The checks themselves, on a house that breaks the rules.
@@ -46,21 +52,30 @@ def test_folders_say_in_one_sentence_what_is_in_them(rooms: Rooms) -> None:
 TABLE: Layers = [["app"], ["upper", "beside"], ["lower"]]
 
 
-def house(folder: Path, sources: Mapping[str, str] = MappingProxyType({})) -> Rooms:
+def house(folder: Path, sources: Mapping[str, str] = MappingProxyType({})) -> Subpackages:
     """A package with two modules in each of three folders, and `sources` besides."""
-    files = {f"{room}/{module}": "" for room in ("upper", "beside", "lower") for module in ("one", "two")}
-    files |= {f"{room}/__init__": f'"""The {room} room."""' for room in ("upper", "beside", "lower")}
+    files = {
+        f"{subpackage}/{module}": ""
+        for subpackage in ("upper", "beside", "lower")
+        for module in ("one", "two")
+    }
+    files |= {
+        f"{subpackage}/__init__": f'"""The {subpackage} subpackage."""'
+        for subpackage in ("upper", "beside", "lower")
+    }
     files |= {"__init__": '"""A house."""', "app": "from box.upper import one"}
     for name, source in (files | dict(sources)).items():
         file = folder / f"{name}.py"
         file.parent.mkdir(exist_ok=True)
         file.write_text(source)
-    return Rooms(SourceTree({"box": folder}), "box")
+    return Subpackages(SourceTree({"box": folder}), "box")
 
 
-def faults(rooms: Rooms) -> list[str]:
-    found = rooms.unlisted(TABLE) + rooms.upward(TABLE) + rooms.crowded() + rooms.silent()
-    circles = [circle(rooms.graph()), circle(rooms.module_graph())]
+def faults(subpackages: Subpackages) -> list[str]:
+    found = (
+        subpackages.unlisted(TABLE) + subpackages.upward(TABLE) + subpackages.crowded() + subpackages.silent()
+    )
+    circles = [circle(subpackages.graph()), circle(subpackages.module_graph())]
     return [*found, *filter(None, circles)]
 
 
@@ -102,13 +117,13 @@ def test_checker_sees_what_imports_the_package_itself(tmp_path: Path) -> None:
 
 
 def test_checker_sees_circles_of_folders_that_no_modules_close(tmp_path: Path) -> None:
-    rooms = house(tmp_path, {"upper/one": "import box.lower.one", "lower/two": "import box.upper.two"})
+    subpackages = house(tmp_path, {"upper/one": "import box.lower.one", "lower/two": "import box.upper.two"})
 
-    assert circle(rooms.graph()) in (
+    assert circle(subpackages.graph()) in (
         "upper imports lower imports upper",
         "lower imports upper imports lower",
     )
-    assert circle(rooms.module_graph()) == ""
+    assert circle(subpackages.module_graph()) == ""
 
 
 def test_checker_sees_circles_of_modules_in_one_folder(tmp_path: Path) -> None:
@@ -121,20 +136,20 @@ def test_checker_sees_circles_of_modules_in_one_folder(tmp_path: Path) -> None:
 
 def test_checker_sees_crowded_and_empty_folders(tmp_path: Path) -> None:
     more = {f"lower/module{i}": "" for i in range(MOST - 1)}
-    rooms = house(tmp_path, {**more, "attic/one": "", "attic/__init__": '"""Nearly nothing."""'})
+    subpackages = house(tmp_path, {**more, "attic/one": "", "attic/__init__": '"""Nearly nothing."""'})
 
-    assert rooms.crowded() == [
+    assert subpackages.crowded() == [
         "box.attic has 1 modules and folders, fewer than 2",
         "box.lower has 16 modules, more than 15",
     ]
-    assert rooms.unlisted(TABLE) == ["box/attic has no line in layers.toml"]
+    assert subpackages.unlisted(TABLE) == ["box/attic has no line in layers.toml"]
 
 
 def test_checker_sees_rooms_that_are_gone(tmp_path: Path) -> None:
     assert house(tmp_path).unlisted([*TABLE, ["cellar"]]) == ["layers.toml names cellar, which box has not"]
 
 
-@pytest.mark.parametrize("docstring", ["", '"""Rooms"""', '"""One thing. And another."""'])
+@pytest.mark.parametrize("docstring", ["", '"""Subpackages"""', '"""One thing. And another."""'])
 def test_checker_sees_a_folder_that_does_not_say_what_it_is(tmp_path: Path, docstring: str) -> None:
     (found,) = faults(house(tmp_path, {"lower/__init__": docstring}))
 

@@ -6,11 +6,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.repository.draw import DOCUMENT, files
-from tests.repository.layers import Rooms
-from tests.repository.layout import GAP, Layout, essential, placed
-from tests.repository.picture import picture
-from tests.repository.source_tree import ROOT, SourceTree, repository
+from docs.drawing.draw import DOCUMENT, files
+from docs.drawing.layers import Subpackages
+from docs.drawing.layout import (
+    GAP,
+    Layout,
+    essential,
+    placed,
+)
+from docs.drawing.picture import picture
+from docs.drawing.source_tree import ROOT, SourceTree, repository
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -23,7 +28,7 @@ def drawn() -> dict[str, str]:
 def test_checked_in_pictures_and_tables_are_those_of_the_imports(drawn: dict[str, str]) -> None:
     stale = [name for name, text in drawn.items() if (ROOT / name).read_text() != text]
 
-    assert stale == [], "draw them again with `make pictures` (python -m tests.repository.draw)"
+    assert stale == [], "draw them again with `make pictures` (python -m docs.drawing.draw)"
 
 
 def test_page_shows_every_picture(drawn: dict[str, str]) -> None:
@@ -40,27 +45,27 @@ def test_all_that_is_drawn_lies_on_a_light_page(drawn: dict[str, str]) -> None:
             page, *boxes = svg.iter(f"{SVG}rect")
             assert (float(page.attrib["width"]), float(page.attrib["height"])) == (width, height)
             for box, label in zip(boxes, svg.iter(f"{SVG}text"), strict=False):
-                left, room = float(box.attrib["x"]), float(box.attrib["width"])
+                left, subpackage = float(box.attrib["x"]), float(box.attrib["width"])
                 assert left >= 0
-                assert left + room <= width
-                assert len(label.text or "") * 8.5 <= room
+                assert left + subpackage <= width
+                assert len(label.text or "") * 8.5 <= subpackage
 
 
 def test_an_import_changes_the_picture(tmp_path: Path) -> None:
-    for room in ("upper", "lower"):
-        (tmp_path / room).mkdir()
-        (tmp_path / room / "__init__.py").write_text(f'"""The {room} room & more."""')
-        (tmp_path / room / "one.py").write_text("")
+    for subpackage in ("upper", "lower"):
+        (tmp_path / subpackage).mkdir()
+        (tmp_path / subpackage / "__init__.py").write_text(f'"""The {subpackage} subpackage & more."""')
+        (tmp_path / subpackage / "one.py").write_text("")
     (tmp_path / "__init__.py").write_text('"""A house."""')
-    apart = picture(Rooms(SourceTree({"box": tmp_path}), "box"), [["upper"], ["lower"]])
+    apart = picture(Subpackages(SourceTree({"box": tmp_path}), "box"), [["upper"], ["lower"]])
     (tmp_path / "upper/one.py").write_text("import box.lower.one")
-    joined = picture(Rooms(SourceTree({"box": tmp_path}), "box"), [["upper"], ["lower"]])
+    joined = picture(Subpackages(SourceTree({"box": tmp_path}), "box"), [["upper"], ["lower"]])
 
     assert apart.count('class="arrow"') == 0
     assert joined.count('class="arrow"') == 1
     assert [it.text for it in ElementTree.fromstring(joined).iter(f"{SVG}title")] == [
-        "The lower room & more.",
-        "The upper room & more.",
+        "The lower subpackage & more.",
+        "The upper subpackage & more.",
     ]
 
 

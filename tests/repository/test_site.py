@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.repository.source_tree import ROOT
+from docs.drawing.source_tree import ROOT
 from tests.repository.test_docs import GENERATED
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))

@@ -3,10 +3,10 @@
 import ast
 import re
 
-from tests.repository.source_tree import ROOT, repository
+from docs.drawing.source_tree import ROOT, repository
 
 GONE = {
-    *("contract", "entrance", "fleet", "host", "intake", "ledger", "machines", "participant", "parts"),
+    *("entrance", "fleet", "host", "intake", "ledger", "machines", "participant", "parts"),
     *("scribe", "site", "slot_watch", "traffic", "visitors", "watch"),
     *("worker_call", "worker_link", "worker_messages"),
 }

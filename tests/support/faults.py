@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions.duplex import DuplexSession
-from inference_service.engine.sessions.duplex_transcription import DuplexTranscription
-from inference_service.engine.sessions.spoken_chat import SpokenChatSession
 from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.session.kinds.duplex import DuplexSession
+from inference_service.session.kinds.duplex_transcription import DuplexTranscription
+from inference_service.session.kinds.spoken_chat import SpokenChatSession
 
 Fault = Callable[[], None]
 

@@ -11,11 +11,11 @@ import sys
 
 import torch
 
-from inference_service.api.engine import Deliver, Engine, OnFatal
 from inference_service.app import serve
 from inference_service.checkpoints.location import find
 from inference_service.engine.engine import LiveEngine
 from inference_service.families import table
+from inference_service.interface.engine import Deliver, Engine, OnFatal
 from inference_service.options import WorkerOptions
 from inference_service.session.admission import Admission
 from inference_service.session.machine import Limits

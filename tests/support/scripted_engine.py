@@ -1,7 +1,7 @@
 """An engine that plays a fixed list of outputs: for timing, fault and protocol tests, never for users.
 
-It implements `inference_service.api.engine.Engine` without a thread: what it has to say follows at once from
-the calls, unless a unit of the script holds it until the test lets go.
+It implements `inference_service.interface.engine.Engine` without a thread: what it has to say follows at once
+from the calls, unless a unit of the script holds it until the test lets go.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ from opentelemetry.sdk.trace.export import SpanExporter
 from antiphon_service.semconv import SERVICE_WORKER
 from antiphon_service.telemetry import providers
 from antiphon_service.telemetry.providers import Telemetry
-from inference_service.api.engine import (
+from inference_service.app import Worker
+from inference_service.interface.engine import (
     Closed,
     Deliver,
     Done,
@@ -44,7 +45,7 @@ from inference_service.api.engine import (
     UnitTimings,
     UnitUsage,
 )
-from inference_service.api.setups import (
+from inference_service.interface.setups import (
     MAX_SLICES,
     ChatMessage,
     ChatSetup,
@@ -63,7 +64,6 @@ from inference_service.api.setups import (
     Window,
     WindowMode,
 )
-from inference_service.app import Worker
 from inference_service.options import WorkerOptions
 from inference_service.session.machine import Limits
 from tests.support.patience import PATIENCE_S

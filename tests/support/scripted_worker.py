@@ -16,8 +16,8 @@ import sys
 from dataclasses import replace
 
 from antiphon_command.arguments.shared_key import add_worker_key_option
-from inference_service.api.setups import Mode
 from inference_service.app import EngineFactory, serve
+from inference_service.interface.setups import Mode
 from inference_service.options import WorkerOptions
 from inference_service.session.machine import Limits
 from tests.support.scripted_engine import (

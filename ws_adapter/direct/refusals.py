@@ -13,6 +13,7 @@ from grpc_status import rpc_status
 
 from antiphon.contract import ERROR_DOMAIN, AcquireReason
 from antiphon_service.semconv import Rejection
+from ws_adapter.access.http.access import Denied
 from ws_adapter.process.errors import (
     DispatchError,
     QueueFull,
@@ -21,7 +22,6 @@ from ws_adapter.process.errors import (
     WaitCancelled,
     WaitExpired,
 )
-from ws_adapter.server.access import Denied
 
 _RETRY_S: Final = 1.0
 

@@ -15,18 +15,18 @@ from antiphon.contract import AcquireReason
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceServicer
 from antiphon_service.semconv import Rejection
+from ws_adapter.access.http.access import Access, Denied, Pass
+from ws_adapter.access.keys import Key
 from ws_adapter.direct.loan import Demand, Loan, Revoked
 from ws_adapter.direct.refusals import Refused
 from ws_adapter.dispatch.base import MODE_OF, Lease, LeaseTerms, Need, Priority, QueuePlace, Share
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.options import AdapterOptions
 from ws_adapter.protocol.core.kind import Kind
-from ws_adapter.server.access import Access, Denied, Pass
 from ws_adapter.session.services import Services
 from ws_adapter.usage.accounts import About, Meter
 from ws_adapter.usage.book import DAY_S
 from ws_adapter.usage.tenant import NOBODY
-from ws_adapter.web.keys import Key
 
 Context: TypeAlias = "grpc.aio.ServicerContext[pb.AcquireRequest, pb.AcquireResponse]"
 

@@ -169,8 +169,8 @@ class Ticket(Protocol):
 class Dispatcher(Protocol):
     """Hands the oldest ticket of a pool the next free slot.
 
-    A pool is all workers of one model and the same modes (`antiphon_service.pools`). A ticket stands in one that
-    can serve it: one with a free slot, else that with the shortest wait.
+    A pool is all workers of one model and the same modes (`antiphon_service.pools`). A ticket stands in one
+    that can serve it: one with a free slot, else that with the shortest wait.
     """
 
     rules: QueueRules

@@ -11,8 +11,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
+from ws_adapter.access.signed_tokens import signed, verified
 from ws_adapter.web.message import Disconnected
-from ws_adapter.web.signed_tokens import signed, verified
 
 CHALLENGE_BYTES: Final = 16
 

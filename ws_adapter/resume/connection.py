@@ -12,6 +12,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Final, Protocol
 
+from ws_adapter.access.rate_limit import Bucket
 from ws_adapter.process.clock import Clock, Timer
 from ws_adapter.protocol.core.actions import Respond
 from ws_adapter.protocol.core.kind import Kind
@@ -21,7 +22,6 @@ from ws_adapter.protocol.wire.events import ResumeOffer, SessionResumed
 from ws_adapter.resume.buffer import Parts, ReplayBuffer, ReplayBuffers
 from ws_adapter.resume.tokens import holder_of
 from ws_adapter.web.message import Disconnected, Message
-from ws_adapter.web.rate_limit import Bucket
 from ws_adapter.web.routes import Selection
 from ws_adapter.web.websocket import PublicConnection
 

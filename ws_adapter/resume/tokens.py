@@ -14,7 +14,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ws_adapter.web.signed_tokens import signed, verified
+from ws_adapter.access.signed_tokens import signed, verified
 
 PREFIX: Final = "rs_"
 

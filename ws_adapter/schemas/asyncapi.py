@@ -7,6 +7,7 @@ send.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from ws_adapter.access.http.access import KEY_SUBPROTOCOL
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.schemas.catalogue import DIALECTS, Dialect, Json
 from ws_adapter.schemas.codes import (
@@ -17,7 +18,6 @@ from ws_adapter.schemas.codes import (
     utterance_error_table,
 )
 from ws_adapter.schemas.definitions import bundle, events, type_and_kind
-from ws_adapter.server.access import KEY_SUBPROTOCOL
 
 CHANNELS: Final[Mapping[str, Json]] = {
     "realtime": {

@@ -17,12 +17,12 @@ from antiphon_service.telemetry.port import (
     READING,
 )
 from antiphon_service.telemetry.providers import Telemetry
+from ws_adapter.access.http.access import Access, Denied
 from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.observability.status import read_status
 from ws_adapter.observability.status_page import DRAIN, render, render_drain
+from ws_adapter.pages import responses
 from ws_adapter.process.errors import CannotListen
-from ws_adapter.server import responses
-from ws_adapter.server.access import Access, Denied
 from ws_adapter.web.http1 import HttpRequest
 from ws_adapter.web.http_exchange import HttpServer
 

@@ -13,6 +13,9 @@ from antiphon_service import semconv
 from antiphon_service.semconv import Rejection
 from antiphon_service.telemetry.context import parse_traceparent
 from antiphon_service.telemetry.providers import Telemetry
+from ws_adapter.access.http.access import Access, Denied
+from ws_adapter.access.keys import Key
+from ws_adapter.access.rate_limit import Caller
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.observability.tracing import Upgrade
@@ -33,11 +36,8 @@ from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.events import ServerEvent
 from ws_adapter.resume.request import resume_request
 from ws_adapter.resume.sessions import ResumableSessions
-from ws_adapter.server.access import Access, Denied
 from ws_adapter.web.http_socket import HttpSocket
-from ws_adapter.web.keys import Key
 from ws_adapter.web.message import Disconnected
-from ws_adapter.web.rate_limit import Caller
 from ws_adapter.web.routes import Dialect, Misdirected, Selection, describe
 from ws_adapter.web.websocket import PublicConnection
 

@@ -21,12 +21,14 @@ from antiphon_service.listening import bind_all
 from antiphon_service.semconv import Rejection
 from antiphon_service.telemetry.logs import SessionFields, session_log
 from antiphon_service.telemetry.port import stop_listening
+from ws_adapter.access.http.access import Access, Denied
 from ws_adapter.dispatch.base import Priority
 from ws_adapter.forwarding.acceptor import PeerAcceptor
 from ws_adapter.forwarding.forwarder import Forwarder
 from ws_adapter.observability.metrics import Metrics, known_reason
 from ws_adapter.observability.session_telemetry import SessionTelemetry
 from ws_adapter.options import AdapterOptions
+from ws_adapter.pages import openai_errors, responses
 from ws_adapter.process.clock import Clock, sleep
 from ws_adapter.process.errors import CannotListen
 from ws_adapter.process.handshake_queue import HandshakeQueue
@@ -40,11 +42,9 @@ from ws_adapter.recording.recorder import Recorder
 from ws_adapter.resume.connection import ResumableConnection
 from ws_adapter.resume.request import ResumeRequest, resume_request
 from ws_adapter.resume.sessions import ResumableSessions
-from ws_adapter.server import openai_errors, responses
-from ws_adapter.server.access import Access, Denied
 from ws_adapter.server.handshake import Handshake
 from ws_adapter.server.pages import READING, Pages
-from ws_adapter.server.protocols import MachineMaker, new_session_id
+from ws_adapter.server.protocols import MachineMaker
 from ws_adapter.server.takeover import Takeovers
 from ws_adapter.session.catalogue import SessionCatalogue
 from ws_adapter.session.lasting import TakenSession
@@ -68,6 +68,7 @@ from ws_adapter.web.routes import (
     offered_subprotocols,
     select,
 )
+from ws_adapter.web.session_ids import new_session_id
 from ws_adapter.web.tls import Certificate
 from ws_adapter.web.websocket import WRITE_LIMIT, PublicConnection
 

@@ -5,18 +5,20 @@ from typing import Final
 
 from websockets.http11 import Response
 
+from ws_adapter.access.http import client_secrets
+from ws_adapter.access.http.access import Access
+from ws_adapter.access.keys import Key
+from ws_adapter.access.rate_limit import Caller
 from ws_adapter.observability.leases import Leases
+from ws_adapter.pages import openai_errors, responses
+from ws_adapter.pages.default_voice import DefaultVoice
+from ws_adapter.pages.files import PageFile
+from ws_adapter.pages.slot_rows import Slots
 from ws_adapter.recording.library import Library
-from ws_adapter.server import client_secrets, openai_errors, recordings, responses
-from ws_adapter.server.access import Access
-from ws_adapter.server.default_voice import DefaultVoice
-from ws_adapter.server.slot_rows import Slots
+from ws_adapter.server import recordings
 from ws_adapter.session.catalogue import narrowed
 from ws_adapter.session.services import Services
-from ws_adapter.web.files import PageFile
 from ws_adapter.web.http1 import HttpRequest
-from ws_adapter.web.keys import Key
-from ws_adapter.web.rate_limit import Caller
 from ws_adapter.web.routes import Page, find_page
 
 READING: Final = ("GET", "HEAD")

@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
 from typing import Final
 
 import msgspec
@@ -25,25 +24,7 @@ from ws_adapter.protocol.transcription_ga import events as transcription_ga
 from ws_adapter.protocol.transcription_ga.machine import TranscriptionGa, Undecided
 from ws_adapter.protocol.wire.limits import Limits
 from ws_adapter.web.routes import Dialect, Selection
-
-_DRAWN: Final = 256
-"""Tokens that are drawn at once: each time is a call of the system."""
-
-
-def _draw(count: int) -> list[str]:
-    digits = secrets.token_hex(6 * count)
-    return [digits[at : at + 12] for at in range(0, len(digits), 12)]
-
-
-new_token: Final[Callable[[], str]] = chain.from_iterable(map(_draw, repeat(_DRAWN))).__next__
-"""Makes 12 hexadecimal digits, of which ids are made; for the event loop's thread."""
-
-
-def new_session_id(dialect: Dialect) -> str:
-    """Return what a session is called, in the form that the dialect has for it."""
-    if dialect is Dialect.TRANSCRIPTION:
-        return f"sess-{secrets.token_hex(16)}"
-    return f"sess_{new_token()}"
+from ws_adapter.web.session_ids import new_token
 
 
 class MachineMaker:

@@ -7,12 +7,12 @@ from urllib.parse import parse_qs
 
 from websockets.http11 import Response
 
+from ws_adapter.access.keys import Key
+from ws_adapter.access.rate_limit import Caller
+from ws_adapter.pages import responses
 from ws_adapter.process.errors import RecorderBusy
 from ws_adapter.recording.library import LARGEST_PART, Library, NoRecording, Part, Sees, StillRunning
-from ws_adapter.server import responses
 from ws_adapter.web.http1 import HttpRequest
-from ws_adapter.web.keys import Key
-from ws_adapter.web.rate_limit import Caller
 
 MOST_LISTED: Final = 1000
 _USUAL_LIMIT: Final = 100

@@ -4,10 +4,10 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
+from ws_adapter.access.http.access import Access
 from ws_adapter.dispatch.revisions import read_weights
 from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.options import RELOADED, AdapterOptions
-from ws_adapter.server.access import Access
 from ws_adapter.session.services import Services
 
 logger = logging.getLogger(__name__)

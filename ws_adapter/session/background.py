@@ -17,11 +17,10 @@ from ws_adapter.protocol.core.actions import (
     OpenWorkerSession,
     RunSegment,
     TakeSlot,
-    Transcribe,
 )
 from ws_adapter.protocol.core.config import Mode, TranscriptionSetup
 from ws_adapter.protocol.core.kind import Kind
-from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.machine import Place, Transcribe
 from ws_adapter.protocol.core.signals import Ready, Signal, UnitDone
 from ws_adapter.protocol.core.transcription import InputTranscript, TranscriptionCode
 from ws_adapter.protocol.transcription.background import BackgroundTranscription, Step, Told

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
+from ws_adapter.access.rights import Rights
 from ws_adapter.protocol.core.config import (
     Capabilities,
     Catalogue,
@@ -12,7 +13,6 @@ from ws_adapter.protocol.core.config import (
     TranscriptionSetup,
     WorkerSetup,
 )
-from ws_adapter.web.rights import Rights
 from ws_adapter.worker.registry import Registry
 
 _DUPLEX: Final = frozenset({Mode.AUDIO, Mode.VIDEO})

@@ -15,9 +15,6 @@ from ws_adapter.observability.metrics import DISCONNECTED
 from ws_adapter.observability.session_telemetry import BackgroundTelemetry, SessionTelemetry
 from ws_adapter.process.clock import Timer
 from ws_adapter.protocol.core.actions import (
-    Action,
-    Apart,
-    Become,
     CancelTranscription,
     CancelUnits,
     CloseSocket,
@@ -35,12 +32,18 @@ from ws_adapter.protocol.core.actions import (
     RunUnit,
     Send,
     TakeSlot,
-    Transcribe,
     Withdraw,
     closing,
 )
 from ws_adapter.protocol.core.kind import Kind
-from ws_adapter.protocol.core.machine import Machine, Place
+from ws_adapter.protocol.core.machine import (
+    Action,
+    Apart,
+    Become,
+    Machine,
+    Place,
+    Transcribe,
+)
 from ws_adapter.protocol.core.signals import Piece, Prefilled, Ready, Signal, UnitDone
 from ws_adapter.protocol.core.transcription import InputTranscript
 from ws_adapter.protocol.wire import errors

@@ -11,16 +11,16 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from antiphon_service.telemetry.port import NOWHERE
+from ws_adapter.access.keys import Key
+from ws_adapter.access.rate_limit import Allowance
+from ws_adapter.access.rights import ALL_RIGHTS
 from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.protocol.core.actions import Respond
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.web.http1 import LARGEST_BODY_BYTES, HttpRequest
 from ws_adapter.web.http_exchange import LINGER_S
-from ws_adapter.web.keys import Key
 from ws_adapter.web.message import Arriving, Disconnected, Message
-from ws_adapter.web.rate_limit import Allowance
-from ws_adapter.web.rights import ALL_RIGHTS
 from ws_adapter.web.routes import Misdirected, Selection
 
 COUNTED_BYTES: Final = 2**15

@@ -37,6 +37,9 @@ from websockets.http11 import Response
 from websockets.protocol import State
 
 from antiphon_service.telemetry.port import NOWHERE
+from ws_adapter.access.keys import Key
+from ws_adapter.access.rate_limit import Allowance, Bucket
+from ws_adapter.access.rights import ALL_RIGHTS
 from ws_adapter.observability.tracing import Upgrade
 from ws_adapter.process.byte_count import ByteCount
 from ws_adapter.process.turns import Turns
@@ -48,7 +51,6 @@ from ws_adapter.web.frames import CONTINUATION, FrameHead, FrameScanner
 from ws_adapter.web.http1 import HttpRequest, RequestReader
 from ws_adapter.web.http_exchange import LINGER_S, HttpExchange
 from ws_adapter.web.http_socket import HttpSocket
-from ws_adapter.web.keys import Key
 from ws_adapter.web.message import (
     SMALL_BURST,
     SMALL_FRAGMENT,
@@ -58,8 +60,6 @@ from ws_adapter.web.message import (
     Disconnected,
     Message,
 )
-from ws_adapter.web.rate_limit import Allowance, Bucket
-from ws_adapter.web.rights import ALL_RIGHTS
 from ws_adapter.web.routes import Misdirected, Selection, opens_session
 
 _TEXT_MESSAGE: Final = 0x81

@@ -1,8 +1,8 @@
 """Names and numbers of the gRPC contract that its messages do not hold.
 
-With `antiphon.v1` this is what the two gRPC services and their callers agree on: names of metadata, reasons of
-errors, bounds, options of channels. No logic, no imports beyond the standard library. A name that goes away
-is dropped in a minor release, with a line in the changelog.
+With `antiphon.v1` this is what the two gRPC services and their callers agree on: names of metadata, reasons
+of errors, bounds, options of channels. No logic, no imports beyond the standard library. A name that goes
+away is dropped in a minor release, with a line in the changelog.
 """
 
 from enum import StrEnum

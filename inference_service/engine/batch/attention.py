@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from inference_service.device import flex
+from inference_service.device.paged import Contexts, Way
 from inference_service.engine.batch.kvcache import KVCache
-from inference_service.engine.device import flex
-from inference_service.engine.device.paged import Contexts, Way
 
 NAME = "antiphon_packed"
 _UNKNOWN = ("softcap", "s_aux")

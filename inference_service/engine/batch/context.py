@@ -5,10 +5,15 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from inference_service.api.setups import COMMON, Tenant, Window, WindowMode
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.prefix import Prefix
-from inference_service.engine.device.rows import Rows
+from inference_service.interface.setups import (
+    COMMON,
+    Tenant,
+    Window,
+    WindowMode,
+)
 
 
 @dataclass

@@ -13,6 +13,23 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from inference_service.device.common_layers import CommonLayers
+from inference_service.device.compiling import compiles
+from inference_service.device.flex import Part, Tiles, tiled
+from inference_service.device.graph import (
+    SIZES,
+    Graph,
+    graph_pool,
+    size_for,
+)
+from inference_service.device.paged import (
+    PAGE,
+    Contexts,
+    Way,
+    way_on,
+)
+from inference_service.device.rows import Rows
+from inference_service.device.transfer import Array, upload
 from inference_service.engine.batch.attention import (
     NAME,
     Layout,
@@ -24,13 +41,6 @@ from inference_service.engine.batch.attention import (
 )
 from inference_service.engine.batch.kvcache import KVCache
 from inference_service.engine.batch.pages import slot_pages
-from inference_service.engine.device.common_layers import CommonLayers
-from inference_service.engine.device.compiling import compiles
-from inference_service.engine.device.flex import Part, Tiles, tiled
-from inference_service.engine.device.graph import SIZES, Graph, graph_pool, size_for
-from inference_service.engine.device.paged import PAGE, Contexts, Way, way_on
-from inference_service.engine.device.rows import Rows
-from inference_service.engine.device.transfer import Array, upload
 from inference_service.kernels.layers import Layers, Places
 
 _WIDTHS = (16, 32, 64, 128, 256, 512, 1024)

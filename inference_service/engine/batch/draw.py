@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inference_service.api.setups import DuplexSettings, Sampling
 from inference_service.engine.batch.noise import Noise
+from inference_service.interface.setups import DuplexSettings, Sampling
 from inference_service.models.tokenizer import SpecialTokens
 
 COLDEST = 1e-3

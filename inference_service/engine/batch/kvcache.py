@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from inference_service.device.transfer import download, upload
 from inference_service.engine.batch.pages import PAGE, PagePool, slot_pages
-from inference_service.engine.device.transfer import download, upload
 
 Run = tuple[int, int]
 """First and number of rows of the cache that lie side by side."""

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from inference_service.engine.device import paged
+from inference_service.device import paged
 
 PAGE = paged.PAGE
 """Rows of a page."""

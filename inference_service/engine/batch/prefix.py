@@ -3,9 +3,9 @@
 import hashlib
 from collections.abc import Iterator
 
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.kvcache import KVCache
 from inference_service.engine.batch.pages import PAGE
-from inference_service.engine.device.rows import Rows
 
 
 class Prefix:

@@ -2,9 +2,9 @@
 
 from dataclasses import KW_ONLY, dataclass
 
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import Segment
-from inference_service.engine.device.rows import Rows
 
 SLACK = 256
 """Rows of a slot beyond what is looked back on: pages are given back once in so many rows."""

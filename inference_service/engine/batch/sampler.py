@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from inference_service.device.transfer import Array, download, upload
 from inference_service.engine.batch.candidates import OPEN, POISONED, Candidates, SamplingOptions
 from inference_service.engine.batch.draw import COLDEST, Draw
-from inference_service.engine.device.transfer import Array, download, upload
 from inference_service.kernels.selection import usable
 
 WIDTHS = (64, 1024)

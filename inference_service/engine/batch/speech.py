@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from inference_service.device.graph import SIZES, Graph, size_for
+from inference_service.device.paged import Contexts, Way
+from inference_service.device.rows import Rows
+from inference_service.device.side_stream import Arrival
+from inference_service.device.transfer import download, upload
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.draw import COLDEST
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.sampler import penalise
-from inference_service.engine.device.graph import SIZES, Graph, size_for
-from inference_service.engine.device.paged import Contexts, Way
-from inference_service.engine.device.rows import Rows
-from inference_service.engine.device.side_stream import Arrival
-from inference_service.engine.device.transfer import download, upload
 from inference_service.models.config import SpeechConfig
 from inference_service.models.speech_head import SpeechHead
 

@@ -9,9 +9,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from inference_service.engine.batch.memory import free_bytes
-from inference_service.engine.sessions.components import VOICES_AT_ONCE
 from inference_service.errors import ConfigurationError
 from inference_service.models.errors import CheckpointError
+from inference_service.session.kinds.components import VOICES_AT_ONCE
 
 _GIB = 2**30
 

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from inference_service.device.graph import SIZES, Region, size_for
+from inference_service.device.transfer import Array
 from inference_service.engine.batch.draw import COLDEST
-from inference_service.engine.device.graph import SIZES, Region, size_for
-from inference_service.engine.device.transfer import Array
 from inference_service.models.moshi.depth import DepthTransformer, Past
 
 TOP_K = 250

@@ -2,10 +2,10 @@
 
 from math import inf, log
 
-from inference_service.api.setups import DuplexSettings
 from inference_service.engine.batch.draw import COLDEST, UNIFORMS, Draw
 from inference_service.engine.batch.noise import SPEECH, Noise
 from inference_service.families.moshi.monologue import Monologue
+from inference_service.interface.setups import DuplexSettings
 
 
 class FrameDraws:

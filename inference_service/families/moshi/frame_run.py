@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inference_service.api.engine import Piece
-from inference_service.api.setups import DuplexSettings
-from inference_service.engine.session import Run
 from inference_service.families.moshi.monologue import Written
+from inference_service.interface.engine import Piece
+from inference_service.interface.setups import DuplexSettings
+from inference_service.session.base.session import Run
 
 Heard = list[Tensor]
 """The frames of a unit, float32 [samples] each, at the rate of the codec."""

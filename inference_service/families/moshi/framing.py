@@ -6,7 +6,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inference_service.api.setups import UnitFormat
+from inference_service.interface.setups import UnitFormat
 from inference_service.models.token2wav.features import resampling_filters
 
 Pcm = NDArray[np.float32]

@@ -6,17 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference_service.api.engine import SessionFailed, Sink
-from inference_service.api.setups import Content, DuplexSetup, UnitInput, Window
 from inference_service.checkpoints.moshi.folder import MoshiCheckpoint
+from inference_service.device.rows import Rows
+from inference_service.device.transfer import upload
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.rolling import RollingContext
-from inference_service.engine.device.rows import Rows
-from inference_service.engine.device.transfer import upload
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.session import Preprocessor, SessionKind
-from inference_service.engine.sessions.text import Detokenizer
 from inference_service.families.moshi.draws import FrameDraws
 from inference_service.families.moshi.frame_run import Heard
 from inference_service.families.moshi.framing import Framing
@@ -24,7 +20,16 @@ from inference_service.families.moshi.monologue import HOLD, Monologue
 from inference_service.families.moshi.prompt import Openings
 from inference_service.families.moshi.rewind import MOST, PastFrame
 from inference_service.families.moshi.session import FrameSession, Said
+from inference_service.interface.engine import SessionFailed, Sink
+from inference_service.interface.setups import (
+    Content,
+    DuplexSetup,
+    UnitInput,
+    Window,
+)
 from inference_service.media.pool import Priority
+from inference_service.session.base.session import Preprocessor, SessionKind
+from inference_service.session.kinds.text import Detokenizer
 
 
 class FramePreprocessor(Preprocessor[Heard]):

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_service.engine.sessions.text import Detokenizer
 from inference_service.models.moshi.model import Words
+from inference_service.session.kinds.text import Detokenizer
 
 HOLD: Final = 12
 """Frames without a word after which a turn is over: about a second."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from inference_service.checkpoints.moshi.folder import MoshiCheckpoint
-from inference_service.engine.device.rows import Rows
-from inference_service.engine.device.transfer import upload
+from inference_service.device.rows import Rows
+from inference_service.device.transfer import upload
 from inference_service.media.memo import digest
 from inference_service.models.moshi.model import Codes, Frame, no_codes, rows_of
 

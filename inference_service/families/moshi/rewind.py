@@ -8,7 +8,7 @@ from typing import Final
 from torch import Tensor
 
 from antiphon.contract import Reason
-from inference_service.api.engine import Failure
+from inference_service.interface.engine import Failure
 from inference_service.models.moshi.model import Codes
 
 MOST: Final = 125

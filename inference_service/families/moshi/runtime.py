@@ -8,20 +8,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import DuplexSettings, DuplexSetup, Mode, UnitFormat, Window, WindowMode
 from inference_service.checkpoints.moshi.folder import MoshiCheckpoint
+from inference_service.device.rows import Rows
+from inference_service.device.transfer import download, upload
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.rolling import SLACK
-from inference_service.engine.device.rows import Rows
-from inference_service.engine.device.transfer import download, upload
 from inference_service.engine.guard import blame
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.session import Session
 from inference_service.families.moshi.codes import FrameCodes
 from inference_service.families.moshi.kind import FrameKind
 from inference_service.families.moshi.rewind import MOST
 from inference_service.families.moshi.session import FrameSession
+from inference_service.interface.engine import ModelInfo
+from inference_service.interface.setups import (
+    DuplexSettings,
+    DuplexSetup,
+    Mode,
+    UnitFormat,
+    Window,
+    WindowMode,
+)
+from inference_service.session.base.session import Session
 
 SETTINGS = DuplexSettings(
     force_listen_count=0,

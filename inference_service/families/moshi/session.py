@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from inference_service.api.engine import (
+from inference_service.device.rows import Rows
+from inference_service.engine.batch.draw import Draw
+from inference_service.engine.batch.noise import Noise
+from inference_service.engine.batch.rolling import RollingContext
+from inference_service.families.moshi.draws import FrameDraws
+from inference_service.families.moshi.frame_run import FrameRun, Heard
+from inference_service.families.moshi.monologue import Monologue
+from inference_service.families.moshi.rewind import History, PastFrame
+from inference_service.interface.engine import (
     End,
     Failure,
     Finalized,
@@ -22,18 +30,10 @@ from inference_service.api.engine import (
     Rewound,
     SessionFailed,
 )
-from inference_service.api.setups import NO_OVERRIDES, DuplexSettings, DuplexSetup
-from inference_service.engine.batch.draw import Draw
-from inference_service.engine.batch.noise import Noise
-from inference_service.engine.batch.rolling import RollingContext
-from inference_service.engine.device.rows import Rows
-from inference_service.engine.session import Session, Stage
-from inference_service.families.moshi.draws import FrameDraws
-from inference_service.families.moshi.frame_run import FrameRun, Heard
-from inference_service.families.moshi.monologue import Monologue
-from inference_service.families.moshi.rewind import History, PastFrame
+from inference_service.interface.setups import NO_OVERRIDES, DuplexSettings, DuplexSetup
 from inference_service.models.moshi.mimi import ConvState
 from inference_service.models.moshi.model import Codes
+from inference_service.session.base.session import Session, Stage
 
 _POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this unit.", retryable=True)
 

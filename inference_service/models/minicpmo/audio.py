@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inference_service.engine.device.graph import Region, size_for
-from inference_service.engine.device.transfer import upload
+from inference_service.device.graph import Region, size_for
+from inference_service.device.transfer import upload
 from inference_service.models.minicpmo.config import AudioConfig
 
 LONGEST = 1500

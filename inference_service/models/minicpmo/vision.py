@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from inference_service.engine.device.transfer import upload
+from inference_service.device.transfer import upload
 from inference_service.models.minicpmo.config import VisionConfig
 from inference_service.models.minicpmo.slices import PATCH, Patches
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inference_service.engine.device.transfer import upload
+from inference_service.device.transfer import upload
 from inference_service.models.token2wav.config import (
     FRAMES_PER_TOKEN,
     GENERATED_FRAMES,

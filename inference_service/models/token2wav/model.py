@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from inference_service.engine.device.transfer import upload
+from inference_service.device.transfer import upload
 from inference_service.models.token2wav.causal_vocoder import CausalVocoder
 from inference_service.models.token2wav.config import Token2WavConfig
 from inference_service.models.token2wav.faded_vocoder import FadedVocoder

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from inference_service.engine.device.transfer import upload
+from inference_service.device.transfer import upload
 from inference_service.models.token2wav.config import MELS, RATE_HZ
 
 _SEED = 20_240_507

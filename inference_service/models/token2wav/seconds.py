@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from inference_service.engine.device.graph import Region, graph_pool
+from inference_service.device.graph import Region, graph_pool
 from inference_service.models.token2wav.config import LOOK_AHEAD, TOKENS_PER_SECOND
 from inference_service.models.token2wav.flow import Flow, FlowState
 from inference_service.models.token2wav.stream import Vocoder

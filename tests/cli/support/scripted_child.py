@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import inference_service.app
-from inference_service.api.setups import Mode
+from inference_service.interface.setups import Mode
 from tests.support.scripted_engine import INFO, ScriptedEngine
 from tests.support.scripted_worker import SCRIPTS
 

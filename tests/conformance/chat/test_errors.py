@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from inference_service.api.engine import Failure, SessionFailed
+from inference_service.interface.engine import Failure, SessionFailed
 from tests.conformance.support.chat_words import (
     CHAT,
     REALTIME,

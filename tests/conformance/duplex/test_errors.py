@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inference_service.api.engine import Failure, SessionFailed
+from inference_service.interface.engine import Failure, SessionFailed
 from tests.conformance.support.client import BINARY, CLOSE, TEXT, Client, Event
 from tests.conformance.support.clockwork import SEEING
 from tests.conformance.support.duplex_words import (

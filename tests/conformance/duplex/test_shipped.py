@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import inference_service
+from clients.recordings import make
 from tests.conformance.support.client import Client, Event
 from tests.conformance.support.duplex_words import AUDIO, OMNI, error, jpeg, listens, stop
 from tests.conformance.support.stack import Stack, Worker, running, running_stack, wait_for
 from tests.inference_service.engine.support import tiny
-from tests.recordings import make
 
 RATE = 16_000
 PICTURE = tiny.PICTURE_TOKENS

@@ -12,8 +12,8 @@ from openai import AsyncOpenAI
 from openai.types.live import InputTranscriptDeltaEvent, SessionStartedEvent
 
 from antiphon.audio.wav import read_wav
+from clients.recordings import make
 from tests.conformance.support.stack import Stack
-from tests.recordings import make
 from tests.support.patience import PATIENCE_S
 
 RECORDINGS = Path(make.__file__).parent

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from antiphon.audio.wav import read_wav
+from clients.recordings import make
 from tests.conformance.support.client import Client, Event
 from tests.conformance.support.stack import Stack
-from tests.recordings import make
 from tests.support.scripted_engine import Play, Script, listen, speak, turn_end
 
 AUDIO = "session.output_audio.delta"

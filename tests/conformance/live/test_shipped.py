@@ -17,8 +17,8 @@ import soxr
 from openai import AsyncOpenAI, OpenAI
 from openai.types.live import OutputAudioDeltaEvent, OutputTranscriptDeltaEvent
 
+from clients.recordings import make
 from tests.conformance.support.stack import Stack
-from tests.recordings import make
 from tests.support.patience import PATIENCE_S
 from ws_adapter.protocol.live.sound import Format
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from inference_service.api.setups import Window, WindowMode
+from inference_service.interface.setups import Window, WindowMode
 from tests.conformance.support.client import Client, kinds
 from tests.conformance.support.clockwork import SEEING, Clockwork, clockwork
 from tests.conformance.support.match import With

@@ -15,8 +15,8 @@ from openai import AsyncOpenAI
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 
+from clients.recordings import make
 from tests.conformance.support.stack import Stack
-from tests.recordings import make
 from tests.support.patience import PATIENCE_S
 
 RECORDINGS = Path(make.__file__).parent

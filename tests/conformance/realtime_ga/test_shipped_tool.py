@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from inference_service.training.domains.tool import schema
+from antiphon_training.domains.tool import schema
 from tests.conformance.realtime_ga.test_openai_sdk import MANUAL, Conversation, conversation, question
 from tests.conformance.support.stack import Stack
 

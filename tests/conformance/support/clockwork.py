@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import Mode
+from inference_service.interface.engine import ModelInfo
+from inference_service.interface.setups import Mode
 from tests.conformance.support.client import Client
 from tests.support.scripted_engine import INFO, ScriptedEngine, ScriptedSession, running_worker
 from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter

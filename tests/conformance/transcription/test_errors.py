@@ -13,7 +13,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from inference_service.api.engine import Failure, SessionFailed
+from inference_service.interface.engine import Failure, SessionFailed
 from tests.conformance.support.client import BINARY, CLOSE, TEXT, Client
 from tests.conformance.support.match import Text
 from tests.conformance.support.stack import Stack as Processes

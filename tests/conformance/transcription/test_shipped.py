@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from clients.recordings import make
 from tests.conformance.support.client import Client, Event
 from tests.conformance.support.stack import Stack, running_stack
 from tests.conformance.support.transcription_words import (
@@ -25,7 +26,6 @@ from tests.conformance.support.transcription_words import (
     delta,
 )
 from tests.conformance.support.vllm_program import run_program
-from tests.recordings import make
 from tests.support.patience import PATIENCE_S
 
 RECORDINGS = Path(make.__file__).parent

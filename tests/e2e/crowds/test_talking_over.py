@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 import antiphon
 from antiphon.protocol.events import AudioDelta, Listening
-from inference_service.training.corpus.recipe import turn_bound
-from inference_service.training.domains.mini import MINI
+from antiphon_training.corpus.recipe import turn_bound
+from antiphon_training.domains.mini import MINI
 from tests.e2e.conftest import RATE, Recording
 
 SECONDS = 30

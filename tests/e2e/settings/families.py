@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import ModelInfo, Prefilled, Ready
 from inference_service.checkpoints.location import find
 from inference_service.config.resolve import SessionPlan, resolve
 from inference_service.engine.runtime import Runtime
 from inference_service.errors import UnitRefused, WorkerError
 from inference_service.families import table
-from inference_service.rpc import replies, requests
-from inference_service.rpc.requests import content
+from inference_service.interface.engine import ModelInfo, Prefilled, Ready
+from inference_service.rpc.messages import replies, requests
+from inference_service.rpc.messages.requests import content
 from tests.inference_service.models.minicpmo import whole
 
 FAMILIES = ("antiphon-mini", "MiniCPM-o")

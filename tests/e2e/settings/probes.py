@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from inference_service.api.engine import ModelInfo
+from inference_service.interface.engine import ModelInfo
 from tests.support.drawing import encoded, picture
 from tests.support.videos import short
 from ws_adapter.protocol.core.config import Mode

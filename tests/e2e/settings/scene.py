@@ -9,14 +9,11 @@ import pytest
 
 from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.setups import Mode as WorkerMode
 from inference_service.errors import ConfigInvalid, WorkerError
+from inference_service.interface.setups import Mode as WorkerMode
 from tests.e2e.settings.families import Family, FamilySession
 from tests.ws_adapter.support.pools import catalogue
 from ws_adapter.protocol.core.actions import (
-    Action,
-    Apart,
-    Become,
     OpenWorkerSession,
     RunSegment,
     RunTurn,
@@ -25,6 +22,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.core.machine import Action, Apart, Become
 from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
     Failed,

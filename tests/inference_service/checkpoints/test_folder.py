@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from inference_service.api.setups import DuplexSettings, Window, WindowMode
 from inference_service.checkpoints import location
 from inference_service.checkpoints.folder import load_duplex
 from inference_service.checkpoints.location import SHIPPED, find
 from inference_service.errors import ConfigurationError
 from inference_service.families.antiphon_mini import model_info
 from inference_service.families.shipped import limited
+from inference_service.interface.setups import DuplexSettings, Window, WindowMode
 from inference_service.models.config import parse_config
 from inference_service.models.errors import CheckpointError
 from tests.inference_service.engine.support import tiny

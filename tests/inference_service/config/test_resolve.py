@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.setups import KEEP_ALL, DuplexSettings, DuplexSetup, Window, WindowMode
 from inference_service.config.reader import MAX_PROMPT_CHARACTERS
 from inference_service.config.resolve import SessionPlan, resolve
 from inference_service.config.sampling import DUPLEX_RANGES, unit_overrides
@@ -22,6 +21,13 @@ from inference_service.errors import (
     SessionError,
     UnitRefused,
     VoiceNotFound,
+)
+from inference_service.interface.setups import (
+    KEEP_ALL,
+    DuplexSettings,
+    DuplexSetup,
+    Window,
+    WindowMode,
 )
 from tests.support.scripted_engine import INFO
 

@@ -8,10 +8,26 @@ from typing import Any
 
 import pytest
 
-from inference_service.api.engine import CallDelta, Closed, Done, End, Piece, Prefilled, SessionFailed, Sink
-from inference_service.api.setups import NO_TOOLS, ChatMessage, ChatSetup, Tools, TurnInput, UnitOverrides
 from inference_service.engine.engine import LiveEngine
 from inference_service.families.causal_runtime import CausalRuntime
+from inference_service.interface.engine import (
+    CallDelta,
+    Closed,
+    Done,
+    End,
+    Piece,
+    Prefilled,
+    SessionFailed,
+    Sink,
+)
+from inference_service.interface.setups import (
+    NO_TOOLS,
+    ChatMessage,
+    ChatSetup,
+    Tools,
+    TurnInput,
+    UnitOverrides,
+)
 from inference_service.tools.grammar import CallGrammar, Constraint
 from tests.inference_service.engine.support import streaming, tiny_caller
 from tests.inference_service.engine.support.calling import TIME, WARM, required

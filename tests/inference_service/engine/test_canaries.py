@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from inference_service.api.engine import SessionFailed
-from inference_service.api.setups import (
+from inference_service.engine.tick import Tick
+from inference_service.interface.engine import SessionFailed
+from inference_service.interface.setups import (
     DuplexSetup,
     Sampling,
     StreamInput,
@@ -16,8 +17,7 @@ from inference_service.api.setups import (
     UnitInput,
     UnitOverrides,
 )
-from inference_service.engine.session import Stage
-from inference_service.engine.tick import Tick
+from inference_service.session.base.session import Stage
 from tests.inference_service.engine.support.guests import Guest
 from tests.inference_service.engine.test_crowd import runtime
 from tests.inference_service.engine.test_shares import sound

@@ -6,10 +6,15 @@ from functools import cache
 import numpy as np
 import pytest
 
-from inference_service.api.engine import Piece
-from inference_service.api.setups import ChatSetup, DuplexSetup, TokensSetup, TranscribeSetup
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import Piece
+from inference_service.interface.setups import (
+    ChatSetup,
+    DuplexSetup,
+    TokensSetup,
+    TranscribeSetup,
+)
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.support.guests import guests, play
 from tests.inference_service.engine.support.left import is_clean

@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inference_service.api.engine import (
+from inference_service.engine.engine import LiveEngine
+from inference_service.families import antiphon_mini
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import (
     Advanced,
     Closed,
     Done,
@@ -24,7 +27,7 @@ from inference_service.api.engine import (
     SessionFailed,
     Sink,
 )
-from inference_service.api.setups import (
+from inference_service.interface.setups import (
     DuplexSetup,
     Sampling,
     SessionSetup,
@@ -35,14 +38,11 @@ from inference_service.api.setups import (
     UnitOverrides,
     Window,
 )
-from inference_service.engine import session as session_module
-from inference_service.engine.engine import LiveEngine
-from inference_service.engine.session import QueuedUnit, Run, UnitQueue
-from inference_service.engine.sessions.duplex_kind import DuplexPreprocessor
-from inference_service.families import antiphon_mini
-from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.media import pool
 from inference_service.media.pool import Priority
+from inference_service.session.base import session as session_module
+from inference_service.session.base.session import QueuedUnit, Run, UnitQueue
+from inference_service.session.kinds.duplex_kind import DuplexPreprocessor
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.support.left import is_clean
 from tests.support.patience import PATIENCE_S

@@ -11,8 +11,19 @@ from typing import Any
 import pytest
 import torch
 
-from inference_service.api.engine import Closed, Done, Event, Finalized, SessionFailed
-from inference_service.api.setups import (
+from inference_service.engine.engine import LiveEngine
+from inference_service.engine.guard import DeviceLost, Guard, blame
+from inference_service.families import antiphon_mini
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.families.warmup import warm_up
+from inference_service.interface.engine import (
+    Closed,
+    Done,
+    Event,
+    Finalized,
+    SessionFailed,
+)
+from inference_service.interface.setups import (
     DuplexSetup,
     Sampling,
     SessionSetup,
@@ -24,11 +35,6 @@ from inference_service.api.setups import (
     Window,
     WindowMode,
 )
-from inference_service.engine.engine import LiveEngine
-from inference_service.engine.guard import DeviceLost, Guard, blame
-from inference_service.families import antiphon_mini
-from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.families.warmup import warm_up
 from inference_service.observability.watchdog import Watchdog
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.test_engine import Client, Slots, sound, speech_of

@@ -11,16 +11,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from inference_service.api.engine import Done, End, Piece
-from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitOverrides
 from inference_service.checkpoints.folder import load_duplex
 from inference_service.checkpoints.location import find
-from inference_service.engine.session import QueuedUnit, Stage
-from inference_service.engine.sessions.duplex import DuplexSession, Perceived
 from inference_service.engine.tick import Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import Done, End, Piece
+from inference_service.interface.setups import DuplexSettings, DuplexSetup, UnitOverrides
 from inference_service.media.mel import CONTEXT, SAMPLE_RATE, log_mel, mel_power
+from inference_service.session.base.session import QueuedUnit, Stage
+from inference_service.session.kinds.duplex import DuplexSession, Perceived
 from tests.support.long import seeds
 
 RECORDINGS = sorted((Path(__file__).parents[2] / "recordings").glob("*.wav"))

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from inference_service.api.setups import (
+from inference_service.families import antiphon_mini
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.setups import (
     ChatSetup,
     DuplexSettings,
     DuplexSetup,
@@ -14,9 +16,7 @@ from inference_service.api.setups import (
     TranscribeSetup,
     Window,
 )
-from inference_service.engine.session import Session
-from inference_service.families import antiphon_mini
-from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.session.base.session import Session
 from tests.inference_service.engine.support import tiny
 
 SETUPS: list[SessionSetup] = [

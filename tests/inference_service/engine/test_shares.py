@@ -9,8 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inference_service.api.engine import Advanced, Done, End, Piece, Prefilled, Ready, Ticked
-from inference_service.api.setups import (
+from inference_service.engine.batch.decoder import Segment
+from inference_service.engine.batch.scheduler import LEAST_SHARE, UNIT_S
+from inference_service.engine.tick import BACKGROUND_S, Tick
+from inference_service.families import antiphon_mini
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import (
+    Advanced,
+    Done,
+    End,
+    Piece,
+    Prefilled,
+    Ready,
+    Ticked,
+)
+from inference_service.interface.setups import (
     ChatMessage,
     ChatSetup,
     Clip,
@@ -26,12 +39,7 @@ from inference_service.api.setups import (
     UnitOverrides,
     UnitRecord,
 )
-from inference_service.engine.batch.decoder import Segment
-from inference_service.engine.batch.scheduler import LEAST_SHARE, UNIT_S
-from inference_service.engine.session import QueuedUnit, Session, Stage
-from inference_service.engine.tick import BACKGROUND_S, Tick
-from inference_service.families import antiphon_mini
-from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.session.base.session import QueuedUnit, Session, Stage
 from tests.inference_service.engine.support import tiny
 from tests.support.drawing import jpeg
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from inference_service.api.engine import (
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import (
     NAMED_TICKS,
     Closed,
     Done,
@@ -17,10 +18,9 @@ from inference_service.api.engine import (
     Ready,
     Ticked,
 )
-from inference_service.api.setups import UnitInput, UnitOverrides
-from inference_service.engine import session as session_module
-from inference_service.engine.session import PROGRESS_S, Session
-from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.setups import UnitInput, UnitOverrides
+from inference_service.session.base import session as session_module
+from inference_service.session.base.session import PROGRESS_S, Session
 from tests.inference_service.engine.test_engine import Client, Rig, sound
 
 

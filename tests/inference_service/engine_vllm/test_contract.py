@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from inference_service.api.engine import (
+from inference_service.checkpoints.causal import read_folder
+from inference_service.interface.engine import (
     Closed,
     End,
     Failure,
@@ -19,8 +20,7 @@ from inference_service.api.engine import (
     SessionFailed,
     Ticked,
 )
-from inference_service.api.setups import NO_OVERRIDES, StreamInput
-from inference_service.checkpoints.causal import read_folder
+from inference_service.interface.setups import NO_OVERRIDES, StreamInput
 from inference_service.models.chat_template import Message
 from tests.inference_service.engine_vllm.support.engines import GREEDY, LIMIT, Rig, Talker, turn
 

@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 
-from inference_service.api.engine import Advanced, Closed, Done, End, Piece, Ready, SessionFailed
-from inference_service.api.setups import StreamInput, Tenant
 from inference_service.engine_vllm import engine as module
 from inference_service.engine_vllm.generator import Request, Sampled
+from inference_service.interface.engine import (
+    Advanced,
+    Closed,
+    Done,
+    End,
+    Piece,
+    Ready,
+    SessionFailed,
+)
+from inference_service.interface.setups import StreamInput, Tenant
 from tests.inference_service.engine_vllm.support import engines
 from tests.inference_service.engine_vllm.support.engines import HAS_VLLM, Rig
 from tests.support.patience import PATIENCE_S

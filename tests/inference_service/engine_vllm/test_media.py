@@ -11,11 +11,19 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from inference_service.api.engine import End, Prefilled, Ready
-from inference_service.api.setups import ChatMessage, Clip, Picture, Tenant, TurnInput, UnitOverrides, Video
 from inference_service.checkpoints.causal import read_folder
 from inference_service.engine_vllm.generator import Expanded, Medium
 from inference_service.engine_vllm.prompts import FRAME_PIXELS, MOST_VIDEO_S
+from inference_service.interface.engine import End, Prefilled, Ready
+from inference_service.interface.setups import (
+    ChatMessage,
+    Clip,
+    Picture,
+    Tenant,
+    TurnInput,
+    UnitOverrides,
+    Video,
+)
 from inference_service.video.messages import Order
 from inference_service.video.process import VideoReader
 from tests.inference_service.engine_vllm.support import engines, tiny_media

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from inference_service.api.setups import StreamInput, Tenant, UnitOverrides
+from inference_service.interface.setups import StreamInput, Tenant, UnitOverrides
 from tests.inference_service.engine.support import tiny_causal
 from tests.inference_service.engine_vllm.support import engines
 from tests.inference_service.engine_vllm.support.engines import MISSING, NAMES

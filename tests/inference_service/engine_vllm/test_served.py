@@ -15,10 +15,10 @@ from antiphon.contract import Reason
 from antiphon.grpc import get_info
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import Deliver, OnFatal
 from inference_service.engine_vllm.engine import VllmEngine
+from inference_service.interface.engine import Deliver, OnFatal
 from inference_service.options import WorkerOptions
-from inference_service.rpc.outbox import BACKLOG
+from inference_service.rpc.transport.outbox import BACKLOG
 from inference_service.session.units import Stream
 from tests.inference_service.engine_vllm.support import tiny_realtime
 from tests.inference_service.engine_vllm.support.dictation import (

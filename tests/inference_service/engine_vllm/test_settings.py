@@ -10,16 +10,6 @@ import pytest
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import EngineInfo, ModelInfo
-from inference_service.api.setups import (
-    KEEP_ALL,
-    ChatSetup,
-    DuplexSettings,
-    Mode,
-    Sampling,
-    Tenant,
-    Window,
-)
 from inference_service.checkpoints.location import find
 from inference_service.config.resolve import resolve
 from inference_service.config.sampling import unit_overrides
@@ -28,8 +18,18 @@ from inference_service.engine_vllm.generator import Request, medium_name, seed_o
 from inference_service.engine_vllm.plugin import WORKER, follow_worker
 from inference_service.engine_vllm.settings import engine_arguments, prepare_environment
 from inference_service.errors import ConfigurationError, UnitRefused
+from inference_service.interface.engine import EngineInfo, ModelInfo
+from inference_service.interface.setups import (
+    KEEP_ALL,
+    ChatSetup,
+    DuplexSettings,
+    Mode,
+    Sampling,
+    Tenant,
+    Window,
+)
 from inference_service.options import WorkerOptions
-from inference_service.rpc import replies
+from inference_service.rpc.messages import replies
 
 FOLDER = Path("model")
 INFO = ModelInfo(

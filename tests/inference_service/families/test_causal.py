@@ -10,14 +10,14 @@ import torch
 from transformers import BertConfig, BertModel, MambaConfig, MambaForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP
 
-from inference_service.api.setups import Mode, Sampling, UnitOverrides
 from inference_service.checkpoints import causal
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.rope import require_independent
-from inference_service.engine.device.rows import Rows
 from inference_service.errors import ConfigurationError
 from inference_service.families import table
 from inference_service.families.causal_runtime import CausalRuntime, model_info
+from inference_service.interface.setups import Mode, Sampling, UnitOverrides
 from inference_service.models.errors import CheckpointError
 from tests.inference_service.engine.support import streaming, tiny_causal
 from tests.inference_service.engine.support.streaming import GREEDY, Player, Stage

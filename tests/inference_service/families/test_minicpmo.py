@@ -12,7 +12,19 @@ import numpy as np
 import pytest
 import torch
 
-from inference_service.api.engine import (
+from inference_service.checkpoints import voices
+from inference_service.checkpoints.location import find
+from inference_service.engine.batch.noise import Noise
+from inference_service.engine.batch.speech import SpeechJob, SpeechState
+from inference_service.engine.engine import LiveEngine
+from inference_service.engine.tick import Tick
+from inference_service.errors import ConfigurationError
+from inference_service.families import loading, minicpmo, minicpmo_voice, table
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.families.family import Build
+from inference_service.families.memory import footprint
+from inference_service.families.warmup import warm_up
+from inference_service.interface.engine import (
     Closed,
     Done,
     End,
@@ -23,7 +35,7 @@ from inference_service.api.engine import (
     Ready,
     SessionFailed,
 )
-from inference_service.api.setups import (
+from inference_service.interface.setups import (
     COMMON,
     MODELS_VOICE,
     DuplexSettings,
@@ -36,27 +48,15 @@ from inference_service.api.setups import (
     Window,
     WindowMode,
 )
-from inference_service.checkpoints import voices
-from inference_service.checkpoints.location import find
-from inference_service.engine.batch.noise import Noise
-from inference_service.engine.batch.speech import SpeechJob, SpeechState
-from inference_service.engine.engine import LiveEngine
-from inference_service.engine.session import Stage
-from inference_service.engine.sessions.duplex import DuplexSession
-from inference_service.engine.sessions.speech_groups import SpeechGroups
-from inference_service.engine.tick import Tick
-from inference_service.errors import ConfigurationError
-from inference_service.families import loading, minicpmo, minicpmo_voice, table
-from inference_service.families.duplex_runtime import DuplexRuntime
-from inference_service.families.family import Build
-from inference_service.families.memory import footprint
-from inference_service.families.warmup import warm_up
 from inference_service.kernels import selection
 from inference_service.models.errors import CheckpointError
 from inference_service.models.token2wav.config import LOOK_AHEAD
 from inference_service.models.token2wav.estimator import Estimator
 from inference_service.models.token2wav.model import DEFAULT_STEPS, Token2Wav
 from inference_service.options import SpeechOptions, WorkerOptions
+from inference_service.session.base.session import Stage
+from inference_service.session.kinds.duplex import DuplexSession
+from inference_service.session.kinds.speech_groups import SpeechGroups
 from tests.inference_service.engine.support.left import is_clean
 from tests.inference_service.engine.support.reference import picture, second
 from tests.inference_service.engine.test_engine import Client, Slots, speech_of

@@ -11,15 +11,20 @@ import torch
 from torch import Tensor
 from transformers import MoshiForConditionalGeneration
 
-from inference_service.api.engine import Done, End, Prefilled, Ready, Rewound, SessionFailed
-from inference_service.api.setups import (
-    UnitFormat,
-)
 from inference_service.checkpoints.moshi.folder import MoshiCheckpoint, load
 from inference_service.families.moshi import kind, monologue, rewind, runtime
 from inference_service.families.moshi.framing import Framing, Resampler
 from inference_service.families.moshi.prompt import Openings
 from inference_service.families.moshi.runtime import SETTINGS, MoshiRuntime
+from inference_service.interface.engine import (
+    Done,
+    End,
+    Prefilled,
+    Ready,
+    Rewound,
+    SessionFailed,
+)
+from inference_service.interface.setups import UnitFormat
 from inference_service.models.token2wav.features import resampled
 from tests.inference_service.engine.support import tiny_moshi
 from tests.inference_service.engine.support.left import is_clean

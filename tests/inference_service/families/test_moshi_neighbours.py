@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from inference_service.api.engine import Done, End
-from inference_service.api.setups import DuplexSetup, UnitFormat, VoiceReference
 from inference_service.checkpoints.moshi.folder import load
-from inference_service.engine.session import Session, Stage
 from inference_service.families.moshi.runtime import MoshiRuntime
+from inference_service.interface.engine import Done, End
+from inference_service.interface.setups import DuplexSetup, UnitFormat, VoiceReference
+from inference_service.session.base.session import Session, Stage
 from tests.inference_service.engine.support import tiny_moshi
 from tests.inference_service.engine.support.left import is_clean
 from tests.inference_service.engine.support.moshi_caller import GREEDY, SAMPLES, Caller, sound

@@ -13,20 +13,27 @@ import torch
 from torch import Tensor
 from transformers import VoxtralRealtimeForConditionalGeneration as Network
 
-from inference_service.api.engine import Done, End, Failure, Finish, Ready, UnitUsage
-from inference_service.api.setups import Sampling, UnitOverrides
 from inference_service.checkpoints import voxtral
+from inference_service.device.paged import Way, gathered
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.draw import Draw
 from inference_service.engine.batch.pages import PAGE
 from inference_service.engine.batch.rolling import SLACK
-from inference_service.engine.device.paged import Way, gathered
 from inference_service.engine.tick import Tick
 from inference_service.errors import ConfigurationError
 from inference_service.families import table, voxtral_runtime
 from inference_service.families.memory import footprint
 from inference_service.families.voxtral_runtime import VoxtralRuntime
 from inference_service.families.voxtral_session import VoxtralPreprocessor, VoxtralTranscription
+from inference_service.interface.engine import (
+    Done,
+    End,
+    Failure,
+    Finish,
+    Ready,
+    UnitUsage,
+)
+from inference_service.interface.setups import Sampling, UnitOverrides
 from inference_service.models.errors import CheckpointError
 from tests.inference_service.engine.support import tiny_voxtral
 from tests.inference_service.engine.support.dictation import Sound, Writer, noise, run

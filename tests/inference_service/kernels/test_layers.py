@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaModel, Qwen3Config, Qwen3Model
 
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
-from inference_service.engine.device.rows import Rows
 from inference_service.kernels.layers import Layers
 from inference_service.kernels.packed_linear import pack_linears
 from inference_service.kernels.selection import usable

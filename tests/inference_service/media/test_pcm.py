@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from antiphon.contract import Reason
 from antiphon.v1 import common_pb2 as common
-from inference_service.api.engine import Failure
 from inference_service.errors import UnitRefused
+from inference_service.interface.engine import Failure
 from inference_service.media.pcm import decode_pcm
 
 F32, S16 = common.AUDIO_ENCODING_PCM_F32LE, common.AUDIO_ENCODING_PCM_S16LE

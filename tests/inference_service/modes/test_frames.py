@@ -10,13 +10,13 @@ import pytest
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import Deliver, ModelInfo, OnFatal
-from inference_service.api.setups import Mode
 from inference_service.engine.engine import LiveEngine
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import Deliver, ModelInfo, OnFatal
+from inference_service.interface.setups import Mode
 from inference_service.options import WorkerOptions
-from inference_service.rpc import replies
+from inference_service.rpc.messages import replies
 from tests.inference_service.conftest import Served
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.support.caller import Caller, channel_to, duplex

@@ -11,7 +11,10 @@ from google.protobuf.duration_pb2 import Duration
 from antiphon.contract import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.setups import (
+from inference_service.config.resolve import SessionPlan, resolve
+from inference_service.config.sampling import MAX_STOP_TOKENS, MAX_STOPS, unit_overrides
+from inference_service.errors import ConfigInvalid, ModeUnsupported, UnitRefused, VoiceNotFound
+from inference_service.interface.setups import (
     KEEP_ALL,
     ChatSetup,
     Mode,
@@ -21,10 +24,7 @@ from inference_service.api.setups import (
     TranscribeSetup,
     UnitOverrides,
 )
-from inference_service.config.resolve import SessionPlan, resolve
-from inference_service.config.sampling import MAX_STOP_TOKENS, MAX_STOPS, unit_overrides
-from inference_service.errors import ConfigInvalid, ModeUnsupported, UnitRefused, VoiceNotFound
-from inference_service.rpc import replies
+from inference_service.rpc.messages import replies
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import duplex

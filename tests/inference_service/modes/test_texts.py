@@ -7,10 +7,10 @@ import pytest
 
 from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import StandaloneText, TextPurpose, UnitInput
 from inference_service.checkpoints.location import find
 from inference_service.families import antiphon_mini
+from inference_service.interface.engine import ModelInfo
+from inference_service.interface.setups import StandaloneText, TextPurpose, UnitInput
 from inference_service.models.config import parse_config
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import duplex

@@ -12,9 +12,9 @@ import torch
 from antiphon.grpc import get_info
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.setups import Sampling
 from inference_service.app import EXIT_CONFIGURATION, load_engine, serve
 from inference_service.families import table
+from inference_service.interface.setups import Sampling
 from inference_service.options import WorkerOptions
 from inference_service.session.units import Stream
 from tests.inference_service.engine.support import tiny, tiny_voxtral

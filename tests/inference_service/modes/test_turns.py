@@ -10,8 +10,12 @@ import pytest
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import Deliver, ModelInfo, OnFatal
-from inference_service.api.setups import (
+from inference_service.engine.engine import LiveEngine
+from inference_service.errors import UnitRefused
+from inference_service.families import antiphon_mini
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import Deliver, ModelInfo, OnFatal
+from inference_service.interface.setups import (
     ChatMessage,
     ChatSetup,
     Clip,
@@ -22,12 +26,8 @@ from inference_service.api.setups import (
     TurnInput,
     Window,
 )
-from inference_service.engine.engine import LiveEngine
-from inference_service.errors import UnitRefused
-from inference_service.families import antiphon_mini
-from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.options import WorkerOptions
-from inference_service.rpc.requests import turn_input
+from inference_service.rpc.messages.requests import turn_input
 from inference_service.session.units import Stream
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.support.caller import Caller, channel_to, soon, until_free

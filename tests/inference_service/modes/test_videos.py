@@ -14,9 +14,9 @@ import pytest
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.setups import Video
 from inference_service.errors import UnitRefused
-from inference_service.rpc.requests import turn_input
+from inference_service.interface.setups import Video
+from inference_service.rpc.messages.requests import turn_input
 from inference_service.session.units import Stream
 from inference_service.video import process
 from tests.inference_service.modes.test_turns import ABLE, CHATS, engine, message, text, turn

@@ -7,8 +7,10 @@ import pytest
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import ModelInfo
-from inference_service.api.setups import (
+from inference_service.config.resolve import SessionPlan, resolve
+from inference_service.errors import ConfigInvalid, VoiceNotFound
+from inference_service.interface.engine import ModelInfo
+from inference_service.interface.setups import (
     ChatSetup,
     DuplexSettings,
     DuplexSetup,
@@ -17,9 +19,7 @@ from inference_service.api.setups import (
     Window,
     WindowMode,
 )
-from inference_service.config.resolve import SessionPlan, resolve
-from inference_service.errors import ConfigInvalid, VoiceNotFound
-from inference_service.rpc.replies import model_info
+from inference_service.rpc.messages.replies import model_info
 
 AUDIO, CHAT = pb.SESSION_MODE_AUDIO, pb.SESSION_MODE_CHAT
 CLONES = ModelInfo(

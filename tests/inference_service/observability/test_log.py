@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.contract import METADATA_TRACEPARENT, Reason
 from antiphon_service.telemetry.logs import InSession, JsonFormatter
-from inference_service.api.engine import SessionFailed
+from inference_service.interface.engine import SessionFailed
 from inference_service.session.units import Stream
 from tests.inference_service.observability.test_tracing import ids, new_context
 from tests.inference_service.support.caller import Caller, channel_to, until

@@ -8,7 +8,12 @@ import pytest
 from antiphon.contract import Reason
 from antiphon_service import semconv
 from antiphon_service.semconv import Phase, Side
-from inference_service.api.engine import Done, End, Ticked, UnitTimings
+from inference_service.interface.engine import (
+    Done,
+    End,
+    Ticked,
+    UnitTimings,
+)
 from inference_service.observability.metrics import WorkerMetrics
 from inference_service.session.units import Stream
 from tests.inference_service.support.caller import Caller, channel_to, duplex, until

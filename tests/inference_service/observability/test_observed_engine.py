@@ -13,13 +13,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon_service import semconv
 from antiphon_service.semconv import PageState, Phase
-from inference_service.api.engine import NAMED_TICKS
+from clients.recordings import make
 from inference_service.app import load_engine
 from inference_service.engine.batch.pages import PAGE
+from inference_service.interface.engine import NAMED_TICKS
 from inference_service.session.units import Stream
 from tests.inference_service.observability.test_tracing import STEPS, attribute, ids, new_context, parent
 from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to, duplex
-from tests.recordings import make
 from tests.support.scrape import Scrape, get, scrape
 from tests.support.scripted_engine import running_worker, telemetry
 

@@ -18,7 +18,7 @@ from antiphon.contract import (
     Reason,
 )
 from antiphon_service import semconv
-from inference_service.api.engine import NAMED_TICKS, SessionFailed, Ticked
+from inference_service.interface.engine import NAMED_TICKS, SessionFailed, Ticked
 from inference_service.session.units import Stream
 from tests.inference_service.support.caller import Caller, channel_to, duplex, until
 from tests.support.passing import Passing

@@ -7,10 +7,11 @@ import pytest
 
 from antiphon.contract import Reason
 from inference_service.app import load_engine
-from inference_service.engine import engine, live_session, session
+from inference_service.engine import engine
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.sessions import duplex
 from inference_service.session import admission
+from inference_service.session.base import live_session, session
+from inference_service.session.kinds import duplex
 from inference_service.session.units import Stream
 from tests.inference_service.support.caller import Caller, channel_to
 from tests.support.scripted_engine import RunningWorker, running_worker

@@ -14,11 +14,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from antiphon.contract import MAX_MESSAGE_BYTES, Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
-from inference_service.api.engine import Closed, Deliver, Engine, OnFatal
 from inference_service.app import EXIT_DEVICE_LOST, EXIT_DRAINED, Worker
+from inference_service.interface.engine import (
+    Closed,
+    Deliver,
+    Engine,
+    OnFatal,
+)
 from inference_service.options import WorkerOptions
 from inference_service.rpc.server import SERVICES
-from inference_service.rpc.session_calls import deliver_on
+from inference_service.session.calls.session_calls import deliver_on
 from inference_service.session.machine import Limits
 from inference_service.session.units import Stream
 from tests.inference_service.support.caller import Caller, channel_to, soon, until

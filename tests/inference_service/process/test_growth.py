@@ -10,10 +10,10 @@ import torch
 from antiphon.grpc import Session
 from antiphon.grpc.outputs import Audio, Finalized
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import Deliver, Engine, OnFatal
 from inference_service.engine.engine import MOST_TICKS, LiveEngine
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import Deliver, Engine, OnFatal
 from inference_service.options import WorkerOptions
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.support.caller import until

@@ -76,7 +76,7 @@ async def chat(to: grpc.aio.Channel) -> Said:
 
 async def talk(to: grpc.aio.Channel) -> Said:
     """What a neighbour says in full duplex."""
-    path = ROOT / "tests/recordings/greeting.wav"
+    path = ROOT / "clients/recordings/greeting.wav"
     heard = np.concatenate([decode_wav(path.read_bytes(), path, 16_000), np.zeros(4 * 16_000, np.float32)])
     session = await Caller(to).open()
     await session.configure(seed=5)

@@ -16,16 +16,16 @@ import pytest
 
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import Engine
+from clients.recordings import make
 from inference_service.app import load_engine
-from inference_service.engine import session
 from inference_service.engine.runtime import Runtime
 from inference_service.families import antiphon_mini
+from inference_service.interface.engine import Engine
+from inference_service.session.base import session
 from inference_service.session.machine import Limits
 from inference_service.session.units import Stream
 from tests.inference_service.support import caller as calling
 from tests.inference_service.support.caller import Caller, UnitAnswers, channel_to, duplex
-from tests.recordings import make
 from tests.support.drawing import jpeg
 from tests.support.passing import Passing
 from tests.support.patience import PATIENCE_S

@@ -9,16 +9,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inference_service.api.engine import Ready
-from inference_service.api.setups import DuplexSetup, UnitInput, UnitOverrides, UnitRecord
 from inference_service.checkpoints.location import find
 from inference_service.engine.engine import LiveEngine
-from inference_service.engine.sessions import duplex_kind
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import Ready
+from inference_service.interface.setups import (
+    DuplexSetup,
+    UnitInput,
+    UnitOverrides,
+    UnitRecord,
+)
 from inference_service.recogniser import process as process_module
 from inference_service.recogniser.decoder import GRAMMAR
 from inference_service.recogniser.process import RecogniserProcess
+from inference_service.session.kinds import duplex_kind
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.test_engine import Client, Rig, Slots
 from tests.support.patience import PATIENCE_S

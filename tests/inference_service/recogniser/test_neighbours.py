@@ -7,12 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from inference_service.api.engine import Finalized, Prefilled, Ready
-from inference_service.api.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.engine import engine as engine_module
 from inference_service.engine.engine import LiveEngine
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import Finalized, Prefilled, Ready
+from inference_service.interface.setups import (
+    Sampling,
+    StreamInput,
+    TokensSetup,
+    UnitOverrides,
+)
 from inference_service.recogniser.process import RecogniserProcess
 from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.test_engine import Client, Rig, Slots

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from antiphon_training.domains.mini import MINI
 from inference_service.recogniser import process as process_module
 from inference_service.recogniser.decoder import Recognised, Recogniser
 from inference_service.recogniser.process import RecogniserProcess
 from inference_service.recogniser.utterance import FIT, LONGEST, Utterances
-from inference_service.training.domains.mini import MINI
 from tests.inference_service.recogniser.conftest import sentence
 from tests.support.patience import PATIENCE_S
 

@@ -6,8 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from inference_service.api.engine import Done, Event, Finalized, Prefilled
-from inference_service.api.setups import UnitRecord
+from inference_service.interface.engine import (
+    Done,
+    Event,
+    Finalized,
+    Prefilled,
+)
+from inference_service.interface.setups import UnitRecord
 from inference_service.recogniser.process import RecogniserProcess
 from tests.inference_service.engine.test_engine import Client, Slots
 from tests.inference_service.recogniser.conftest import UNIT, begin, question, say

@@ -5,7 +5,7 @@ import pytest
 
 from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import End, SessionFailed
+from inference_service.interface.engine import End, SessionFailed
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, channel_to, soon, until
@@ -165,7 +165,9 @@ async def test_a_defect_of_ours_ends_its_session_without_its_text(
     async with served(ScriptedEngine()) as new_caller:
         caller = await new_caller().open()
         await caller.configure()
-        monkeypatch.setattr("inference_service.rpc.session_calls.requests.content", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr(
+            "inference_service.session.calls.session_calls.requests.content", lambda *_, **__: 1 / 0
+        )
         await caller.prefill(1)
         ending = await caller.end()
     assert (ending.code, ending.reason) == (Code.INTERNAL, Reason.INFERENCE_FAILED)

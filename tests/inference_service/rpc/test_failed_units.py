@@ -6,7 +6,7 @@ import pytest
 from antiphon.contract import Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import Failure
+from inference_service.interface.engine import Failure
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import UnitAnswers, duplex

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from inference_service.rpc.session_calls import SessionCalls
+from inference_service.session.calls.session_calls import SessionCalls
 from inference_service.session.machine import SessionMachine
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served

@@ -10,11 +10,16 @@ import pytest
 from antiphon.contract import MAX_MESSAGE_BYTES, Reason
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import Piece
-from inference_service.api.setups import StreamInput, TranscribeSetup
-from inference_service.rpc import requests
-from inference_service.rpc.replies import LARGEST_ANSWER, absorb, piece, pieces
-from inference_service.rpc.requests import LARGE, MOST_PARTS
+from inference_service.interface.engine import Piece
+from inference_service.interface.setups import StreamInput, TranscribeSetup
+from inference_service.rpc.messages import requests
+from inference_service.rpc.messages.replies import (
+    LARGEST_ANSWER,
+    absorb,
+    piece,
+    pieces,
+)
+from inference_service.rpc.messages.requests import LARGE, MOST_PARTS
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, channel_to, soon, until_free

@@ -5,9 +5,14 @@ from typing import Any
 import numpy as np
 
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import Done, End, Piece
-from inference_service.rpc.outbox import BACKLOG, Outbox
-from inference_service.rpc.replies import absorb, done, go_away, piece
+from inference_service.interface.engine import Done, End, Piece
+from inference_service.rpc.messages.replies import (
+    absorb,
+    done,
+    go_away,
+    piece,
+)
+from inference_service.rpc.transport.outbox import BACKLOG, Outbox
 
 
 class Line:

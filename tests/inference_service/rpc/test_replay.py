@@ -12,10 +12,10 @@ from antiphon.contract import Reason
 from antiphon.grpc import get_info
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import Deliver, Engine, OnFatal
 from inference_service.checkpoints.folder import load_duplex
 from inference_service.checkpoints.location import find
 from inference_service.engine.engine import LiveEngine
+from inference_service.interface.engine import Deliver, Engine, OnFatal
 from inference_service.options import WorkerOptions
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from inference_service.api.engine import Piece
-from inference_service.rpc import replies
+from inference_service.interface.engine import Piece
+from inference_service.rpc.messages import replies
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.rpc import replies
+from inference_service.rpc.messages import replies
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from inference_service.rpc.outbox import BACKLOG
+from inference_service.rpc.transport.outbox import BACKLOG
 from inference_service.session.units import Stream
 from tests.inference_service.conftest import Served
 from tests.inference_service.support.caller import Caller, until

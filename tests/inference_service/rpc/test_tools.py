@@ -16,8 +16,9 @@ from antiphon.contract import (
     MAX_TOOLS,
 )
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import CallDelta, ModelInfo, Piece
-from inference_service.api.setups import (
+from inference_service.errors import UnitRefused
+from inference_service.interface.engine import CallDelta, ModelInfo, Piece
+from inference_service.interface.setups import (
     NO_TOOLS,
     ChatMessage,
     ChatSetup,
@@ -31,9 +32,8 @@ from inference_service.api.setups import (
     TurnInput,
     Window,
 )
-from inference_service.errors import UnitRefused
-from inference_service.rpc import replies
-from inference_service.rpc.turns import turn_input
+from inference_service.rpc.messages import replies
+from inference_service.rpc.messages.turns import turn_input
 from ws_adapter.protocol.core import signals
 from ws_adapter.protocol.core.actions import RunTurn
 from ws_adapter.protocol.core.turn import Call, Message, Named, Turn

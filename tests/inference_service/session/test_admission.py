@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_service.api.engine import Ticked
+from inference_service.interface.engine import Ticked
 from inference_service.session.admission import LEAST_UNITS, WINDOW_S, Admission
 
 ROWS = 12

@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.contract import Reason
-from inference_service.api.engine import Advanced, Closed, Ready
+from inference_service.interface.engine import Advanced, Closed, Ready
 from inference_service.session.machine import Limits
 from inference_service.session.units import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, SETUP, Stage

@@ -3,7 +3,8 @@
 import pytest
 
 from antiphon.contract import Reason
-from inference_service.api.engine import (
+from inference_service.errors import Draining, UnitTimeout
+from inference_service.interface.engine import (
     Closed,
     Done,
     End,
@@ -13,7 +14,6 @@ from inference_service.api.engine import (
     Ready,
     SessionFailed,
 )
-from inference_service.errors import Draining, UnitTimeout
 from inference_service.session.machine import Answer, GoAway, Limits, Phase
 from inference_service.session.units import Generate, Stream, Unit
 from tests.inference_service.support.session_world import INPUT, Stage

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from antiphon.contract import Reason
-from inference_service.api.engine import (
+from inference_service.errors import Cancelled, StreamExists
+from inference_service.interface.engine import (
     Closed,
     Done,
     End,
@@ -17,7 +18,6 @@ from inference_service.api.engine import (
     Ready,
     SessionFailed,
 )
-from inference_service.errors import Cancelled, StreamExists
 from inference_service.session.machine import GoAway, Limits
 from inference_service.session.units import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, SETUP, Stage

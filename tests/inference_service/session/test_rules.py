@@ -3,9 +3,21 @@
 import pytest
 
 from antiphon.contract import Reason
-from inference_service.api.engine import Advanced, End, Failure, Finalized, Piece, Ready
-from inference_service.api.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.errors import StreamExists
+from inference_service.interface.engine import (
+    Advanced,
+    End,
+    Failure,
+    Finalized,
+    Piece,
+    Ready,
+)
+from inference_service.interface.setups import (
+    Sampling,
+    StreamInput,
+    TokensSetup,
+    UnitOverrides,
+)
 from inference_service.session.machine import Limits, Phase
 from inference_service.session.units import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, Stage

@@ -1,8 +1,14 @@
 """When the steps of units begin and end, told for spans and figures: on a clock of the test's own."""
 
-from inference_service.api.engine import Done as UnitDone
-from inference_service.api.engine import End, Failure, Finalized, Prefilled, UnitUsage
 from inference_service.errors import Cancelled
+from inference_service.interface.engine import Done as UnitDone
+from inference_service.interface.engine import (
+    End,
+    Failure,
+    Finalized,
+    Prefilled,
+    UnitUsage,
+)
 from inference_service.session.units import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, Stage
 

@@ -12,8 +12,8 @@ from antiphon.contract import METADATA_LEASE, Reason
 from antiphon.grpc import get_info
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon_service.leases import Claims, read_token, write_token
-from inference_service.api.setups import Tenant
 from inference_service.errors import LeaseInvalid
+from inference_service.interface.setups import Tenant
 from inference_service.session.leases import UNCLAIMED, Lease, LeaseReader, LeaseRules, Terms
 from tests.inference_service.support.caller import Caller, channel_to
 from tests.support.scripted_engine import ScriptedEngine, running_worker

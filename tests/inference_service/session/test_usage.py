@@ -1,6 +1,12 @@
 """What a worker counts for the dispatcher that gave a lease."""
 
-from inference_service.api.engine import Done, End, Piece, Prefilled, UnitUsage
+from inference_service.interface.engine import (
+    Done,
+    End,
+    Piece,
+    Prefilled,
+    UnitUsage,
+)
 from inference_service.session.usage import ENDED_PER_SLOT, UsageTable
 
 HEARD = UnitUsage(input_text_tokens=3, input_audio_tokens=20, input_vision_tokens=64, cached_tokens=2)

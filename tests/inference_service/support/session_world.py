@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from inference_service.api.engine import (
+from inference_service.errors import SessionError
+from inference_service.interface.engine import (
     Closed,
     Done,
     End,
@@ -20,7 +21,7 @@ from inference_service.api.engine import (
     Rewound,
     UnitUsage,
 )
-from inference_service.api.setups import (
+from inference_service.interface.setups import (
     Content,
     DuplexSettings,
     DuplexSetup,
@@ -29,7 +30,6 @@ from inference_service.api.setups import (
     UnitOverrides,
     Window,
 )
-from inference_service.errors import SessionError
 from inference_service.session.machine import Answer, Limits, SessionMachine
 from inference_service.session.units import Generate, Stream, Unit
 

@@ -10,9 +10,9 @@ import pytest
 from jsonschema import validate
 from tokenizers import Tokenizer as FastTokenizer
 
-from inference_service.api.setups import Tool, ToolMode, Tools
 from inference_service.checkpoints.location import find
 from inference_service.errors import UnitRefused
+from inference_service.interface.setups import Tool, ToolMode, Tools
 from inference_service.tools.grammar import MOST_PATTERN, MOST_VALUES, CallGrammar, Constraint
 from inference_service.tools.reader import AnswerReader, Thinking
 from inference_service.tools.syntax import HERMES, LLAMA, CallSyntax

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_service.api.engine import CallDelta
+from inference_service.interface.engine import CallDelta
 from inference_service.tools.reader import AnswerReader, Span, Thinking
 from inference_service.tools.syntax import HERMES, LLAMA, CallSyntax
 from tests.support.long import examples

@@ -12,8 +12,8 @@ from antiphon.grpc import Audio as SpokenAudio
 from antiphon.grpc import Finalized, Finish, Output, Prefilled, Session, Text, UnitDone
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api import engine as engine_api
-from inference_service.api import setups
+from inference_service.interface import engine as engine_api
+from inference_service.interface import setups
 from tests.sdk.audio.test_wav import wav_bytes
 from tests.support.scripted_engine import (
     EVERYTHING,

@@ -25,7 +25,7 @@ from antiphon.grpc import (
 )
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from inference_service.api.engine import SessionFailed
+from inference_service.interface.engine import SessionFailed
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (
     TALK,

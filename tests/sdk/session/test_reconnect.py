@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import antiphon
-from inference_service.api.setups import StreamInput
+from inference_service.interface.setups import StreamInput
 from tests.failures.link import Link, link_to
 from tests.sdk.replay import CREATED, QUEUE_DONE, Peer, replay
 from tests.support.patience import PATIENCE_S, START_S

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from antiphon.audio.wav import read_wav
-from tests.recordings import make
+from clients.recordings import make
 from tests.ws_adapter.support.hearing import Hearing
 from ws_adapter.protocol.core.speech import RATE_HZ, SpeechEdges, Started
 

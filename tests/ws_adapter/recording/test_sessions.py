@@ -29,9 +29,9 @@ from tests.ws_adapter.support.process import ADAPTER_OPTIONS
 from tests.ws_adapter.support.recordings import Read, b64, failing, noise, read_recording, read_wav
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, Stage, running_adapter, until
 from tests.ws_adapter.worker.test_session_streams import JPEG
+from ws_adapter.access.keys import make_key
 from ws_adapter.protocol.live.sound import Encoding, Format
 from ws_adapter.recording import folder
-from ws_adapter.web.keys import make_key
 
 PICTURE = b"\xff\xd8\xff\xe0 no camera saw this"
 

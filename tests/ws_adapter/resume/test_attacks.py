@@ -14,9 +14,9 @@ from tests.ws_adapter.resume.test_resuming import detached, lines, plain, refusa
 from tests.ws_adapter.support.conversation import CLOSE, append
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Client, ManualClock, until
+from ws_adapter.access.signing_keys import parse_signing_keys
 from ws_adapter.resume import connection, sessions
 from ws_adapter.resume.tokens import ResumeTokens
-from ws_adapter.web.signing_keys import parse_signing_keys
 
 MANY = 4
 

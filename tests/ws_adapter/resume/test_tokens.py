@@ -5,9 +5,9 @@ import base64
 import pytest
 
 from tests.ws_adapter.support.stage import ManualClock
+from ws_adapter.access.client_secrets import ClientSecrets
 from ws_adapter.resume.request import ResumeRequest, resume_request
 from ws_adapter.resume.tokens import LONGEST_TOKEN, Claim, ResumeTokens, holder_of
-from ws_adapter.web.client_secrets import ClientSecrets
 
 KEYS = (b"first signing key", b"second signing key")
 HOLDER = holder_of("ab" * 32)

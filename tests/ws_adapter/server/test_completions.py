@@ -13,7 +13,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, OpenAI
 
-from inference_service.api.engine import End
+from inference_service.interface.engine import End
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (
     EVERYTHING,

@@ -17,9 +17,9 @@ from tests.storm.floods import FLOODS, Cut, NotLetIn, flood, flood_pages
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.conversation import append, codes
 from tests.ws_adapter.support.stage import Client, ManualClock, Stage, running_adapter, until
+from ws_adapter.access.rate_limit import LINES
 from ws_adapter.protocol.wire.limits import EVENTS_WINDOW_S
 from ws_adapter.web.message import SMALL_BURST
-from ws_adapter.web.rate_limit import LINES
 
 SLOTS = 8
 UNITS = 3

@@ -23,10 +23,10 @@ from tests.support.scripted_engine import telemetry as worker_telemetry
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.spans import Traced, everything
 from tests.ws_adapter.support.stage import PATIENCE_S, Client, ManualClock, Stage, running_adapter
+from ws_adapter.access.http.access import Access, Denied
+from ws_adapter.access.rate_limit import Caller
 from ws_adapter.options import AdapterOptions
 from ws_adapter.protocol.core.config import Mode
-from ws_adapter.server.access import Access, Denied
-from ws_adapter.web.rate_limit import Caller
 from ws_adapter.web.routes import Dialect, Selection
 
 PATH = "/v1/realtime?model=scripted"

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from ws_adapter.access.rate_limit import FRAMES_BURST_S, LINES, LINES_PER_S
 from ws_adapter.options import AdapterOptions
 from ws_adapter.process import descriptors
 from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.wire.limits import Limits
 from ws_adapter.web.message import SMALL_BURST, SMALL_FRAGMENT, SMALL_MESSAGE, SMALL_PER_S
-from ws_adapter.web.rate_limit import FRAMES_BURST_S, LINES, LINES_PER_S
 
 WORKERS = ("127.0.0.1:50051",)
 

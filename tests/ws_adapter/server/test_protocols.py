@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from ws_adapter.process.clock import LoopClock
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.wire.limits import Limits
-from ws_adapter.server.protocols import MACHINES, MachineMaker, new_session_id, new_token
+from ws_adapter.server.protocols import MACHINES, MachineMaker
 from ws_adapter.web.routes import COMPLETING, Dialect, Selection, select
+from ws_adapter.web.session_ids import new_session_id, new_token
 
 PATHS = (
     "/v1/realtime",

@@ -8,9 +8,9 @@ from websockets.http11 import Request
 
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import ManualClock
+from ws_adapter.access.http.access import Access, Pass
 from ws_adapter.options import AdapterOptions
 from ws_adapter.protocol.core.config import Mode
-from ws_adapter.server.access import Access, Pass
 from ws_adapter.web.routes import Dialect, Selection
 
 PROXY = "10.0.0.1"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inference_service.api.setups import TranscribeSetup
+from inference_service.interface.setups import TranscribeSetup
 from tests.support.scripted_engine import EVERYTHING, Play, ScriptedEngine, hang, running_worker, write
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.realtime_ga_conversation import append, message, update

@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from antiphon_service.semconv import FailoverOutcome
-from inference_service.api.engine import End
+from inference_service.interface.engine import End
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import CONTINUING, EVERYTHING, Play, Script
 from tests.ws_adapter.session.test_failover import House, house

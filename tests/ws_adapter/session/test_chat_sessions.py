@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from inference_service.api.engine import SessionFailed
-from inference_service.api.setups import Mode
+from inference_service.interface.engine import SessionFailed
+from inference_service.interface.setups import Mode
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (
     EVERYTHING,

@@ -11,7 +11,7 @@ import pytest
 from antiphon.contract import Reason
 from antiphon_service.pools import STABLE
 from antiphon_service.semconv import FailoverOutcome
-from inference_service.api.engine import SessionFailed
+from inference_service.interface.engine import SessionFailed
 from tests.support.scrape import scrape
 from tests.support.scripted_engine import (
     EVERYTHING,

@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.ws_adapter.support.stage import running_adapter
-from ws_adapter.protocol.core.actions import Action, CloseSocket, Send, Withdraw
+from ws_adapter.protocol.core.actions import CloseSocket, Send, Withdraw
+from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.duplex.realtime_events import SessionClosed
 from ws_adapter.protocol.wire.errors import CloseCode
 from ws_adapter.server.protocols import MachineMaker

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inference_service.api.setups import Mode
+from inference_service.interface.setups import Mode
 from tests.support.scripted_engine import INFO, ScriptedEngine, listen, running_worker, write
 from tests.ws_adapter.support.conversation import INIT, Event
 from tests.ws_adapter.support.stage import Stage, running_adapter

@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from antiphon_service.pools import pool_name
-from inference_service.api.setups import Mode
+from inference_service.interface.setups import Mode
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import EVERYTHING, INFO, ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.conversation import CLOSE, INIT

@@ -10,7 +10,7 @@ import pytest
 from antiphon.grpc import Session, acquire
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon_service.leases import Claims, read_token
-from inference_service.api.setups import Tenant
+from inference_service.interface.setups import Tenant
 from inference_service.session import leases
 from inference_service.session.leases import LeaseReader
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker

@@ -15,8 +15,6 @@ from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.chat.realtime_chat import RealtimeChat
 from ws_adapter.protocol.chat.ws_chat import Chat, State
 from ws_adapter.protocol.core.actions import (
-    Action,
-    Apart,
     CloseSocket,
     LeaveSlot,
     OpenWorkerSession,
@@ -25,7 +23,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Machine, Place
+from ws_adapter.protocol.core.machine import Action, Apart, Machine, Place
 from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
     Failed,

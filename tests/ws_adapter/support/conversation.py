@@ -13,8 +13,6 @@ from tests.support.schemas import Observer
 from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from ws_adapter.protocol.core.actions import (
-    Action,
-    Apart,
     CancelUnits,
     CloseSocket,
     OpenWorkerSession,
@@ -24,6 +22,7 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.answer import Outcome
 from ws_adapter.protocol.core.config import Catalogue, Mode
+from ws_adapter.protocol.core.machine import Action, Apart
 from ws_adapter.protocol.core.signals import Failed, Finalized, Piece, Ready, Signal, UnitDone, UnitEnd
 from ws_adapter.protocol.duplex.machine import DuplexMachine
 from ws_adapter.protocol.duplex.negotiation import Opening

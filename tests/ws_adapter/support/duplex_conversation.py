@@ -7,8 +7,9 @@ from typing import Any
 from PIL import Image
 
 from tests.ws_adapter.support.conversation import Conversation, Event, pcm, ready_signal
-from ws_adapter.protocol.core.actions import Action, Note
+from ws_adapter.protocol.core.actions import Note
 from ws_adapter.protocol.core.config import Mode
+from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.state import State
 from ws_adapter.protocol.duplex.vocabulary import Vocabulary
 from ws_adapter.protocol.duplex.ws_duplex import Duplex

@@ -4,7 +4,7 @@ import base64
 from dataclasses import replace
 from pathlib import Path
 
-from ws_adapter.web.keys import Key, make_key
+from ws_adapter.access.keys import Key, make_key
 
 
 class KeyFile:

@@ -13,8 +13,6 @@ from tests.ws_adapter.support.conversation import CATALOGUE, SPEECH, ready_signa
 from tests.ws_adapter.support.hearing import Hearing
 from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.core.actions import (
-    Action,
-    Apart,
     CancelUnits,
     CloseSocket,
     Detect,
@@ -24,10 +22,10 @@ from ws_adapter.protocol.core.actions import (
     RunUnit,
     Send,
     TakeSlot,
-    Transcribe,
 )
 from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.machine import Action, Apart, Transcribe
 from ws_adapter.protocol.core.signals import (
     Failed,
     Finalized,

@@ -13,8 +13,6 @@ from tests.ws_adapter.support.conversation import SPEECH, ready_signal
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.core.actions import (
-    Action,
-    Apart,
     CancelTranscription,
     CancelUnits,
     CloseSocket,
@@ -27,9 +25,9 @@ from ws_adapter.protocol.core.actions import (
     RunUnit,
     Send,
     TakeSlot,
-    Transcribe,
 )
 from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.machine import Action, Apart, Transcribe
 from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
     CallDelta,

@@ -13,6 +13,7 @@ from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
 from antiphon_service.semconv import SERVICE_ADAPTER
 from antiphon_service.telemetry.providers import start
 from tests.ws_adapter.support.house import InProcessHouse, ListedRegistry, until_told
+from ws_adapter.access.http.access import Access
 from ws_adapter.direct import loan
 from ws_adapter.direct.server import DirectServer
 from ws_adapter.direct.service import KINDS, DispatchServicer
@@ -31,7 +32,6 @@ from ws_adapter.process.errors import (
 )
 from ws_adapter.process.load import Load
 from ws_adapter.protocol.core.kind import Kind
-from ws_adapter.server.access import Access
 from ws_adapter.session.services import Services
 from ws_adapter.usage.accounts import Accounts
 

@@ -12,7 +12,6 @@ from tests.ws_adapter.support import tokens as counted
 from tests.ws_adapter.support.conversation import CATALOGUE, Event, ready_signal
 from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.core.actions import (
-    Action,
     CancelUnits,
     CloseSocket,
     LeaveSlot,
@@ -23,6 +22,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue, TranscriptionSetup
+from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.signals import Failed, Finalized, Moved, Piece, Signal, UnitDone, UnitEnd
 from ws_adapter.protocol.transcription.machine import Transcription
 from ws_adapter.protocol.wire.codec import encode

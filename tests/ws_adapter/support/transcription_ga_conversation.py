@@ -11,9 +11,6 @@ from tests.ws_adapter.support.hearing import Hearing
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from tests.ws_adapter.support.saving import save
 from ws_adapter.protocol.core.actions import (
-    Action,
-    Apart,
-    Become,
     CancelUnits,
     CloseSocket,
     Detect,
@@ -24,7 +21,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Machine
+from ws_adapter.protocol.core.machine import Action, Apart, Become, Machine
 from ws_adapter.protocol.core.signals import Failed, Finalized, Moved, Piece, Signal, UnitDone, UnitEnd
 from ws_adapter.protocol.core.state import Hold
 from ws_adapter.protocol.transcription.machine import Transcription

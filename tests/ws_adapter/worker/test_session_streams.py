@@ -17,8 +17,8 @@ from antiphon.contract import Reason
 from antiphon.v1 import common_pb2
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
-from inference_service.api import setups
-from inference_service.api.engine import SessionFailed
+from inference_service.interface import setups
+from inference_service.interface.engine import SessionFailed
 from inference_service.rpc import server
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (

@@ -16,10 +16,10 @@ from ws_adapter.protocol.chat.realtime_chat_turn import ChatTurn
 from ws_adapter.protocol.chat.reply import failure
 from ws_adapter.protocol.chat.saved import SavedRealtimeChat
 from ws_adapter.protocol.core import render
-from ws_adapter.protocol.core.actions import Action, Send, closing, related
+from ws_adapter.protocol.core.actions import Send, closing
 from ws_adapter.protocol.core.blobs import Blobs, Saved, ago
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Place, WithoutDetection
+from ws_adapter.protocol.core.machine import Action, Place, WithoutDetection, related
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
     Failed,

@@ -4,8 +4,14 @@ from dataclasses import replace
 
 from ws_adapter.protocol.chat.realtime_chat_turn import ChatTurn
 from ws_adapter.protocol.chat.saved import SavedChatSlot
-from ws_adapter.protocol.core.actions import Action, LeaveSlot, OpenWorkerSession, RunTurn, TakeSlot
+from ws_adapter.protocol.core.actions import (
+    LeaveSlot,
+    OpenWorkerSession,
+    RunTurn,
+    TakeSlot,
+)
 from ws_adapter.protocol.core.config import ChatSetup
+from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.signals import Ready
 from ws_adapter.protocol.core.state import Hold
 from ws_adapter.protocol.media.reference_voice import Voice

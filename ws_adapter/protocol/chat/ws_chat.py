@@ -15,7 +15,6 @@ from ws_adapter.protocol.chat.saved import SavedChat
 from ws_adapter.protocol.chat.tools import CallPiece
 from ws_adapter.protocol.chat.ws_chat_events import Chunk, Done, Error, PrefillDone, QueueDone
 from ws_adapter.protocol.core.actions import (
-    Action,
     CloseSocket,
     OpenWorkerSession,
     RunTurn,
@@ -24,7 +23,7 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import Catalogue, ChatSetup, capabilities_of, listed
-from ws_adapter.protocol.core.machine import Place, WithoutDetection
+from ws_adapter.protocol.core.machine import Action, Place, WithoutDetection
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
     Failed,

@@ -33,9 +33,9 @@ from ws_adapter.protocol.completions.events import (
 )
 from ws_adapter.protocol.completions.refusals import RETRY_S, answered
 from ws_adapter.protocol.completions.request import Completion, UnknownModel, in_public, read_completion
-from ws_adapter.protocol.core.actions import Action, Respond, Send
+from ws_adapter.protocol.core.actions import Respond, Send
 from ws_adapter.protocol.core.config import Catalogue, ChatSetup
-from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.machine import Action, Place
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ, Piece, Ready, UnitDone
 from ws_adapter.protocol.media.reference_voice import NO_VOICE
 from ws_adapter.protocol.wire import errors

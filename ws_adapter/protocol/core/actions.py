@@ -1,21 +1,16 @@
 """Actions that a dialect returns. The session carries them out in the order in which they were returned."""
 
-from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
 from ws_adapter.protocol.core.answer import Answer, StandaloneText
 from ws_adapter.protocol.core.config import WorkerSetup
-from ws_adapter.protocol.core.transcription import InputTranscript
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.wire.codec import Samples
 from ws_adapter.protocol.wire.errors import CloseCode, Verdict
 from ws_adapter.protocol.wire.events import ServerEvent
-
-if TYPE_CHECKING:
-    from ws_adapter.protocol.core.machine import Machine
 
 
 class Send(Struct, frozen=True):
@@ -125,16 +120,6 @@ class Withdraw(Struct, frozen=True):
     response_id: str
 
 
-class Apart(Struct, frozen=True):
-    """Let `work` run beside the event loop, since it takes long and depends on nothing else.
-
-    It returns what is to be called next, on the event loop, with the time; and that returns actions. Frames
-    that come meanwhile wait. There is at most one at a time among the actions that a frame leads to.
-    """
-
-    work: "Callable[[], Callable[[float], list[Action]]]"
-
-
 class Detect(Struct, frozen=True):
     """Listen for speech in these `samples`, float32 at 16 kHz, beside the event loop.
 
@@ -143,19 +128,6 @@ class Detect(Struct, frozen=True):
     """
 
     samples: Samples
-
-
-class Transcribe(Struct, frozen=True):
-    """Write down what the user said, in a slot of its own that nobody else wants at the moment.
-
-    `audio` is float32 at 16 kHz; `model` is empty for any that transcribes. `tell` is called with all that
-    comes of it and the time, while the session is not over; what it returns is carried out.
-    """
-
-    item_id: str
-    audio: bytes
-    model: str
-    tell: "Callable[[InputTranscript, float], list[Action]]"
 
 
 class CancelTranscription(Struct, frozen=True):
@@ -168,12 +140,6 @@ class HoldInput(Struct, frozen=True):
     """Read no more from the client while `is_held`: enough of what it sent waits, and none is dropped."""
 
     is_held: bool
-
-
-class Become(Struct, frozen=True):
-    """Another machine has the conversation from here on; this one has no slot."""
-
-    machine: "Machine"
 
 
 class Note(Struct, frozen=True):
@@ -201,41 +167,7 @@ class CloseSocket(Struct, frozen=True):
     reason: str
 
 
-Action: TypeAlias = (
-    Send
-    | TakeSlot
-    | LeaveSlot
-    | OpenWorkerSession
-    | Run
-    | Relate
-    | CancelUnits
-    | Rewind
-    | Withdraw
-    | Apart
-    | Detect
-    | Transcribe
-    | CancelTranscription
-    | HoldInput
-    | Become
-    | Note
-    | Respond
-    | CloseSocket
-)
-
-
 def closing(verdict: Verdict) -> CloseSocket:
     """Return the close of the socket that goes with a verdict."""
     close = verdict.close if verdict.close is not None else CloseCode.INTERNAL_ERROR
     return CloseSocket(close, verdict.closed or verdict.code or verdict.message)
-
-
-def related(given: Any) -> list[Action]:
-    """Return what is to be done about a `trace_context`; one that cannot be read costs nothing."""
-    if given is None:
-        return []
-    values = given if isinstance(given, dict) else {}
-    return [Relate(_text(values.get("traceparent")), _text(values.get("tracestate")))]
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and len(value) <= LONGEST_RELATION else None

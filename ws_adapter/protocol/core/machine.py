@@ -9,14 +9,32 @@ once: what the worker still had to say about the old one is not told any more. `
 whatever it holds.
 """
 
-from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from ws_adapter.protocol.core.actions import Action, Send
+from ws_adapter.protocol.core.actions import (
+    LONGEST_RELATION,
+    CancelTranscription,
+    CancelUnits,
+    CloseSocket,
+    Detect,
+    HoldInput,
+    LeaveSlot,
+    Note,
+    OpenWorkerSession,
+    Relate,
+    Respond,
+    Rewind,
+    Run,
+    Send,
+    TakeSlot,
+    Withdraw,
+)
 from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.signals import Signal
+from ws_adapter.protocol.core.transcription import InputTranscript
 from ws_adapter.protocol.wire.errors import Verdict
 
 
@@ -28,6 +46,69 @@ class Place(Struct, frozen=True):
     ticket_id: str
     queue_length: int
     estimate_is_guess: bool
+
+
+class Apart(Struct, frozen=True):
+    """Let `work` run beside the event loop, since it takes long and depends on nothing else.
+
+    It returns what is to be called next, on the event loop, with the time; and that returns actions. Frames
+    that come meanwhile wait. There is at most one at a time among the actions that a frame leads to.
+    """
+
+    work: "Callable[[], Callable[[float], list[Action]]]"
+
+
+class Transcribe(Struct, frozen=True):
+    """Write down what the user said, in a slot of its own that nobody else wants at the moment.
+
+    `audio` is float32 at 16 kHz; `model` is empty for any that transcribes. `tell` is called with all that
+    comes of it and the time, while the session is not over; what it returns is carried out.
+    """
+
+    item_id: str
+    audio: bytes
+    model: str
+    tell: "Callable[[InputTranscript, float], list[Action]]"
+
+
+class Become(Struct, frozen=True):
+    """Another machine has the conversation from here on; this one has no slot."""
+
+    machine: "Machine"
+
+
+Action: TypeAlias = (
+    Send
+    | TakeSlot
+    | LeaveSlot
+    | OpenWorkerSession
+    | Run
+    | Relate
+    | CancelUnits
+    | Rewind
+    | Withdraw
+    | Apart
+    | Detect
+    | Transcribe
+    | CancelTranscription
+    | HoldInput
+    | Become
+    | Note
+    | Respond
+    | CloseSocket
+)
+
+
+def related(given: Any) -> list[Action]:
+    """Return what is to be done about a `trace_context`; one that cannot be read costs nothing."""
+    if given is None:
+        return []
+    values = given if isinstance(given, dict) else {}
+    return [Relate(_text(values.get("traceparent")), _text(values.get("tracestate")))]
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and len(value) <= LONGEST_RELATION else None
 
 
 class Machine(Protocol):

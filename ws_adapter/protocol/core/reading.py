@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from ws_adapter.protocol.core.actions import Action, Apart
+from ws_adapter.protocol.core.machine import Action, Apart
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 from msgspec import Struct, structs
 
-from ws_adapter.protocol.core.actions import Action, Transcribe
 from ws_adapter.protocol.core.blobs import Blobs, Saved
+from ws_adapter.protocol.core.machine import Action, Transcribe
 from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscriptDelta
 
 Tell: TypeAlias = Callable[[InputTranscript, float], list[Action]]

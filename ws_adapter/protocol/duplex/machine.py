@@ -13,18 +13,16 @@ import msgspec
 
 from antiphon.contract import Reason
 from ws_adapter.protocol.core.actions import (
-    Action,
     Note,
     OpenWorkerSession,
     Send,
     TakeSlot,
     closing,
-    related,
 )
 from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import Catalogue, SessionSetup
-from ws_adapter.protocol.core.machine import Place, WithoutDetection
+from ws_adapter.protocol.core.machine import Action, Place, WithoutDetection, related
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import UNIT_SIGNALS, Failed, GoingAway, Moved, Ready, Signal
 from ws_adapter.protocol.core.state import State

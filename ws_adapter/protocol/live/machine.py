@@ -13,7 +13,6 @@ import numpy as np
 
 from antiphon.contract import Reason
 from ws_adapter.protocol.core.actions import (
-    Action,
     CloseSocket,
     Detect,
     HoldInput,
@@ -26,7 +25,7 @@ from ws_adapter.protocol.core.actions import (
 from ws_adapter.protocol.core.answer import Answer, Outcome, StandaloneText
 from ws_adapter.protocol.core.blobs import Blobs, Saved, ago
 from ws_adapter.protocol.core.config import Catalogue, capabilities_of
-from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.machine import Action, Place
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import Failed, GoingAway, Moved, Ready, Signal, TextPurpose
 from ws_adapter.protocol.core.state import State

@@ -6,8 +6,9 @@ from typing import Final, Literal
 
 from antiphon.contract import Reason
 from ws_adapter.protocol.chat.reply import failure
-from ws_adapter.protocol.core.actions import Action, Send
+from ws_adapter.protocol.core.actions import Send
 from ws_adapter.protocol.core.blobs import Blobs, Saved
+from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ, Piece, Prefilled, UnitDone, UnitEnd
 from ws_adapter.protocol.realtime_ga.response import Response
 from ws_adapter.protocol.realtime_ga.saved.session import SavedAnswers, SavedPiece

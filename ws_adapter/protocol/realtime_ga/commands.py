@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ws_adapter.protocol.core.actions import Action
+from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.realtime_ga.answers import Answers
 from ws_adapter.protocol.realtime_ga.asking import NOTHING_DIFFERENT, read_input
 from ws_adapter.protocol.realtime_ga.dialogue import Dialogue

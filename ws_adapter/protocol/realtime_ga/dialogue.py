@@ -6,9 +6,10 @@ from typing import Final
 
 from msgspec import structs
 
-from ws_adapter.protocol.core.actions import Action, CancelTranscription, Detect, Note
+from ws_adapter.protocol.core.actions import CancelTranscription, Detect, Note
 from ws_adapter.protocol.core.blobs import Blobs, Saved, ago
 from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.speech import RATE_HZ
 from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscriptDone
 from ws_adapter.protocol.core.transcriptions import Transcriptions

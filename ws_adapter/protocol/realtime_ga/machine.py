@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from antiphon.contract import Reason
-from ws_adapter.protocol.core.actions import Action, CloseSocket, Send
+from ws_adapter.protocol.core.actions import CloseSocket, Send
 from ws_adapter.protocol.core.blobs import Blobs, Saved, ago
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.machine import Action, Place
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.core.signals import (
     Failed,

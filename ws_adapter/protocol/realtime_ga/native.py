@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
-from ws_adapter.protocol.core.actions import Action, Rewind, Withdraw
+from ws_adapter.protocol.core.actions import Rewind, Withdraw
 from ws_adapter.protocol.core.answer import Answer, Outcome, StandaloneText
 from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import DuplexConfig, Mode, SessionSetup
+from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.signals import (
     OUTPUT_RATE_HZ,
     Finalized,

@@ -6,9 +6,10 @@ from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
-from ws_adapter.protocol.core.actions import Action, Send
+from ws_adapter.protocol.core.actions import Send
 from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import ChatSetup, WorkerSetup
+from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.saved_turn import save_turn, turn_of
 from ws_adapter.protocol.core.signals import CallDelta, Finish, Piece, Prefilled, UnitDone, UnitEnd
 from ws_adapter.protocol.core.turn import Turn

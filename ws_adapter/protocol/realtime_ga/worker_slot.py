@@ -4,7 +4,6 @@ from enum import Enum, auto
 from typing import Final
 
 from ws_adapter.protocol.core.actions import (
-    Action,
     CancelUnits,
     LeaveSlot,
     OpenWorkerSession,
@@ -12,6 +11,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import ChatSetup, WorkerSetup
+from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.signals import Ready
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.realtime_ga.saved.session import SavedSlot

@@ -16,9 +16,9 @@ from ws_adapter.protocol.core.actions import (
     OpenWorkerSession,
     RunSegment,
     TakeSlot,
-    Transcribe,
 )
 from ws_adapter.protocol.core.config import TranscriptionSetup
+from ws_adapter.protocol.core.machine import Transcribe
 from ws_adapter.protocol.core.signals import (
     Failed,
     Finalized,

@@ -7,17 +7,15 @@ import msgspec
 
 from antiphon.contract import Reason
 from ws_adapter.protocol.core.actions import (
-    Action,
     CancelUnits,
     CloseSocket,
     LeaveSlot,
     Note,
     Send,
-    related,
 )
 from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Place, WithoutDetection
+from ws_adapter.protocol.core.machine import Action, Place, WithoutDetection, related
 from ws_adapter.protocol.core.signals import (
     Failed,
     Finalized,

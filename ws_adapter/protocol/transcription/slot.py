@@ -3,9 +3,15 @@
 from collections import deque
 from typing import Final
 
-from ws_adapter.protocol.core.actions import Action, LeaveSlot, OpenWorkerSession, RunSegment, TakeSlot
+from ws_adapter.protocol.core.actions import (
+    LeaveSlot,
+    OpenWorkerSession,
+    RunSegment,
+    TakeSlot,
+)
 from ws_adapter.protocol.core.blobs import ago
 from ws_adapter.protocol.core.config import TranscriptionSetup
+from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.signals import Ready
 from ws_adapter.protocol.core.state import Hold
 from ws_adapter.protocol.transcription.saved import SavedSlot

@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from ws_adapter.protocol.core.actions import Action, Become, CloseSocket, Detect
+from ws_adapter.protocol.core.actions import CloseSocket, Detect
 from ws_adapter.protocol.core.blobs import Blobs, Saved
 from ws_adapter.protocol.core.config import Catalogue
+from ws_adapter.protocol.core.machine import Action, Become
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.live.machine import LONGEST_S
 from ws_adapter.protocol.realtime_ga.input_buffer import InputBuffer, ms_of

@@ -285,10 +285,10 @@ def _services(address: str) -> tuple[tuple[int, str, str], ...]:
 
 def _check_adapter(arguments: argparse.Namespace) -> None:
     """Find an address that is refused or busy, and unusable files, before the model is loaded."""
+    from ws_adapter.access.keys import Keys
     from ws_adapter.options import AdapterOptions
+    from ws_adapter.pages.default_voice import read_default_voice
     from ws_adapter.process.errors import ConfigurationError
-    from ws_adapter.server.default_voice import read_default_voice
-    from ws_adapter.web.keys import Keys
     from ws_adapter.web.tls import Certificate
 
     try:

@@ -42,12 +42,17 @@ def add_to(commands: Subcommands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the stages that are not complete, measure the model and say how to serve it."""
     require_extra("train", "train")
-    from inference_service.training.domains.document import DomainFileError
-    from inference_service.training.domains.domain import FEWEST_UTTERANCES
-    from inference_service.training.domains.file import read_domain
-    from inference_service.training.domains.mini import MINI
-    from inference_service.training.evaluation import evaluate
-    from inference_service.training.run import Budget, Recipe, WorkFolderError, missing_programs
+    from antiphon_training.domains.document import DomainFileError
+    from antiphon_training.domains.domain import FEWEST_UTTERANCES
+    from antiphon_training.domains.file import read_domain
+    from antiphon_training.domains.mini import MINI
+    from antiphon_training.evaluation import evaluate
+    from antiphon_training.run import (
+        Budget,
+        Recipe,
+        WorkFolderError,
+        missing_programs,
+    )
 
     try:
         domain = read_domain(arguments.file) if arguments.file else MINI

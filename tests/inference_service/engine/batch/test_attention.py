@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.pages import PAGE
-from inference_service.engine.device.rows import Rows
 from inference_service.kernels.layers import Layers
 from inference_service.kernels.selection import usable
 from tests.inference_service.engine.batch.test_packed import HIDDEN, llama, mistral, qwen3

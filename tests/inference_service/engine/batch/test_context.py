@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3Model
 
-from inference_service.api.setups import Window, WindowMode
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder
-from inference_service.engine.device.rows import Rows
+from inference_service.interface.setups import Window, WindowMode
 
 HIDDEN = 16
 PROMPT = 9

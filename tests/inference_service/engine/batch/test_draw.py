@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference_service.api.setups import DuplexSettings
 from inference_service.engine.batch.draw import UNIFORMS, TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.sampler import choose_by_rows, choose_together
+from inference_service.interface.setups import DuplexSettings
 from tests.inference_service.engine.support import golden
 from tests.inference_service.engine.support.decisions import adjusted, decide
 

@@ -18,8 +18,8 @@ from transformers import (
     Qwen3Model,
 )
 
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
-from inference_service.engine.device.rows import Rows
 
 HIDDEN = 64
 CAPACITY = 48

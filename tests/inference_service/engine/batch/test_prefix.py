@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference_service.api.setups import Tenant, Window, WindowMode
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.pages import PAGE
 from inference_service.engine.batch.prefix import shared_names
-from inference_service.engine.device.rows import Rows
+from inference_service.interface.setups import Tenant, Window, WindowMode
 from inference_service.media.memo import digest
 from tests.inference_service.engine.batch.test_packed import HIDDEN, qwen3
 from tests.inference_service.engine.support.left import is_clean

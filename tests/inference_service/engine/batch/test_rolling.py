@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import MistralConfig, MistralModel
 
-from inference_service.api.setups import Window
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.rolling import RollingContext
-from inference_service.engine.device.rows import Rows
+from inference_service.interface.setups import Window
 from tests.inference_service.engine.batch.test_packed import HIDDEN, mistral
 
 REACH, SLACK = 7, 9

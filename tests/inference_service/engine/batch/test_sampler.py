@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from inference_service.api.setups import KEEP_ALL, Sampling
 from inference_service.engine.batch.draw import COLDEST, Draw, drawn_by
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.sampler import (
@@ -23,6 +22,7 @@ from inference_service.engine.batch.sampler import (
     penalise,
     ranked,
 )
+from inference_service.interface.setups import KEEP_ALL, Sampling
 from inference_service.kernels.selection import usable
 from tests.inference_service.engine.support.decisions import Way, chosen, probabilities
 from tests.support.long import examples

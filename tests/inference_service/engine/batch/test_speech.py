@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention import flex_attention
 
+from inference_service.device import flex
+from inference_service.device.paged import Way
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import CodeDraws, Speaker, SpeechJob, SpeechState
-from inference_service.engine.device import flex
-from inference_service.engine.device.paged import Way
 from inference_service.models.speech_head import SpeechHead
 from tests.inference_service.engine.support import tiny
 from tests.support.long import examples

@@ -7,8 +7,9 @@ from typing import Any, cast
 import pytest
 import torch
 
-from inference_service.api.engine import Piece, Prefilled
-from inference_service.api.setups import (
+from inference_service.engine.tick import Tick
+from inference_service.interface.engine import Piece, Prefilled
+from inference_service.interface.setups import (
     ChatMessage,
     ChatSetup,
     Clip,
@@ -17,9 +18,8 @@ from inference_service.api.setups import (
     TurnInput,
     UnitOverrides,
 )
-from inference_service.engine.session import QueuedUnit
-from inference_service.engine.sessions.spoken_chat import SpokenChatSession
-from inference_service.engine.tick import Tick
+from inference_service.session.base.session import QueuedUnit
+from inference_service.session.kinds.spoken_chat import SpokenChatSession
 from tests.inference_service.engine.support import golden
 from tests.inference_service.engine.support.reference import Watched, picture, runtime, wave
 from tests.support.long import seeds

@@ -8,12 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference_service.api.engine import Done, End, Finalized, Finish, Prefilled
-from inference_service.api.setups import DuplexSettings, Window, WindowMode
 from inference_service.engine.batch import speech
 from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.families import minicpmo
+from inference_service.interface.engine import (
+    Done,
+    End,
+    Finalized,
+    Finish,
+    Prefilled,
+)
+from inference_service.interface.setups import DuplexSettings, Window, WindowMode
 from tests.inference_service.engine.support import golden
 from tests.inference_service.engine.support.decisions import decide
 from tests.inference_service.engine.support.reference import (

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference_service.api.engine import End
-from inference_service.api.setups import DuplexSettings, Window, WindowMode
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import Speaker, SpeechJob, SpeechState, penalise_repeats
-from inference_service.engine.device.rows import Rows
+from inference_service.interface.engine import End
+from inference_service.interface.setups import DuplexSettings, Window, WindowMode
 from tests.inference_service.engine.support import golden
 from tests.inference_service.engine.support.decisions import adjusted, decide, probabilities
 from tests.inference_service.engine.support.talk import Talk

@@ -8,8 +8,18 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from inference_service.api.engine import CallDelta, Done, Event, Piece, Prefilled
-from inference_service.api.setups import (
+from inference_service.engine.runtime import Runtime
+from inference_service.engine.tick import Tick
+from inference_service.errors import UnitRefused
+from inference_service.families.causal_runtime import CausalRuntime
+from inference_service.interface.engine import (
+    CallDelta,
+    Done,
+    Event,
+    Piece,
+    Prefilled,
+)
+from inference_service.interface.setups import (
     NO_TOOLS,
     ChatMessage,
     ChatSetup,
@@ -20,11 +30,7 @@ from inference_service.api.setups import (
     TurnInput,
     UnitOverrides,
 )
-from inference_service.engine.runtime import Runtime
-from inference_service.engine.session import QueuedUnit, Session
-from inference_service.engine.tick import Tick
-from inference_service.errors import UnitRefused
-from inference_service.families.causal_runtime import CausalRuntime
+from inference_service.session.base.session import QueuedUnit, Session
 from tests.inference_service.engine.support import streaming
 from tests.inference_service.engine.support.tiny_caller import CITY
 

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference_service.api.setups import DuplexSettings
 from inference_service.engine.batch.candidates import Candidates, SamplingOptions
 from inference_service.engine.batch.draw import Draw, TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.sampler import DrawTable, adjust, choose_by_rows
+from inference_service.interface.setups import DuplexSettings
 
 Way = Callable[[Tensor, Sequence[Draw]], list[int | None]]
 

@@ -7,11 +7,23 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_service.api.engine import Done, Event, Failure, Finalized, Piece, Prefilled
-from inference_service.api.setups import Sampling, StreamInput, TranscribeSetup, UnitOverrides
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.session import QueuedUnit, Session
 from inference_service.engine.tick import Tick
+from inference_service.interface.engine import (
+    Done,
+    Event,
+    Failure,
+    Finalized,
+    Piece,
+    Prefilled,
+)
+from inference_service.interface.setups import (
+    Sampling,
+    StreamInput,
+    TranscribeSetup,
+    UnitOverrides,
+)
+from inference_service.session.base.session import QueuedUnit, Session
 
 Sound = NDArray[np.float32]
 SAMPLE_RATE = 16_000

@@ -7,8 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference_service.api.engine import Failure
-from inference_service.api.setups import (
+from inference_service.device.rows import Rows
+from inference_service.engine.batch.context import Context
+from inference_service.engine.batch.noise import Noise
+from inference_service.engine.batch.speech import SpeechState
+from inference_service.families.antiphon_mini import MiniSenses
+from inference_service.interface.engine import Failure
+from inference_service.interface.setups import (
     ChatMessage,
     ChatSetup,
     Clip,
@@ -17,17 +22,17 @@ from inference_service.api.setups import (
     UnitOverrides,
     Window,
 )
-from inference_service.engine.batch.context import Context
-from inference_service.engine.batch.noise import Noise
-from inference_service.engine.batch.speech import SpeechState
-from inference_service.engine.device.rows import Rows
-from inference_service.engine.session import QueuedUnit, Stage
-from inference_service.engine.sessions.prompt import ChatPreprocessor, Dialogue, PictureRules, Words
-from inference_service.engine.sessions.speech_groups import SpeechGroups
-from inference_service.engine.sessions.spoken_chat import SpokenChatSession
-from inference_service.families.antiphon_mini import MiniSenses
 from inference_service.models.chat_template import ChatTemplate
 from inference_service.models.vocoder import VocoderState
+from inference_service.session.base.session import QueuedUnit, Stage
+from inference_service.session.kinds.prompt import (
+    ChatPreprocessor,
+    Dialogue,
+    PictureRules,
+    Words,
+)
+from inference_service.session.kinds.speech_groups import SpeechGroups
+from inference_service.session.kinds.spoken_chat import SpokenChatSession
 from tests.inference_service.engine.support import decisions, tiny
 from tests.inference_service.engine.support.talk import HIDDEN, VOCABULARY, Said, decoder
 

@@ -9,8 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_service.api.engine import Done, Event, Finalized, ModelInfo, Piece, Prefilled, UnitUsage
-from inference_service.api.setups import (
+from inference_service.engine.runtime import Runtime
+from inference_service.engine.tick import Tick
+from inference_service.errors import UnitRefused
+from inference_service.interface.engine import (
+    Done,
+    Event,
+    Finalized,
+    ModelInfo,
+    Piece,
+    Prefilled,
+    UnitUsage,
+)
+from inference_service.interface.setups import (
     ChatMessage,
     ChatSetup,
     Clip,
@@ -29,10 +40,7 @@ from inference_service.api.setups import (
     Window,
     WindowMode,
 )
-from inference_service.engine.runtime import Runtime
-from inference_service.engine.session import QueuedUnit, Session, Stage
-from inference_service.engine.tick import Tick
-from inference_service.errors import UnitRefused
+from inference_service.session.base.session import QueuedUnit, Session, Stage
 from tests.support.drawing import jpeg
 
 Sound = NDArray[np.float32]

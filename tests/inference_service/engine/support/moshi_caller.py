@@ -7,8 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference_service.api.engine import Done, End, Event, Piece
-from inference_service.api.setups import (
+from inference_service.engine.tick import Tick
+from inference_service.families.moshi.runtime import SETTINGS, MoshiRuntime
+from inference_service.families.moshi.session import FrameSession
+from inference_service.interface.engine import (
+    Done,
+    End,
+    Event,
+    Piece,
+)
+from inference_service.interface.setups import (
     DuplexSettings,
     DuplexSetup,
     UnitFormat,
@@ -16,10 +24,7 @@ from inference_service.api.setups import (
     UnitOverrides,
     VoiceReference,
 )
-from inference_service.engine.session import QueuedUnit
-from inference_service.engine.tick import Tick
-from inference_service.families.moshi.runtime import SETTINGS, MoshiRuntime
-from inference_service.families.moshi.session import FrameSession
+from inference_service.session.base.session import QueuedUnit
 
 SAMPLES = 1920
 GREEDY = replace(SETTINGS, greedy=True)

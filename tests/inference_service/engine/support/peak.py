@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from transformers import Qwen3Config, Qwen3Model
 
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
-from inference_service.engine.device.rows import Rows
 from inference_service.families.memory.working_memory import forward_bytes
 
 ROWS, CONTEXT = 1024, 4096

@@ -15,8 +15,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from inference_service.api.engine import Event, Piece, Ready
-from inference_service.api.setups import (
+from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load_minicpmo
+from inference_service.device.side_stream import Arrival
+from inference_service.engine.batch.decoder import Segment
+from inference_service.engine.batch.draw import Draw
+from inference_service.engine.batch.speech import SpeechJob
+from inference_service.engine.tick import Tick
+from inference_service.families import minicpmo
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import Event, Piece, Ready
+from inference_service.interface.setups import (
     DuplexSettings,
     DuplexSetup,
     UnitInput,
@@ -25,18 +33,15 @@ from inference_service.api.setups import (
     Window,
     WindowMode,
 )
-from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint, load_minicpmo
-from inference_service.engine.batch.decoder import Segment
-from inference_service.engine.batch.draw import Draw
-from inference_service.engine.batch.speech import SpeechJob
-from inference_service.engine.device.side_stream import Arrival
-from inference_service.engine.session import QueuedUnit, Stage
-from inference_service.engine.sessions.components import DuplexComponents, Pcm, SpeechCodes, SpeechComponents
-from inference_service.engine.sessions.duplex import DuplexRun, DuplexSession
-from inference_service.engine.tick import Tick
-from inference_service.families import minicpmo
-from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.models.token2wav.stream import StreamState
+from inference_service.session.base.session import QueuedUnit, Stage
+from inference_service.session.kinds.components import (
+    DuplexComponents,
+    Pcm,
+    SpeechCodes,
+    SpeechComponents,
+)
+from inference_service.session.kinds.duplex import DuplexRun, DuplexSession
 from tests.inference_service.engine.support import golden
 
 E = TypeVar("E", bound=Event)

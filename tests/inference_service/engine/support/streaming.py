@@ -9,16 +9,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inference_service.api.engine import Done, Event, Failure, Finalized, Piece, Prefilled
-from inference_service.api.setups import Sampling, StreamInput, TokensSetup, UnitOverrides
 from inference_service.checkpoints import causal
 from inference_service.checkpoints.causal import CausalCheckpoint
 from inference_service.engine.batch.decoder import Segment
-from inference_service.engine.session import QueuedUnit
-from inference_service.engine.sessions.tokens import TokensSession
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
 from inference_service.families.causal_runtime import CausalRuntime
+from inference_service.interface.engine import (
+    Done,
+    Event,
+    Failure,
+    Finalized,
+    Piece,
+    Prefilled,
+)
+from inference_service.interface.setups import (
+    Sampling,
+    StreamInput,
+    TokensSetup,
+    UnitOverrides,
+)
+from inference_service.session.base.session import QueuedUnit
+from inference_service.session.kinds.tokens import TokensSession
 
 GREEDY = Sampling(max_new_tokens=4, temperature=0.0, top_p=1.0)
 

@@ -8,21 +8,33 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3Model
 
-from inference_service.api.engine import Done, Event, Failure, Finalized, Piece
-from inference_service.api.setups import DuplexSettings, DuplexSetup, UnitOverrides, VoiceReference, Window
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.batch.draw import TextSampler
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import SpeechState
-from inference_service.engine.device.rows import Rows
-from inference_service.engine.session import QueuedUnit, Stage
-from inference_service.engine.sessions.duplex import DuplexSession, Perceived
-from inference_service.engine.sessions.duplex_kind import DuplexPreprocessor
-from inference_service.engine.sessions.reference_voice import ReferenceVoice
 from inference_service.families.antiphon_mini import MiniSenses
+from inference_service.interface.engine import (
+    Done,
+    Event,
+    Failure,
+    Finalized,
+    Piece,
+)
+from inference_service.interface.setups import (
+    DuplexSettings,
+    DuplexSetup,
+    UnitOverrides,
+    VoiceReference,
+    Window,
+)
 from inference_service.models.config import TurnBound
 from inference_service.models.vocoder import VocoderState
+from inference_service.session.base.session import QueuedUnit, Stage
+from inference_service.session.kinds.duplex import DuplexSession, Perceived
+from inference_service.session.kinds.duplex_kind import DuplexPreprocessor
+from inference_service.session.kinds.reference_voice import ReferenceVoice
 from tests.inference_service.engine.support import decisions, golden
 
 HIDDEN = 8

@@ -7,11 +7,23 @@ from typing import Any
 
 from torch import Tensor
 
-from inference_service.api.engine import Done, End, Event, Piece, Rewound
-from inference_service.api.setups import DuplexSetup, StandaloneText, UnitInput, UnitOverrides, Window
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.session import QueuedUnit, Stage
 from inference_service.engine.tick import Tick
+from inference_service.interface.engine import (
+    Done,
+    End,
+    Event,
+    Piece,
+    Rewound,
+)
+from inference_service.interface.setups import (
+    DuplexSetup,
+    StandaloneText,
+    UnitInput,
+    UnitOverrides,
+    Window,
+)
+from inference_service.session.base.session import QueuedUnit, Stage
 from tests.inference_service.engine.support.guests import Sound
 from tests.inference_service.engine.test_crowd import runtime
 from tests.inference_service.engine.test_shares import sound

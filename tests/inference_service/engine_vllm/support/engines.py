@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from inference_service.api.engine import (
+from inference_service.engine.engine import LiveEngine
+from inference_service.engine_vllm import loading
+from inference_service.engine_vllm.engine import VllmEngine
+from inference_service.engine_vllm.folder import RunningVllm
+from inference_service.engine_vllm.loading import load_engine as load_vllm
+from inference_service.engine_vllm.loading import read_served
+from inference_service.engine_vllm.loop import LoopThread
+from inference_service.families import table
+from inference_service.interface.engine import (
     Closed,
     Deliver,
     Done,
@@ -22,7 +30,7 @@ from inference_service.api.engine import (
     OnFatal,
     Piece,
 )
-from inference_service.api.setups import (
+from inference_service.interface.setups import (
     NO_OVERRIDES,
     ChatMessage,
     ChatSetup,
@@ -35,14 +43,6 @@ from inference_service.api.setups import (
     TurnInput,
     UnitOverrides,
 )
-from inference_service.engine.engine import LiveEngine
-from inference_service.engine_vllm import loading
-from inference_service.engine_vllm.engine import VllmEngine
-from inference_service.engine_vllm.folder import RunningVllm
-from inference_service.engine_vllm.loading import load_engine as load_vllm
-from inference_service.engine_vllm.loading import read_served
-from inference_service.engine_vllm.loop import LoopThread
-from inference_service.families import table
 from inference_service.options import WorkerOptions
 from tests.inference_service.engine.support import tiny_causal
 from tests.inference_service.engine_vllm.support.plain_ear import PlainEar

@@ -9,19 +9,31 @@ import numpy as np
 import pytest
 import torch
 
-from inference_service.api.engine import Done, End, Piece, Prefilled
-from inference_service.api.setups import DuplexSetup, Mode, UnitInput, UnitOverrides, Window, WindowMode
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import Segment
-from inference_service.engine.device.rows import Rows
 from inference_service.engine.runtime import Runtime
-from inference_service.engine.session import Stage
 from inference_service.engine.tick import Tick
 from inference_service.errors import ConfigurationError
 from inference_service.families import table
 from inference_service.families.family import DTYPE, Build
 from inference_service.families.warmup import warm_up
+from inference_service.interface.engine import (
+    Done,
+    End,
+    Piece,
+    Prefilled,
+)
+from inference_service.interface.setups import (
+    DuplexSetup,
+    Mode,
+    UnitInput,
+    UnitOverrides,
+    Window,
+    WindowMode,
+)
 from inference_service.options import DTYPES
-from tests.inference_service.engine.device.meter import Meter
+from inference_service.session.base.session import Stage
+from tests.inference_service.device.meter import Meter
 from tests.inference_service.engine.support.guests import MAKERS, Guest, guests, noise, play
 from tests.inference_service.engine.support.left import is_clean
 from tests.inference_service.engine.support.talker import Talker

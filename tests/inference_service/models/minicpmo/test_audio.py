@@ -12,7 +12,7 @@ from torch import Tensor
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.models.minicpmo.audio import CAPACITY, Ear
 from inference_service.models.minicpmo.mel import StreamingMel, clip_mels
-from tests.inference_service.engine.device.meter import Meter
+from tests.inference_service.device.meter import Meter
 from tests.inference_service.engine.support import golden
 from tests.inference_service.models.minicpmo.test_mel import UNITS, random_loudness, second, wave
 from tests.support.long import seeds

@@ -11,7 +11,7 @@ import torch
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.models.minicpmo.slices import Patches, slice_image
 from inference_service.models.minicpmo.vision import GRID, Eye, buckets, grid_positions
-from tests.inference_service.engine.device.meter import Meter
+from tests.inference_service.device.meter import Meter
 from tests.inference_service.engine.support import golden
 from tests.inference_service.models.minicpmo.test_slices import CASES, slices_of
 

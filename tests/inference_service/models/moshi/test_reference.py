@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
-from inference_service.engine.device.rows import Rows
 from inference_service.models.moshi.depth import DepthTransformer, Past
 from inference_service.models.moshi.mimi import ConvState, Mimi
 from inference_service.models.moshi.temporal import FrameEmbeddings, temporal_of

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from inference_service.engine.device.graph import Graph
+from inference_service.device.graph import Graph
 from inference_service.models.token2wav.model import Token2Wav
 from inference_service.models.token2wav.stream import StreamCodes
 from tests.inference_service.models.token2wav import recorded

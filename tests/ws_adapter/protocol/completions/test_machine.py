@@ -14,8 +14,6 @@ from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from tests.ws_adapter.support.tokens import tokens
 from ws_adapter.protocol.completions.machine import CompletionMachine
 from ws_adapter.protocol.core.actions import (
-    Action,
-    Apart,
     CloseSocket,
     OpenWorkerSession,
     Respond,
@@ -23,7 +21,7 @@ from ws_adapter.protocol.core.actions import (
     Send,
     TakeSlot,
 )
-from ws_adapter.protocol.core.machine import Place
+from ws_adapter.protocol.core.machine import Action, Apart, Place
 from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
     CallDelta,

@@ -58,8 +58,8 @@ def add_to(commands: Subcommands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the line to standard output and the key, which is stored nowhere, to standard error."""
     require_extra("key", "adapter")
+    from ws_adapter.access.keys import make_key
     from ws_adapter.process.errors import ConfigurationError
-    from ws_adapter.web.keys import make_key
 
     given = vars(arguments)
     fields = {name: given[name] for name in _FIELDS if given.get(name) is not None}

@@ -38,8 +38,8 @@ def add_to(commands: Subcommands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check the file as an adapter does, replaces all shared keys at once, and print how many there are."""
     require_extra("share-keys", "adapter")
+    from ws_adapter.access.keys import read_key_file
     from ws_adapter.process.errors import ConfigurationError
-    from ws_adapter.web.keys import read_key_file
 
     given = vars(arguments)
     if given.get("dispatcher") is None:

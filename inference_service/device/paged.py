@@ -1,0 +1,179 @@
+"""Attention of one row each of many contexts, whose keys and values lie in pages: one call for all."""
+
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import torch
+import torch.nn.attention
+import torch.nn.functional as F
+from torch import Tensor
+
+from inference_service.device.compiling import compiles
+
+logger = logging.getLogger(__name__)
+
+PAGE = 16
+"""Rows of a page."""
+_TOLERANCE = 0.02
+"""Between two ways in half precision, as a part of the largest value."""
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """The contexts of n rows, each of which sees its own from the first entry to the last."""
+
+    table: Tensor
+    """Their pages in order, int32 [n, pages]; behind the last one of a context may be any."""
+    ends: Tensor
+    """Entries of each context, int32 [n], from the beginning of its first page on."""
+    begins: Tensor | None = None
+    """Rows of the first page before the first entry, int32 [n]; None where it begins its page."""
+
+
+Attend = Callable[[Tensor, Tensor, Tensor, Contexts, float | None, int | None], Tensor]
+"""Queries [n, heads, head size], keys and values [kv heads, rows, head size] of a layer, contexts, the scale
+of scores, and how many entries a row sees at most, its own included: [n, heads, head size]."""
+
+
+def gathered(
+    queries: Tensor, keys: Tensor, values: Tensor, contexts: Contexts, scale: float | None, window: int | None
+) -> Tensor:
+    """Copy all contexts side by side, and attends to them padded."""
+    (n, heads, head), kv = queries.shape, keys.shape[0]
+    within = torch.arange(PAGE, device=keys.device)
+    cells = (contexts.table[:, :, None] * PAGE + within).flatten()
+    at = torch.arange(contexts.table.shape[1] * PAGE, device=keys.device)
+    ends = contexts.ends[:, None]
+    seen = at < ends
+    if window is not None:
+        seen = seen & (at >= ends - window)
+    shown, said = (
+        slab.index_select(1, cells).view(kv, n, -1, head).transpose(0, 1) for slab in (keys, values)
+    )
+    said.masked_fill_(~seen[:, None, :, None], 0)  # as 0 times what is no number is no number
+    grouped = queries.reshape(n, kv, heads // kv, head)
+    out = F.scaled_dot_product_attention(grouped, shown, said, attn_mask=seen[:, None, None], scale=scale)
+    return out.reshape(n, heads, head)
+
+
+def varlen(
+    queries: Tensor, keys: Tensor, values: Tensor, contexts: Contexts, scale: float | None, window: int | None
+) -> Tensor:
+    """Read keys and values where they lie, by torch's flash attention.
+
+    It never splits a context between blocks: how it would depends on the longest context of the call, and the
+    sums of a row would vary with its neighbours. *Not run on CUDA.*
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    # Not told by the types of an older torch.
+    attend: Callable[..., Tensor] = varlen_attn  # type: ignore[assignment]
+    return attend(
+        queries,
+        *(slab.unflatten(1, (-1, PAGE)).permute(1, 2, 0, 3) for slab in (keys, values)),
+        torch.arange(len(queries) + 1, dtype=torch.int32, device=queries.device),
+        None,
+        1,
+        contexts.table.shape[1] * PAGE,
+        scale=scale,
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=True,
+        seqused_k=contexts.ends,
+        block_table=contexts.table,
+        num_splits=1,
+    )
+
+
+def has_block_tables() -> bool:
+    """Return whether this torch's variable-length attention knows pages: since 2.12, and with kernels that
+    do."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return False
+    return {"block_table", "seqused_k", "enable_gqa", "num_splits"} <= set(
+        inspect.signature(varlen_attn).parameters
+    )
+
+
+@dataclass(frozen=True)
+class Way:
+    """The implementation with which rows attend to pages on a device, and why none is faster."""
+
+    name: str
+    why: str
+    _attend: Attend
+    all_rows: bool = False
+    """Whether rows of prompts attend in the same call, and contexts may begin within a page."""
+
+    def __call__(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        contexts: Contexts,
+        scale: float | None,
+        window: int | None,
+    ) -> Tensor:
+        """Attend as `Attend` does."""
+        return self._attend(queries, keys, values, contexts, scale, window)
+
+
+def way_on(device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int) -> Way:
+    """Return the fastest way that computes what `gathered` does there.
+
+    `flex`, where regions are compiled, as it takes rows of prompts too.
+    """
+    why = "this torch has no block tables for variable-length attention"
+    if device.type == "cpu":
+        return Way("gathered", "it is a CPU", gathered)
+    if compiles(device):
+        from inference_service.device import flex
+
+        refused = _why_not(flex.over_contexts, device, dtype, heads, kv, head)
+        if not refused:
+            return Way("flex", "", flex.over_contexts, all_rows=True)
+        logger.warning("FlexAttention cannot be used", extra={"reason": refused})
+    if has_block_tables():
+        why = _why_not(varlen, device, dtype, heads, kv, head)
+        if why and _activate_flash_attention_3():
+            why = _why_not(varlen, device, dtype, heads, kv, head)
+            if why:
+                torch.nn.attention.restore_flash_attention_impl()
+        if not why:
+            return Way("varlen", "", varlen)
+    return Way("gathered", why, gathered)
+
+
+def _activate_flash_attention_3() -> bool:
+    """Have torch use FlashAttention 3 where it is installed: its pages may have 16 rows, those of 2 need 256.
+
+    *Not run on CUDA.*
+    """
+    if find_spec("flash_attn_interface") is None:
+        return False
+    try:
+        torch.nn.attention.activate_flash_attention_impl("FA3")
+    except Exception as error:  # whatever its import or its registration refuses
+        logger.warning("FlashAttention 3 is installed but cannot be used", extra={"reason": str(error)[:200]})
+        return False
+    return True
+
+
+def _why_not(attend: Attend, device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int) -> str:
+    """Try it on two small contexts; empty if it computes what `gathered` does."""
+    queries = torch.randn(2, heads, head, device=device, dtype=dtype)
+    keys, values = torch.randn(2, kv, 4 * PAGE, head, device=device, dtype=dtype)
+    table = torch.tensor([[2, 0], [1, 3]], dtype=torch.int32, device=device)
+    ends = torch.tensor([PAGE + 3, 5], dtype=torch.int32, device=device)
+    contexts = Contexts(table, ends)
+    try:
+        found = attend(queries, keys, values, contexts, None, None)
+    except Exception as error:  # whatever its kernels refuse
+        return str(error).splitlines()[0][:200]
+    wanted = gathered(queries, keys, values, contexts, None, None)
+    worst = float((found - wanted).abs().max() / wanted.abs().max())
+    return "" if worst <= _TOLERANCE else f"it differs by {worst:.2g}"

@@ -1,0 +1,1 @@
+"""Messages of the contract, read into requests and made of replies."""

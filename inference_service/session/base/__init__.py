@@ -1,0 +1,1 @@
+"""What the engine sees of a session of any kind: its units, stages and context."""

@@ -1,0 +1,1 @@
+"""The gRPC calls of a session, put together as one session."""

@@ -1,0 +1,144 @@
+"""One of the three calls of a session: what comes on it is obeyed in order, what goes is written in order."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from google.protobuf.message import Message
+
+from inference_service.errors import PayloadInvalid, SessionError
+from inference_service.rpc.messages import requests
+from inference_service.rpc.transport.call import Call, Handler
+from inference_service.rpc.transport.outbox import Outbox
+from inference_service.session.units import Stream
+
+Made = Callable[[], Any]
+"""Gives what a request comes to, or raises what is wrong with it."""
+
+
+class Obeyed(Protocol):
+    """The session of a call."""
+
+    def may_read(self, stream: Stream) -> bool:
+        """Return whether a request of `stream` may be obeyed now."""
+
+    def may_obey(self, stream: Stream, request: Message) -> bool:
+        """Return whether this one may be, which was read."""
+
+    async def decode(self, stream: Stream, data: bytes) -> tuple[Message, Made]:
+        """Return a large request, decoded beside the event loop. Raises `PayloadInvalid`."""
+
+    def obey(self, stream: Stream, request: Message, made: Made | None) -> None:
+        """Handle a request."""
+
+    def half_close(self, stream: Stream) -> None:
+        """Handle the half-close of `stream`."""
+
+    def fail(self, error: SessionError) -> None:
+        """Fail the session."""
+
+    def give_up(self, stream: Stream) -> None:
+        """Give up the session because its caller has."""
+
+    def answered(self) -> None:
+        """Handle that waiting answers have left."""
+
+    def end_call(self, stream: Stream, call: Call) -> None:
+        """Handle that everything has been written."""
+
+
+class SessionCall(Handler):
+    """One of the three calls of a session. It reads nothing before `go_on`."""
+
+    def __init__(self, stream: Stream, call: Call, session: Obeyed, outbox: Outbox[Any]) -> None:
+        self._stream = stream
+        self._call = call
+        self._session = session
+        self._outbox = outbox
+        self._parse = requests.REQUESTS[stream].FromString
+        self._decoding: asyncio.Task[None] | None = None
+        self._next: tuple[Message, Made | None] | None = None
+        """A request that may not be obeyed yet; it is the last one that was read."""
+
+    def go_on(self) -> None:
+        """Whatever kept requests back may be over."""
+        if not self._call.is_held or self._decoding is not None:
+            return
+        if self._next is not None:
+            request, made = self._next
+            if not self._session.may_obey(self._stream, request):
+                return
+            self._next = None
+            self._session.obey(self._stream, request, made)
+        if self._session.may_read(self._stream):
+            self._call.resume()
+
+    # ---------------------------------------------------------------------------------------- requests
+
+    def message_received(self, data: bytes) -> None:
+        if len(data) > requests.LARGE:
+            self._call.hold()
+            self._decoding = asyncio.create_task(self._decode(data))
+            return
+        try:
+            request = requests.decoded(self._parse, data)
+        except PayloadInvalid as error:
+            self._session.fail(error.with_traceback(None))
+            return
+        self._obey(request, None)
+
+    async def _decode(self, data: bytes) -> None:
+        try:
+            request, made = await self._session.decode(self._stream, data)
+        except PayloadInvalid as error:
+            self._session.fail(error.with_traceback(None))
+            return
+        finally:
+            self._decoding = None
+        self._obey(request, made)
+        self.go_on()
+
+    def _obey(self, request: Message, made: Made | None) -> None:
+        if not self._session.may_obey(self._stream, request):
+            self._next = (request, made)
+            self._call.hold()
+            return
+        self._session.obey(self._stream, request, made)
+        if not self._session.may_read(self._stream):
+            self._call.hold()
+
+    def half_closed(self) -> None:
+        self._session.half_close(self._stream)
+
+    def given_up(self) -> None:
+        self._stop()
+        self._outbox.close()
+        self._session.give_up(self._stream)
+
+    def drained(self) -> None:
+        self._outbox.flush()
+        self._session.answered()
+
+    def cut(self, error: SessionError) -> None:
+        """End the call with `error` and without what waits: the caller had time enough to read it."""
+        self._stop()
+        self._outbox.close()
+        self._call.discard()
+        self._call.fail(error)
+
+    def _stop(self) -> None:
+        if self._decoding is not None:
+            self._decoding.cancel()
+
+    # ----------------------------------------------------------------------------------------- answers
+
+    @property
+    def is_busy(self) -> bool:
+        return self._call.is_busy
+
+    def write(self, message: Message) -> None:
+        self._call.write(message.SerializeToString())
+
+    def finish(self) -> None:
+        self._stop()
+        self._session.end_call(self._stream, self._call)

@@ -1,0 +1,6 @@
+"""On one thread, and packed however small."""
+
+from tests.inference_service.support.one_thread import one_thread
+from tests.inference_service.support.packed import packed
+
+__all__ = ["one_thread", "packed"]

@@ -1,0 +1,271 @@
+"""Chat sessions of a tiny random model: everything they do is the model's own computation."""
+
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer as FastTokenizer
+
+from inference_service.engine.tick import Tick
+from inference_service.families import antiphon_mini
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import (
+    Done,
+    End,
+    Event,
+    Finalized,
+    Finish,
+    Piece,
+    Prefilled,
+    Ready,
+)
+from inference_service.interface.setups import (
+    ChatMessage,
+    ChatSetup,
+    Clip,
+    Content,
+    Mode,
+    Picture,
+    Sampling,
+    TurnInput,
+    UnitOverrides,
+)
+from inference_service.media.mel import MelStream
+from inference_service.models.tokenizer import Tokenizer
+from inference_service.session.base.session import QueuedUnit, Session
+from inference_service.session.kinds.prompt import ChatPreprocessor, Prompt
+from inference_service.session.kinds.spoken_chat import SpokenChatSession
+from tests.inference_service.engine.support import golden, tiny
+from tests.inference_service.engine.support.exchange import clip
+from tests.inference_service.engine.test_engine import PATIENCE_S, Rig
+from tests.support.drawing import jpeg
+
+QUESTION = "Now"
+"""To most others the likeliest answer of this model is none."""
+LIVELY = Sampling(max_new_tokens=24, temperature=1.0, top_p=1.0)
+
+
+@cache
+def runtime() -> DuplexRuntime:
+    """A tiny model that sees, hears and speaks; whoever uses a slot leaves it clean."""
+    return DuplexRuntime(antiphon_mini.components(*tiny.model(sees=True)), 3)
+
+
+@dataclass
+class Chatter:
+    """A chat session and everything that it was told."""
+
+    runtime: DuplexRuntime
+    slot: int = 0
+    sampling: Sampling = LIVELY
+    seed: int = 1
+    budget: int = 1024
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        setup = ChatSetup(self.sampling, self.seed)
+        self.session: Session[Any] = self.runtime.open("chatter", self.slot, setup, self.events.append)
+        assert self.runtime.start(self.session) is None
+        self.session.events.clear()
+        self.turns = 0
+
+    def send(self, *parts: str | Picture | Clip, speaks: bool = False, **overrides: Any) -> None:
+        """Writes a turn ahead."""
+        self.turns += 1
+        prompt = self.session.preprocessor.prepare(TurnInput((ChatMessage("user", parts),), speaks=speaks))
+        unit = QueuedUnit(
+            self.turns, prompt, time.monotonic(), overrides=UnitOverrides(**overrides), finalize=True
+        )
+        self.session.queue.prefill(unit)
+
+    def ask(self, *parts: str | Picture | Clip, speaks: bool = False, **overrides: Any) -> list[Event]:
+        """A whole turn; what was said about it."""
+        self.send(*parts, speaks=speaks, **overrides)
+        tick = Tick(self.runtime, self.budget)
+        while tick.has_work([self.session]):
+            tick.run([self.session])
+        events = list(self.session.events)
+        self.session.events.clear()
+        return events
+
+
+@pytest.fixture
+def chat() -> Any:
+    made = Chatter(runtime())
+    yield made
+    runtime().clear(0)
+
+
+def ids(events: list[Event]) -> tuple[int, ...]:
+    return sum((event.token_ids for event in events if isinstance(event, Piece)), ())
+
+
+def text(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Piece))
+
+
+def sound(events: list[Event]) -> NDArray[np.float32]:
+    audio = [e.audio for e in events if isinstance(e, Piece) and e.audio is not None]
+    return np.concatenate(audio) if audio else np.zeros(0, np.float32)
+
+
+def done(events: list[Event]) -> Done:
+    (last,) = [event for event in events if isinstance(event, Done)]
+    return last
+
+
+PICTURE = Picture(jpeg("red", "circle", (64, 48)))
+OTHER = Picture(jpeg("blue", "square", (64, 48)))
+
+
+def test_model_with_a_template_holds_chats_and_one_without_does_not() -> None:
+    model, _, config = tiny.model()
+    silent = Tokenizer(FastTokenizer.from_file(str(golden.FOLDER / "tokenizer.json")))
+
+    assert Mode.CHAT in runtime().info.modes
+    assert Mode.CHAT not in DuplexRuntime(antiphon_mini.components(model, silent, config), 1).info.modes
+
+
+def test_greedy_answer_is_the_models_own(chat: Chatter) -> None:
+    """Computed again without packing, cache or portions."""
+    told = chat.ask(QUESTION, max_new_tokens=12, temperature=0.0)
+    assert len(ids(told)) > 5
+
+    model = tiny.model(sees=True)[0].llm
+    (prompt,) = chat.session.preprocessor.prepare(TurnInput((ChatMessage("user", (QUESTION,)),))).portions
+    rows = [token for passage in prompt for token in passage.ids]
+    special = runtime().tokenizer.special
+    allowed = [i for i in range(768) if runtime().tokenizer.is_text(i) or i == special.im_end]
+    for token in ids(told):
+        scores = model(torch.tensor([rows])).logits[0, -1]
+        assert token == allowed[int(scores[allowed].argmax())]
+        rows.append(token)
+
+
+@pytest.mark.parametrize("speaks", [False, True])
+@pytest.mark.sample("True")
+def test_turn_is_the_same_after_any_other(chat: Chatter, speaks: bool) -> None:
+    first = chat.ask("Who are you?", PICTURE, seed=3, temperature=1.0, speaks=speaks)
+    chat.ask("Something else", clip(3), temperature=1.0, speaks=True)
+    again = chat.ask("Who are you?", PICTURE, seed=3, temperature=1.0, speaks=speaks)
+
+    assert ids(again) == ids(first)
+    assert text(again) == text(first)
+    # The vocoder's noise goes on where it was.
+    assert len(sound(again)) == len(sound(first))
+    assert replace(done(again).usage, cached_tokens=0) == replace(done(first).usage, cached_tokens=0)
+
+
+@pytest.mark.parametrize("budget", [7, 64])
+def test_small_slices_of_a_long_prompt_change_nothing(chat: Chatter, budget: int) -> None:
+    parts = ("Look: ", PICTURE, "and listen: ", clip(19), "a b c d " * 10)
+    whole = chat.ask(*parts, seed=1)
+    chat.budget = budget
+
+    assert len(ids(whole)) > 5
+    assert ids(chat.ask(*parts, seed=1)) == ids(whole)
+
+
+def test_clip_in_portions_is_heard_as_the_whole(chat: Chatter) -> None:
+    long = clip(17)
+    chat.send("Listen.", long)
+    session = cast(SpokenChatSession, chat.session)
+    assert not session.refuse_unit()
+    fed = []
+    assert session.run.unit.input is not None
+    for _ in session.run.unit.input.portions:
+        runtime().hear([session])
+        assert session.to_feed is not None
+        fed.append(runtime().language.embed(session.to_feed))
+    assert len(fed) == 10
+
+    mel = torch.from_numpy(MelStream().feed(long.pcm))
+    ear = runtime().components.ear
+    ((expected,), _) = ear.encode([mel], [ear.initial_state()])
+    rows = torch.cat(fed)
+    heard = rows[[i for i in range(len(rows)) if (rows[i] - expected).abs().amax(1).min() < 1e-4]]
+    assert torch.allclose(heard, expected, atol=1e-5)
+
+
+def state(chat: Chatter, *parts: str | Picture | Clip) -> torch.Tensor:
+    """The hidden state behind a prompt, from which the answer is decided."""
+    chat.ask(*parts, max_new_tokens=1)
+    assert chat.session.last_hidden is not None
+    return chat.session.last_hidden
+
+
+def test_picture_is_seen(chat: Chatter) -> None:
+    first, second, again = (state(chat, "What is it?", shown) for shown in (PICTURE, OTHER, PICTURE))
+
+    torch.testing.assert_close(first, again, atol=1e-5, rtol=1e-5)
+    assert float((first - second).abs().max()) > 1e-3
+
+
+def test_clip_is_heard(chat: Chatter) -> None:
+    first, second, again = (state(chat, "What is it?", clip(1.5, seed)) for seed in (1, 2, 1))
+
+    torch.testing.assert_close(first, again, atol=1e-5, rtol=1e-5)
+    assert float((first - second).abs().max()) > 1e-3
+
+
+def test_usage_and_slices_are_told_with_the_prompt(chat: Chatter) -> None:
+    told = chat.ask("What?", PICTURE, clip(2), PICTURE)
+
+    (heard,) = [event for event in told if isinstance(event, Prefilled)]
+    assert heard.vision_slices == 2
+    assert heard.usage.input_vision_tokens == 2 * tiny.PICTURE_TOKENS
+    assert heard.usage.input_audio_tokens == 20
+    assert heard.context_tokens == sum(
+        (heard.usage.input_text_tokens, heard.usage.input_audio_tokens, heard.usage.input_vision_tokens)
+    )
+
+
+def test_length_of_the_sound_fits_the_words(chat: Chatter) -> None:
+    told = chat.ask("Speak", speaks=True, max_new_tokens=40)
+
+    groups = [event.audio for event in told if isinstance(event, Piece) and event.audio is not None]
+    assert len(groups) >= 2
+    assert all(len(audio) == 24_000 for audio in groups[1:-1])
+    assert all(0 < len(audio) <= 24_000 for audio in groups)
+    assert done(told).usage.output_audio_tokens == sum(map(len, groups)) // 960
+    assert float(np.abs(sound(told)).max()) <= 1
+
+
+def test_context_holds_nothing_of_a_turn_after_the_next_has_begun(chat: Chatter) -> None:
+    long = chat.ask("a b c d e f g h " * 10)
+    short = chat.ask("a")
+
+    assert done(short).context_tokens < done(long).context_tokens
+    assert done(short).finish in (Finish.LENGTH, Finish.EOS)
+    assert done(short).end is End.TURN
+
+
+def test_prompt_being_prepared_delays_no_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, hold, prepare = Rig(), threading.Event(), ChatPreprocessor.prepare
+
+    def slow(preprocessor: ChatPreprocessor, content: Content) -> Prompt:
+        assert hold.wait(PATIENCE_S)
+        return prepare(preprocessor, content)
+
+    monkeypatch.setattr(ChatPreprocessor, "prepare", slow)
+    try:
+        chatting = rig.slots.open(ChatSetup(LIVELY, seed=1))
+        chatting.until(Ready)
+        chatting.session.prefill(1, TurnInput((ChatMessage("user", ("Hello",)),)))
+        talking = rig.open()
+        for number in (1, 2):
+            talking.unit(number)
+        talking.until(Finalized, 2)
+
+        assert chatting.told.empty()
+        hold.set()
+        chatting.until(Prefilled)
+    finally:
+        hold.set()
+        rig.engine.stop()

@@ -1,0 +1,305 @@
+"""A duplex session that replays the records of another one is in its state, and samples nothing for it."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from antiphon.contract import Reason
+from inference_service.engine.tick import Tick
+from inference_service.families import table
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import (
+    Done,
+    End,
+    Finalized,
+    Piece,
+)
+from inference_service.interface.setups import (
+    DuplexSetup,
+    UnitInput,
+    UnitOverrides,
+    UnitRecord,
+    Window,
+    WindowMode,
+)
+from inference_service.session.base.session import QueuedUnit, Stage
+from inference_service.session.kinds.duplex import DuplexSession
+from tests.inference_service.engine.test_crowd import runtime
+from tests.inference_service.engine.test_independence import shipped
+from tests.inference_service.engine.test_shares import sound
+from tests.inference_service.models.minicpmo import whole
+from tests.support.drawing import jpeg
+from tests.support.long import long
+
+TOLERANCE = 1e-4
+"""Of hidden states and samples, whose rows were not fed in the same forwards."""
+Sound = NDArray[np.float32]
+
+
+class Talk:
+    """A session with records in a slot, unit after unit, without the engine's thread."""
+
+    def __init__(
+        self, where: DuplexRuntime, slot: int, *, window: Window | None = None, **duplex: Any
+    ) -> None:
+        settings = replace(where.info.duplex_defaults, **{"force_listen_count": 1, **duplex})
+        window = window or Window()
+        setup = DuplexSetup("Be brief.", settings, window, 7, sees=where.info.sees, records=True)
+        session = where.open("talk", slot, setup, lambda event: None)
+        assert isinstance(session, DuplexSession)
+        self.where, self.session, self.told, self.sent = where, session, list[Any](), 0
+        assert where.start(session) is None
+        self.tick = Tick(where)
+        self.work()
+
+    def work(self, most: int = 100_000) -> int:
+        """Tick until there is nothing to do, or `most` times; return how often."""
+        for ticks in range(most):
+            if not self.tick.has_work([self.session]):
+                return ticks
+            self.tick.run([self.session])
+            self.told += self.session.events
+            self.session.events.clear()
+        return most
+
+    def begin(self, content: UnitInput, *, force_listen: bool = False) -> None:
+        self.sent += 1
+        prepared = self.session.preprocessor.prepare(content)
+        self.session.queue.prefill(QueuedUnit(self.sent, prepared, time.monotonic()))
+        self.session.queue.generate(self.sent, force_listen, UnitOverrides())
+        self.session.queue.finalize(self.sent)
+
+    def unit(self, content: UnitInput, *, force_listen: bool = False) -> Done:
+        """A whole unit; return its end."""
+        self.begin(content, force_listen=force_listen)
+        self.work()
+        return self.done
+
+    @property
+    def done(self) -> Done:
+        return [event for event in self.told if isinstance(event, Done)][-1]
+
+    def pieces(self, unit: int) -> tuple[str, Sound]:
+        """The text and the audio of a unit."""
+        said = [event for event in self.told if isinstance(event, Piece) and event.unit == unit]
+        audio = [piece.audio for piece in said if piece.audio is not None]
+        return "".join(piece.text for piece in said), np.concatenate([np.zeros(0, np.float32), *audio])
+
+    def after(self) -> torch.Tensor:
+        """The hidden state [hidden] behind one more second."""
+        self.sent += 1
+        prepared = self.session.preprocessor.prepare(UnitInput(sound(77)))
+        self.session.queue.prefill(QueuedUnit(self.sent, prepared, time.monotonic()))
+        self.work()
+        assert self.session.stage is Stage.HEARD
+        assert self.session.last_hidden is not None
+        return self.session.last_hidden.clone()
+
+    def leave(self) -> None:
+        self.session.leave()
+        self.where.clear(self.session.slot)
+
+
+@pytest.fixture
+def talk() -> Any:
+    made: list[Talk] = []
+
+    def make(where: DuplexRuntime, **how: Any) -> Talk:
+        made.append(Talk(where, len(made), **how))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.leave()
+
+
+def replayed(talk: Talk, contents: list[UnitInput], records: list[UnitRecord | None]) -> Talk:
+    """Feed every unit with its record."""
+    for content, record in zip(contents, records, strict=True):
+        assert record is not None
+        done = talk.unit(replace(content, recorded=record))
+        assert (done.end, done.failure, done.replayed) == (record.end, None, True)
+        assert done.usage.output_text_tokens == done.usage.output_audio_tokens == 0
+        assert done.record == record
+    assert not [event for event in talk.told if isinstance(event, Piece)]
+    return talk
+
+
+def agree(one: Talk, other: Talk, units: int = 4) -> None:
+    """Check that both say the same from now on, and are in the same state behind it."""
+    for seed in range(50, 50 + units):
+        content = UnitInput(sound(seed))
+        done, also = one.unit(content), other.unit(content)
+        assert (done.end, done.record) == (also.end, also.record)
+        (text, audio), (again, heard) = one.pieces(one.sent), other.pieces(other.sent)
+        assert text == again
+        assert np.allclose(audio, heard, atol=TOLERANCE)
+    assert one.session.context.tokens == other.session.context.tokens
+    assert torch.allclose(one.after(), other.after(), atol=TOLERANCE)
+
+
+SPEAKING = {"listen_prob_scale": 0.0, "temperature": 0.9}
+"""Settings of a model that speaks whenever it may, and draws."""
+
+
+@pytest.mark.parametrize("make", [runtime, shipped], ids=["tiny", "shipped"])
+@pytest.mark.sample("shipped")
+def test_replay_of_all_units_is_the_session_that_was_not_moved(talk: Any, make: Any) -> None:
+    where = make()
+    original = talk(where, **SPEAKING)
+    contents = [UnitInput(sound(seed)) for seed in range(1, 9)]
+    ends = [original.unit(content, force_listen=seed == 4) for seed, content in enumerate(contents)]
+    assert {done.end for done in ends} & {End.CHUNK, End.TURN}
+
+    moved = replayed(talk(where, **SPEAKING), contents, [done.record for done in ends])
+
+    agree(original, moved)
+
+
+@pytest.fixture(scope="module")
+def minicpmo(tmp_path_factory: pytest.TempPathFactory) -> DuplexRuntime:
+    """MiniCPM-o with random weights and its vocoder."""
+    folder = whole.write(tmp_path_factory.mktemp("models") / "MiniCPM-o-tiny")
+    runtime = table.load(folder, torch.device("cpu"), 2048)(4)
+    assert isinstance(runtime, DuplexRuntime)
+    return runtime
+
+
+@long
+def test_replay_of_minicpmo_with_pictures_agrees(talk: Any, minicpmo: DuplexRuntime) -> None:
+    original = talk(minicpmo, **SPEAKING)
+    frames = (jpeg("red", "circle", (64, 48)),)
+    contents = [UnitInput(sound(seed), frames if seed == 2 else ()) for seed in range(1, 6)]
+    ends = [original.unit(content, force_listen=seed == 3) for seed, content in enumerate(contents)]
+    assert {done.end for done in ends} & {End.CHUNK, End.TURN}
+
+    moved = replayed(talk(minicpmo, **SPEAKING), contents, [done.record for done in ends])
+
+    agree(original, moved, units=2)
+
+
+@pytest.mark.parametrize("ticks", [2, 5, 12])
+@pytest.mark.sample("5")
+def test_replay_of_minicpmo_with_a_cancelled_unit_agrees(
+    talk: Any, minicpmo: DuplexRuntime, ticks: int
+) -> None:
+    contents = [UnitInput(sound(seed)) for seed in range(1, 4)]
+    original = talk(minicpmo, **SPEAKING)
+    records = [original.unit(content).record for content in contents[:2]]
+    original.begin(contents[2])
+    original.work(ticks)
+    original.session.queue.cancel(3)
+    original.work()
+    assert original.done.end is End.CANCELLED
+    records.append(original.done.record)
+
+    moved = replayed(talk(minicpmo, **SPEAKING), contents, records)
+
+    agree(original, moved, units=2)
+
+
+@long
+def test_replay_of_minicpmo_with_a_slid_context_window_agrees(talk: Any, minicpmo: DuplexRuntime) -> None:
+    window = Window(WindowMode.CONTEXT, 600, 560, max_units=3, remembered_tokens=20)
+    original = talk(minicpmo, window=window, **SPEAKING)
+    contents = [UnitInput(sound(seed)) for seed in range(1, 8)]
+    ends = [original.unit(content) for content in contents]
+    assert {done.end for done in ends} & {End.CHUNK, End.TURN}, "there is nothing that could be remembered"
+    assert sum(event.dropped_units for event in original.told if isinstance(event, Finalized))
+
+    moved = replayed(talk(minicpmo, window=window, **SPEAKING), contents, [done.record for done in ends])
+
+    remembered, again = original.session.context.memory, moved.session.context.memory
+    assert remembered is not None
+    assert again is not None
+    assert list(remembered.ids) == list(again.ids) != []
+    agree(original, moved, units=2)
+
+
+@pytest.mark.long
+def test_replay_with_pictures_and_a_slid_window_agrees(talk: Any) -> None:
+    where, window = runtime(), Window(WindowMode.BASIC, 400, 300)
+    original = talk(where, window=window, **SPEAKING)
+    frames = (jpeg("red", "circle", (64, 48)),) if where.info.sees else ()
+    contents = [UnitInput(sound(seed), frames if seed % 4 == 0 else ()) for seed in range(1, 30)]
+    records = [original.unit(content).record for content in contents]
+    dropped = sum(event.dropped_units for event in original.told if isinstance(event, Finalized))
+    assert dropped
+
+    moved = replayed(talk(where, window=window, **SPEAKING), contents, records)
+
+    agree(original, moved)
+
+
+@pytest.mark.parametrize("ticks", [1, 3, 6, 12, 20])
+@pytest.mark.sample("12")
+def test_replay_of_a_cancelled_unit_agrees(talk: Any, ticks: int) -> None:
+    where, contents = runtime(), [UnitInput(sound(seed)) for seed in range(1, 5)]
+    original = talk(where, **SPEAKING)
+    records = [original.unit(content).record for content in contents[:3]]
+    original.begin(contents[3])
+    original.work(ticks)
+    original.session.queue.cancel(4)
+    original.work()
+    records.append(original.done.record)
+
+    moved = replayed(talk(where, **SPEAKING), contents, records)
+
+    agree(original, moved)
+
+
+def test_replay_begins_after_a_turn_and_goes_on_with_later_random_numbers(talk: Any) -> None:
+    where = runtime()
+    original = talk(where, **SPEAKING)
+    for seed in range(1, 4):
+        original.unit(UnitInput(sound(seed)))
+    original.unit(UnitInput(sound(4)), force_listen=True)
+    contents = [UnitInput(sound(seed)) for seed in range(5, 8)]
+    records = [original.unit(content).record for content in contents]
+
+    one, other = (replayed(talk(where, **SPEAKING), contents, records) for _ in "ab")
+
+    assert one.session.sampler.noise.drawn == original.session.sampler.noise.drawn
+    assert one.session.speech.noise.drawn == original.session.speech.noise.drawn
+    agree(one, other)
+
+
+BAD = [
+    UnitRecord(End.CHUNK),
+    UnitRecord(End.TURN),
+    UnitRecord(End.LISTEN, codes=(1, 2)),
+    UnitRecord(End.LISTEN, (70, 71)),
+    UnitRecord(End.CHUNK, (70,) * 3),
+]
+
+
+@pytest.mark.parametrize("record", BAD)
+@pytest.mark.sample("record2")
+def test_record_that_contradicts_itself_fails_its_unit_and_leaves_no_trace(
+    talk: Any, record: UnitRecord
+) -> None:
+    where, contents = runtime(), [UnitInput(sound(seed)) for seed in range(1, 4)]
+    original, other = talk(where, **SPEAKING), talk(where, **SPEAKING)
+    for content in contents:
+        original.unit(content), other.unit(content)
+
+    done = other.unit(replace(UnitInput(sound(9)), recorded=record))
+
+    assert done.end is End.FAILED
+    assert done.failure is not None
+    assert (done.failure.reason, done.failure.field) == (Reason.PARAMS_INVALID, "recorded")
+    # The mel frames of the next second begin with the end of this one, which came although it failed.
+    original.session.preprocessor.prepare(UnitInput(sound(9)))
+    original.sent += 1
+    agree(original, other, units=1)
+
+
+def test_replay_has_no_deadline_that_could_delay_others(talk: Any) -> None:
+    one = talk(runtime())
+    one.begin(replace(UnitInput(sound(1)), recorded=UnitRecord(End.LISTEN)))
+    assert one.session.due is None

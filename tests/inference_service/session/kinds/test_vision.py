@@ -1,0 +1,281 @@
+"""Pictures in units: what of them is in the context, what they change, and what a bad one costs."""
+
+import queue
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from inference_service.engine.engine import LiveEngine
+from inference_service.families import antiphon_mini
+from inference_service.families.antiphon_mini import model_info
+from inference_service.families.duplex_runtime import DuplexRuntime
+from inference_service.interface.engine import (
+    Closed,
+    Done,
+    End,
+    Failure,
+    Finalized,
+    Piece,
+    Prefilled,
+    UnitUsage,
+)
+from inference_service.interface.setups import (
+    DuplexSetup,
+    UnitInput,
+    UnitOverrides,
+    Window,
+    WindowMode,
+)
+from inference_service.media.image import MAX_FRAMES
+from inference_service.models.config import parse_config
+from inference_service.models.vision_encoder import Resampler, VisionEncoder
+from tests.inference_service.engine.support import tiny
+from tests.inference_service.engine.support.talk import PICTURE_TOKENS, PROMPT, UNIT_TOKENS, Talk
+from tests.inference_service.engine.test_engine import Client, Slots, sound, speech_of
+from tests.support.drawing import jpeg
+
+MARKS = 2
+UNITS = 7
+"""Of each session of a crowd."""
+BAD = Failure("IMAGE_INVALID", "duplex.frames[0] is damaged.", "duplex.frames[0]")
+
+
+@pytest.fixture
+def talk() -> Talk:
+    return Talk(sees=True)
+
+
+# ------------------------------------------------------------------------------------------------ the context
+
+
+def test_pictures_come_after_unit_and_before_its_audio(talk: Talk) -> None:
+    talk.hear(pictures=2)
+
+    special = talk.special
+    picture = [special.image, *[-2] * PICTURE_TOKENS, special.image_end]
+    assert talk.fed[PROMPT:] == [special.unit, *picture, *picture, *[-1] * UNIT_TOKENS]
+
+
+def test_pictures_are_counted_as_vision_and_their_marks_as_text(talk: Talk) -> None:
+    prefilled = talk.hear(pictures=2).one(Prefilled)
+
+    assert prefilled.vision_slices == 2
+    assert prefilled.context_tokens == PROMPT + 1 + 2 * (PICTURE_TOKENS + MARKS) + UNIT_TOKENS
+    assert prefilled.usage == UnitUsage(
+        input_text_tokens=1 + 2 * MARKS,
+        input_audio_tokens=UNIT_TOKENS,
+        input_vision_tokens=2 * PICTURE_TOKENS,
+        cached_tokens=PROMPT,
+    )
+
+
+def test_units_with_and_without_pictures_mix(talk: Talk) -> None:
+    talk.unit(talk.special.listen, pictures=1)
+    second = talk.unit(talk.special.listen)
+    third = talk.unit(talk.special.listen, pictures=3)
+
+    assert second.one(Prefilled).vision_slices == 0
+    assert second.done.usage.input_vision_tokens == 0
+    assert third.done.usage.input_vision_tokens == 3 * PICTURE_TOKENS
+    assert third.done.usage.cached_tokens == second.done.context_tokens
+    assert third.closed.session_usage.input_vision_tokens == 4 * PICTURE_TOKENS
+
+
+def test_window_drops_units_with_their_pictures() -> None:
+    talk = Talk(sees=True, window=Window(WindowMode.BASIC, 110, 80))
+    picture = PICTURE_TOKENS + MARKS
+    lengths = [1 + n * picture + UNIT_TOKENS + 2 for n in (2, 0, 4)]
+
+    closed = [talk.unit(talk.special.listen, pictures=n).closed for n in (2, 0, 4)]
+
+    assert [said.dropped_units for said in closed] == [0, 0, 2]
+    assert closed[1].context_tokens == PROMPT + lengths[0] + lengths[1]
+    assert closed[2].context_tokens == PROMPT + lengths[2]
+
+
+def test_context_without_a_window_keeps_room_for_a_unit_full_of_pictures() -> None:
+    deaf, seeing = Talk(limit=2048), Talk(limit=2048, sees=True)
+
+    room = seeing.conversation.longest_unit - deaf.conversation.longest_unit
+
+    assert room == MAX_FRAMES * (PICTURE_TOKENS + MARKS)
+
+
+def test_unit_with_a_bad_picture_fails_and_leaves_no_trace(talk: Talk) -> None:
+    before = talk.unit(talk.special.listen, pictures=1)
+    fed = len(talk.fed)
+
+    failed = talk.hear(failure=BAD)
+    talk.generate()
+    talk.finalize()
+
+    assert failed.one(Prefilled).failure == BAD
+    assert (failed.done.end, failed.done.failure) == (End.FAILED, BAD)
+    assert failed.done.usage == UnitUsage()
+    assert failed.closed.context_tokens == before.closed.context_tokens
+    assert len(talk.fed) == fed
+
+    after = talk.unit(talk.special.listen, pictures=1)
+    assert after.done.end is End.LISTEN
+    assert after.done.usage.input_vision_tokens == PICTURE_TOKENS
+
+
+# ------------------------------------------------------------------------------------------------ the encoder
+
+
+def test_a_picture_is_encoded_alone_as_in_a_batch() -> None:
+    model, _, _ = tiny.model(sees=True)
+    pictures = list(torch.randint(256, (5, tiny.SIDE, tiny.SIDE, 3), dtype=torch.uint8))
+
+    together = model.see(pictures)
+
+    assert [tuple(embeds.shape) for embeds in together] == [(tiny.PICTURE_TOKENS, 32)] * 5
+    for picture, embeds in zip(pictures, together, strict=True):
+        assert torch.allclose(model.see([picture])[0], embeds, atol=1e-5)
+
+
+def test_no_picture_is_no_work() -> None:
+    model, _, _ = tiny.model()
+    assert model.see([]) == []
+
+
+def test_encoder_has_the_published_prefixes() -> None:
+    seeing, deaf = (tiny.model(sees=sees)[0].state_dict() for sees in (True, False))
+    assert {name.split(".")[0] for name in seeing.keys() - deaf.keys()} == {"vpm", "resampler"}
+
+
+def test_grid_and_embeddings_have_the_configured_sizes() -> None:
+    config = parse_config(tiny.raw_config(sees=True)).vision
+    assert config is not None
+    grid = VisionEncoder(config)(torch.zeros(2, tiny.SIDE, tiny.SIDE, 3, dtype=torch.uint8))
+
+    assert grid.shape == (2, (tiny.SIDE // 8) ** 2, config.hidden)
+    assert Resampler(config, 32)(grid).shape == (2, tiny.PICTURE_TOKENS, 32)
+
+
+def test_a_model_sees_if_its_checkpoint_has_a_vision_encoder() -> None:
+    assert [model_info(parse_config(tiny.raw_config(sees=sees))).sees for sees in (True, False)] == [
+        True,
+        False,
+    ]
+
+
+# ------------------------------------------------------------------------------------------------- the engine
+
+
+class Rig:
+    """A running engine that sees, and sessions in it."""
+
+    def __init__(self, slots: int) -> None:
+        fatal: queue.Queue[str] = queue.Queue()
+        self.engine = LiveEngine(
+            DuplexRuntime(antiphon_mini.components(*tiny.model(sees=True)), slots),
+            slots,
+            self._deliver,
+            fatal.put,
+        )
+        self.slots = Slots(self.engine)
+
+    @staticmethod
+    def _deliver(batch: list) -> None:
+        for sink, event in batch:
+            sink(event)
+
+    def open(self, seed: int = 1) -> Client:
+        info = self.engine.info
+        settings = replace(info.duplex_defaults, force_listen_count=0)
+        return self.slots.open(DuplexSetup("Be brief.", settings, info.window, seed, sees=True))
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig(slots=4)
+    yield made
+    made.engine.stop()
+
+
+def send(client: Client, number: int, *frames: bytes, seed: int | None = None) -> None:
+    """A whole unit ahead."""
+    client.session.prefill(number, UnitInput(sound(number if seed is None else seed), frames))
+    client.session.generate(number, False, UnitOverrides())
+    client.session.finalize(number)
+
+
+def test_what_is_seen_changes_what_is_said(rig: Rig) -> None:
+    said = []
+    for frames in ((), (jpeg("red", "circle"),), (jpeg("blue", "square"),)):
+        client = rig.open(seed=5)
+        for number in (1, 2, 3):
+            send(client, number, *frames)
+        said.append(speech_of(client.until(Finalized, 3)))
+        client.session.close()
+
+    assert said[0] != said[1] != said[2] != said[0]
+
+
+def test_usage_and_slices_of_a_unit_with_pictures(rig: Rig) -> None:
+    client = rig.open()
+    send(client, 1, jpeg("red"), jpeg("blue"))
+
+    events = client.until(Finalized, 1)
+
+    (prefilled,) = [event for event in events if isinstance(event, Prefilled)]
+    (finalized,) = [event for event in events if isinstance(event, Finalized)]
+    assert prefilled.vision_slices == 2
+    assert prefilled.usage.input_vision_tokens == 2 * tiny.PICTURE_TOKENS
+    assert finalized.session_usage.input_vision_tokens == 2 * tiny.PICTURE_TOKENS
+
+
+@pytest.mark.parametrize("bad", [b"", b"no picture", jpeg()[:400]])
+def test_bad_picture_fails_its_unit_only(rig: Rig, bad: bytes) -> None:
+    troubled, own = rig.open(seed=7), rig.open(seed=7)
+    send(troubled, 1, jpeg("red"))
+    send(troubled, 2, jpeg("red"), bad)
+    failed = troubled.until(Finalized, 2)
+    send(troubled, 3, jpeg("blue"), seed=3)
+    send(own, 1, jpeg("red"))
+    send(own, 3, jpeg("blue"), seed=3)
+
+    (prefilled,) = [e for e in failed if isinstance(e, Prefilled) and e.unit == 2]
+    (done,) = [e for e in failed if isinstance(e, Done) and e.unit == 2]
+    assert prefilled.failure is not None
+    assert (prefilled.failure.reason, prefilled.failure.field) == ("IMAGE_INVALID", "duplex.frames[1]")
+    assert done.end is End.FAILED
+    # It left no trace: what follows is as in a session that never had it.
+    troubled.until(Finalized, 3)
+    own.until(Finalized, 3)
+    assert _spoken(troubled, 3) == _spoken(own, 3)
+
+
+def _spoken(client: Client, unit: int) -> list[tuple[str, tuple[int, ...]]]:
+    return [(e.text, e.token_ids) for e in client.events if isinstance(e, Piece) and e.unit == unit]
+
+
+def test_session_with_pictures_says_in_a_crowd_what_it_says_alone(rig: Rig) -> None:
+    def play(together: bool) -> list[list[object]]:
+        rng = np.random.default_rng(2)
+        pictures = [[jpeg(c, s)] for c in ("red", "green") for s in ("circle", "square")]
+        plans = [
+            [pictures[rng.integers(4)] * int(rng.integers(0, 4)) for _ in range(UNITS)] for _ in range(4)
+        ]
+        said = []
+        groups = [list(enumerate(plans))] if together else [[plan] for plan in enumerate(plans)]
+        for group in groups:
+            clients = [rig.open(seed=number) for number, _ in group]
+            for unit in range(1, UNITS + 1):
+                for client, (number, plan) in zip(clients, group, strict=True):
+                    send(client, unit, *plan[unit - 1], seed=100 * number + unit)
+            for client in clients:
+                client.until(Finalized, UNITS)
+                said.append([_spoken(client, unit) for unit in range(1, UNITS + 1)])
+                client.session.close()
+                client.until(Closed)
+        return said
+
+    alone, crowd = play(together=False), play(together=True)
+
+    assert any(any(units) for units in alone)
+    assert crowd == alone

@@ -1,0 +1,94 @@
+"""Names of spans, attributes and metrics are written in `antiphon_service.semconv` and nowhere else."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from antiphon_service import semconv
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("clients/python", "antiphon_service", "ws_adapter", "inference_service")
+TELEMETRY = re.compile(
+    r"(gen_ai|rpc|http\.request|http\.response|url)\..+"
+    r"|antiphon_\w+_(total|seconds|bytes|tokens|info)"
+    r"|antiphon\.(?!v1|contract|families).+"
+)
+"""What looks like the name of an attribute or a metric."""
+
+
+def declared(prefix: str) -> set[str]:
+    return {value for name, value in vars(semconv).items() if name.startswith(prefix)}
+
+
+def literals(source: str) -> set[str]:
+    """The texts in `source` that are neither docstrings nor parts of a longer text."""
+    tree = ast.parse(source)
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts | docs
+    }
+
+
+def strays(source: str) -> set[str]:
+    """Names of telemetry that `source` spells out."""
+    names = declared("ATTR_") | {metric.name for metric in semconv.METRICS}
+    return {text for text in literals(source) if text in names or TELEMETRY.fullmatch(text)}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_name_is_written_elsewhere(package: str) -> None:
+    for file in sorted((ROOT / package).rglob("*.py")):
+        if file.name != "semconv.py" and not file.name.endswith(("_pb2.py", "_pb2_grpc.py")):
+            assert strays(file.read_text()) == set(), file
+
+
+def test_stray_names_are_seen() -> None:
+    assert strays('span.set_attribute("gen_ai.request.model", 1)') == {"gen_ai.request.model"}
+    assert strays('"""antiphon.unit"""\nx = f"antiphon_{y}"\nimport antiphon.v1') == set()
+    assert strays('meter.create_counter("antiphon_units_total")') == {"antiphon_units_total"}
+
+
+def test_each_name_means_one_thing() -> None:
+    for prefix in ("ATTR_", "SPAN_", "EVENT_"):
+        names = [value for name, value in vars(semconv).items() if name.startswith(prefix)]
+        assert len(names) == len(set(names)) > 0, prefix
+
+
+def test_labels_are_never_ids_of_sessions_or_people() -> None:
+    assert {label for metric in semconv.METRICS for label in metric.labels} <= {
+        *("mode", "dialect", "end", "reason", "pool", "outcome", "state", "action", "hop", "direction"),
+        *(
+            "phase",
+            "preparation",
+            "worker",
+            "method",
+            "code",
+            "side",
+            "version",
+            "model",
+            "device",
+            "work",
+            "tenant",
+            "revision",
+        ),
+    }
+
+
+def test_table_of_metrics_is_whole() -> None:
+    """Every row of the design, by the names of its series."""
+    rows = """
+    first_audio_seconds first_text_seconds unit_seconds unit_phase_seconds unit_deadline_misses_total
+    units_total units_dropped_total adapter_overhead_seconds queue_wait_seconds queue_length
+    queue_estimate_error_seconds
+    sessions_active sessions_total session_seconds slots leases_total kv_tokens kv_capacity_tokens
+    device_memory_bytes tick_seconds tick_batch_size tick_tokens cleanup_seconds bytes_total outbox_seconds
+    slow_consumers_total errors_total rejected_total rpc_server_call_seconds event_loop_lag_seconds
+    telemetry_dropped_total build_info model_info
+    """
+
+    assert {f"antiphon_{row}" for row in rows.split()} <= {metric.name for metric in semconv.METRICS}

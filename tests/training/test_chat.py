@@ -1,0 +1,199 @@
+"""Rows of chat: what is asked, what is a lesson, and that the template renders to the same ids."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from antiphon_training.corpus import pictures, vocabulary
+from antiphon_training.corpus.augment import Augmenter
+from antiphon_training.corpus.pictures import Album
+from antiphon_training.corpus.recipe import VISION
+from antiphon_training.corpus.spoken import Utterance
+from antiphon_training.corpus.writing import (
+    AUDIO_SLOT,
+    IGNORED,
+    PICTURE_SLOT,
+    Row,
+    Writer,
+)
+from antiphon_training.domains.domain import Split
+from antiphon_training.domains.mini import (
+    MINI,
+    NOTHING_SEEN_REPLY,
+    Intent,
+    draw,
+    seen_replies,
+)
+from antiphon_training.stages.chat import (
+    Call,
+    Clip,
+    Message,
+    Talk,
+    Talker,
+    rendered,
+    strange,
+    styled,
+    template,
+    written,
+)
+from inference_service.models.tokenizer import Tokenizer
+from tests.support.long import long
+
+END = "<|im_end|>"
+PICTURE = np.zeros((64, 64, 3), np.uint8)
+CLIP = Clip(np.zeros((200, 80), np.float32))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("chat")
+    vocabulary.build(MINI, folder)
+    pictures.build(folder / "pictures.npz", 400, 1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def writer(folder: Path) -> Writer:
+    return Writer(Tokenizer.load(folder), random.Random(0))
+
+
+@pytest.fixture(scope="module")
+def corpus() -> list[Utterance]:
+    rng, noise = random.Random(1), np.random.default_rng(1)
+    exchanges = [draw(rng, Split.TRAIN, intent) for intent in Intent for _ in range(4)]
+    return [Utterance(e, noise.gamma(2, 1, (rng.randint(40, 220), 80)).astype(np.float32)) for e in exchanges]
+
+
+def lessons(folder: Path, row: Row) -> list[str]:
+    """The taught stretches of a row as text."""
+    fast = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    stretches: list[list[int]] = []
+    for at, label in enumerate(row.labels):
+        if label != IGNORED:
+            assert row.ids[at + 1] == label
+            if row.labels[at - 1] == IGNORED:
+                stretches.append([])
+            stretches[-1].append(label)
+    return [fast.decode(ids) for ids in stretches]
+
+
+TALK = Talk(
+    [
+        Message("system", ["Answer briefly."]),
+        Message("user", ["What is 2 + 3?"]),
+        Message("assistant", ["two plus three is five"], taught=False),
+        Message("user", [PICTURE, "what do you see"]),
+        Message("assistant", ["i see nothing"]),
+        Message("user", [CLIP, PICTURE]),
+        Message("assistant", ["okay"]),
+    ]
+)
+
+
+@long
+def test_only_the_taught_answers_are_lessons_and_they_end(folder: Path, writer: Writer) -> None:
+    row = written(writer, TALK)
+    assert lessons(folder, row) == [f" i see nothing{END}", f" okay{END}"]
+    assert len(row.labels) == len(row.ids)
+
+
+def test_pictures_and_clips_stand_between_their_marks(writer: Writer) -> None:
+    row = written(writer, TALK)
+    image, image_end, clip, clip_end = (
+        writer.encode(name)[0] for name in ("<image>", "</image>", "<|audio_start|>", "<|audio_end|>")
+    )
+    assert len(row.pictures) == row.ids.count(image) == 2
+    assert len(row.sounds) == row.ids.count(clip) == 1
+    for at in (i for i, token in enumerate(row.ids) if token == image):
+        assert row.ids[at + 1 : at + 2 + VISION.queries] == [PICTURE_SLOT] * VISION.queries + [image_end]
+    at = row.ids.index(clip)
+    assert row.ids[at + 1 : at + 22] == [AUDIO_SLOT] * 20 + [clip_end]
+
+
+def test_a_row_has_the_ids_that_transformers_gives_the_template(folder: Path, writer: Writer) -> None:
+    fast = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    fast.chat_template = template(with_tools=True)
+    messages = [
+        {"role": "system", "content": "Answer briefly."},
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What do you see?"}]},
+        {"role": "assistant", "content": "i see nothing"},
+        {"role": "user", "content": [{"type": "audio"}, {"type": "text", "text": "listen"}]},
+    ]
+    text = fast.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    text = text.replace("<image>./</image>", "<image></image>")
+    ids = fast(text.replace("<audio>./</audio>", "<|audio_start|><|audio_end|>"))["input_ids"]
+
+    talk = Talk(
+        [
+            Message("system", ["Answer briefly."]),
+            Message("user", [PICTURE, "What do you see?"]),
+            Message("assistant", ["i see nothing"], taught=False),
+            Message("user", [CLIP, "listen"]),
+            Message("assistant", ["okay"]),
+        ]
+    )
+    row = written(writer, talk)
+    before_answer = len(row.ids) - 2
+    assert [token for token in row.ids[:before_answer] if token >= 0] == ids
+
+
+def test_the_template_takes_content_as_text_and_as_parts() -> None:
+    as_text = [{"role": "user", "content": "<image>./</image>\nhello"}]
+    as_parts = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "hello"}]}]
+    expected = "<|im_start|>user\n<image>./</image>\nhello<|im_end|>\n<|im_start|>assistant\n"
+    assert rendered(as_text, True) == rendered(as_parts, True) == expected  # type: ignore[arg-type]
+
+
+def test_text_that_spells_a_special_token_stays_text(writer: Writer) -> None:
+    row = written(
+        writer,
+        Talk([Message("user", [f"hi {END}<image>"]), Message("assistant", ["okay"])]),
+    )
+    assert row.ids.count(writer.encode(END)[0]) == 2
+    assert writer.encode("<image>")[0] not in row.ids
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_answers_are_about_the_newest_picture(folder: Path, corpus: list[Utterance], seed: int) -> None:
+    album = Album(folder / "pictures.npz")
+    about_pictures = set(seen_replies()) - {NOTHING_SEEN_REPLY}
+    talker = Talker(MINI, corpus, album, Augmenter(seed))
+    for talk in (talker.talk() for _ in range(20)):
+        pictured = False
+        for message in talk.messages:
+            shown = [part for part in message.parts if not isinstance(part, str | Clip | Call)]
+            pictured = pictured or bool(shown)
+            if message.role == "assistant" and not pictured:
+                assert str(message.parts[0]).strip() not in about_pictures
+
+
+def test_the_same_seed_gives_the_same_rows(corpus: list[Utterance], writer: Writer) -> None:
+    first, second = (
+        [written(writer, talker.talk()).ids for _ in range(5)]
+        for talker in (Talker(MINI, corpus, None, Augmenter(4)) for _ in range(2))
+    )
+    assert first == second
+
+
+def test_people_type_the_same_question_in_many_ways() -> None:
+    rng = random.Random(0)
+    typed = {styled("what is twelve plus three", rng) for _ in range(300)}
+    assert {"what is twelve plus three", "What is 12 + 3?", "What is twelve plus three?"} <= typed
+    assert len({strange(rng) for _ in range(50)}) > 45
+
+
+def test_typed_questions_never_come_from_the_held_out_side(corpus: list[Utterance]) -> None:
+    rng = random.Random(0)
+    held_out = {draw(rng, Split.HELD_OUT, Intent.GREETING).question for _ in range(200)}
+    talker = Talker(MINI, corpus, None, Augmenter(2))
+    asked = {
+        str(part).lower()
+        for _ in range(200)
+        for m in talker.talk().messages
+        if m.role == "user"
+        for part in m.parts
+    }
+    assert not asked & held_out

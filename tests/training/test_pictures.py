@@ -1,0 +1,147 @@
+"""Pictures of shapes: what is drawn, and when the camera of a composed session shows it."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon_training.corpus import pictures, vocabulary
+from antiphon_training.corpus.augment import Augmenter
+from antiphon_training.corpus.camera import Camera
+from antiphon_training.corpus.composition import (
+    CHUNK_END,
+    SPEAK,
+    TURN_END,
+    Composer,
+)
+from antiphon_training.corpus.pictures import (
+    NOTHING,
+    SCENES,
+    Album,
+    Scene,
+    draw_picture,
+    encoded,
+)
+from antiphon_training.corpus.spoken import Utterance
+from antiphon_training.corpus.writing import Writer
+from antiphon_training.domains.domain import Split
+from antiphon_training.domains.mini import (
+    COLOURS,
+    MINI,
+    NOTHING_SEEN_REPLY,
+    SHAPES,
+    Intent,
+    draw,
+)
+from antiphon_training.stages.joint import SEEING_LESSON, written
+from inference_service.media.image import MAX_FRAMES, decode_frame
+from inference_service.models.tokenizer import Tokenizer
+
+SIZE = (320, 240)
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory: pytest.TempPathFactory) -> Album:
+    path = tmp_path_factory.mktemp("album") / "pictures.npz"
+    pictures.build(path, 400, 1)
+    return Album(path)
+
+
+def corpus() -> list[Utterance]:
+    rng, noise = random.Random(1), np.random.default_rng(1)
+    exchanges = [draw(rng, Split.TRAIN, intent) for intent in (Intent.VISION, Intent.NAME) for _ in range(4)]
+    return [Utterance(e, noise.gamma(2, 1, (rng.randint(40, 120), 80)).astype(np.float32)) for e in exchanges]
+
+
+# --------------------------------------------------------------------------------------------------- drawing
+
+
+def test_there_is_a_scene_for_every_colour_and_shape_and_one_for_nothing() -> None:
+    assert len(set(SCENES)) == len(COLOURS) * len(SHAPES) + 1
+    assert {scene.reply for scene in SCENES} >= {NOTHING_SEEN_REPLY, "i see a red circle"}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_the_same_seed_draws_the_same_picture(scene: Scene) -> None:
+    first, second = (draw_picture(np.random.default_rng(3), scene, SIZE) for _ in range(2))
+    assert first.size == SIZE
+    assert first.tobytes() == second.tobytes()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_picture_file_is_one_that_the_worker_reads(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    data = encoded(rng, draw_picture(rng, SCENES[seed % len(SCENES)], SIZE))
+    assert decode_frame(data, field="frame", side=64).shape == (64, 64, 3)
+
+
+@pytest.mark.long
+def test_an_album_has_pictures_of_every_scene(album: Album) -> None:
+    assert album.pixels.shape == (400, 64, 64, 3)
+    assert set(album.labels.tolist()) == set(range(len(SCENES)))
+
+
+# ------------------------------------------------------------------------------------------------ the camera
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_camera_films_at_most_four_pictures_a_unit(album: Album, seed: int) -> None:
+    camera = Camera(np.random.default_rng(seed), album, unfilmed=0.3)
+    camera.advance(20)
+
+    assert len(camera.units) == 20
+    assert all(len(filmed) <= MAX_FRAMES for filmed in camera.units)
+    assert camera.films or not any(camera.units)
+
+
+def test_before_its_first_picture_a_camera_has_seen_nothing(album: Album) -> None:
+    for seed in range(40):
+        camera = Camera(np.random.default_rng(seed), album, unfilmed=0.0)
+        camera.advance(1)
+        if not camera.units[0]:
+            assert camera.seen is NOTHING
+
+
+def test_what_is_seen_is_what_the_newest_picture_shows(album: Album) -> None:
+    labels = {
+        pixels.tobytes(): SCENES[label] for pixels, label in zip(album.pixels, album.labels, strict=True)
+    }
+    for seed in range(20):
+        camera = Camera(np.random.default_rng(seed), album, unfilmed=0.0)
+        for units in range(1, 15):
+            camera.advance(units)
+            filmed = [picture for unit in camera.units for picture in unit]
+            if filmed:
+                newest = np.ascontiguousarray(filmed[-1])
+                mirrored = np.ascontiguousarray(newest[:, ::-1])
+                assert camera.seen in (labels.get(newest.tobytes()), labels.get(mirrored.tobytes()))
+
+
+def test_a_composed_answer_is_about_what_is_seen_when_it_begins(album: Album) -> None:
+    for seed in range(20):
+        composer = Composer(MINI, corpus(), Augmenter(seed), album, unfilmed=0.2)
+        conversation = composer.conversation(20)
+        said = " ".join(
+            token.strip()
+            for plan in conversation.units
+            for token in plan.tokens
+            if token not in (SPEAK, TURN_END, CHUNK_END, "<|listen|>")
+        )
+        about = [e.reply for e in conversation.exchanges if e.intent is Intent.VISION]
+        assert all(reply in said for reply in about)
+        shown = any(plan.pictures for plan in conversation.units)
+        assert shown or set(about) <= {NOTHING_SEEN_REPLY}
+
+
+def test_a_written_sequence_holds_its_pictures_between_their_marks(album: Album, tmp_path: Path) -> None:
+    vocabulary.build(MINI, tmp_path)
+    writer = Writer(Tokenizer.load(tmp_path), random.Random(0))
+    begin, end = writer.encode("<image>")[0], writer.encode("</image>")[0]
+    for seed in range(10):
+        camera = Camera(np.random.default_rng(seed), album, unfilmed=0.0)
+        row = written(MINI, random.Random(seed), writer, camera, SEEING_LESSON)
+        marks = [i for i, token in enumerate(row.ids) if token == begin]
+        assert len(marks) == len(row.pictures)
+        assert all(row.ids[i + 5] == end and set(row.ids[i + 1 : i + 5]) == {-2} for i in marks)
+        assert len(row.labels) == len(row.ids)

@@ -1,0 +1,437 @@
+"""Keys: the file, where a client may put one, what needs one, and what happens when one is withdrawn."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from tests.support.scripted_engine import ScriptedEngine, hang, listen, running_worker
+from tests.ws_adapter.observability.test_metrics import figures
+from tests.ws_adapter.support.conversation import append, codes
+from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.stage import PATIENCE_S, Client, Stage, running_adapter, until
+from ws_adapter.access.keys import Key, Keys, make_key
+from ws_adapter.process.errors import ConfigurationError
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyFile:
+    return KeyFile(tmp_path / "keys", "alice", "bob", "admin")
+
+
+@asynccontextmanager
+async def guarded(keys: KeyFile, slots: int = 2, **options: Any) -> AsyncIterator[Stage]:
+    async with running_worker(ScriptedEngine(listen(), slots=slots), slots=slots) as worker:
+        async with running_adapter(worker.address, auth="keys", keys=keys.path, **options) as stage:
+            yield stage
+
+
+async def refused(stage: Stage, target: str = "/v1/realtime?mode=audio", **options: Any) -> Any:
+    with pytest.raises(InvalidStatus) as refusal:
+        await connect(stage.address.replace("http", "ws") + target, **options)
+    return refusal.value.response
+
+
+# ----------------------------------------------------------------------------------------------- the file
+
+
+def test_only_the_hash_of_a_key_is_kept() -> None:
+    secret, key = make_key("alice")
+
+    assert key.hash == hashlib.sha256(secret.encode()).hexdigest()
+    assert key.line == f"alice:{key.hash}"
+    assert secret not in repr(key)
+
+
+def test_keys_are_found_by_their_secret(keys: KeyFile) -> None:
+    known = Keys(keys.path)
+
+    assert known.find(keys.secrets["bob"]) == keys.keys["bob"]
+    assert known.find(keys.secrets["admin"]) == Key("admin", keys.keys["admin"].hash, is_admin=True)
+    for wrong in ("", "bob", keys.keys["bob"].hash, keys.secrets["bob"][:-1], "\udcff"):
+        assert known.find(wrong) is None
+
+
+HASH = "0" * 64
+
+
+@pytest.mark.parametrize("marks", [[], ["is_admin"], ["is_trusted"], ["is_admin", "is_trusted"]])
+def test_what_a_key_may_do_stands_behind_its_hash(tmp_path: Path, marks: list[str]) -> None:
+    secret, key = make_key("alice", **dict.fromkeys(marks, True))
+    (tmp_path / "keys").write_text(f"{key.line}\n")
+
+    found = Keys(tmp_path / "keys").find(secret)
+    assert found == key
+    assert [mark for mark in ("is_admin", "is_trusted") if getattr(found, mark)] == marks
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("alice", "Line 1 of .* is no key"),
+        (f"\n# x\nalice:{HASH[1:]}", "Line 3 of .* is no key"),
+        (f"alice:{HASH}:root", "Line 1 of .* is no key"),
+        (f"alice:{HASH}:", "Line 1 of .* is no key"),
+        (f"alice:{HASH}:admin:x", "Line 1 of .* is no key"),
+        (f"alice:{HASH}:admin,", "Line 1 of .* is no key"),
+        (f"al ice:{HASH}", "Line 1 of .* is no key"),
+        (f"alice:{HASH}\nalice:{'1' * 64}", "Line 2 of .* repeats a name or a hash"),
+        (f"alice:{HASH}\nbob:{HASH}", "Line 2 of .* repeats a name or a hash"),
+        ("# nobody\n", "There is no key in .* antiphon key NAME"),
+        (
+            f"# x\nalice:{HASH}:colour=red",
+            "Line 2 of .*: there is no field 'colour'; expected expires",
+        ),
+        (f"alice:{HASH}:admin colour", "Line 1 of .* is no key"),
+        (f"alice:{HASH}:modes=chat admin", "Line 1 of .* is no key"),
+        (f"alice:{HASH}:connections=2 connections=3", "Line 1 of .*: 'connections' stands there twice"),
+        (f"alice:{HASH}:expires=31.1.2030", "Line 1 of .*: expires must be a date such as 2030-01-31"),
+        (f"alice:{HASH}:expires=2030-02-30", "Line 1 of .*: expires must be .*, not '2030-02-30'"),
+        (f"alice:{HASH}:expires=2030-01-31T18:00:00+01:00", "Line 1 of .*: expires must be"),
+        (f"alice:{HASH}:modes=chat,singing", "Line 1 of .*: modes must be of audio, video, chat, transcr"),
+        (f"alice:{HASH}:modes=", "Line 1 of .*: modes must be"),
+        (f"alice:{HASH}:models=a,,b", "Line 1 of .*: models must be names of models"),
+        (f"alice:{HASH}:origins=example.org", "Line 1 of .*: origins must be origins such as https://"),
+        (f"alice:{HASH}:origins=https://example.org/", "Line 1 of .*: origins must be"),
+        (f"alice:{HASH}:connections=0", "Line 1 of .*: connections must be a number from 1 to 1000000"),
+        (f"alice:{HASH}:opens_per_min=-1", "Line 1 of .*: opens_per_min must be"),
+        (f"alice:{HASH}:direct_slots=1e3", "Line 1 of .*: direct_slots must be"),
+    ],
+)
+def test_bad_file(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "keys"
+    path.write_text(text)
+
+    with pytest.raises(ConfigurationError, match=message):
+        Keys(path)
+
+
+def test_line_with_every_field_is_read_as_it_was_written(tmp_path: Path) -> None:
+    fields = {
+        "expires": "2030-01-31",
+        "modes": "chat,audio",
+        "models": "antiphon-mini,openbmb/MiniCPM-o-4_5",
+        "origins": "https://Example.org,http://localhost:3000",
+        "connections": "20",
+        "opens_per_min": "60",
+        "direct_slots": "2",
+    }
+    secret, key = make_key("alice", fields, is_admin=True)
+    (tmp_path / "keys").write_text(f"{key.line}\n")
+
+    assert Keys(tmp_path / "keys").find(secret) == key
+    assert key.line == (
+        f"alice:{key.hash}:admin expires=2030-01-31T00:00:00Z modes=audio,chat "
+        "models=antiphon-mini,openbmb/MiniCPM-o-4_5 origins=http://localhost:3000,https://example.org "
+        "connections=20 opens_per_min=60 direct_slots=2"
+    )
+
+
+def test_expired_key_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    """An adapter that is started again on the day after has to start."""
+    (tmp_path / "keys").write_text(f"alice:{HASH}:expires=2020-01-31T18:00:00Z\n")
+
+    (key,) = Keys(tmp_path / "keys")._keys.values()
+
+    assert not key.has_expired(1_580_493_599)
+    assert key.has_expired(1_580_493_600)
+
+
+def test_error_does_not_show_a_key_that_stands_where_its_hash_should(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("alice:ak_very-secret\n")
+
+    with pytest.raises(ConfigurationError) as error:
+        Keys(tmp_path / "keys")
+    assert "very-secret" not in str(error.value)
+
+
+def test_missing_and_binary_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="No such file"):
+        Keys(tmp_path / "none")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match="not UTF-8"):
+        Keys(tmp_path / "binary")
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "a b", "x" * 65, "é"])
+def test_names_that_cannot_be(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no name of a key"):
+        make_key(name)
+
+
+async def test_adapter_does_not_start_without_its_keys(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="Cannot read the keys"):
+        async with running_adapter("127.0.0.1:1", wait=False, auth="keys", keys=tmp_path / "none"):
+            pass
+
+
+# --------------------------------------------------------------------------------------- where a key may be
+
+
+async def test_key_as_bearer(keys: KeyFile) -> None:
+    async with guarded(keys) as stage:
+        async with stage.client(additional_headers=keys.bearer("alice")) as client:
+            await client.begin()
+
+
+async def test_key_as_subprotocol_is_not_echoed(keys: KeyFile) -> None:
+    async with guarded(keys) as stage:
+        offered: Any = ["realtime", f"openai-insecure-api-key.{keys.secrets['alice']}"]
+        async with stage.client(subprotocols=offered) as client:
+            assert client.socket.subprotocol == "realtime"
+            assert client.socket.response is not None
+            assert keys.secrets["alice"] not in str(client.socket.response.headers)
+            await client.begin()
+
+
+async def test_key_in_query_only_where_it_is_allowed(keys: KeyFile) -> None:
+    target = f"/v1/realtime?mode=audio&token={keys.secrets['alice']}"
+    async with guarded(keys) as stage:
+        assert (await refused(stage, target)).status_code == 401
+    async with guarded(keys, auth_query=True) as stage:
+        async with stage.client(stage.address.replace("http", "ws") + target) as client:
+            await client.begin()
+
+
+async def test_first_place_where_a_key_is_decides(keys: KeyFile) -> None:
+    wrong: Any = {"Authorization": "Bearer wrong"}
+    offered: Any = ["realtime", f"openai-insecure-api-key.{keys.secrets['alice']}"]
+    async with guarded(keys) as stage:
+        assert (await refused(stage, subprotocols=offered, additional_headers=wrong)).status_code == 401
+        basic = {"Authorization": "Basic eDp5"}
+        async with stage.client(subprotocols=offered, additional_headers=basic) as client:
+            await client.begin()
+
+
+async def test_key_opens_duplex_too(keys: KeyFile) -> None:
+    async with guarded(keys) as stage:
+        url = stage.address.replace("http", "ws") + "/ws/duplex/adx_1"
+        assert (await refused(stage, "/ws/duplex/adx_1")).status_code == 401
+        async with stage.client(url, additional_headers=keys.bearer("bob")) as client:
+            await client.expect("queue_done")
+
+
+@pytest.mark.parametrize("credentials", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer"}])
+async def test_without_a_key_no_websocket_opens(keys: KeyFile, credentials: dict[str, str]) -> None:
+    async with guarded(keys) as stage:
+        response = await refused(stage, additional_headers=credentials)
+
+        assert response.status_code == 401
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+        assert b'"code":"unauthorized"' in response.body
+        assert b"key" in response.body
+        assert (await stage.request("/readyz"))[2]["free_slots"] == 2
+
+
+@pytest.mark.parametrize("credentials", [{}, {"Authorization": "Bearer wrong"}])
+async def test_without_a_key_live_is_told_behind_the_upgrade(
+    keys: KeyFile, credentials: dict[str, str]
+) -> None:
+    """What its clients take for final is an event; an upgrade that fails they try again."""
+    async with guarded(keys) as stage:
+        url = stage.address.replace("http", "ws") + "/v1/live/sessions"
+        async with stage.client(url, additional_headers=credentials) as client:
+            (event,), close = await client.end()
+
+        assert event["error"]["code"] == "invalid_api_key"
+        assert close == 3000
+        assert (await stage.request("/readyz"))[2]["free_slots"] == 2
+
+
+async def test_without_auth_credentials_mean_nothing() -> None:
+    async with running_worker(ScriptedEngine(listen())) as worker, running_adapter(worker.address) as stage:
+        async with stage.client(additional_headers={"Authorization": "Bearer wrong"}) as client:
+            await client.begin()
+
+
+# ----------------------------------------------------------------------------------------------- the pages
+
+
+@pytest.mark.parametrize(
+    ("path", "anybody", "alice", "admin"),
+    [
+        ("/health", 200, 200, 200),
+        ("/healthz", 200, 200, 200),
+        ("/ready", 200, 200, 200),
+        ("/readyz", 200, 200, 200),
+        ("/version", 200, 200, 200),
+        ("/api/queue/ticket_0123456789ab", 200, 200, 200),
+        ("/status", 401, 200, 200),
+        ("/v1/models", 401, 200, 200),
+        ("/api/default_ref_audio", 401, 200, 200),
+        ("/api/queue", 401, 403, 200),
+        ("/nothing", 404, 404, 404),
+    ],
+)
+async def test_which_page_needs_which_key(
+    keys: KeyFile, path: str, anybody: int, alice: int, admin: int
+) -> None:
+    async with guarded(keys) as stage:
+        seen = [
+            (await stage.request(path, headers=headers))[0]
+            for headers in ({}, keys.bearer("alice"), keys.bearer("admin"))
+        ]
+
+        assert seen == [anybody, alice, admin]
+
+
+async def test_ticket_is_the_credential_of_its_place(keys: KeyFile) -> None:
+    async with guarded(keys, slots=1) as stage:
+        headers = keys.bearer("alice")
+        async with stage.client(additional_headers=headers) as first:
+            async with stage.client(additional_headers=headers) as second:
+                await first.expect("session.queue_done")
+                ticket_id = (await second.expect("session.queued"))["ticket_id"]
+
+                assert (await stage.request(f"/api/queue/{ticket_id}"))[2]["found"]
+                assert (await stage.request(f"/api/queue/{ticket_id}", "DELETE"))[0] == 200
+                assert codes(await second.rest()) == ["queue_cancelled"]
+
+
+# ---------------------------------------------------------------------------------------- while it runs
+
+
+async def test_sessions_of_a_withdrawn_key_end(keys: KeyFile) -> None:
+    async with guarded(keys, slots=2) as stage:
+        async with (
+            stage.client(additional_headers=keys.bearer("alice")) as alice,
+            stage.client(additional_headers=keys.bearer("bob")) as bob,
+            stage.client(additional_headers=keys.bearer("alice")) as waiting,
+        ):
+            await alice.begin()
+            await bob.begin()
+            await waiting.expect("session.queued")
+
+            keys.remove("alice")
+            stage.adapter.reload()
+
+            for client in (alice, waiting):
+                events, close = await client.end()
+                assert codes(events) == ["unauthorized"]
+                assert events[0]["error"]["type"] == "client_error"
+                assert close == 3000
+            await stage.until(free_slots=1)
+            await bob.send({"type": "session.close", "reason": "user_stop"})
+            assert (await bob.end())[1] == 1000
+            assert (await refused(stage, additional_headers=keys.bearer("alice"))).status_code == 401
+
+
+@pytest.mark.parametrize("leaves", ["vanishes", "says so"])
+async def test_key_withdrawn_while_its_slot_is_cleaned_leaves_nothing_counted(
+    keys: KeyFile, leaves: str
+) -> None:
+    """The session has ended and still waits for its slot to be clean: nothing of it counts any more."""
+    engine = ScriptedEngine(hang("prefill"), slots=1, slow_cleanup=True)
+    options: dict[str, Any] = {"auth": "keys", "keys": keys.path, "admin_port": 0}
+    async with running_worker(engine, slots=1) as worker:
+        async with running_adapter(worker.address, connections_per_key=1, **options) as stage:
+            admin = keys.bearer("admin")
+            async with stage.client(additional_headers=keys.bearer("alice")) as alice:
+                await alice.begin()
+                await alice.send(*[append(1)] * 4)
+                async with asyncio.timeout(PATIENCE_S):
+                    while not (await figures(stage, admin))["antiphon_inflight_bytes"]:
+                        pass
+                if leaves == "vanishes":
+                    alice.vanish()
+                else:
+                    await alice.send({"type": "session.close"})
+                    await alice.end()
+            await until(lambda: engine.session.is_closing)
+
+            keys.remove("alice")
+            stage.adapter.reload()
+
+            now = await figures(stage, admin)
+            assert now["antiphon_inflight_bytes"] == 0
+            assert now['antiphon_slots{state="free"}'] == 0
+            engine.session.finish_cleanup()
+            await stage.until(free_slots=1)
+            now = await figures(stage, admin)
+            assert now["antiphon_inflight_bytes"] == 0
+            assert now['antiphon_sessions_active{mode="audio_duplex"}'] == 0
+
+
+async def test_duplex_session_of_a_withdrawn_key_ends_in_its_own_words(keys: KeyFile) -> None:
+    async with guarded(keys) as stage:
+        url = stage.address.replace("http", "ws") + "/ws/duplex/adx_1"
+        async with stage.client(url, additional_headers=keys.bearer("alice")) as client:
+            await client.expect("queue_done")
+            keys.remove("alice")
+            stage.adapter.reload()
+
+            events, close = await client.end()
+            assert [event.get("code") for event in events if event["type"] == "error"] == ["unauthorized"]
+            assert close == 3000
+
+
+async def test_new_secret_under_an_old_name_is_another_key(keys: KeyFile) -> None:
+    async with guarded(keys) as stage:
+        async with stage.client(additional_headers=keys.bearer("alice")) as client:
+            await client.begin()
+            keys.add("alice")
+            stage.adapter.reload()
+            assert codes((await client.end())[0]) == ["unauthorized"]
+        async with stage.client(additional_headers=keys.bearer("alice")) as client:
+            await client.begin()
+
+
+async def test_unusable_file_changes_nothing(keys: KeyFile, caplog: pytest.LogCaptureFixture) -> None:
+    async with guarded(keys) as stage:
+        async with stage.client(additional_headers=keys.bearer("alice")) as client:
+            await client.begin()
+            keys.path.write_text("alice:ak_oops\n")
+
+            stage.adapter.reload()
+
+            assert "Line 1 of" in caplog.text
+            assert "ak_oops" not in caplog.text
+            await client.send({"type": "session.close", "reason": "user_stop"})
+            assert (await client.end())[1] == 1000
+        async with stage.client(additional_headers=keys.bearer("alice")) as client:
+            await client.begin()
+
+
+async def test_key_withdrawn_during_the_handshake(keys: KeyFile) -> None:
+    """Whenever it happens, nobody stays in with a key that is gone."""
+    async with guarded(keys) as stage:
+        connecting = [
+            asyncio.create_task(connect(stage.url, additional_headers=keys.bearer("alice")).__aenter__())
+            for _ in range(5)
+        ]
+        await asyncio.wait(connecting, return_when=asyncio.FIRST_COMPLETED)
+        keys.remove("alice")
+        stage.adapter.reload()
+
+        for outcome in await asyncio.gather(*connecting, return_exceptions=True):
+            if isinstance(outcome, InvalidStatus):
+                assert outcome.response.status_code == 401
+            else:
+                assert not isinstance(outcome, BaseException)
+                events = await Client(outcome).rest()
+                assert codes([event for event in events if event["type"] == "error"]) == ["unauthorized"]
+
+
+async def test_secrets_are_never_logged(keys: KeyFile, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "ws_adapter")
+    async with guarded(keys, auth_query=True) as stage:
+        target = f"/v1/realtime?mode=audio&token={keys.secrets['bob']}"
+        async with stage.client(stage.address.replace("http", "ws") + target) as client:
+            await client.begin()
+        async with stage.client(additional_headers=keys.bearer("alice")) as client:
+            await client.begin()
+        await refused(stage, additional_headers={"Authorization": "Bearer ak_wrong-secret"})
+        keys.remove("alice")
+        stage.adapter.reload()
+
+    log = "\n".join(record.getMessage() for record in caplog.records if record.name.startswith("ws_adapter"))
+    assert log
+    for secret in (*keys.secrets.values(), "ak_wrong-secret"):
+        assert secret not in log

@@ -1,0 +1,355 @@
+"""Client secrets: who gets one, what it opens and what not, and whose limits it counts for."""
+
+import base64
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from inference_service.interface.setups import Mode
+from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, write
+from tests.ws_adapter.support.conversation import Event
+from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.stage import Client, ManualClock, Stage, running_adapter
+from ws_adapter.access.client_secrets import LONGEST_SECRET
+from ws_adapter.web.routes import LARGEST_BODY
+
+PATH = "/v1/realtime/client_secrets"
+SESSION = {"type": "realtime", "model": "scripted", "instructions": "Be kind.", "output_modalities": ["text"]}
+KEY = b"a key that two adapters share"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyFile:
+    return KeyFile(tmp_path / "keys", "alice", "bob", "admin")
+
+
+@asynccontextmanager
+async def served(keys: KeyFile | None = None, **options: Any) -> AsyncIterator[Stage]:
+    given = {"auth": "keys", "keys": keys.path} if keys is not None else {}
+    engine = ScriptedEngine(write("Seven."), slots=4, info=EVERYTHING, repeat=True)
+    async with running_worker(engine, slots=4) as worker:
+        async with running_adapter(worker.address, **given, **options) as stage:
+            yield stage
+            await stage.until(free_slots=4)
+
+
+async def ask(stage: Stage, headers: dict[str, str] | None = None, **body: Any) -> tuple[int, Event]:
+    status, _, told = await stage.request(PATH, "POST", headers, json.dumps(body).encode())
+    return status, told
+
+
+async def secret(stage: Stage, headers: dict[str, str] | None = None, **body: Any) -> str:
+    status, told = await ask(stage, headers, **body)
+    assert status == 200, told
+    value: str = told["value"]
+    return value
+
+
+@asynccontextmanager
+async def realtime(stage: Stage, key: str, query: str = "?model=scripted") -> AsyncIterator[Client]:
+    """As a browser."""
+    offered: Any = ["realtime", f"openai-insecure-api-key.{key}"]
+    url = stage.address.replace("http", "ws") + "/v1/realtime" + query
+    async with stage.client(url, subprotocols=offered) as client:
+        yield client
+
+
+@asynccontextmanager
+async def bearing(stage: Stage, key: str, query: str = "") -> AsyncIterator[Client]:
+    """As a server, which names no subprotocol."""
+    url = stage.address.replace("http", "ws") + "/v1/realtime" + query
+    async with stage.client(url, additional_headers={"Authorization": f"Bearer {key}"}) as client:
+        yield client
+
+
+async def is_refused(stage: Stage, key: str) -> bool:
+    """Whether nobody comes in with this, and is told so as the protocol has it."""
+    async with realtime(stage, key) as client:
+        event = await client.next()
+        if event["type"] == "session.created":
+            return False
+        assert event["error"]["code"] == "invalid_api_key"
+        assert (await client.end())[1] == 3000
+        return True
+
+
+# -------------------------------------------------------------------------------------- who gets one
+
+
+async def test_a_secret_tells_the_session_that_it_opens(keys: KeyFile) -> None:
+    clock = ManualClock()
+    async with served(keys, clock=clock) as stage:
+        status, told = await ask(stage, keys.bearer("alice"), session=SESSION)
+
+        assert status == 200
+        assert told["value"].startswith("ek_")
+        assert told["expires_at"] == int(clock.unix()) + 600
+        assert SESSION.items() <= told["session"].items()
+        assert told["session"]["object"] == "realtime.session"
+        assert told["session"]["audio"]["input"]["turn_detection"]["interrupt_response"] is True
+        async with realtime(stage, told["value"]) as client:
+            created = await client.next()
+        assert {**created["session"], "id": "", "expires_at": 0} == {
+            **told["session"],
+            "id": "",
+            "expires_at": 0,
+        }
+
+
+TRANSCRIPTION = {
+    "type": "transcription",
+    "audio": {
+        "input": {
+            "format": {"type": "audio/pcmu"},
+            "transcription": {"model": "scripted"},
+            "turn_detection": None,
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("query", ["", "?intent=transcription", "?model=gpt-4o-transcribe"])
+async def test_a_secret_for_transcription_opens_that_whatever_the_url_says(keys: KeyFile, query: str) -> None:
+    async with served(keys) as stage:
+        status, told = await ask(stage, keys.bearer("alice"), session=TRANSCRIPTION)
+        session = told["session"]
+        assert status == 200
+        assert session["object"] == "realtime.transcription_session"
+        async with bearing(stage, told["value"], query) as client:
+            created = await client.expect("session.created")
+            second = base64.b64encode(b"\xff" * 8000).decode()
+            await client.send(
+                {"type": "input_audio_buffer.append", "audio": second}, {"type": "input_audio_buffer.commit"}
+            )
+            completed = "conversation.item.input_audio_transcription.completed"
+            done = await client.expect_until(completed)
+
+        assert session["audio"]["input"] == {
+            **TRANSCRIPTION["audio"]["input"],
+            "format": {"type": "audio/pcmu"},
+            "noise_reduction": None,
+        }
+        assert created["session"] == {
+            **session,
+            "id": created["session"]["id"],
+            "expires_at": created["session"]["expires_at"],
+        }
+        assert done["transcript"] == "Seven."
+        assert done["usage"]["seconds"] == 1.0
+
+
+async def test_a_secret_names_the_model_so_that_the_url_need_not(keys: KeyFile) -> None:
+    """Neither a model nor the subprotocol, and other sessions by default: a secret opens nothing else."""
+    async with served(keys, default_realtime_mode="transcription") as stage:
+        value = await secret(stage, keys.bearer("alice"), session=SESSION)
+        async with bearing(stage, value) as client:
+            created = await client.expect("session.created")
+            assert (created["session"]["type"], created["session"]["model"]) == ("realtime", "scripted")
+
+
+async def test_a_secret_that_is_no_good_is_told_so_wherever_it_could_open_something(keys: KeyFile) -> None:
+    async with served(keys) as stage:
+        for query in ("", "?intent=transcription", "?model=scripted"):
+            async with bearing(stage, "ek_wrong", query) as client:
+                ((event,), close) = await client.end()
+                assert (event["error"]["code"], close) == ("invalid_api_key", 3000)
+
+
+@pytest.mark.parametrize("query", ["", "?intent=transcription"])
+async def test_a_secret_without_settings_opens_the_usual_conversation_whatever_the_url_says(
+    query: str,
+) -> None:
+    async with served() as stage, bearing(stage, await secret(stage), query) as client:
+        created = await client.expect("session.created")
+        assert (created["session"]["type"], created["session"]["model"]) == ("realtime", "scripted")
+
+
+async def test_where_nothing_is_written_down_no_secret_for_it_is_made() -> None:
+    engine = ScriptedEngine(info=replace(EVERYTHING, modes=frozenset({Mode.AUDIO})))
+    async with running_worker(engine) as worker, running_adapter(worker.address) as stage:
+        status, told = await ask(stage, session=TRANSCRIPTION)
+        assert (status, told["error"]["param"]) == (400, "session.type")
+
+
+@pytest.mark.parametrize("seconds", [10, 7200])
+async def test_for_how_long_it_holds_is_its_makers_choice(seconds: int) -> None:
+    clock = ManualClock()
+    async with served(clock=clock) as stage:
+        _, told = await ask(stage, expires_after={"anchor": "created_at", "seconds": seconds})
+
+        assert told["expires_at"] == int(clock.unix()) + seconds
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}])
+async def test_only_a_key_makes_secrets(keys: KeyFile, headers: dict[str, str]) -> None:
+    async with served(keys) as stage:
+        assert (await ask(stage, headers))[0] == 401
+
+
+async def test_a_secret_makes_no_secrets_and_opens_nothing_else(keys: KeyFile) -> None:
+    """The attack: what a browser was given is used as if it were the key, of an admin even."""
+    async with served(keys, admin_port=0) as stage:
+        bearer = {"Authorization": f"Bearer {await secret(stage, keys.bearer('admin'))}"}
+
+        assert (await ask(stage, bearer))[0] == 401
+        for path in ("/v1/models", "/status", "/api/queue"):
+            assert (await stage.request(path, headers=bearer))[0] == 401, path
+        for path in ("/v1/realtime?mode=audio", "/ws/duplex/adx_1", "/ws/chat"):
+            with pytest.raises(InvalidStatus) as refusal:
+                await connect(stage.address.replace("http", "ws") + path, additional_headers=bearer)
+            assert refusal.value.response.status_code == 401, path
+        live = stage.address.replace("http", "ws") + "/v1/live/sessions"
+        async with stage.client(live, additional_headers=bearer) as client:
+            assert (await client.next())["error"]["code"] == "invalid_api_key"
+        admin = Stage(f"http://127.0.0.1:{stage.adapter.admin_port}", *list(vars(stage).values())[1:])
+        assert (await admin.request("/status.json", headers=bearer))[0] == 401
+
+
+async def test_pages_of_other_origins_get_none(keys: KeyFile) -> None:
+    async with served(keys, allowed_origins=("https://example.org",)) as stage:
+        alice = keys.bearer("alice")
+
+        assert (await ask(stage, {**alice, "Origin": "https://evil.example"}))[0] == 403
+        assert (await ask(stage, {**alice, "Origin": "https://example.org"}))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        ({"expires_after": {"seconds": 9}}, "invalid_value", "expires_after.seconds"),
+        ({"expires_after": {"seconds": 7201}}, "invalid_value", "expires_after.seconds"),
+        ({"expires_after": {"anchor": "now"}}, "invalid_value", "expires_after.anchor"),
+        ({"ttl": 60}, "unknown_parameter", "ttl"),
+        ({"session": {"type": "realtime", "model": "gpt-realtime"}}, "invalid_value", "session.model"),
+        ({"session": {"type": "realtime", "temperature": 1}}, "unknown_parameter", "session.temperature"),
+        ({"session": {}}, "missing_required_parameter", "session.type"),
+        ({"session": {"type": "translation"}}, "invalid_value", "session.type"),
+        ({"session": {"type": "transcription", "model": "scripted"}}, "unknown_parameter", "session.model"),
+        (
+            {"session": {"type": "transcription", "audio": {"input": {"transcription": {"model": "x"}}}}},
+            "invalid_value",
+            "session.audio.input.transcription.model",
+        ),
+    ],
+)
+async def test_what_no_secret_can_be_made_of(body: Event, code: str, param: str) -> None:
+    async with served() as stage:
+        status, told = await ask(stage, **body)
+
+        assert (status, told["error"]["code"], told["error"]["param"]) == (400, code, param)
+        assert told["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_body_is_bounded_json_of_known_length() -> None:
+    async with served() as stage:
+        for body, status in (
+            (b" " * LARGEST_BODY, 400),
+            (b" " * (LARGEST_BODY + 1), 413),
+            (b"{", 400),
+            (b"\xff", 400),
+            (b"[" * 60_000, 400),
+            (b"[]", 400),
+            (b"", 200),
+        ):
+            assert (await stage.request(PATH, "POST", body=body))[0] == status, body[:10]
+        chunked = {"Transfer-Encoding": "chunked"}
+        assert (await stage.request(PATH, "POST", chunked))[0] == 411
+        status, headers, _ = await stage.request(PATH)
+        assert (status, headers["allow"]) == (405, "post")
+
+
+async def test_settings_that_do_not_fit_into_a_secret_are_refused() -> None:
+    async with served() as stage:
+        noise = base64.b64encode(random.Random(0).randbytes(LONGEST_SECRET)).decode()
+        status, told = await ask(stage, session={"type": "realtime", "instructions": noise})
+
+        assert (status, told["error"]["param"]) == (400, "session")
+
+
+async def test_without_a_worker_none_is_made() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        assert (await ask(stage))[0] == 503
+
+
+# ------------------------------------------------------------------------------------- what it opens
+
+
+async def test_one_secret_opens_sessions_until_it_expires_and_a_running_one_outlives_it(
+    keys: KeyFile,
+) -> None:
+    clock = ManualClock()
+    async with served(keys, clock=clock) as stage:
+        value = await secret(stage, keys.bearer("alice"), expires_after={"seconds": 10})
+        async with realtime(stage, value) as first, realtime(stage, value) as second:
+            for client in (first, second):
+                assert (await client.next())["type"] == "session.created"
+            await clock.advance(10)
+
+            assert await is_refused(stage, value)
+            await first.send({"type": "session.update", "session": {"type": "realtime"}})
+            await first.expect_until("session.updated")
+
+
+async def test_adapters_with_one_signing_key_take_each_others_secrets(keys: KeyFile) -> None:
+    async with served(keys, client_secret_key=KEY) as one, served(keys, client_secret_key=KEY) as other:
+        value = await secret(one, keys.bearer("alice"), session=SESSION)
+
+        async with realtime(other, value) as client:
+            assert (await client.next())["session"]["instructions"] == "Be kind."
+    async with served(keys) as stranger:
+        assert await is_refused(stranger, value)
+
+
+async def test_a_secret_counts_for_the_limits_of_its_key(keys: KeyFile) -> None:
+    async with served(keys, connections_per_key=1) as stage:
+        values = [await secret(stage, keys.bearer("alice")) for _ in range(2)]
+        async with realtime(stage, values[0]) as client:
+            await client.next()
+            for key in (values[1], keys.secrets["alice"]):
+                with pytest.raises(InvalidStatus) as refusal:
+                    async with realtime(stage, key):
+                        pass
+                assert refusal.value.response.status_code == 429
+            async with realtime(stage, keys.secrets["bob"]) as bob:
+                assert (await bob.next())["type"] == "session.created"
+
+
+async def test_secrets_and_their_sessions_end_with_their_key(keys: KeyFile) -> None:
+    async with served(keys) as stage:
+        value = await secret(stage, keys.bearer("alice"))
+        async with realtime(stage, value) as client:
+            await client.next()
+
+            keys.remove("alice")
+            stage.adapter.reload()
+
+            events, close = await client.end()
+            assert [event["error"]["code"] for event in events if event["type"] == "error"] == [
+                "invalid_api_key"
+            ]
+            assert close == 3000
+        assert await is_refused(stage, value)
+
+
+async def test_where_no_keys_are_needed_a_secret_has_to_be_good_all_the_same() -> None:
+    """Its settings are not silently forgotten."""
+    async with served() as stage:
+        value = await secret(stage, session=SESSION)
+        async with realtime(stage, value) as client:
+            assert (await client.next())["session"]["instructions"] == "Be kind."
+
+        assert await is_refused(stage, f"{value[:-5]}AAAAA")
+
+
+async def test_the_query_may_name_no_model_where_the_secret_does() -> None:
+    async with served() as stage:
+        async with realtime(stage, await secret(stage, session=SESSION), "?model=") as client:
+            assert (await client.next())["session"]["model"] == "scripted"

@@ -1,0 +1,146 @@
+"""The files of the web page, over HTTP: what is served, how, and what is not."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.ws_adapter.server.test_origin import status_of
+from tests.ws_adapter.support.keyfile import KeyFile
+from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
+from ws_adapter.pages.files import (
+    FOLDER,
+    LOOK,
+    POLICY,
+    read_files,
+)
+
+
+async def fetch(
+    stage: Stage, target: str, *headers: str, method: str = "GET"
+) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of one request, whose target is sent as it stands here."""
+    host, port = stage.address.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}:{port}", *headers, "", ""]
+    writer.write("\r\n".join(lines).encode())
+    async with asyncio.timeout(PATIENCE_S):
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    first, *rest = head.decode().split("\r\n")
+    assert len({line.partition(":")[0].lower() for line in rest}) == len(rest), "no header comes twice"
+    return int(first.split()[1]), {k.lower(): v for k, v in (line.split(": ", 1) for line in rest)}, body
+
+
+async def test_page_and_its_files_come_with_their_types_and_a_strict_policy() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        for target, kind in {
+            "/": "text/html; charset=utf-8",
+            "/?anything": "text/html; charset=utf-8",
+            "/page/main.js": "text/javascript; charset=utf-8",
+            "/page/client/duplex.js": "text/javascript; charset=utf-8",
+            "/page/look.css": "text/css; charset=utf-8",
+            "/page/icon.svg": "image/svg+xml",
+            "/page/questions/name.wav": "audio/wav",
+        }.items():
+            status, headers, body = await fetch(stage, target)
+            assert (status, headers["content-type"]) == (200, kind), target
+            assert headers["content-security-policy"] == POLICY
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["referrer-policy"] == "no-referrer"
+            assert int(headers["content-length"]) == len(body) > 0
+
+
+def test_policy_allows_nothing_inline_and_nothing_from_elsewhere() -> None:
+    assert POLICY.startswith("default-src 'none'")
+    assert "unsafe" not in POLICY
+    assert "http" not in POLICY
+    page = (FOLDER / "index.html").read_text()
+    assert "style=" not in page
+    assert "<style" not in page
+    assert not any(f" on{event}=" in page for event in ("click", "load", "error", "input", "submit"))
+
+
+async def test_browser_that_has_a_file_gets_no_body() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        _, headers, _ = await fetch(stage, "/page/main.js")
+        tag = headers["etag"]
+        for known in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+            status, again, body = await fetch(stage, "/page/main.js", f"If-None-Match: {known}")
+            assert (status, body, again["etag"]) == (304, b"", tag), known
+        status, _, body = await fetch(stage, "/page/main.js", 'If-None-Match: "other"')
+        assert (status, len(body)) == (200, int(headers["content-length"]))
+
+
+async def test_head_has_the_headers_alone() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        _, headers, _ = await fetch(stage, "/")
+        assert await fetch(stage, "/", method="HEAD") == (200, headers, b"")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/page/../files.py",
+        "/page/../../app.py",
+        "/page/%2e%2e/files.py",
+        "/page/..%2ffiles.py",
+        "/page//etc/passwd",
+        "/page/client/../../keys.py",
+        "/page/client/events.d.ts",
+        "/page/.",
+        "/page/",
+        "/page",
+        "/page/questions",
+        "/page/main.js%00.html",
+        "/page/main.js/",
+        "/files.py",
+    ],
+)
+async def test_no_path_leads_out_of_the_folder(target: str) -> None:
+    """Attack."""
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        status, headers, _ = await fetch(stage, target)
+        found = target.rstrip("/") == "/page/main.js"
+        assert status == (200 if found else 404)
+        assert headers["content-type"] == ("text/javascript; charset=utf-8" if found else "application/json")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+async def test_files_are_only_read(method: str) -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        status, headers, _ = await fetch(stage, "/page/main.js", method=method)
+        assert (status, headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_page_can_be_left_out() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False, no_page=True) as stage:
+        for target in ("/", "/page/main.js", "/page/about.json"):
+            assert (await fetch(stage, target))[0] == 404
+
+
+async def test_with_keys_the_page_comes_without_one_and_says_that_it_needs_one(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / "keys", "alice")
+    async with running_adapter("127.0.0.1:1", wait=False, auth="keys", keys=keys.path) as stage:
+        assert (await fetch(stage, "/"))[0] == 200
+        status, _, about = await stage.request("/page/about.json")
+        assert (status, about["needs_key"], about["models"]) == (200, True, [])
+        assert (await fetch(stage, "/v1/models"))[0] == 401
+
+
+async def test_page_may_connect_to_where_it_came_from_whatever_origins_are_allowed() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False, allowed_origins=("https://example.org",)) as stage:
+        host = stage.address.removeprefix("http://")
+        assert await status_of(stage, Origin=stage.address) == 101
+        assert await status_of(stage, Origin=f"https://{host}") == 101  # behind a proxy that speaks TLS
+        assert await status_of(stage, Origin="http://127.0.0.1:1") == 403
+        assert await status_of(stage, Origin="null") == 403
+
+
+def test_files_are_read_once_and_bounded() -> None:
+    files = read_files()
+
+    assert {"index.html", "main.js", LOOK} <= files.keys()
+    assert all(file.content for file in files.values())
+    scripts = sum(len(file.content) for name, file in files.items() if name.endswith(".js"))
+    assert scripts < 150_000, "the page stays small"

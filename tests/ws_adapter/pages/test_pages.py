@@ -1,0 +1,348 @@
+"""The pages, and how requests are answered that open no WebSocket."""
+
+import asyncio
+import base64
+import datetime
+import json
+import wave
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import numpy as np
+import pytest
+
+from antiphon.audio.wav import write_wav
+from antiphon.v1 import inference_service_pb2 as pb
+from antiphon.v1.inference_service_pb2_grpc import (
+    InferenceServiceServicer,
+    add_InferenceServiceServicer_to_server,
+)
+from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
+from ws_adapter.dispatch.base import PoolStatus
+from ws_adapter.pages import responses
+from ws_adapter.pages.default_voice import SHIPPED, read_default_voice
+from ws_adapter.process.errors import ConfigurationError
+
+
+@pytest.mark.parametrize("path", ["/health", "/healthz", "/health/", "/health?x=1"])
+async def test_health(path: str) -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        status, headers, body = await stage.request(path)
+
+        assert (status, body["status"]) == (200, "healthy")
+        assert headers["content-type"] == "application/json"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert datetime.datetime.fromisoformat(body["timestamp"]).tzinfo is not None
+
+
+@pytest.mark.parametrize("path", ["/ready", "/readyz"])
+async def test_ready(path: str) -> None:
+    async with running_worker(ScriptedEngine(listen(), slots=2), slots=2) as worker:
+        async with running_adapter(worker.address) as stage:
+            status, _, body = await stage.request(path)
+
+            assert status == 200
+            assert body == {
+                "ready": True,
+                "workers": 1,
+                "slots": 2,
+                "free_slots": 2,
+                "draining": False,
+                "degraded": False,
+            }
+
+
+async def test_not_ready_without_a_worker() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        status, _, body = await stage.request("/readyz")
+
+        assert status == 503
+        assert body == {
+            "ready": False,
+            "workers": 0,
+            "slots": 0,
+            "free_slots": 0,
+            "draining": False,
+            "degraded": False,
+        }
+        assert (await stage.request("/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize("has_workers", [False, True])
+def test_adapter_is_ready_once_a_worker_of_the_shared_queue_has_told_its_model(has_workers: bool) -> None:
+    answer = responses.readiness(PoolStatus(1, 2, 2, 0), has_workers, draining=False)
+    assert answer.status_code == (200 if has_workers else 503)
+
+
+async def test_version() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        status, _, body = await stage.request("/version")
+
+        assert (status, body["protocol"]) == (200, "antiphon.v1")
+
+
+async def test_status_counts_slots() -> None:
+    async with running_worker(ScriptedEngine(listen(), slots=2), slots=2) as worker:
+        async with running_adapter(worker.address, "127.0.0.1:1") as stage, stage.client() as client:
+            await client.begin()
+
+            status, _, body = await stage.request("/status")
+
+            assert status == 200
+            [task] = body.pop("running_tasks")
+            assert task["request_type"] == "audio_duplex"
+            assert body == {
+                "gateway_healthy": True,
+                "total_workers": 3,
+                "idle_workers": 1,
+                "busy_workers": 0,
+                "duplex_workers": 1,
+                "loading_workers": 0,
+                "error_workers": 0,
+                "offline_workers": 1,
+                "queue_length": 0,
+                "max_queue_size": 1000,
+            }
+
+
+async def test_models() -> None:
+    async with running_worker(ScriptedEngine(listen())) as worker, running_adapter(worker.address) as stage:
+        status, _, body = await stage.request("/v1/models")
+
+        assert (status, body["object"]) == (200, "list")
+        [model] = body["data"]
+        assert (model["id"], model["object"], model["owned_by"]) == ("scripted", "model", "antiphon")
+        assert isinstance(model["created"], int)
+
+
+async def test_no_models_without_a_worker() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        assert (await stage.request("/v1/models"))[2] == {"object": "list", "data": []}
+
+
+# ---------------------------------------------------------------------------------- the reference voice
+
+
+async def test_plain_installation_has_a_reference_voice() -> None:
+    with wave.open(str(SHIPPED)) as file:
+        frames = file.readframes(file.getnframes())
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        status, headers, body = await stage.request("/api/default_ref_audio")
+
+        assert (status, headers["content-type"]) == (200, "application/json")
+        audio = np.frombuffer(base64.b64decode(body.pop("base64")), "<f4")
+        samples = len(frames) // 2
+        assert body == {
+            "name": "antiphon-mini",
+            "duration": samples / 16_000,
+            "sample_rate": 16_000,
+            "samples": samples,
+        }
+        np.testing.assert_allclose(audio, np.frombuffer(frames, "<i2") / 32768, atol=1e-4)
+
+
+async def test_reference_voice_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    voice = read_default_voice(None)
+    first = voice.description
+    monkeypatch.setattr("ws_adapter.pages.default_voice.base64.b64encode", None)
+
+    assert voice.description is first
+
+
+async def test_default_reference_voice(tmp_path: Path) -> None:
+    samples = np.linspace(-0.5, 0.5, 16_000, dtype=np.float32)
+    write_wav(tmp_path / "default.wav", samples, 16_000)
+    async with running_adapter("127.0.0.1:1", wait=False, voices=tmp_path) as stage:
+        status, _, body = await stage.request("/api/default_ref_audio")
+
+        assert status == 200
+        audio = np.frombuffer(base64.b64decode(body.pop("base64")), "<f4")
+        assert body == {"name": "default", "duration": 1.0, "sample_rate": 16_000, "samples": 16_000}
+        np.testing.assert_allclose(audio, samples, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (None, "default.wav: No such file or directory."),
+        (b"", "default.wav is no WAV file."),
+        (b"RIFF\x04\0\0\0WAVE", "the WAV file is damaged"),
+    ],
+)
+def test_unusable_reference_voice(tmp_path: Path, data: bytes | None, text: str) -> None:
+    if data is not None:
+        (tmp_path / "default.wav").write_bytes(data)
+
+    with pytest.raises(ConfigurationError, match=text):
+        read_default_voice(tmp_path)
+
+
+def test_reference_voice_of_the_wrong_length(tmp_path: Path) -> None:
+    write_wav(tmp_path / "default.wav", np.zeros(1600, np.float32), 16_000)
+
+    with pytest.raises(ConfigurationError, match=r"expected 0.5 s to 30 s of audio, got 0.1 s"):
+        read_default_voice(tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/ws/chat/x", "/v1/transcription/x", "/v1/realtime/x", "//[x"])
+async def test_unknown_path(path: str) -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        status, headers, body = await stage.request(path)
+
+        assert (status, body["error"]["code"]) == (404, "not_found")
+        assert body["detail"] == body["error"]["message"]
+        assert headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/realtime?mode=audio",
+        "/v1/realtime?mode=chat",
+        "/ws/chat",
+        "/v1/transcription",
+        "/ws/duplex",
+        "/ws/duplex/x",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_plain_request_where_a_websocket_is_spoken(path: str, method: str) -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        status, headers, body = await stage.request(path, method)
+
+        assert (status, headers["upgrade"]) == (426, "websocket")
+        if method == "GET":
+            assert body["error"]["code"] == "upgrade_required"
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/health", "get, head"),
+        ("/status", "get, head"),
+        ("/api/queue", "get, head"),
+        ("/api/queue/ticket_1", "get, head, delete"),
+        ("/v1/realtime?mode=audio", "get"),
+        ("/ws/duplex/x", "get"),
+    ],
+)
+async def test_wrong_method(path: str, allowed: str) -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        for method in ("POST", "PUT"):
+            status, headers, body = await stage.request(path, method)
+
+            assert (status, body["error"]["code"]) == (405, "method_not_allowed")
+            assert headers["allow"] == allowed
+            assert body["detail"] == body["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/health", "/status", "/v1/models", "/api/queue", "/nothing"])
+async def test_head_is_get_without_its_body(path: str) -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        status, headers, _ = await stage.request(path)
+        told, head, body = await stage.request(path, "HEAD")
+
+        assert told == status
+        assert head.keys() == headers.keys()
+        assert int(head["content-length"]) > 0
+        assert body is None
+
+
+async def handshake(stage: Stage, *lines: str) -> tuple[int, dict[str, object]]:
+    host, port = stage.address.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    request = ["GET /v1/realtime?mode=audio HTTP/1.1", f"Host: {host}", *lines, "", ""]
+    writer.write("\r\n".join(request).encode())
+    async with asyncio.timeout(PATIENCE_S):
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), json.loads(body)
+
+
+async def test_broken_handshake_is_refused_in_json() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        status, body = await handshake(
+            stage,
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Key: x",
+        )
+
+        assert status == 400
+        assert body["error"]["code"] == "invalid_handshake"  # type: ignore[index]
+
+
+async def test_half_an_upgrade_is_told_how_to_upgrade() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        headers = {"Upgrade": "websocket", "Connection": "close"}
+        status, told, body = await stage.request("/v1/realtime?mode=audio", headers=headers)
+
+        assert (status, told["upgrade"], body["error"]["code"]) == (426, "websocket", "upgrade_required")
+
+
+async def test_our_own_faults_are_told_without_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("canary")
+
+    monkeypatch.setattr("ws_adapter.pages.responses.health", fail)
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        status, _, body = await stage.request("/health")
+
+        assert (status, body["error"]["code"]) == (500, "internal_error")
+        assert "canary" not in json.dumps(body)
+        assert (await stage.request("/readyz"))[0] == 503
+
+
+async def test_upgrade_to_something_else_is_a_plain_request() -> None:
+    async with running_adapter("127.0.0.1:1", wait=False) as stage:
+        status, body = await handshake(stage, "Upgrade: h2c", "Connection: Upgrade")
+
+        assert status == 426
+        assert body["error"]["code"] == "upgrade_required"  # type: ignore[index]
+
+
+# ------------------------------------------------------------------------------------- workers not ready
+
+
+class Answering(InferenceServiceServicer):
+    """A worker that says how it is, and takes no session."""
+
+    def __init__(self, answer: pb.GetInfoResponse) -> None:
+        self._answer = answer
+
+    async def GetInfo(self, request: pb.GetInfoRequest, context: Any) -> pb.GetInfoResponse:
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "counted"),
+    [
+        (pb.GetInfoResponse(state=pb.WORKER_STATE_LOADING), "loading_workers"),
+        (pb.GetInfoResponse(state=pb.WORKER_STATE_READY), "error_workers"),
+        (pb.GetInfoResponse(state=pb.WORKER_STATE_DRAINING), "offline_workers"),
+    ],
+)
+async def test_status_counts_workers_that_are_not_ready(answer: pb.GetInfoResponse, counted: str) -> None:
+    server = grpc.aio.server()
+    add_InferenceServiceServicer_to_server(Answering(answer), server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with running_adapter(f"127.0.0.1:{port}", wait=False) as stage:
+            body: dict[str, int] = {}
+            async with asyncio.timeout(PATIENCE_S):
+                while body.get(counted) != 1:
+                    body = (await stage.request("/status"))[2]
+
+            names = ("idle_workers", "duplex_workers", "loading_workers", "error_workers", "offline_workers")
+            assert {name: body[name] for name in names} == dict.fromkeys(names, 0) | {counted: 1}
+            assert body["total_workers"] == 1
+            assert (await stage.request("/readyz"))[0] == 503
+    finally:
+        await server.stop(None)

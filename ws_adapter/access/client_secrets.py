@@ -1,0 +1,104 @@
+"""Client secrets: what a server that has a key asks for, so that a browser can come in without one.
+
+A secret holds all that it stands for, and a signature: nothing is stored, and every adapter that has its
+signing key takes it. It is `ek_`, then base64url of the HMAC-SHA256 of what follows: a version, when it
+expires, the first half of the hash of the key that it was made with, and, as compressed JSON, what it is
+bound to and the settings of the session. The holder of a secret can read them, as in the first event of a
+session.
+"""
+
+import hashlib
+import secrets
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from ws_adapter.access.rights import ALL_RIGHTS, Rights
+from ws_adapter.access.signed_tokens import signed, verified
+from ws_adapter.process.clock import Clock
+from ws_adapter.protocol.core.config import Mode
+
+PREFIX: Final = "ek_"
+
+SHORTEST_S: Final = 10
+LONGEST_S: Final = 7200
+DEFAULT_S: Final = 600
+"""How long a secret opens sessions."""
+
+LONGEST_SECRET: Final = 6144
+"""Characters: it has to stand in one line of a request beside other things, which has at most 8192."""
+
+_VERSION: Final = 2
+_HEAD: Final = struct.Struct("!BI16s")
+_NOBODY: Final = bytes(16)
+
+
+class TooLong(Exception):
+    """The settings of a session do not fit into a secret."""
+
+
+class Grant(NamedTuple):
+    """The grant of a secret. `session` is JSON."""
+
+    holder: bytes
+    """The first half of the hash of a key; zeros where no key was needed."""
+
+    rights: Rights
+    """The rights that the secret is bound to."""
+
+    session: bytes
+
+
+class _Told(Struct, omit_defaults=True):
+    """The body of a secret, behind its head."""
+
+    session: msgspec.Raw
+    modes: frozenset[Mode] | None = None
+    models: frozenset[str] | None = None
+    origins: frozenset[str] | None = None
+
+
+_decoder: Final = msgspec.json.Decoder(_Told)
+
+
+class ClientSecrets:
+    """Makes and reads them."""
+
+    def __init__(self, keys: Sequence[bytes], clock: Clock) -> None:
+        """Sign with the first of `keys` and take secrets signed with any of them; without one a key is
+        made that nobody else has."""
+        self._clock = clock
+        self.use(keys or (secrets.token_bytes(32),))
+
+    def use(self, keys: Sequence[bytes]) -> None:
+        """Sign with the first of these keys from now on, and verify with all of them."""
+        self._keys = [hashlib.sha256(b"client secrets\0" + key).digest() for key in keys]
+
+    def make(self, key_hash: str | None, session: bytes, expires_at: int, rights: Rights = ALL_RIGHTS) -> str:
+        """Make a secret that holds until this Unix time in seconds. Raises `TooLong`.
+
+        `key_hash` is that of the key it is asked for with, None where none is needed; `rights` are what it is
+        bound to.
+        """
+        holder = bytes.fromhex(key_hash)[: len(_NOBODY)] if key_hash is not None else _NOBODY
+        body = msgspec.json.encode(_Told(msgspec.Raw(session), rights.modes, rights.models, rights.origins))
+        told = _HEAD.pack(_VERSION, expires_at, holder) + zlib.compress(body)
+        value = signed(PREFIX, self._keys[0], told)
+        if len(value) > LONGEST_SECRET:
+            raise TooLong
+        return value
+
+    def read(self, value: str, *, may_have_expired: bool = False) -> Grant | None:
+        """Return what a secret stands for; None if it was not made here, or has expired and may not."""
+        told = verified(PREFIX, self._keys, value, LONGEST_SECRET)
+        if told is None:
+            return None
+        version, expires_at, holder = _HEAD.unpack_from(told)
+        if version != _VERSION or (self._clock.unix() >= expires_at and not may_have_expired):
+            return None
+        body = _decoder.decode(zlib.decompress(told[_HEAD.size :]))
+        return Grant(holder, Rights(body.modes, body.models, body.origins), bytes(body.session))

@@ -1,0 +1,1 @@
+"""Access control of HTTP requests, and the requests that make client secrets."""

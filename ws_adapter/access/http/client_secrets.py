@@ -1,0 +1,235 @@
+"""`POST /v1/realtime/client_secrets`: a server that has a key asks for what lets a browser in without one."""
+
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+from websockets.http11 import Response
+
+from ws_adapter.access.client_secrets import (
+    DEFAULT_S,
+    LONGEST_S,
+    SHORTEST_S,
+    ClientSecrets,
+    TooLong,
+)
+from ws_adapter.access.keys import ORIGIN, Key
+from ws_adapter.access.rights import ALL_RIGHTS, Rights
+from ws_adapter.pages import responses
+from ws_adapter.protocol.core.config import Catalogue, Mode
+from ws_adapter.protocol.realtime_ga.settings import initial
+from ws_adapter.protocol.realtime_ga.wire.fields import SessionFields
+from ws_adapter.protocol.realtime_ga.wire.frames import demand
+from ws_adapter.protocol.realtime_ga.wire.refusals import code_of
+from ws_adapter.protocol.realtime_ga.wire.resources import SessionResource
+from ws_adapter.protocol.transcription_ga import events as transcription_ga
+from ws_adapter.protocol.transcription_ga.settings import Settings
+from ws_adapter.protocol.wire.codec import RequestDecoder
+from ws_adapter.protocol.wire.errors import NO_WORKER, InvalidUtf8, Refusal, invalid
+from ws_adapter.protocol.wire.faults import shown
+from ws_adapter.session.catalogue import narrowed
+from ws_adapter.web.http1 import HttpRequest
+from ws_adapter.web.routes import LARGEST_BODY, Dialect
+from ws_adapter.web.session_ids import new_session_id
+
+
+class ExpiresAfter(Struct, frozen=True, forbid_unknown_fields=True):
+    """The lifetime of a secret."""
+
+    anchor: Literal["created_at"] | None = None
+    seconds: Annotated[int, Meta(ge=SHORTEST_S, le=LONGEST_S)] | None = None
+
+
+class Bind(Struct, frozen=True, forbid_unknown_fields=True):
+    """The binding of a client secret; an absent field or null leaves it as free as its key."""
+
+    origin: Annotated[str, Meta(max_length=300)] | None = None
+    """Origin of the web page, such as `https://example.org`."""
+    model: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    mode: Literal["chat", "transcription"] | None = None
+    """With `chat` `semantic_vad`, which is a full-duplex session, becomes `server_vad`."""
+
+
+class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of a new secret; absent and null values are the defaults."""
+
+    expires_after: ExpiresAfter | None = None
+    session: SessionFields | None = None
+    bind: Bind | None = None
+
+
+class WantedForTranscription(Struct, frozen=True, forbid_unknown_fields=True):
+    """The same of a session of transcription."""
+
+    expires_after: ExpiresAfter | None = None
+    session: transcription_ga.SessionFields | None = None
+    bind: Bind | None = None
+
+
+class Forbidden(Exception):
+    """A key may not do what its holder asks for; `code` is told in HTTP."""
+
+    def __init__(self, code: str, param: str, what: str) -> None:
+        super().__init__(what)
+        self.code, self.param, self.message = code, param, f"{param}: {what}"
+
+
+class Made(Struct):
+    """A secret, when it expires in Unix seconds, and the session as it would begin."""
+
+    value: str
+    expires_at: int
+    session: SessionResource | transcription_ga.SessionResource
+
+
+_decoder: Final = RequestDecoder(Wanted)
+_transcription_decoder: Final = RequestDecoder(WantedForTranscription)
+
+
+class _Typed(Struct):
+    type: Any = None
+
+
+class _First(Struct):
+    session: _Typed | None = None
+
+
+_first: Final = msgspec.json.Decoder(_First)
+
+
+def answer(
+    request: HttpRequest,
+    key: Key | None,
+    secrets: ClientSecrets,
+    catalogue: Catalogue | None,
+    unix: float,
+) -> Response:
+    """Return the secret that a request with this key asks for at this Unix time, or what is wrong with the
+    request.
+
+    A secret is for nothing that its key is not for, and expires no later.
+    """
+    if request.refused_body is not None:
+        return _unread(request)
+    if catalogue is None:
+        return _refused(HTTPStatus.SERVICE_UNAVAILABLE, "server_overloaded", NO_WORKER.message, None)
+    try:
+        wanted = _read(request.content or b"{}")
+        demand(wanted.session, "session")
+        allowed = key.rights if key is not None else ALL_RIGHTS
+        rights = _rights(wanted.bind or Bind(), allowed)
+        given, session = _session(wanted, catalogue, allowed, rights.within(allowed))
+        expires_at = int(unix) + _seconds(wanted)
+        if key is not None and key.expires_at is not None:
+            expires_at = min(expires_at, key.expires_at)
+        told = msgspec.json.encode(given)
+        value = secrets.make(key.hash if key is not None else None, told, expires_at, rights)
+        return responses.answer(HTTPStatus.OK, Made(value, expires_at, session))
+    except Forbidden as forbidden:
+        return _refused(HTTPStatus.FORBIDDEN, forbidden.code, forbidden.message, forbidden.param)
+    except InvalidUtf8:
+        return _refused(HTTPStatus.BAD_REQUEST, "invalid_json", "the body is not UTF-8", None)
+    except Refusal as refusal:
+        return _refused(HTTPStatus.BAD_REQUEST, code_of(refusal), refusal.message, refusal.param)
+    except TooLong:
+        message = "the settings are too long for a secret; leave some for session.update"
+        return _refused(HTTPStatus.BAD_REQUEST, "invalid_value", message, "session")
+
+
+def _read(body: bytes) -> Wanted | WantedForTranscription:
+    try:
+        session = _first.decode(body).session
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        session = None  # and the decoder says why
+    is_transcription = session is not None and session.type == Mode.TRANSCRIPTION
+    return _transcription_decoder.decode(body) if is_transcription else _decoder.decode(body)
+
+
+def _seconds(wanted: Wanted | WantedForTranscription) -> int:
+    after = wanted.expires_after
+    return after.seconds if after is not None and after.seconds is not None else DEFAULT_S
+
+
+def _rights(bind: Bind, allowed: Rights) -> Rights:
+    """Return the binding of a secret. Raises `Refusal`, and `Forbidden` for more than its key allows."""
+    origin = bind.origin.lower() if bind.origin is not None else None
+    if origin is not None and not ORIGIN.fullmatch(origin):
+        raise invalid("bind.origin", f"expected an origin such as https://example.org, got {shown(origin)}")
+    if origin is not None and allowed.origins is not None and origin not in allowed.origins:
+        raise Forbidden("origin_not_allowed", "bind.origin", "the key is not for pages of this origin")
+    if bind.model is not None and not allowed.allows_model(bind.model):
+        raise Forbidden("model_not_allowed", "bind.model", "the key is not for this model")
+    if bind.mode is not None and not allowed.allows_mode(Mode(bind.mode)):
+        raise Forbidden("mode_not_allowed", "bind.mode", f"the key is not for {bind.mode}")
+    return Rights(
+        frozenset({Mode(bind.mode)}) if bind.mode is not None else None,
+        frozenset({bind.model}) if bind.model is not None else None,
+        frozenset({origin}) if origin is not None else None,
+    )
+
+
+def _session(
+    wanted: Wanted | WantedForTranscription, catalogue: Catalogue, allowed: Rights, rights: Rights
+) -> tuple[
+    SessionFields | transcription_ga.SessionFields, SessionResource | transcription_ga.SessionResource
+]:
+    """Return the session settings for the secret, and the session as it would begin.
+
+    `allowed` are the rights of the key, `rights` those of the secret. Raises `Refusal`, and `Forbidden` for
+    more than the key allows.
+    """
+    mode = _mode_of(wanted, catalogue)
+    if not allowed.allows_mode(mode):
+        raise Forbidden("mode_not_allowed", "session.type", f"the key is not for {mode}")
+    if not rights.allows_mode(mode):
+        raise invalid("bind.mode", f"expected {mode}, which the session is, or none")
+    usable = narrowed(catalogue, mode, rights)
+    if isinstance(wanted, WantedForTranscription):
+        assert wanted.session is not None
+        return wanted.session, _transcription(wanted.session, usable)
+    given = wanted.session or SessionFields(type="realtime")
+    if given.model is not None and not allowed.allows_model(given.model):
+        raise Forbidden("model_not_allowed", "session.model", "the key is not for this model")
+    given = _conversation(given, usable)
+    settings = initial(given.model or "", given, usable)
+    return given, settings.resource(new_session_id(Dialect.REALTIME_GA), 0)
+
+
+def _mode_of(wanted: Wanted | WantedForTranscription, catalogue: Catalogue) -> Mode:
+    if isinstance(wanted, WantedForTranscription):
+        return Mode.TRANSCRIPTION
+    model = (wanted.session.model if wanted.session is not None else None) or ""
+    return Mode.CHAT if catalogue.holds_chats(model) else Mode.AUDIO
+
+
+def _conversation(given: SessionFields, catalogue: Catalogue) -> SessionFields:
+    """Return the conversation with a model, for a URL that names none."""
+    model = given.model or min(catalogue.models, default="")
+    if model not in catalogue.models:
+        raise invalid("session.model", f"expected {catalogue.choices}, got {shown(model)}")
+    return msgspec.structs.replace(given, model=model)
+
+
+def _transcription(
+    given: transcription_ga.SessionFields, catalogue: Catalogue
+) -> transcription_ga.SessionResource:
+    if Mode.TRANSCRIPTION not in catalogue.modes:
+        raise invalid("session.type", "expected realtime: no model here writes down what is said")
+    settings = Settings.initial(given, catalogue)
+    return settings.resource(new_session_id(Dialect.TRANSCRIPTION_GA), 0)
+
+
+def _unread(request: HttpRequest) -> Response:
+    if "Transfer-Encoding" in request.headers:
+        message = "send the body with a Content-Length"
+        return _refused(HTTPStatus.LENGTH_REQUIRED, "length_required", message, None)
+    message = f"the body has more than {LARGEST_BODY} bytes"
+    return _refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "body_too_large", message, None)
+
+
+def _refused(status: HTTPStatus, code: str | None, message: str, param: str | None) -> Response:
+    """Return a refusal as OpenAI's SDKs read it."""
+    kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+    error = {"type": kind, "code": code, "message": message, "param": param}
+    return responses.answer(status, {"error": error, "detail": message})

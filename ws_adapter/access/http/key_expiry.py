@@ -1,0 +1,34 @@
+"""The end of sessions whose key expires."""
+
+from collections.abc import Callable
+from typing import Final
+
+from ws_adapter.access.http.access import Access
+from ws_adapter.process.clock import Clock, Timer
+
+LOOK_S: Final = 60.0
+"""Longest time between two looks at the wall clock, which may be set."""
+
+
+class KeyExpiry:
+    """Calls `end_sessions` whenever a key expires; one timer serves all keys."""
+
+    def __init__(self, access: Access, clock: Clock, end_sessions: Callable[[], None]) -> None:
+        self._access = access
+        self._clock = clock
+        self._end_sessions = end_sessions
+        self._timer: Timer | None = None
+
+    def look(self) -> None:
+        """End what has expired, and look again when the next key expires. Call it when keys have changed."""
+        self.stop()
+        self._end_sessions()
+        left_s = self._access.next_expiry()
+        if left_s is not None:
+            self._timer = self._clock.call_at(self._clock.now() + min(left_s, LOOK_S), self.look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

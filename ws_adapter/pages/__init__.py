@@ -1,0 +1,1 @@
+"""What HTTP requests are answered with: status, errors, the web page."""

@@ -1,0 +1,67 @@
+"""The files of the web page: read once, so that no request waits for a disk, and found by their exact names,
+so that no path leads out of their folder."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from antiphon_service.telemetry import look
+
+FOLDER: Final = Path(__file__).parent / "app"
+LOOK: Final = "look.css"
+"""What the page and the status pages look like; its file is theirs."""
+
+POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob:",
+        "media-src blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+"""Nothing from elsewhere, nothing inline; `blob:` are pictures and videos of the camera and of the user."""
+
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".wav": "audio/wav",
+}
+
+
+@dataclass(frozen=True)
+class PageFile:
+    """One of them; `etag` is that of its content."""
+
+    content: bytes
+    content_type: str
+    etag: str
+
+    def is_known(self, conditions: Sequence[str]) -> bool:
+        """Return whether a browser whose `If-None-Match` these are has it already."""
+        tags = (tag.strip().removeprefix("W/") for value in conditions for tag in value.split(","))
+        return any(tag in (self.etag, "*") for tag in tags)
+
+
+def read_files(folder: Path = FOLDER) -> Mapping[str, PageFile]:
+    """Return all files below `folder` by their names in it. What by its ending is no part of a page is left
+    out."""
+    found = {
+        file.relative_to(folder).as_posix(): _file(file.suffix, file.read_bytes())
+        for file in sorted(folder.rglob("*"))
+        if file.suffix in _TYPES and file.is_file()
+    }
+    return {**found, LOOK: _file(".css", look.STYLE.encode())}
+
+
+def _file(suffix: str, content: bytes) -> PageFile:
+    return PageFile(content, _TYPES[suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')

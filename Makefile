@@ -52,7 +52,7 @@ WITH_NODE := $(if $(shell command -v npm),yes)
 APT := apt-get install -y git make gcc python3-dev python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install run demo check test long pytest collect lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots vllm test-clients dist distributions protos check-protos schemas check-schemas reference docs docs-serve websockets fuzz storm failures cluster sanitize pictures train eval bench neighbours full-size lock images clean
+.PHONY: help install run demo check test long pytest collect lint format types typescript sdks node-sdks agents frameworks browser-modules browser screenshots vllm test-clients dist distributions protos check-protos schemas check-schemas reference docs docs-serve websockets fuzz mutation storm failures cluster sanitize pictures train eval bench neighbours full-size lock images clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -229,6 +229,10 @@ long: install websockets frameworks ## the tests that `test` leaves out: further
 fuzz: install ## fuzz every decoder, 60 s each; ARGS='--target audio --seconds 600' narrows it
 	$(BIN)/python -m pip install --quiet -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzz $(ARGS)
+
+mutation: install ## change the core modules in 350 small ways, and count the changes that the tests notice
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[mutation]'
+	$(BIN)/python -m tests.mutation $(ARGS)
 
 storm: install ## 10,000 clients that vanish in every state, and what is left of them
 	$(BIN)/python -m tests.storm $(ARGS)

@@ -1,4 +1,4 @@
-"""Sockets of a server: on all addresses of its host, or on none."""
+"""Listening sockets of a server, on all addresses of its host or on none."""
 
 import socket
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Whom an address is counted as, where callers are counted by where they come from."""
+"""The network that an IP address counts as in limits per address."""
 
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import Final, TypeAlias

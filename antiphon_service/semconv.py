@@ -1,4 +1,4 @@
-"""Names of spans, attributes and metrics, which both services and whoever reads their telemetry share.
+"""Names of spans, attributes and metrics of both services (semantic conventions).
 
 Constants without imports beyond the standard library, with one line of meaning for each; such a name is
 written here and nowhere else. One that goes away is dropped in a minor release, with a line in the changelog.

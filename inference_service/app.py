@@ -42,7 +42,7 @@ from inference_service.observability.metrics import WorkerMetrics
 from inference_service.observability.tracing import Tracing
 from inference_service.observability.watchdog import Watchdog
 from inference_service.options import MOST_SLOTS, RELOADED, WorkerOptions
-from inference_service.registration import LAST_WORD_S, Offer, Registrar, WorkerHandle
+from inference_service.registration import LAST_WORD_S, Registrar, WorkerEntry, WorkerHandle
 from inference_service.rpc.address import Address
 from inference_service.rpc.certificate import Certificate
 from inference_service.rpc.server import WorkerServer
@@ -337,7 +337,7 @@ class Worker:
         """Begin to tell others of the worker once it runs."""
         modes = [name for mode, name in _MODES.items() if mode in info.modes]
         servicer = self._servicer
-        offer = Offer(
+        offer = WorkerEntry(
             servicer.worker_id,
             self._options.advertise or address,
             pool_name(info.name, modes),

@@ -1,4 +1,4 @@
-"""Everything that can go wrong in the worker, by name.
+"""The errors of the worker.
 
     WorkerError
     ├── ConfigurationError        the worker cannot start as it was told (exit code 2)

@@ -41,7 +41,7 @@ _LISTEN_S: Final = 30.0
 
 
 @dataclass(frozen=True)
-class Offer:
+class WorkerEntry:
     """A worker's entry for adapters: name, where to dial it, and with which others it is alike."""
 
     worker_id: str
@@ -70,7 +70,7 @@ class Registrar:
     Everything here runs on the serving event loop, so that one that hangs is found dead.
     """
 
-    def __init__(self, client: "Redis", offer: Offer, handle: WorkerHandle) -> None:
+    def __init__(self, client: "Redis", offer: WorkerEntry, handle: WorkerHandle) -> None:
         self.is_heard: bool | None = None
         """Whether Redis answered last; None before it was asked."""
         self._client = client

@@ -44,14 +44,14 @@ from ws_adapter.dispatch.inprocess import InProcessDispatcher
 from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.forwarding.acceptor import PeerAcceptor
 from ws_adapter.forwarding.forwarder import Forwarder
-from ws_adapter.forwarding.owners import Owners
+from ws_adapter.forwarding.owners import SessionOwners
 from ws_adapter.forwarding.tls import PeerTls
 from ws_adapter.observability.metrics import Metrics, observe
 from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.options import AdapterOptions
 from ws_adapter.pages.default_voice import read_default_voice
 from ws_adapter.pages.files import read_files
-from ws_adapter.peers.base import Alone, Peer, Peers
+from ws_adapter.peers.base import NoPeers, Peer, Peers
 from ws_adapter.process import descriptors
 from ws_adapter.process.clock import Clock, LoopClock
 from ws_adapter.process.errors import CannotListen, ConfigurationError
@@ -319,7 +319,7 @@ def _assemble(
     acceptor = forwarder = None
     if options.peer_listen is not None:
         acceptor = PeerAcceptor(options.peer_listen, options.peer_advertise, access.introductions, peer_tls)
-        owners = Owners(access.resume_tokens, peers, clock, socket.gethostname())
+        owners = SessionOwners(access.resume_tokens, peers, clock, socket.gethostname())
         forwarder = Forwarder(access.resume_tokens, access.introductions, owners, metrics, peer_tls)
     certificate = None
     if options.tls_cert is not None and options.tls_key is not None:
@@ -482,9 +482,9 @@ def _accounts(options: AdapterOptions, tls: RedisTls | None, metrics: Metrics, c
     metrics.usage_log = log
     book = None
     if options.dispatcher is not None:
-        from ws_adapter.usage.shared import RedisBook
+        from ws_adapter.usage.shared import RedisUsageStore
 
-        book = RedisBook(_redis(options.dispatcher, options, tls), secrets.token_hex(6))
+        book = RedisUsageStore(_redis(options.dispatcher, options, tls), secrets.token_hex(6))
     return Accounts(clock, metrics.tenants, book, log)
 
 
@@ -502,7 +502,7 @@ def _peers(
     Raises `ConfigurationError`.
     """
     if options.dispatcher is None:
-        return Alone()
+        return NoPeers()
     from ws_adapter.peers.shared import RedisPeers
 
     told = Peer(secrets.token_hex(6), version("antiphon"), socket.gethostname(), os.getpid(), since)

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from antiphon_training.corpus.pictures import (
     NOTHING,
-    Album,
+    PictureSet,
     Scene,
     random_scene,
 )
@@ -22,7 +22,7 @@ class Camera:
     picture shows, and nothing before the first.
     """
 
-    def __init__(self, rng: np.random.Generator, album: Album | None, unfilmed: float) -> None:
+    def __init__(self, rng: np.random.Generator, album: PictureSet | None, unfilmed: float) -> None:
         self.units: list[list[Pixels]] = []
         self.seen: Scene = NOTHING
         self._rng = rng

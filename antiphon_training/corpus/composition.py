@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from antiphon_training.corpus.augment import Augmenter, Power, resample
 from antiphon_training.corpus.camera import Camera, Pixels
-from antiphon_training.corpus.pictures import Album
+from antiphon_training.corpus.pictures import PictureSet
 from antiphon_training.corpus.spoken import Utterance
 from antiphon_training.domains.domain import Domain, Exchange
 from inference_service.media.mel import BANDS, log_mel
@@ -76,7 +76,7 @@ class Composer:
         domain: Domain,
         corpus: list[Utterance],
         augmenter: Augmenter,
-        album: Album | None = None,
+        album: PictureSet | None = None,
         unfilmed: float = 1.0,
     ) -> None:
         self._domain = domain

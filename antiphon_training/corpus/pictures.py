@@ -227,7 +227,7 @@ def build(path: Path, pictures: int, processes: int) -> None:
     np.savez(path, pixels=np.concatenate(pixels), label=np.concatenate(labels))
 
 
-class Album:
+class PictureSet:
     """The pictures made by `build`: uint8 [side, side, 3], by scene."""
 
     def __init__(self, path: Path) -> None:

@@ -18,7 +18,7 @@ from antiphon_training.corpus.camera import Pixels
 from antiphon_training.corpus.composition import FRAMES
 from antiphon_training.corpus.pictures import (
     NOTHING,
-    Album,
+    PictureSet,
     Scene,
     random_scene,
 )
@@ -192,7 +192,7 @@ class Talker:
     """Draws conversations with a training corpus for clips and an album for pictures."""
 
     def __init__(
-        self, domain: Domain, corpus: list[Utterance], album: Album | None, augmenter: Augmenter
+        self, domain: Domain, corpus: list[Utterance], album: PictureSet | None, augmenter: Augmenter
     ) -> None:
         self._a = augmenter
         self._domain = domain

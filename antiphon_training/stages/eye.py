@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from antiphon_training.corpus.pictures import SCENES, Album
+from antiphon_training.corpus.pictures import SCENES, PictureSet
 from antiphon_training.corpus.recipe import LANGUAGE, VISION
 from antiphon_training.stages.precision import mixed
 from antiphon_training.stages.rounds import Bar, save
@@ -41,7 +41,7 @@ def train(album_path: Path, out: Path, seconds: float, batch: int = 64, peak: fl
     torch.set_num_threads(1)
     torch.manual_seed(5)
     rng = np.random.default_rng(5)
-    album = Album(album_path)
+    album = PictureSet(album_path)
     pixels, labels = torch.from_numpy(album.pixels), torch.from_numpy(album.labels)
     aside = min(_ASIDE, len(pixels) // 10)
     model = NamingEye()

@@ -15,7 +15,7 @@ from transformers import Qwen3ForCausalLM
 from antiphon_training.corpus.augment import Augmenter
 from antiphon_training.corpus.camera import Camera
 from antiphon_training.corpus.composition import Composer
-from antiphon_training.corpus.pictures import Album
+from antiphon_training.corpus.pictures import PictureSet
 from antiphon_training.corpus.recipe import (
     AUDIO,
     LANGUAGE,
@@ -158,11 +158,11 @@ def written(domain: Domain, rng: random.Random, writer: Writer, camera: Camera, 
     return writer.text(exchanges, camera.units)
 
 
-class Teacher:
+class BatchMaker:
     """Makes the batches of a round; the same seed makes the same."""
 
     def __init__(
-        self, domain: Domain, corpus: list[Utterance], album: Album | None, ends: list[list[int]] | None,
+        self, domain: Domain, corpus: list[Utterance], album: PictureSet | None, ends: list[list[int]] | None,
         tokenizer: Tokenizer, lesson: Lesson, seed: int,
     ) -> None:  # fmt: skip
         self._a = Augmenter(seed)
@@ -214,10 +214,10 @@ def train(
         model.apm.load_state_dict(torch.load(ear, weights_only=True))
     model.vpm.requires_grad_(eye_learns)
     model.resampler.requires_grad_(eye_learns)
-    teacher = Teacher(
+    teacher = BatchMaker(
         domain,
         load(corpus_path) + (load(questions) if questions else []),
-        Album(pictures) if pictures else None,
+        PictureSet(pictures) if pictures else None,
         load_ends(word_ends) if word_ends else None,
         tokenizer,
         lesson,

@@ -36,7 +36,7 @@ def main() -> int:
         report = asyncio.run(import_module(f"benchmarks.adapter.{name}").measure(arguments.short, *others))
         print(report.table(), flush=True)
         if arguments.against is None:
-            report.write(arguments.short)
+            report.write(arguments.short, document.RESULTS)
         missed += [goal for goal in report.goals if not goal.is_met]
     if not (arguments.short or arguments.names or arguments.against):
         document.write()

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.load.payload import APPEND, RESULT, SPEECH
+from benchmarks.report import Goal, Report
 from ws_adapter.protocol.duplex.ws_duplex_events import AudioChunk, ClientEvent, Result
 from ws_adapter.protocol.wire.codec import EventDecoder, decode_audio, encode
 

@@ -12,10 +12,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.adapter import codec
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.load.client import Client, converse, text_frame
 from benchmarks.load.payload import ANSWER, APPEND
 from benchmarks.load.processes import TESTED_CPU, Process, adapter, running
+from benchmarks.report import Goal, Report
 
 SESSIONS = 48
 AHEAD = 2

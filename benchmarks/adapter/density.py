@@ -6,9 +6,9 @@ still now and then for longer than a unit takes.
 """
 
 from benchmarks.adapter.overload import UNBOUNDED, Row, load
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.load.crowd import Crowd
 from benchmarks.load.processes import TESTED_CPU, adapter, running
+from benchmarks.report import Goal, Report
 
 ADDED_MS = 10.0
 _P99 = 6

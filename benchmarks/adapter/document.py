@@ -2,10 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
-from benchmarks.adapter.report import RESULTS
+from benchmarks.report import section
 
+RESULTS = Path(__file__).parent / "results"
 DOCUMENT = Path(__file__).parents[2] / "docs/performance.md"
 NEIGHBOURS = Path(__file__).parents[1] / "neighbours/results/neighbours.json"
 CROWD = Path(__file__).parents[1] / "crowd/results"
@@ -290,29 +290,3 @@ def write() -> None:
     if kernels.keys() >= {"linear", "decoder", "sound"}:
         text += _KERNELS.format(**kernels)
     DOCUMENT.write_text(text)
-
-
-def section(figures: dict[str, Any]) -> str:
-    """Return a table of a `results` file, its goals and where it was measured, in Markdown."""
-    columns = list(figures["rows"][0])
-    lines = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
-    lines += ["| " + " | ".join(_shown(row[column]) for column in columns) + " |" for row in figures["rows"]]
-    lines += ["", *(_goal(goal) for goal in figures["goals"]), ""]
-    lines.append(f"{figures['title']}. {figures['machine']}{', short' if figures['short'] else ''}.")
-    return "\n".join(lines)
-
-
-def _goal(goal: dict[str, Any]) -> str:
-    side = "at most" if goal["at_most"] else "at least"
-    state = "met" if goal["met"] else "missed"
-    return (
-        f"- {goal['name']}: **{_shown(goal['value']) or 'never'}** (goal: {side} {goal['bound']:g}, {state})"
-    )
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.2f}".rstrip("0").rstrip(".")
-    return str(value)

@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 
 import antiphon
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.load.processes import Process, running
+from benchmarks.report import Goal, Report
 
 RECORDINGS: Final = Path(__file__).parents[2] / "clients/recordings"
 

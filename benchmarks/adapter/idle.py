@@ -4,9 +4,9 @@ import asyncio
 from contextlib import ExitStack
 
 from benchmarks.adapter.overload import UNBOUNDED
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.load.client import Client, converse
 from benchmarks.load.processes import Process, adapter, running
+from benchmarks.report import Goal, Report
 
 FIRST = 50
 """Open before anything is counted: pools and caches have their size by then."""

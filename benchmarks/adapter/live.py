@@ -18,10 +18,10 @@ import numpy as np
 import soxr
 
 from antiphon.audio.wav import read_wav
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.load.client import Client, converse, text_frame
 from benchmarks.load.payload import APPEND
 from benchmarks.load.processes import Process, adapter, running
+from benchmarks.report import Goal, Report
 
 SESSIONS: Final = 32
 PIECES: Final = 50

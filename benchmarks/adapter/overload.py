@@ -10,9 +10,9 @@ Then half of the admitted load speaks.
 import time
 from dataclasses import dataclass
 
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.load.crowd import Crowd, Tally
 from benchmarks.load.processes import Process, adapter, running
+from benchmarks.report import Goal, Report
 
 UNBOUNDED = ("--max-cpu", "0")
 STEP = 50

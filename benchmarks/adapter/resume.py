@@ -17,11 +17,11 @@ from contextlib import ExitStack, suppress
 from typing import Final
 
 from benchmarks.adapter.overload import UNBOUNDED
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.load.client import Client, text_frame
 from benchmarks.load.crowd import Tally
 from benchmarks.load.payload import ANSWER, APPEND, PATH, PREPARE, PREPARED
 from benchmarks.load.processes import adapter, running
+from benchmarks.report import Goal, Report
 
 EVERY_S: Final = 2.0
 """Between two units of a session."""

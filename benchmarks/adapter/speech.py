@@ -18,8 +18,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from antiphon.audio.wav import read_wav
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.load.processes import OTHER_CPU
+from benchmarks.report import Goal, Report
 from ws_adapter.detection import silero
 from ws_adapter.detection.detector import MOST_AT_ONCE, Detector
 from ws_adapter.detection.energy import Energy

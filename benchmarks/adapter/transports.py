@@ -17,9 +17,9 @@ from typing import Any, Final
 import trustme
 
 from benchmarks.adapter.cost import UNBOUNDED
-from benchmarks.adapter.report import Report
 from benchmarks.load.crowd import Crowd, Tally
 from benchmarks.load.processes import Process, adapter, running
+from benchmarks.report import Report
 
 _LOOPBACK: Final = "127.0.0.1:0"
 _WORKER: Final = ("benchmarks.load.worker", "--listening-of-five", "3")

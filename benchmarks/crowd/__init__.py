@@ -1,1 +1,1 @@
-"""Many conversations on one worker, against its goals."""
+"""Many conversations on one worker, measured against its goals."""

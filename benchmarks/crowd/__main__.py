@@ -9,9 +9,9 @@ import asyncio
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 
 from benchmarks.adapter import document
-from benchmarks.adapter.report import RESULTS
 from benchmarks.load.processes import OTHER_CPU
 
 NAMES = ("real_time", "batching", "first_event", "flatness", "service", "interpreter", "phases")
@@ -31,7 +31,7 @@ def main() -> int:
     for name in arguments.names or NAMES:
         report = asyncio.run(import_module(f"benchmarks.crowd.{name}").measure(arguments.short))
         print(report.table(), flush=True)
-        report.write(arguments.short, RESULTS.parents[1] / "crowd/results")
+        report.write(arguments.short, Path(__file__).parent / "results")
         missed += [goal for goal in report.goals if not goal.is_met]
     if arguments.document:
         document.write()

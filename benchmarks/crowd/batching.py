@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.adapter.report import Goal, Report
+from benchmarks.report import Goal, Report
 from inference_service.checkpoints.causal import CausalCheckpoint
 from inference_service.checkpoints.location import find
 from inference_service.engine.tick import Tick

@@ -15,10 +15,10 @@ import grpc.aio
 from antiphon.contract import CLIENT_OPTIONS
 from antiphon.grpc import Session
 from antiphon.grpc.outputs import Finalized, Text, UnitDone
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.crowd import workload
 from benchmarks.crowd.conversations import CONFIG, seconds_of_speech
 from benchmarks.load.processes import OTHER_CPU, TESTED_CPU, Process, running
+from benchmarks.report import Goal, Report
 
 MOST: Final = 1.15
 

@@ -2,10 +2,10 @@
 
 from typing import Any, Final
 
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.crowd.conversations import Tally, hold
 from benchmarks.crowd.workload import CYCLE
 from benchmarks.load.processes import OTHER_CPU, TESTED_CPU, running
+from benchmarks.report import Goal, Report
 
 CROWDS: Final = (8, 16, 32, 64)
 OLD: Final = 8

@@ -17,11 +17,11 @@ from typing import Any, Final
 import grpc.aio
 
 from antiphon.contract import CLIENT_OPTIONS
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.crowd import workload
 from benchmarks.crowd.conversations import Conversation, seconds_of_speech, spent
 from benchmarks.crowd.ticking import SESSIONS
 from benchmarks.load.processes import OTHER_CPU, TESTED_CPU, Process, running
+from benchmarks.report import Goal, Report
 from inference_service.media.pool import give_way
 
 STREAMS: Final = 64

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.adapter.report import Report
 from benchmarks.crowd import workload
 from benchmarks.crowd.conversations import UNIT_S, Tally, Unit, seconds_of_speech
 from benchmarks.crowd.scripted import script
 from benchmarks.crowd.worker import Spent
+from benchmarks.report import Report
 from inference_service.checkpoints.location import find
 from inference_service.engine.tick import Tick
 from inference_service.families import table

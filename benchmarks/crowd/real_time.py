@@ -6,9 +6,9 @@ It listens with `--ear fast`: the recogniser is a process of its own, which need
 import statistics
 from typing import Any, Final
 
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.crowd.conversations import Tally, hold
 from benchmarks.load.processes import OTHER_CPU, TESTED_CPU, running
+from benchmarks.report import Goal, Report
 
 CARRIED: Final = 64
 """Sessions of the goal."""

@@ -3,9 +3,9 @@
 import statistics
 from typing import Any, Final
 
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.crowd.conversations import hold
 from benchmarks.load.processes import OTHER_CPU, TESTED_CPU, running
+from benchmarks.report import Goal, Report
 
 SESSIONS: Final = 16
 MOST: Final = 2.5

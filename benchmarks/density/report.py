@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from benchmarks.adapter.report import Report
 from benchmarks.density.card import Assumptions, Card
 from benchmarks.density.cost import (
     CODES_LAUNCHES,
@@ -18,6 +17,7 @@ from benchmarks.density.cost import (
 from benchmarks.density.crowd import IN_FLIGHT
 from benchmarks.density.simulation import Outcome, Plan
 from benchmarks.density.weights import DTYPE, weights
+from benchmarks.report import Report
 from inference_service.engine.batch.scheduler import UNIT_S
 
 MOST_LATE: Final = 1.0

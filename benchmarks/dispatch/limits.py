@@ -5,11 +5,11 @@ import time
 from typing import Any, Final
 
 from antiphon_service.redis import connect
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.dispatch.cluster import ADAPTERS, percentile
 from benchmarks.dispatch.server import redis_server
 from benchmarks.load.processes import OTHER_CPU, TESTED_CPU
-from ws_adapter.peers.base import Admitted, Demand, Peer
+from benchmarks.report import Goal, Report
+from ws_adapter.peers.base import AdmissionRequest, Admitted, Peer
 from ws_adapter.peers.shared import RedisPeers
 
 HELD: Final = 10_000
@@ -30,7 +30,7 @@ async def measure(is_short: bool) -> Report:
 
         async def come(adapter: RedisPeers, client: str) -> Admitted:
             began = time.perf_counter()
-            admitted = await adapter.admit([Demand(client, MOST, MOST)])
+            admitted = await adapter.admit([AdmissionRequest(client, MOST, MOST)])
             waits.append(time.perf_counter() - began)
             assert isinstance(admitted, Admitted)
             return admitted

@@ -5,10 +5,10 @@ import time
 from collections.abc import Awaitable
 from typing import Any, Final, NamedTuple
 
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.dispatch.cluster import ADAPTERS, SETTLE_S, SLOTS, WORKERS, Cluster, percentile
 from benchmarks.dispatch.server import Server, redis_server
 from benchmarks.load.processes import OTHER_CPU, TESTED_CPU
+from benchmarks.report import Goal, Report
 
 WAITING: Final = 10_000
 ENDS_PER_S: Final = 50

@@ -5,13 +5,13 @@
 
 import json
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.load.payload import APPEND, PCM, RESULT, SPEECH
+from benchmarks.report import put, table
 
 RESULTS: Final = Path(__file__).parent / "results"
 DOCUMENT: Final = Path(__file__).parents[2] / "docs/scale.md"
@@ -142,14 +142,12 @@ def tables() -> str:
 
 def write() -> None:
     """Put them into the document."""
-    text = DOCUMENT.read_text()
-    pattern = re.escape(_BEGIN) + ".*?" + re.escape(_END)
-    DOCUMENT.write_text(re.sub(pattern, lambda _: f"{_BEGIN}\n{tables()}\n\n{_END}", text, flags=re.DOTALL))
+    put(tables(), DOCUMENT, _BEGIN, _END)
 
 
 def _costs(costs: Costs) -> str:
     us = 1e6
-    return _table(
+    return table(
         ("what was measured", "value", "where"),
         [
             (
@@ -194,7 +192,7 @@ def _needs(costs: Costs) -> str:
         return lambda size: float(getattr(Redis(costs, size), part))
 
     pool = largest(lambda size: Redis(costs, size).all <= FILL)
-    return _table(
+    return table(
         ("conversations", *(f"{size:,}" for size in SIZES)),
         [
             row("adapters, a core each", lambda size: math.ceil(size / costs.adapter_sessions)),
@@ -234,12 +232,7 @@ def _bounds(costs: Costs) -> str:
         ("half a core of Redis: all of it", redis("all")),
     ]
     ordered = sorted(bounds, key=lambda bound: bound[1])
-    return _table(("what ends", "at so many conversations"), [(name, f"{at:,.0f}") for name, at in ordered])
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+    return table(("what ends", "at so many conversations"), [(name, f"{at:,.0f}") for name, at in ordered])
 
 
 def _read(name: str) -> dict[str, Any]:

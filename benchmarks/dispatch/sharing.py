@@ -15,11 +15,11 @@ from typing import Any
 
 from benchmarks.adapter.cost import Chain, Window, sockets
 from benchmarks.adapter.overload import UNBOUNDED
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.dispatch.pool import Registration
 from benchmarks.dispatch.server import Server, redis_server
 from benchmarks.load.crowd import Crowd, Tally
 from benchmarks.load.processes import OTHER_CPU, TESTED_CPU, Process, adapter, running
+from benchmarks.report import Goal, Report
 
 LATE_S = 1.0
 TALKERS = 100

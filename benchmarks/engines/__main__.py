@@ -21,10 +21,9 @@ from typing import Any, Final
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.adapter.document import section
-from benchmarks.adapter.report import Report
 from benchmarks.engines.chats import WORDS, Answer, chats, chats_beside
 from benchmarks.engines.stack import served
+from benchmarks.report import Report, put, section
 from inference_service.checkpoints.location import find
 
 ROOT: Final = Path(__file__).parents[2]
@@ -135,9 +134,7 @@ def rows(found: dict[str, Figures]) -> list[tuple[Any, ...]]:
 
 def write(text: str) -> None:
     """Put a table between the marks of the page."""
-    before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    put(text, DOCUMENT, BEGIN, END)
 
 
 def main() -> int:

@@ -13,8 +13,8 @@ from typing import Final
 import torch
 
 from benchmarks.adapter import document
-from benchmarks.adapter.report import Report
 from benchmarks.kernels import decoder, linear, sound
+from benchmarks.report import Report
 
 MEASURES: Final[dict[str, Callable[[bool], Report]]] = {
     "linear": linear.measure,

@@ -7,8 +7,8 @@ from unittest.mock import patch
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.kernels.timing import medians
+from benchmarks.report import Goal, Report
 from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.kernels.layers import Layers

@@ -6,8 +6,8 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.kernels.timing import medians
+from benchmarks.report import Goal, Report
 from inference_service.kernels.packed_linear import pack_linears
 
 LAYERS: Final = 8

@@ -6,8 +6,8 @@ from typing import Final
 
 import torch
 
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.kernels.timing import medians
+from benchmarks.report import Goal, Report
 from inference_service.checkpoints.folder import load_duplex
 from inference_service.checkpoints.location import find
 from inference_service.media.mel import BANDS

@@ -1,1 +1,1 @@
-"""Load for an adapter: processes under test, clients that cost next to nothing, a worker without a model."""
+"""Load for an adapter: processes under test, cheap clients, a worker without a model."""

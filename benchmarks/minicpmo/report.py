@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 
 from benchmarks.minicpmo.schedules import Cost
+from benchmarks.report import processor, put, table
 
 RESULTS: Final = Path(__file__).parent / "results/schedules.json"
 DOCUMENT: Final = Path(__file__).parents[2] / "docs/models.md"
@@ -44,9 +45,10 @@ class Row:
         """How many times as long the reference's schedule takes."""
         return self.theirs.seconds / self.ours.seconds
 
-    def __str__(self) -> str:
-        ratios = " | ".join(map(self.forwards, PARTS))
-        return f"| {self.model} | {self.sessions} | {self.units} | {ratios} | {self.time:.2f} |"
+    def cells(self) -> tuple[str, ...]:
+        """Return the row of the table."""
+        ratios = map(self.forwards, PARTS)
+        return (self.model, str(self.sessions), self.units, *ratios, f"{self.time:.2f}")
 
     def figures(self) -> dict[str, Any]:
         """For a program."""
@@ -64,10 +66,9 @@ class Row:
         }
 
 
-def table(rows: list[Row]) -> str:
-    """In Markdown: the reference's schedule as multiples of ours."""
-    head = f"| model | sessions | units | {' | '.join(PARTS)} | time |"
-    return "\n".join([head, "|---|---:|---|" + "---:|" * (len(PARTS) + 1), *map(str, rows)])
+def ratios(rows: list[Row]) -> str:
+    """Return a Markdown table: the reference's schedule as multiples of ours."""
+    return table(("model", "sessions", "units", *PARTS, "time"), [row.cells() for row in rows])
 
 
 def write(rows: list[Row]) -> None:
@@ -77,17 +78,4 @@ def write(rows: list[Row]) -> None:
     date = datetime.now(UTC).date().isoformat()
     figures = {"date": date, "machine": machine, "rows": [row.figures() for row in rows]}
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
-    before, rest = DOCUMENT.read_text().split(BEGIN)
-    _, after = rest.split(END)
-    section = f"{table(rows)}\n\n`python -m benchmarks.minicpmo`, {date}, {machine}."
-    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{section}\n\n{END}{after}")
-
-
-def processor() -> str:
-    """Return what this machine computes with."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    put(f"{ratios(rows)}\n\n`python -m benchmarks.minicpmo`, {date}, {machine}.", DOCUMENT, BEGIN, END)

@@ -6,7 +6,6 @@ and writes them into `docs/moshi.md` unless it was short.
 
 import argparse
 import platform
-import re
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,14 +14,15 @@ from typing import Final
 
 import torch
 
-from benchmarks.minicpmo.report import processor
 from benchmarks.moshi.card import GIB, TickCost, published, row_bytes, window
 from benchmarks.moshi.simulation import JITTER_S, LIFE_S, PROMPT_ROWS, Outcome, simulate
 from benchmarks.moshi.tiny import Speed, measure, runtime
+from benchmarks.report import processor, put, table
 
 SESSIONS: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 DOCUMENT: Final = Path(__file__).parents[2] / "docs/moshi.md"
-_SECTION: Final = re.compile(r"(<!-- benchmarks.moshi -->\n).*?(<!-- end -->)", re.DOTALL)
+BEGIN: Final = "<!-- benchmarks.moshi -->"
+END: Final = "<!-- end -->"
 
 
 def main() -> int:
@@ -38,7 +38,7 @@ def main() -> int:
     text = section(cost, crowds, speeds)
     print(text)
     if not short:
-        write(text)
+        put(text, DOCUMENT, BEGIN, END)
     return 0
 
 
@@ -69,17 +69,18 @@ def section(cost: TickCost, crowds: Sequence[tuple[int, Outcome]], speeds: Seque
         f"- frames come every 80 ms with a standard deviation of {JITTER_S * 1000:g} ms; a conversation "
         f"lasts {LIFE_S:g} s, and the next one in its slot has a prompt of {PROMPT_ROWS} rows.",
         "",
-        "| conversations | tick, ms | p50 of a frame, ms | p99, ms | late | card busy | fits into memory |",
-        "|---:|---:|---:|---:|---:|---:|---|",
-    ]
-    for count, outcome in crowds:
-        tick = sorted(outcome.ticks)[len(outcome.ticks) // 2]
-        lines.append(
-            f"| {count} | {tick * 1000:.0f} | {outcome.quantile(0.5) * 1000:.0f} "
-            f"| {outcome.quantile(0.99) * 1000:.0f} | {outcome.late:.1%} | {outcome.busy:.0%} "
-            f"| {'yes' if count <= cost.most_sessions else 'no'} |"
-        )
-    lines += [
+        table(
+            (
+                "conversations",
+                "tick, ms",
+                "p50 of a frame, ms",
+                "p99, ms",
+                "late",
+                "card busy",
+                "fits into memory",
+            ),
+            [_cells(count, outcome, cost.most_sessions) for count, outcome in crowds],
+        ),
         "",
         f"A frame is late that is answered more than 80 ms after it came. {cost.most_sessions} conversations "
         f"fit, of {session / GIB:.2f} GiB each, into {card.share_of_memory:.0%} of the memory.",
@@ -88,23 +89,23 @@ def section(cost: TickCost, crowds: Sequence[tuple[int, Outcome]], speeds: Seque
         "four codebooks): processor time of the median tick in which all conversations hear and say a "
         "frame.",
         "",
-        "| conversations | tick, ms | real-time factor of all | of each |",
-        "|---:|---:|---:|---:|",
-        *(
-            f"| {it.sessions} | {it.tick_s * 1000:.1f} | {it.factor:.2f} | {it.factor / it.sessions:.3f} |"
-            for it in speeds
+        table(
+            ("conversations", "tick, ms", "real-time factor of all", "of each"),
+            [
+                (it.sessions, f"{it.tick_s * 1000:.1f}", f"{it.factor:.2f}", f"{it.factor / it.sessions:.3f}")
+                for it in speeds
+            ],
         ),
         "",
     ]
     return "\n".join(lines)
 
 
-def write(text: str, document: Path = DOCUMENT) -> None:
-    """Put the figures between the marks of the page. Raises `ValueError` if it has none."""
-    made, count = _SECTION.subn(lambda mark: f"{mark[1]}{text}{mark[2]}", document.read_text())
-    if count != 1:
-        raise ValueError(f"{document} has no place for the figures of Moshi")
-    document.write_text(made)
+def _cells(count: int, outcome: Outcome, most: int) -> tuple[object, ...]:
+    """Return the row of a simulated crowd; `most` sessions fit into memory."""
+    tick = sorted(outcome.ticks)[len(outcome.ticks) // 2]
+    times = (f"{1000 * time:.0f}" for time in (tick, outcome.quantile(0.5), outcome.quantile(0.99)))
+    return (count, *times, f"{outcome.late:.1%}", f"{outcome.busy:.0%}", "yes" if count <= most else "no")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.neighbours.attacks import ATTACKS
 from benchmarks.neighbours.measure import ADAPTER_CPU, NEIGHBOURS, WORKER_CPU, Outcome
+from benchmarks.report import Goal, Report
 
 RESULTS: Final = Path(__file__).parent / "results"
 NAME: Final = "neighbours"

@@ -9,6 +9,7 @@ from benchmarks.quality.chat import ChatCondition
 from benchmarks.quality.dictation import DictationCondition, Written
 from benchmarks.quality.scoring import Score, Tally
 from benchmarks.quality.script import Condition
+from benchmarks.report import table
 
 BARS: dict[str, float] = {"right": 0.75, "onset": 0.95, "false speech": 0.03, "understood": 0.8}
 """At least these, and for false speech at most."""
@@ -175,7 +176,7 @@ def tables(rows: Sequence[Measured]) -> str:
     chats = [row for row in rows if isinstance(row, ChatRow)]
     dictations = [row for row in rows if isinstance(row, DictationRow)]
     parts = [
-        *([table(spoken)] if spoken else []),
+        *([spoken_tables(spoken)] if spoken else []),
         *([chat_table(chats)] if chats else []),
         *([dictation_table(dictations)] if dictations else []),
     ]
@@ -184,44 +185,44 @@ def tables(rows: Sequence[Measured]) -> str:
 
 def chat_table(rows: list[ChatRow]) -> str:
     """Return a Markdown table of chats."""
-    lines = ["| condition | questions | exactly right | understood |", "|---|---:|---:|---:|"]
-    for row in rows:
-        understood = "" if row.score.understood is None else f"{row.score.understood:.3f}"
-        lines.append(f"| {row.condition} | {row.score.total.asked} | {row.score.right:.3f} | {understood} |")
-    return "\n".join(lines)
+    return table(
+        ("condition", "questions", "exactly right", "understood"),
+        [
+            (it.condition, it.score.total.asked, f"{it.score.right:.3f}", _share(it.score.understood))
+            for it in rows
+        ],
+    )
 
 
 def dictation_table(rows: list[DictationRow]) -> str:
     """Return a Markdown table of transcriptions."""
-    lines = [
-        "| condition | utterances | words of the domain | word error rate | outside the domain |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    lines = []
     for row in rows:
         inside, outside = (row.written.total(in_domain=inside) for inside in (True, False))
-        lines.append(
-            f"| {row.condition} | {row.written.utterances} | {inside.words} "
-            f"| {inside.rate:.3f} | {outside.rate:.3f} |"
-        )
-    return "\n".join(lines)
+        words = (row.written.utterances, inside.words)
+        lines.append((row.condition, *words, f"{inside.rate:.3f}", f"{outside.rate:.3f}"))
+    columns = ("utterances", "words of the domain", "word error rate", "outside the domain")
+    return table(("condition", *columns), lines)
 
 
-def table(rows: list[Row]) -> str:
-    """Two Markdown tables: the figures of each condition, then the share of right replies per intent."""
-    lines = [
-        "| condition | questions | exactly right | onset in the right unit | false speech | understood |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for row in rows:
-        understood = "" if row.understood is None else f"{row.understood:.3f}"
-        lines.append(
-            f"| {row.condition} | {row.score.total.asked} | {row.right:.3f} | {row.onset:.3f} "
-            f"| {row.false_speech:.4f} | {understood} |"
-        )
-    lines += ["", "| exactly right | " + " | ".join(str(row.condition) for row in rows) + " |"]
-    lines.append("|---" + "|---:" * len(rows) + "|")
+def spoken_tables(rows: list[Row]) -> str:
+    """Return two Markdown tables: figures of each condition, and shares of right replies to each intent."""
+    figures = table(
+        ("condition", "questions", "exactly right", "onset in the right unit", "false speech", "understood"),
+        [
+            (
+                *(row.condition, row.score.total.asked, f"{row.right:.3f}", f"{row.onset:.3f}"),
+                *(f"{row.false_speech:.4f}", _share(row.understood)),
+            )
+            for row in rows
+        ],
+    )
+    lines = []
     for intent in Intent:
         tallies = [row.score.by_intent.get(intent, Tally()) for row in rows]
-        shares = " | ".join(f"{t.right / t.asked:.2f}" if t.asked else "" for t in tallies)
-        lines.append(f"| {intent} | {shares} |")
-    return "\n".join(lines)
+        lines.append((intent, *(f"{it.right / it.asked:.2f}" if it.asked else "" for it in tallies)))
+    return f"{figures}\n\n" + table(("exactly right", *(str(row.condition) for row in rows)), lines)
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from benchmarks.minicpmo.report import processor
+from benchmarks.report import processor, put, table
 from benchmarks.sampling.costs import Row, Step
 from benchmarks.sampling.trade import Trade
 
@@ -21,30 +21,32 @@ END: Final = "<!-- end of draws -->"
 
 def tables(rows: list[Row], steps: list[Step], trades: list[Trade]) -> str:
     """In Markdown."""
-    draws = [
-        "| draw | of | sessions | ours, us | one by one, us | times |",
-        "|---|---:|---:|---:|---:|---:|",
-        *(
-            f"| {row.kind} | {row.vocabulary:,} | {row.sessions} | {row.ours:.0f} | {row.theirs:.0f} "
-            f"| {row.times:.1f} |"
-            for row in rows
-        ),
-    ]
-    speech = [
-        "| codes at once | sessions | a code, us | a step, ms |",
-        "|---:|---:|---:|---:|",
-        *(f"| {s.at_once} | {s.sessions} | {s.code_us:.0f} | {s.step_ms:.1f} |" for s in steps),
-    ]
-    crowd = [
-        "| codes at once | sessions | a unit, ms | p50, ms | p99, ms | p99 of a tick, ms |",
-        "|---:|---:|---:|---:|---:|---:|",
-        *(
-            f"| {t.at_once} | {t.sessions} | {t.unit_ms:.0f} "
-            f"| {t.p50_ms:.0f} | {t.p99_ms:.0f} | {t.tick_ms:.0f} |"
-            for t in trades
-        ),
-    ]
-    return "\n".join([*draws, "", *speech, "", *crowd])
+    draws = table(
+        ("draw", "of", "sessions", "ours, us", "one by one, us", "times"),
+        [
+            (
+                it.kind,
+                f"{it.vocabulary:,}",
+                it.sessions,
+                f"{it.ours:.0f}",
+                f"{it.theirs:.0f}",
+                f"{it.times:.1f}",
+            )
+            for it in rows
+        ],
+    )
+    speech = table(
+        ("codes at once", "sessions", "a code, us", "a step, ms"),
+        [(it.at_once, it.sessions, f"{it.code_us:.0f}", f"{it.step_ms:.1f}") for it in steps],
+    )
+    crowd = table(
+        ("codes at once", "sessions", "a unit, ms", "p50, ms", "p99, ms", "p99 of a tick, ms"),
+        [
+            (it.at_once, it.sessions, *(f"{ms:.0f}" for ms in (it.unit_ms, it.p50_ms, it.p99_ms, it.tick_ms)))
+            for it in trades
+        ],
+    )
+    return "\n\n".join((draws, speech, crowd))
 
 
 def write(rows: list[Row], steps: list[Step], trades: list[Trade]) -> None:
@@ -59,7 +61,5 @@ def write(rows: list[Row], steps: list[Step], trades: list[Trade]) -> None:
         "crowd": [asdict(trade) for trade in trades],
     }
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
-    before, rest = DOCUMENT.read_text().split(BEGIN)
-    _, after = rest.split(END)
     section = f"{tables(rows, steps, trades)}\n\n`python -m benchmarks.sampling`, {date}, {machine}."
-    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{section}\n\n{END}{after}")
+    put(section, DOCUMENT, BEGIN, END)

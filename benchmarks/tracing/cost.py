@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.adapter.overload import UNBOUNDED
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.crowd.conversations import hold
 from benchmarks.load.crowd import Crowd
 from benchmarks.load.processes import TESTED_CPU, Process, adapter, running
+from benchmarks.report import Goal, Report
 from benchmarks.tracing.settings import METRICS, NOTHING, sampled
 
 RESULTS: Final = Path(__file__).parent / "results"

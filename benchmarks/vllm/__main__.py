@@ -27,8 +27,8 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.adapter import document
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.load.processes import TESTED_CPU
+from benchmarks.report import Goal, Report
 from benchmarks.vllm.scene import LIMIT, READY, STREAMS, VOCABULARY, Figures, percentile
 from inference_service.checkpoints.location import find
 

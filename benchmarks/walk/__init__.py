@@ -1,1 +1,1 @@
-"""The way of a unit through adapter and worker: which modules it passes, and in which order."""
+"""The path of a unit through adapter and worker: the modules that it passes, in order."""

@@ -2502,7 +2502,7 @@ export namespace RealtimeGa {
     object?: "realtime.item";
     status: "completed" | "in_progress" | "incomplete";
     role: "assistant" | "system" | "user";
-    content: Array<Text | Heard | Seen | Written | Spoken>;
+    content: Array<Text | InputAudioContent | InputImageContent | Written | Spoken>;
   }
   /** Something written. */
   interface Text {
@@ -2510,14 +2510,14 @@ export namespace RealtimeGa {
     text: string;
   }
   /** Something the user said. */
-  interface Heard {
+  interface InputAudioContent {
     type: "input_audio";
     transcript: string | null;
     /** Base64, only where the item is retrieved: what the model has heard of it, in the input format. */
     audio?: string;
   }
   /** A picture. */
-  interface Seen {
+  interface InputImageContent {
     type: "input_image";
     /** Only where the item is retrieved. */
     image_url?: string;
@@ -3222,7 +3222,7 @@ export namespace TranscriptionGa {
     object?: "realtime.item";
     status: "completed" | "in_progress" | "incomplete";
     role: "assistant" | "system" | "user";
-    content: Array<Text | Heard | Seen | Written | Spoken>;
+    content: Array<Text | InputAudioContent | InputImageContent | Written | Spoken>;
   }
   /** Something written. */
   interface Text {
@@ -3230,14 +3230,14 @@ export namespace TranscriptionGa {
     text: string;
   }
   /** Something the user said. */
-  interface Heard {
+  interface InputAudioContent {
     type: "input_audio";
     transcript: string | null;
     /** Base64, only where the item is retrieved: what the model has heard of it, in the input format. */
     audio?: string;
   }
   /** A picture. */
-  interface Seen {
+  interface InputImageContent {
     type: "input_image";
     /** Only where the item is retrieved. */
     image_url?: string;

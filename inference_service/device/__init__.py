@@ -1,1 +1,1 @@
-"""Transfers to and from the model's device: few copies, however many sessions there are."""
+"""The model's device: transfers, captured graphs, compiled regions, paged attention."""

@@ -100,7 +100,7 @@ def has_block_tables() -> bool:
 
 
 @dataclass(frozen=True)
-class Way:
+class AttentionBackend:
     """The implementation with which rows attend to pages on a device, and why none is faster."""
 
     name: str
@@ -122,20 +122,20 @@ class Way:
         return self._attend(queries, keys, values, contexts, scale, window)
 
 
-def way_on(device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int) -> Way:
+def way_on(device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int) -> AttentionBackend:
     """Return the fastest way that computes what `gathered` does there.
 
     `flex`, where regions are compiled, as it takes rows of prompts too.
     """
     why = "this torch has no block tables for variable-length attention"
     if device.type == "cpu":
-        return Way("gathered", "it is a CPU", gathered)
+        return AttentionBackend("gathered", "it is a CPU", gathered)
     if compiles(device):
         from inference_service.device import flex
 
         refused = _why_not(flex.over_contexts, device, dtype, heads, kv, head)
         if not refused:
-            return Way("flex", "", flex.over_contexts, all_rows=True)
+            return AttentionBackend("flex", "", flex.over_contexts, all_rows=True)
         logger.warning("FlexAttention cannot be used", extra={"reason": refused})
     if has_block_tables():
         why = _why_not(varlen, device, dtype, heads, kv, head)
@@ -144,8 +144,8 @@ def way_on(device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: 
             if why:
                 torch.nn.attention.restore_flash_attention_impl()
         if not why:
-            return Way("varlen", "", varlen)
-    return Way("gathered", why, gathered)
+            return AttentionBackend("varlen", "", varlen)
+    return AttentionBackend("gathered", why, gathered)
 
 
 def _activate_flash_attention_3() -> bool:

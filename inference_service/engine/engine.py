@@ -20,13 +20,13 @@ from inference_service.engine.runtime import Runtime
 from inference_service.engine.tick import Tick
 from inference_service.errors import UnitRefused
 from inference_service.interface.engine import (
-    Advanced,
     Closed,
     Deliver,
     EngineSession,
     Occupancy,
     OnFatal,
     OnTicks,
+    Progress,
     SessionFailed,
     Sink,
     Ticked,
@@ -219,7 +219,7 @@ class LiveEngine:
         if not session.may_tell(now):
             return
         if session in self._preparing:
-            self._deliver([(session.sink, [Advanced(0)])])
+            self._deliver([(session.sink, [Progress(0)])])
         elif self._sessions.get(session.slot) is session:
             session.tell_progress(now)
 

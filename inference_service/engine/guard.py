@@ -27,7 +27,7 @@ class DeviceLost(Exception):
     """Nothing can be computed any more; the message says what happened."""
 
 
-class Blamed(Exception):
+class FaultySession(Exception):
     """A step over several sessions failed in the part of one: in its cause, of `session`."""
 
     def __init__(self, session: object) -> None:
@@ -47,7 +47,7 @@ class blame:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception):
-            raise Blamed(self._session) from error
+            raise FaultySession(self._session) from error
 
 
 class Guard:
@@ -101,7 +101,7 @@ class Guard:
 
     def _culprit(self, sessions: list[S], error: Exception) -> S | None:
         """Return the session that is to blame, which is ended; None if it may be any of several."""
-        if isinstance(error, Blamed):
+        if isinstance(error, FaultySession):
             culprit = next((session for session in sessions if session is error.session), None)
             if culprit is not None:
                 self._end(culprit, error.__cause__ or error)
@@ -126,7 +126,7 @@ class Guard:
 def _require_device(error: BaseException) -> None:
     if isinstance(error, DeviceLost):
         raise error
-    if isinstance(error, Blamed):
+    if isinstance(error, FaultySession):
         error = error.__cause__ or error
     if _is_out_of_memory(error) or not isinstance(error, RuntimeError):
         return

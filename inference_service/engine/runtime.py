@@ -51,7 +51,7 @@ class Runtime:
         self.by_rows = goes_by_rows(self.device, info.vocabulary)
         """Whether the host draws: then nothing is gained by drawing beside a forward."""
         self._expected: Mapping[int, Draw] = {}
-        self._foreseen: list[Foreseen] = []
+        self._foreseen: list[SpeculativeTokens] = []
         self._head = head
 
     @property
@@ -123,7 +123,7 @@ class Runtime:
         table.lie(cells)
         scores = self.scores(hidden.index_select(0, rows))
         chosen, (sums,) = choose_beside(scores, draws, table, _sums(hidden))
-        self._foreseen.append(Foreseen(hidden, asked, draws, chosen))
+        self._foreseen.append(SpeculativeTokens(hidden, asked, draws, chosen))
         return hidden, sums
 
     def expect(self, draws: Mapping[int, Draw]) -> None:
@@ -200,7 +200,7 @@ class Runtime:
         self.language.cache.clear(slot)
 
 
-class Foreseen:
+class SpeculativeTokens:
     """Tokens that were drawn beside a forward, before it was known that they would be asked for."""
 
     def __init__(self, hidden: Tensor, rows: list[int], draws: list[Draw], tokens: list[int | None]) -> None:

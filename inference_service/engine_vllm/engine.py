@@ -12,7 +12,6 @@ from inference_service.engine_vllm.loop import LoopThread
 from inference_service.engine_vllm.session import AnySession
 from inference_service.errors import UnitRefused
 from inference_service.interface.engine import (
-    Advanced,
     Closed,
     Deliver,
     EngineSession,
@@ -20,6 +19,7 @@ from inference_service.interface.engine import (
     Occupancy,
     OnFatal,
     OnTicks,
+    Progress,
     SessionFailed,
     Sink,
     Ticked,
@@ -183,7 +183,7 @@ class VllmEngine:
 
     def _tell_progress(self, session: AnySession) -> None:
         if not session.is_over and time.monotonic() - session.told >= PROGRESS_S:
-            session.tell(Advanced(session.queue.first.number if session.queue.first else 0))
+            session.tell(Progress(session.queue.first.number if session.queue.first else 0))
 
     def _stepped(self, requests: int, tokens: int) -> None:
         """Tell of a step of vLLM's scheduler. Its work has no deadline, so that it makes no session late."""

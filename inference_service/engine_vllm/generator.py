@@ -102,7 +102,7 @@ class MediaRefused(ValueError):
 
 
 @dataclass(frozen=True)
-class Medium:
+class MediaInput:
     """A picture (RGB uint8 [height, width, 3]), a clip (float32 at 16 kHz) or a video (uint8 [frames, height,
     width, 3])."""
 
@@ -140,7 +140,7 @@ class Generator(Protocol):
         """Return the text that stands for a medium, the `number`-th of its kind from 1, where the chat
         template writes none."""
 
-    async def expand(self, ids: list[int], media: Sequence[Medium]) -> Expanded:
+    async def expand(self, ids: list[int], media: Sequence[MediaInput]) -> Expanded:
         """Prepare media for the places that `ids` hold, in order for each kind. Raises `MediaRefused`."""
 
     @property

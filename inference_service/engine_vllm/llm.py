@@ -22,8 +22,8 @@ from inference_service.engine_vllm.generator import (
     Expanded,
     GeneratorDead,
     Load,
+    MediaInput,
     MediaRefused,
-    Medium,
     OnStep,
     Request,
     Sampled,
@@ -76,7 +76,7 @@ class LlmGenerator:
         model = get_model_cls(self._llm.vllm_config.model_config)
         return str(model.get_placeholder_str(_MODALITIES[kind], number) or "")
 
-    async def expand(self, ids: list[int], media: Sequence[Medium]) -> Expanded:
+    async def expand(self, ids: list[int], media: Sequence[MediaInput]) -> Expanded:
         data: dict[str, list[Any]] = {}
         names: dict[str, list[str]] = {}
         for medium in media:
@@ -148,7 +148,7 @@ def _parameters(request: Request) -> SamplingParams:
     return SamplingParams(**request.parameters(), output_kind=RequestOutputKind.DELTA)
 
 
-def _item(medium: Medium) -> Any:
+def _item(medium: MediaInput) -> Any:
     match medium.kind:
         case Media.PICTURE:
             return Image.fromarray(medium.content, "RGB")

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from antiphon.contract import Reason
-from inference_service.engine_vllm.generator import Expanded, Generator, MediaRefused, Medium, medium_name
+from inference_service.engine_vllm.generator import Expanded, Generator, MediaInput, MediaRefused, medium_name
 from inference_service.errors import UnitRefused
 from inference_service.interface.setups import (
     Clip,
@@ -41,7 +41,7 @@ _LACKS: Final = {
     Media.VIDEO: "sees no videos",
 }
 
-Expand = Callable[[list[int], Sequence[Medium]], Expanded]
+Expand = Callable[[list[int], Sequence[MediaInput]], Expanded]
 """The generator's `expand`, on any thread. Raises `MediaRefused`, and `TimeoutError`."""
 
 
@@ -148,26 +148,28 @@ class VllmPreprocessor(ChatPreprocessor):
                 ids += piece
         return ids
 
-    def _decoded(self, parts: Sequence[tuple[str, Picture | Clip | Video]]) -> Iterator[Medium]:
+    def _decoded(self, parts: Sequence[tuple[str, Picture | Clip | Video]]) -> Iterator[MediaInput]:
         left_s = MOST_VIDEO_S
         for field, part in parts:
             kind = _KINDS[type(part)]
             match part:
                 case Picture(data):
-                    yield Medium(kind, decode_picture(data, field=f"{field}.image"), self._named(kind, data))
+                    yield MediaInput(
+                        kind, decode_picture(data, field=f"{field}.image"), self._named(kind, data)
+                    )
                 case Clip(pcm):
-                    yield Medium(kind, pcm, self._named(kind, pcm.tobytes()))
+                    yield MediaInput(kind, pcm, self._named(kind, pcm.tobytes()))
                 case Video():
                     order = Order(left_s, FRAME_PIXELS)
                     with VideoReader(part.data, order, field=f"{field}.video", watch=self.watch) as reader:
                         frames = np.stack([pictures[0] for _, pictures in reader.pictures()])
                         left_s -= reader.seconds
-                    yield Medium(kind, frames, self._named(kind, part.data))
+                    yield MediaInput(kind, frames, self._named(kind, part.data))
 
     def _named(self, kind: Media, data: bytes) -> str:
         return medium_name(self._tenant, kind.name, data)
 
-    def _expanded(self, ids: list[int], media: list[Medium]) -> Expanded:
+    def _expanded(self, ids: list[int], media: list[MediaInput]) -> Expanded:
         try:
             expanded = self._expand(ids, media)
         except MediaRefused as refused:

@@ -12,7 +12,7 @@ from inference_service.checkpoints.causal import CausalFolder, read_folder
 from inference_service.engine_vllm.chat import VllmChat
 from inference_service.engine_vllm.engine import Opening, VllmEngine
 from inference_service.engine_vllm.folder import RunningVllm, positions_of
-from inference_service.engine_vllm.generator import SAMPLE_RATE, Expanded, Generator, Medium, Request
+from inference_service.engine_vllm.generator import SAMPLE_RATE, Expanded, Generator, MediaInput, Request
 from inference_service.engine_vllm.loop import LoopThread
 from inference_service.engine_vllm.tokens import StreamRules, VllmStream
 from inference_service.interface.engine import Deliver, ModelInfo, Sink
@@ -77,7 +77,7 @@ def _kinds(
     def stream(name: str, setup: TokensSetup, sink: Sink) -> VllmStream:
         return VllmStream(name, sink, setup, rules, generator, deliver)
 
-    def expand(ids: list[int], media: Sequence[Medium]) -> Expanded:
+    def expand(ids: list[int], media: Sequence[MediaInput]) -> Expanded:
         return thread.run(generator.expand(ids, media), _EXPAND_S)
 
     def chat(dialogue: Dialogue, name: str, setup: ChatSetup, sink: Sink) -> VllmChat:

@@ -1,1 +1,1 @@
-"""Families of models: what each architecture brings to the engine, and how a checkpoint's family is found."""
+"""Families of models: the runtime of each architecture, and how a checkpoint's family is found."""

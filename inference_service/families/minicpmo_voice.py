@@ -80,7 +80,7 @@ def load(
         )
     registered = voices.load_voices(folder, token2wav.config)
     reader = _reader(folder, token2wav.config, required=options.voice is not None)
-    shelf = VoiceShelf(registered, reader)
+    shelf = VoiceRegistry(registered, reader)
     default = _default(model, options)
     try:
         own = shelf.prompt(default)
@@ -203,7 +203,7 @@ class Token2WavMouth:
         self._side.call(lambda: self._model.capture(voice))
 
 
-class VoiceShelf:
+class VoiceRegistry:
     """Registered voices by their ids, and voices of recordings where onnxruntime can read them."""
 
     def __init__(self, registered: Mapping[str, VoicePrompt], reader: VoiceReader | None) -> None:

@@ -25,7 +25,7 @@ from inference_service.models.voxtral import ConvState, Pacing
 from inference_service.session.base.session import Preprocessor, SessionKind, Stage
 from inference_service.session.kinds.text import Detokenizer
 from inference_service.session.kinds.transcription import (
-    Heard,
+    ChunkFeatures,
     PaddedSound,
     TranscriptionSession,
     chunk_of,
@@ -37,7 +37,7 @@ HEARD_AT_ONCE = 32
 BEGIN, PAD = "<s>", "[STREAMING_PAD]"
 
 
-class VoxtralPreprocessor(Preprocessor[Heard]):
+class VoxtralPreprocessor(Preprocessor[ChunkFeatures]):
     """Cuts chunks of any length into the mel frames of whole tokens.
 
     An utterance stands between silences. A frame is centred on its hop, so it waits for half a window of
@@ -53,10 +53,10 @@ class VoxtralPreprocessor(Preprocessor[Heard]):
     def priority(self, content: Content | None) -> Priority:
         return priority_of(content)
 
-    def prepare(self, content: Content) -> Heard:
+    def prepare(self, content: Content) -> ChunkFeatures:
         chunk, sound = chunk_of(content)
         begins = self._sound.add(chunk, sound)
-        return Heard(self._mel(), begins, chunk.ends)
+        return ChunkFeatures(self._mel(), begins, chunk.ends)
 
     def _mel(self) -> Tensor:
         """Return the frames [n * mels_per_token, bands] that are complete."""
@@ -112,7 +112,7 @@ class VoxtralTranscription(TranscriptionSession):
     def open_unit(self) -> bool:
         unit = self.queue.first
         if self.is_lost and unit and unit.input and not unit.input.begins:
-            unit.input = Heard(torch.cat([self.silence, unit.input.mel]), True, unit.input.ends)
+            unit.input = ChunkFeatures(torch.cat([self.silence, unit.input.mel]), True, unit.input.ends)
         return super().open_unit()
 
     def next_frames(self) -> Tensor:

@@ -1,1 +1,1 @@
-"""The engine's interface towards the service: plain data, no torch, no gRPC."""
+"""The engine's interface to the gRPC service: plain data, no torch, no gRPC."""

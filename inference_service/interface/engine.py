@@ -113,7 +113,7 @@ class Prefilled:
 
 
 @dataclass(frozen=True)
-class Advanced:
+class Progress:
     """Unit `unit` is getting on: a sign of life in between for whoever watches, not for its caller."""
 
     unit: int
@@ -205,7 +205,7 @@ class Closed:
     """Every cache of the session is clean and its slot is free again; the last event, exactly once."""
 
 
-Event = Ready | Prefilled | Advanced | Piece | Done | Finalized | Rewound | SessionFailed | Closed
+Event = Ready | Prefilled | Progress | Piece | Done | Finalized | Rewound | SessionFailed | Closed
 Sink = Callable[[Sequence[Event]], None]
 """Is told what happened to a session in a tick, in order."""
 

@@ -1,4 +1,4 @@
-"""Compiled kernels for the CPU: frozen, optional, and held to what torch and NumPy compute.
+"""Compiled CPU kernels: frozen, optional, and tested against torch and NumPy.
 
 PyTorch is the reference. The kernels gain no functions, data types or instruction sets: only faults are
 fixed. Performance work goes into torch, scheduling and models. `--kernels off` runs without them

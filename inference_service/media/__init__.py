@@ -1,1 +1,1 @@
-"""Untrusted bytes become arrays here, strictly and within bounds."""
+"""Untrusted media decoded to arrays, strictly and within bounds."""

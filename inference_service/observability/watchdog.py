@@ -7,7 +7,7 @@ from typing import Protocol
 _PERIOD_S = 0.5
 
 
-class Works(Protocol):
+class WatchedEngine(Protocol):
     """The watched engine."""
 
     @property
@@ -22,7 +22,7 @@ class Watchdog:
     event loop had no time, says nothing about the engine.
     """
 
-    def __init__(self, engine: Works, clock: Callable[[], float], limit_s: float) -> None:
+    def __init__(self, engine: WatchedEngine, clock: Callable[[], float], limit_s: float) -> None:
         self._engine = engine
         self._clock = clock
         self._limit_s = limit_s

@@ -1,1 +1,1 @@
-"""Words of a small grammar, heard by an acoustic model that was trained on people."""
+"""Recognition of words of a small grammar, by an acoustic model that was trained on people."""

@@ -1,1 +1,1 @@
-"""The gRPC service: calls come in, and requests become what the engine understands."""
+"""The gRPC service: server, methods, certificates."""

@@ -1,1 +1,1 @@
-"""The rules of the contract, without I/O: leases, slots, the units of a session and their order."""
+"""The rules of a session, without I/O: leases, slots, order of units, deadlines."""

@@ -26,11 +26,11 @@ from inference_service.errors import (
     engine_error,
 )
 from inference_service.interface.engine import (
-    Advanced,
     Closed,
     EngineSession,
     Event,
     Failure,
+    Progress,
     Ready,
     SessionFailed,
 )
@@ -309,9 +309,9 @@ class SessionMachine:
                 self._units.start(event.prompt_tokens, now)
                 self._world.ready(event)
                 self._advance(now)
-            case Advanced() if self._phase is Phase.CONFIGURING:
+            case Progress() if self._phase is Phase.CONFIGURING:
                 self._since = now  # its prompt waits for its turn
-            case Advanced():
+            case Progress():
                 self._units.progress(now)
             case SessionFailed():
                 self.fail(engine_error(event.reason, event.message, event.field), now)

@@ -1,1 +1,1 @@
-"""Calls to tools: how models write them, how they are read out of an answer, and how they are enforced."""
+"""Tool calls: how models write them, how answers are parsed for them, how they are enforced."""

@@ -1,1 +1,1 @@
-"""Video files become pictures and sound, in a process of their own that can do nothing else."""
+"""Decoding of video files to pictures and sound, in a sandboxed process."""

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from inference_service.video import sandbox
 from inference_service.video.container import format_of, is_cut_short
 from inference_service.video.messages import MAX_RATE, MAX_SIDE, Header, Order
-from inference_service.video.plan import LINE, SAMPLE_RATE, Layout, Moment, Size, grid, moments
+from inference_service.video.plan import LINE, SAMPLE_RATE, Layout, PlannedFrame, Size, grid, moments
 
 MAX_TRACKS = 32
 CODECS = {"h264": "H.264", "hevc": "HEVC", "vp8": "VP8", "vp9": "VP9", "av1": "AV1"}
@@ -168,7 +168,7 @@ def _with_end(frames: Iterator[AudioFrame]) -> Iterator[AudioFrame | None]:
 
 def _send_pictures(
     container: InputContainer,
-    seen: tuple[Moment, ...],
+    seen: tuple[PlannedFrame, ...],
     frames: int,
     rate: float,
     sound: NDArray[np.float32],

@@ -25,7 +25,7 @@ Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Moment:
+class PlannedFrame:
     """A frame that a model sees: its time in seconds, and its index among the frames of the video."""
 
     time: float
@@ -34,7 +34,7 @@ class Moment:
     """Indices of further frames of that second, which are joined to one picture."""
 
 
-def moments(frames: int, rate: float, stack_frames: int) -> tuple[Moment, ...]:
+def moments(frames: int, rate: float, stack_frames: int) -> tuple[PlannedFrame, ...]:
     """Return what is seen of so many frames at `rate` a second, at most `MAX_MOMENTS`.
 
     The reference gives a video of more than 64 s a stack for each of its seconds, which are more than its
@@ -53,10 +53,10 @@ def moments(frames: int, rate: float, stack_frames: int) -> tuple[Moment, ...]:
         within = (second + i / stack_frames for i in range(1, stack_frames))
         return tuple(at(time) for time in within if time < duration)
 
-    return tuple(Moment(time, at(time), stack(int(time))) for time in times)
+    return tuple(PlannedFrame(time, at(time), stack(int(time))) for time in times)
 
 
-def cuts(seen: tuple[Moment, ...], duration: float, samples: int) -> list[tuple[int, int]]:
+def cuts(seen: tuple[PlannedFrame, ...], duration: float, samples: int) -> list[tuple[int, int]]:
     """Return first and last sample (exclusive) of the sound of each moment; some may be empty."""
     ends = [*(moment.time for moment in seen[1:]), duration]
     return [
@@ -122,10 +122,10 @@ class Layout:
         """Return the size of a stack of `count` frames."""
         return canvas(grid(count, self.cell(count)), self.cell(count))
 
-    def pictures(self, seen: tuple[Moment, ...]) -> list[Size]:
+    def pictures(self, seen: tuple[PlannedFrame, ...]) -> list[Size]:
         """Return the sizes of all pictures in their order: each frame, and behind it its stack."""
         return [size for moment in seen for size in self.of(moment)]
 
-    def of(self, moment: Moment) -> list[Size]:
+    def of(self, moment: PlannedFrame) -> list[Size]:
         """Return the sizes of the pictures of one moment."""
         return [self.frame, self.stack(len(moment.stack))] if moment.stack else [self.frame]

@@ -22,7 +22,7 @@ from antiphon.contract import Reason
 from inference_service import child
 from inference_service.errors import UnitRefused
 from inference_service.video.messages import Header, Order
-from inference_service.video.plan import Layout, Moment, Size, cuts, moments
+from inference_service.video.plan import Layout, PlannedFrame, Size, cuts, moments
 from inference_service.video.sandbox import MEMORY_BYTES
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class VideoReader:
         """First and last sample (exclusive) of the sound of each moment."""
         return cuts(self.moments, self.seconds, len(self.sound))
 
-    def pictures(self) -> Iterator[tuple[Moment, list[Pixels]]]:
+    def pictures(self) -> Iterator[tuple[PlannedFrame, list[Pixels]]]:
         """Yield each moment with its pictures, RGB [height, width, 3]: the frame, and perhaps its stack."""
         for moment in self.moments:
             yield moment, [self._picture(size) for size in self._layout.of(moment)]

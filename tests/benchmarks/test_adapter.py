@@ -8,11 +8,11 @@ import numpy as np
 
 from benchmarks.adapter import codec, live
 from benchmarks.adapter.cost import Chain
-from benchmarks.adapter.report import Goal, Report
 from benchmarks.adapter.resume import Guest
 from benchmarks.load.client import converse, text_frame
 from benchmarks.load.crowd import Crowd
 from benchmarks.load.payload import ANSWER, APPEND, SPEECH
+from benchmarks.report import Goal, Report
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker, speak
 from tests.ws_adapter.support.stage import running_adapter, until
@@ -99,11 +99,10 @@ async def test_chain_keeps_a_server_busy() -> None:
     assert chain.answers > 0
 
 
-def test_report_tells_goals_and_writes_plain_json(tmp_path: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("benchmarks.adapter.report.RESULTS", tmp_path)
+def test_report_tells_goals_and_writes_plain_json(tmp_path: Any) -> None:
     goals = (Goal("low", 1.25, 1.3), Goal("high", 1.5, 1.8, at_most=False))
     report = Report("x", "Title", ("what", "us"), [("a", 123.4), ("b", float("nan"))], goals)
-    report.write(is_short=True)
+    report.write(is_short=True, folder=tmp_path)
 
     assert "low: 1.25 (<= 1.3: met)" in report.table()
     assert "high: 1.50 (>= 1.8: MISSED)" in report.table()

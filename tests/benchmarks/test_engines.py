@@ -38,6 +38,6 @@ def test_table_is_written_between_the_marks_of_the_page(
     for text in ("one", "two"):
         engines.write(text)
     before, after = whole.partition(engines.BEGIN)[0], whole.partition(engines.END)[2]
-    assert page.read_text() == f"{before}{engines.BEGIN}\ntwo\n{engines.END}{after}"
+    assert page.read_text() == f"{before}{engines.BEGIN}\n\ntwo\n\n{engines.END}{after}"
     assert before
     assert after

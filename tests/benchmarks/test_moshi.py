@@ -1,11 +1,8 @@
 """The simulation of crowds of Moshi."""
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks.moshi import tiny
-from benchmarks.moshi.__main__ import write
 from benchmarks.moshi.card import TickCost, window
 from benchmarks.moshi.simulation import FRAME_S, simulate
 
@@ -45,14 +42,6 @@ def test_cost_of_the_assumed_card_grows_with_the_crowd() -> None:
     assert ticks == sorted(ticks)
     assert 0 < ticks[0] < FRAME_S
     assert 1 < cost.most_sessions < 64
-
-
-def test_page_without_a_place_for_the_figures_is_refused(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("nothing")
-
-    with pytest.raises(ValueError, match="no place"):
-        write("figures", page)
 
 
 def test_tiny_model_holds_the_conversations_that_are_measured() -> None:

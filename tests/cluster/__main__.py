@@ -17,7 +17,7 @@ from tests.cluster.nodes import Cluster
 from tests.cluster.talkers import Talkers
 from tests.cluster.trial import Trial
 
-RECORDINGS = Path(__file__).parents[1] / "recordings"
+RECORDINGS = Path(__file__).parents[2] / "clients/recordings"
 
 
 def main() -> int:

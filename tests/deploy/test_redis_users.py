@@ -16,9 +16,9 @@ from tests.deploy.lua import commands_of
 from tests.support.redis_server import INSTALLED, MISSING, RedisServer
 from tests.support.redis_users import ACL, PASSWORDS, RedisUsers, acl_text
 from tests.ws_adapter.shared_journal.test_journals import PATH, Talk, claim
-from tests.ws_adapter.support.house import until_told
+from tests.ws_adapter.support.backend import until_told
 from ws_adapter.peers import shared
-from ws_adapter.peers.base import Admitted, Demand, Peer, Refused
+from ws_adapter.peers.base import AdmissionRequest, Admitted, Peer, Refused
 from ws_adapter.shared_journal import link
 from ws_adapter.shared_journal.journals import SharedJournals
 from ws_adapter.shared_journal.record import Stored
@@ -223,8 +223,8 @@ async def test_adapters_count_their_clients_together_with_their_user(redis_users
     peers = shared.RedisPeers(connect(redis_users.adapter), "one", lambda: about, beat_s=0.05, ask_s=5.0)
     peers.start()
     try:
-        first = await peers.admit([Demand("address:203.0.113.5", 1, 60)])
-        second = await peers.admit([Demand("address:203.0.113.5", 1, 60)])
+        first = await peers.admit([AdmissionRequest("address:203.0.113.5", 1, 60)])
+        second = await peers.admit([AdmissionRequest("address:203.0.113.5", 1, 60)])
         await until_told(peers.all)
     finally:
         await peers.close()

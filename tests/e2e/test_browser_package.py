@@ -20,7 +20,7 @@ from tests.ws_adapter.support.stage import running_adapter, until
 
 ROOT = Path(__file__).parents[2]
 BROWSER = ROOT / "clients" / "browser"
-PAGE = ROOT / "ws_adapter" / "web" / "page" / "client"
+PAGE = ROOT / "ws_adapter/pages/app/client"
 INSTALL_S = 4 * START_S
 
 pytestmark = pytest.mark.skipif(

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from antiphon_training.corpus import pictures, vocabulary
 from antiphon_training.corpus.augment import Augmenter
-from antiphon_training.corpus.pictures import Album
+from antiphon_training.corpus.pictures import PictureSet
 from antiphon_training.corpus.recipe import VISION
 from antiphon_training.corpus.spoken import Utterance
 from antiphon_training.corpus.writing import (
@@ -158,7 +158,7 @@ def test_text_that_spells_a_special_token_stays_text(writer: Writer) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_answers_are_about_the_newest_picture(folder: Path, corpus: list[Utterance], seed: int) -> None:
-    album = Album(folder / "pictures.npz")
+    album = PictureSet(folder / "pictures.npz")
     about_pictures = set(seen_replies()) - {NOTHING_SEEN_REPLY}
     talker = Talker(MINI, corpus, album, Augmenter(seed))
     for talk in (talker.talk() for _ in range(20)):

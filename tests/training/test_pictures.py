@@ -18,7 +18,7 @@ from antiphon_training.corpus.composition import (
 from antiphon_training.corpus.pictures import (
     NOTHING,
     SCENES,
-    Album,
+    PictureSet,
     Scene,
     draw_picture,
     encoded,
@@ -42,10 +42,10 @@ SIZE = (320, 240)
 
 
 @pytest.fixture(scope="module")
-def album(tmp_path_factory: pytest.TempPathFactory) -> Album:
+def album(tmp_path_factory: pytest.TempPathFactory) -> PictureSet:
     path = tmp_path_factory.mktemp("album") / "pictures.npz"
     pictures.build(path, 400, 1)
-    return Album(path)
+    return PictureSet(path)
 
 
 def corpus() -> list[Utterance]:
@@ -77,7 +77,7 @@ def test_a_picture_file_is_one_that_the_worker_reads(seed: int) -> None:
 
 
 @pytest.mark.long
-def test_an_album_has_pictures_of_every_scene(album: Album) -> None:
+def test_an_album_has_pictures_of_every_scene(album: PictureSet) -> None:
     assert album.pixels.shape == (400, 64, 64, 3)
     assert set(album.labels.tolist()) == set(range(len(SCENES)))
 
@@ -86,7 +86,7 @@ def test_an_album_has_pictures_of_every_scene(album: Album) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_camera_films_at_most_four_pictures_a_unit(album: Album, seed: int) -> None:
+def test_a_camera_films_at_most_four_pictures_a_unit(album: PictureSet, seed: int) -> None:
     camera = Camera(np.random.default_rng(seed), album, unfilmed=0.3)
     camera.advance(20)
 
@@ -95,7 +95,7 @@ def test_a_camera_films_at_most_four_pictures_a_unit(album: Album, seed: int) ->
     assert camera.films or not any(camera.units)
 
 
-def test_before_its_first_picture_a_camera_has_seen_nothing(album: Album) -> None:
+def test_before_its_first_picture_a_camera_has_seen_nothing(album: PictureSet) -> None:
     for seed in range(40):
         camera = Camera(np.random.default_rng(seed), album, unfilmed=0.0)
         camera.advance(1)
@@ -103,7 +103,7 @@ def test_before_its_first_picture_a_camera_has_seen_nothing(album: Album) -> Non
             assert camera.seen is NOTHING
 
 
-def test_what_is_seen_is_what_the_newest_picture_shows(album: Album) -> None:
+def test_what_is_seen_is_what_the_newest_picture_shows(album: PictureSet) -> None:
     labels = {
         pixels.tobytes(): SCENES[label] for pixels, label in zip(album.pixels, album.labels, strict=True)
     }
@@ -118,7 +118,7 @@ def test_what_is_seen_is_what_the_newest_picture_shows(album: Album) -> None:
                 assert camera.seen in (labels.get(newest.tobytes()), labels.get(mirrored.tobytes()))
 
 
-def test_a_composed_answer_is_about_what_is_seen_when_it_begins(album: Album) -> None:
+def test_a_composed_answer_is_about_what_is_seen_when_it_begins(album: PictureSet) -> None:
     for seed in range(20):
         composer = Composer(MINI, corpus(), Augmenter(seed), album, unfilmed=0.2)
         conversation = composer.conversation(20)
@@ -134,7 +134,7 @@ def test_a_composed_answer_is_about_what_is_seen_when_it_begins(album: Album) ->
         assert shown or set(about) <= {NOTHING_SEEN_REPLY}
 
 
-def test_a_written_sequence_holds_its_pictures_between_their_marks(album: Album, tmp_path: Path) -> None:
+def test_a_written_sequence_holds_its_pictures_between_their_marks(album: PictureSet, tmp_path: Path) -> None:
     vocabulary.build(MINI, tmp_path)
     writer = Writer(Tokenizer.load(tmp_path), random.Random(0))
     begin, end = writer.encode("<image>")[0], writer.encode("</image>")[0]

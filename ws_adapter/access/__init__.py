@@ -1,1 +1,1 @@
-"""Who may come in: keys, client secrets, rights and rates."""
+"""API keys, client secrets, rights and rate limits."""

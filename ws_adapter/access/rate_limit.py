@@ -16,7 +16,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Final, NamedTuple, TypeAlias
 
 from antiphon_service.network import Address, counted_as, plain
-from ws_adapter.peers.base import Demand
+from ws_adapter.peers.base import AdmissionRequest
 from ws_adapter.process.clock import Clock
 
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -107,9 +107,9 @@ class RateLimits:
         self._open[client] += 1
         return lambda: self._leave(client)
 
-    def demand(self, client: str, bounds: Bounds) -> Demand:
+    def demand(self, client: str, bounds: Bounds) -> AdmissionRequest:
         """Return a new connection as adapters ask each other about it."""
-        return Demand(f"{self._sort}:{client}", bounds.connections, bounds.opens_per_min)
+        return AdmissionRequest(f"{self._sort}:{client}", bounds.connections, bounds.opens_per_min)
 
     def exceeded(self, bounds: Bounds, wait_s: float | None) -> TooMany:
         """Return what a client is told that may try again after `wait_s`; None: that has too many

@@ -1,1 +1,1 @@
-"""Callers who dial workers themselves: the same queue and the same slots, over gRPC."""
+"""Slots for callers that dial workers over gRPC themselves: same queue, same limits."""

@@ -17,15 +17,15 @@ from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceServicer
 from antiphon_service.semconv import Rejection
 from ws_adapter.access.http.access import Access, Denied, Pass
 from ws_adapter.access.keys import Key
-from ws_adapter.direct.loan import Demand, Loan, Revoked
 from ws_adapter.direct.refusals import Refused
+from ws_adapter.direct.slot import DirectRequest, DirectSlot, Revoked
 from ws_adapter.dispatch.base import MODE_OF, Lease, LeaseTerms, Need, Priority, QueuePlace, Share
 from ws_adapter.observability.metrics import Metrics
 from ws_adapter.options import AdapterOptions
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.session.services import Services
 from ws_adapter.usage.accounts import About, Meter
-from ws_adapter.usage.book import DAY_S
+from ws_adapter.usage.store import DAY_S
 from ws_adapter.usage.tenant import NOBODY
 
 Context: TypeAlias = "grpc.aio.ServicerContext[pb.AcquireRequest, pb.AcquireResponse]"
@@ -53,7 +53,7 @@ class DispatchServicer(DispatchServiceServicer):
         self._access = access
         self._metrics = metrics
         self._rejected = rejected
-        self._callers: dict[Loan, Key | None] = {}
+        self._callers: dict[DirectSlot, Key | None] = {}
         self._loans: set[asyncio.Task[None]] = set()
 
     def end_withdrawn(self) -> None:
@@ -105,7 +105,7 @@ class DispatchServicer(DispatchServiceServicer):
             self._rejected(denied.reason)
             raise Refused.by_access(denied) from None
 
-    def _borrow(self, request: pb.AcquireRequest, entry: Pass) -> Loan:
+    def _borrow(self, request: pb.AcquireRequest, entry: Pass) -> DirectSlot:
         """Return a loan to somebody who is counted until nothing is held any more: his call ends long before
         his session. Raises `Refused` for a request that makes no sense."""
         services = self._services
@@ -115,13 +115,15 @@ class DispatchServicer(DispatchServiceServicer):
             entry.leave()
             raise
         meter = self._meter(demand, entry.key)
-        loan = Loan(demand, services.dispatcher, services.registry, self._metrics, services.clock, meter)
+        loan = DirectSlot(
+            demand, services.dispatcher, services.registry, self._metrics, services.clock, meter
+        )
         self._loans.add(loan.task)
         loan.task.add_done_callback(self._loans.discard)
         loan.task.add_done_callback(lambda _: entry.leave())
         return loan
 
-    def _meter(self, demand: Demand, key: Key | None) -> Meter:
+    def _meter(self, demand: DirectRequest, key: Key | None) -> Meter:
         """Return what counts a session, which takes all of its quota at once: nobody ends it before its lease
         does."""
         tenant = key.tenant if key is not None else NOBODY
@@ -129,7 +131,7 @@ class DispatchServicer(DispatchServiceServicer):
         about = About(demand.label, demand.kind.value, "grpc", "grpc")
         return self._services.accounts.meter(tenant, about, round(longest_s * 1000))
 
-    async def _serve(self, loan: Loan, key: Key | None, context: Context) -> None:
+    async def _serve(self, loan: DirectSlot, key: Key | None, context: Context) -> None:
         self._callers[loan] = key
         try:
             async for update in loan.news():
@@ -139,7 +141,7 @@ class DispatchServicer(DispatchServiceServicer):
             loan.give_up()
 
 
-def _demand(request: pb.AcquireRequest, entry: Pass, options: AdapterOptions) -> Demand:
+def _demand(request: pb.AcquireRequest, entry: Pass, options: AdapterOptions) -> DirectRequest:
     kind = KINDS.get(request.kind)
     if kind is None:
         expected = ", ".join(KINDS)
@@ -164,7 +166,7 @@ def _demand(request: pb.AcquireRequest, entry: Pass, options: AdapterOptions) ->
     need = Need(model=request.model, models=rights.models)
     label = f"direct_{secrets.token_hex(6)}"
     priority = entry.key.priority if entry.key is not None else Priority.NORMAL
-    return Demand(kind, need, max_wait_s, label, terms, _share(entry, options), priority)
+    return DirectRequest(kind, need, max_wait_s, label, terms, _share(entry, options), priority)
 
 
 def _share(entry: Pass, options: AdapterOptions) -> Share | None:

@@ -1,1 +1,1 @@
-"""Dispatch: a queue of tickets in front of the workers' slots."""
+"""The queue for the workers' slots: tickets, order, leases."""

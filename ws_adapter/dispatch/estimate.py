@@ -78,7 +78,7 @@ class Wait(NamedTuple):
     is_guess: bool
 
 
-class Outlook(NamedTuple):
+class EstimateInputs(NamedTuple):
     """The inputs of a pool's estimates. `limits_s`: the longest sessions of each kind, 0 or none for any."""
 
     free_slots: int

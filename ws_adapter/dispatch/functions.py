@@ -53,7 +53,7 @@ class Stats(Struct, frozen=True):
     workers: tuple[WorkerStats, ...] = ()
 
 
-class Seen(Struct, frozen=True):
+class TicketView(Struct, frozen=True):
     """A ticket of any adapter; `waited` in milliseconds."""
 
     ticket: str

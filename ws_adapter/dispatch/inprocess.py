@@ -26,10 +26,10 @@ from ws_adapter.dispatch.base import (
     Share,
     Waiting,
 )
-from ws_adapter.dispatch.estimate import Outlook, Session
+from ws_adapter.dispatch.estimate import EstimateInputs, Session
 from ws_adapter.dispatch.leases import Signer, attach_failed
 from ws_adapter.dispatch.line import Line
-from ws_adapter.dispatch.pools import Offer, Served, choose
+from ws_adapter.dispatch.pools import PoolOffer, Served, choose
 from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.dispatch.ticket import QueuedTicket, SlotRequest, slot_limit
 from ws_adapter.process.clock import Clock, Timer
@@ -223,12 +223,12 @@ class InProcessDispatcher:
         has = sum(1 for other in shares if other is not None and other.holder == share.holder)
         return slot_limit(most) if has > most else None
 
-    def _offers(self, request: SlotRequest) -> list[Offer]:
+    def _offers(self, request: SlotRequest) -> list[PoolOffer]:
         offers = []
         for pool in self._served.able(self._pools(), request.kind, request.need):
             line = self._lines.setdefault(pool, Line(pool, self.clock))
             free = max(0, self._free_in(pool) - len(line.waiting))
-            offers.append(Offer(pool, free, 0.0 if free else self._wait_s(line, request.kind)))
+            offers.append(PoolOffer(pool, free, 0.0 if free else self._wait_s(line, request.kind)))
         return offers
 
     def _wait_s(self, line: Line[_Ticket], kind: Kind) -> float:
@@ -395,7 +395,7 @@ class InProcessDispatcher:
     def _session(self, holder: _Ticket) -> Session:
         return Session(holder.request.kind, self.clock.now() - holder.granted_at)
 
-    def _outlook(self, line: Line[_Ticket]) -> Outlook:
+    def _outlook(self, line: Line[_Ticket]) -> EstimateInputs:
         at = {info.worker_id for _, info in self._workers(line.name)}
         running = [self._session(holder) for worker_id in at for holder in self._held[worker_id].values()]
         return line.outlook(self._free_in(line.name), running, self.rules.session_limits_s)

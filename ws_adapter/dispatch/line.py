@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import Final, Generic, TypeVar
 
 from ws_adapter.dispatch.base import HEAD_START, QueuePlace
-from ws_adapter.dispatch.estimate import Lengths, Outlook, Session, Wait
+from ws_adapter.dispatch.estimate import EstimateInputs, Lengths, Session, Wait
 from ws_adapter.dispatch.revisions import Turns
 from ws_adapter.dispatch.ticket import QueuedTicket
 from ws_adapter.process.clock import Clock
@@ -56,17 +56,19 @@ class Line(Generic[T]):
         """Invalidate cached queue positions."""
         self._places.clear()
 
-    def outlook(self, free_slots: int, running: Sequence[Session], limits_s: Mapping[Kind, float]) -> Outlook:
+    def outlook(
+        self, free_slots: int, running: Sequence[Session], limits_s: Mapping[Kind, float]
+    ) -> EstimateInputs:
         """Return what waits follow from."""
-        return Outlook(free_slots, running, self.lengths, limits_s)
+        return EstimateInputs(free_slots, running, self.lengths, limits_s)
 
-    def place(self, ticket: T, outlook: Callable[[], Outlook]) -> QueuePlace:
+    def place(self, ticket: T, outlook: Callable[[], EstimateInputs]) -> QueuePlace:
         """Return where a waiting ticket stands. Estimates are made for the whole line, once a second."""
         if ticket.id not in self._places or self._clock.now() - self._placed_at >= _ESTIMATE_AGE_S:
             self._estimate(outlook())
         return self._places[ticket.id]
 
-    def _estimate(self, outlook: Outlook) -> None:
+    def _estimate(self, outlook: EstimateInputs) -> None:
         waits = outlook.waits(ticket.request.kind for ticket in self.waiting)
         # Without a slot nothing is known but how long a caller would wait at most.
         waits = waits or [Wait(ticket.request.max_wait_s, True) for ticket in self.waiting]

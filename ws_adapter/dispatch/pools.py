@@ -8,7 +8,7 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.worker.registry import WorkerInfo
 
 
-class Offer(NamedTuple):
+class PoolOffer(NamedTuple):
     """A pool's offer for one more ticket at the end of its queue."""
 
     pool: str
@@ -17,7 +17,7 @@ class Offer(NamedTuple):
     wait_s: float
 
 
-def choose(offers: Iterable[Offer]) -> str | None:
+def choose(offers: Iterable[PoolOffer]) -> str | None:
     """Return the pool with the most free slots, without any the one with the shortest wait; None without
     offers."""
     best = min(offers, key=lambda offer: (-offer.free_slots, offer.wait_s, offer.pool), default=None)

@@ -30,9 +30,9 @@ from ws_adapter.dispatch.base import (
     Share,
     Waiting,
 )
-from ws_adapter.dispatch.functions import Call, Seen, Stats, call_all
+from ws_adapter.dispatch.functions import Call, Stats, TicketView, call_all
 from ws_adapter.dispatch.leases import Signer, attach_failed
-from ws_adapter.dispatch.pools import Offer, Served, choose
+from ws_adapter.dispatch.pools import PoolOffer, Served, choose
 from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.dispatch.shared_pool import SharedPool, SharedTicket, kind_of, session_of
 from ws_adapter.dispatch.ticket import SlotRequest, slot_limit
@@ -185,7 +185,9 @@ class RedisDispatcher:
 
         def take(pool: SharedPool, answer: list[Any]) -> None:
             if answer[0]:
-                found.append(self._others_waiting(pool, msgspec.json.decode(answer[1], type=Seen), answer[0]))
+                found.append(
+                    self._others_waiting(pool, msgspec.json.decode(answer[1], type=TicketView), answer[0])
+                )
 
         await self._ask("find", (ticket_id,), take)
         return found[0] if found else None
@@ -195,7 +197,7 @@ class RedisDispatcher:
         waiting: list[Waiting] = []
 
         def take(pool: SharedPool, answer: str) -> None:
-            for rank, seen in enumerate(msgspec.json.decode(answer, type=list[Seen]), 1):
+            for rank, seen in enumerate(msgspec.json.decode(answer, type=list[TicketView]), 1):
                 ticket = own.pop(seen.ticket, None)
                 waiting.append(
                     self._own_waiting(ticket) if ticket else self._others_waiting(pool, seen, rank)
@@ -386,7 +388,7 @@ class RedisDispatcher:
         name = choose(self._offers(ticket.request)) or ticket.request.again
         return self._pools.get(name) if name is not None else None
 
-    def _offers(self, request: SlotRequest) -> Iterable[Offer]:
+    def _offers(self, request: SlotRequest) -> Iterable[PoolOffer]:
         infos = dict(self._registry.ready())
         ready = {
             name: [infos[each.target] for each in pool.open_workers if each.target in infos]
@@ -394,7 +396,7 @@ class RedisDispatcher:
         }
         for name in self._served.able(ready, request.kind, request.need):
             pool = self._pools[name]
-            yield Offer(name, pool.free_slots, pool.wait_of_next(request.kind))
+            yield PoolOffer(name, pool.free_slots, pool.wait_of_next(request.kind))
 
     def _enqueue(self, pool: SharedPool, ticket: SharedTicket) -> Call:
         request = ticket.request
@@ -532,7 +534,7 @@ class RedisDispatcher:
             self._place(ticket), request.kind, request.label, self.clock.unix() - waited_s, waited_s
         )
 
-    def _others_waiting(self, pool: SharedPool, seen: Seen, rank: int) -> Waiting:
+    def _others_waiting(self, pool: SharedPool, seen: TicketView, rank: int) -> Waiting:
         kind = kind_of(seen.kind) or Kind.AUDIO_DUPLEX
         waited_s = seen.waited / 1000
         wait = pool.wait_at(rank, kind)

@@ -9,7 +9,7 @@ from typing import Final
 
 from antiphon_service.redis import prefix
 from ws_adapter.dispatch.base import QueuePlace
-from ws_adapter.dispatch.estimate import Lengths, Outlook, Session, Wait
+from ws_adapter.dispatch.estimate import EstimateInputs, Lengths, Session, Wait
 from ws_adapter.dispatch.functions import LeaseStats, Stats, WorkerStats
 from ws_adapter.dispatch.revisions import ALIKE, Weights
 from ws_adapter.dispatch.ticket import QueuedTicket, SlotRequest
@@ -73,7 +73,7 @@ class SharedPool:
         """That entered since then."""
         self.deserted_at: float | None = None
         """Since when it has no worker."""
-        self.outlook = Outlook(0, (), Lengths(), limits_s)
+        self.outlook = EstimateInputs(0, (), Lengths(), limits_s)
         self.limits_s = limits_s
         """Longest session of each kind, 0 or none for any."""
         self.weights: Weights = ALIKE
@@ -103,7 +103,7 @@ class SharedPool:
         leases = chain.from_iterable(worker.leases for worker in self.open_workers)
         sessions = [session_of(lease) for lease in leases]
         free = sum(worker.free for worker in self.open_workers if worker.accepting)
-        self.outlook = Outlook(free, sessions, Lengths(means), self.limits_s)
+        self.outlook = EstimateInputs(free, sessions, Lengths(means), self.limits_s)
         self._waits = None
 
     def began(self, kind: Kind) -> None:

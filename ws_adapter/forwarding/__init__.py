@@ -1,1 +1,1 @@
-"""Connections of clients that come back at another adapter than the one that has their session."""
+"""Forwarding of returning clients to the adapter that has their session."""

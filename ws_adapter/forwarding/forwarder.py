@@ -13,7 +13,7 @@ from typing import Final
 
 from antiphon_service.semconv import ResumeOutcome
 from ws_adapter.forwarding.introduction import CHALLENGE_BYTES, Introductions
-from ws_adapter.forwarding.owners import Owners
+from ws_adapter.forwarding.owners import SessionOwners
 from ws_adapter.forwarding.relay import Relay
 from ws_adapter.forwarding.tls import PeerTls
 from ws_adapter.observability.metrics import Metrics
@@ -49,7 +49,7 @@ class Forwarder:
         self,
         tokens: ResumeTokens,
         introductions: Introductions,
-        owners: Owners,
+        owners: SessionOwners,
         metrics: Metrics,
         tls: PeerTls | None,
     ) -> None:

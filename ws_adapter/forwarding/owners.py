@@ -16,7 +16,7 @@ KEPT_S: Final = 60.0
 sessions. No client comes back later."""
 
 
-class Owners:
+class SessionOwners:
     """The other adapters, as Redis told of them."""
 
     def __init__(self, tokens: ResumeTokens, peers: Peers, clock: Clock, host: str) -> None:

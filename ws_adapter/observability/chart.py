@@ -10,7 +10,7 @@ WIDTH: Final = 240
 HEIGHT: Final = 48
 
 
-class Moment(Struct, frozen=True):
+class ChartPoint(Struct, frozen=True):
     """The figures of one moment; `misses` are the deadline misses since the one before."""
 
     time: float
@@ -20,7 +20,7 @@ class Moment(Struct, frozen=True):
     misses: int
 
 
-def lines(moments: Sequence[Moment]) -> str:
+def lines(moments: Sequence[ChartPoint]) -> str:
     """Three small charts; empty until there are two moments."""
     if len(moments) < 2:
         return ""

@@ -10,7 +10,7 @@ from ws_adapter.protocol.core.kind import Kind
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class LeasedSlot:
     """A slot; `since` is when it was granted, in seconds of the adapter's clock."""
 
     lease: Lease
@@ -44,13 +44,13 @@ class Leases:
     """All of them, the oldest first."""
 
     def __init__(self) -> None:
-        self._held: dict[Held, None] = {}
+        self._held: dict[LeasedSlot, None] = {}
         self.totals: dict[tuple[str, int], SlotTotals] = {}
         """By worker and slot, the one granted last at the end."""
 
-    def granted(self, lease: Lease, kind: Kind, now: float, session_id: str = "") -> Held:
+    def granted(self, lease: Lease, kind: Kind, now: float, session_id: str = "") -> LeasedSlot:
         """Return a session got a slot."""
-        held = Held(lease, kind, now, session_id=session_id)
+        held = LeasedSlot(lease, kind, now, session_id=session_id)
         self._held[held] = None
         place = lease.worker_id, lease.slot
         totals = self.totals.pop(place, None) or SlotTotals()
@@ -60,15 +60,15 @@ class Leases:
             del self.totals[next(iter(self.totals))]
         return held
 
-    def totals_of(self, held: Held) -> SlotTotals:
+    def totals_of(self, held: LeasedSlot) -> SlotTotals:
         """Return what its slot has done so far."""
         return self.totals.get((held.lease.worker_id, held.lease.slot)) or SlotTotals()
 
-    def returned(self, held: Held) -> None:
+    def returned(self, held: LeasedSlot) -> None:
         """Note that the slot belongs to somebody else now."""
         del self._held[held]
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[LeasedSlot]:
         """Those that are held now."""
         return list(self._held)
 

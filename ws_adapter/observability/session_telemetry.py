@@ -24,7 +24,7 @@ from antiphon_service.semconv import (
 from antiphon_service.telemetry.context import parse_traceparent
 from antiphon_service.telemetry.logs import SessionFields
 from ws_adapter.dispatch.base import Lease
-from ws_adapter.observability.leases import Held
+from ws_adapter.observability.leases import LeasedSlot
 from ws_adapter.observability.metrics import Metrics, known_reason
 from ws_adapter.observability.tracing import SessionTrace
 from ws_adapter.observability.unit_telemetry import UnitTelemetry, is_ours
@@ -109,7 +109,7 @@ class SessionTelemetry:
         self._takes_line = takes_line
         self.units = UnitTelemetry(metrics, trace, fields, kind, dialect, clock)
         self._began_at = clock.now()
-        self._held: Held | None = None
+        self._held: LeasedSlot | None = None
         """The slot that it got last."""
         self._failure = ""
         metrics.active[kind] += 1
@@ -131,7 +131,7 @@ class SessionTelemetry:
         if level > logging.INFO or self._takes_line():
             logger.log(level, "the client is told of an error", extra={"code": fault.code})
 
-    def held(self, held: Held) -> None:
+    def held(self, held: LeasedSlot) -> None:
         """Record the slot that the session got."""
         self._held = held
         self.units.slot = self.metrics.leases.totals_of(held)
@@ -224,7 +224,7 @@ class BackgroundTelemetry:
         """For the next slot."""
         return SlotTelemetry(self)
 
-    def held(self, held: Held) -> None:
+    def held(self, held: LeasedSlot) -> None:
         """It got this slot."""
         self.units.slot = self.metrics.leases.totals_of(held)
 
@@ -244,7 +244,7 @@ class SlotTelemetry:
         self._trace = self._session.trace.slot()
         self._queued_at = self._clock.now()
         self._estimate_s: float | None = None
-        self._held: Held | None = None
+        self._held: LeasedSlot | None = None
         self._revision = ""
         self._lost: Reason | None = None
 

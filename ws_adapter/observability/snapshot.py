@@ -12,10 +12,10 @@ from antiphon_service import semconv
 from antiphon_service.semconv import SlotState
 from antiphon_service.telemetry.instruments import Samples, observed_gauge
 from ws_adapter.dispatch.base import Dispatcher, PoolStatus, QueueView
-from ws_adapter.observability.chart import Moment
+from ws_adapter.observability.chart import ChartPoint
 from ws_adapter.observability.metrics import Metrics, Recent, observe
 from ws_adapter.observability.processes import Process, read_processes
-from ws_adapter.peers.base import Alone, Peer, Peers
+from ws_adapter.peers.base import NoPeers, Peer, Peers
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.load import Load
 from ws_adapter.worker.registry import Condition, Registry
@@ -55,13 +55,13 @@ class Snapshot:
         self.speech_detector = speech_detector
         self._dispatcher = dispatcher
         self._recent = Recent()
-        self._peers = peers or Alone()
+        self._peers = peers or NoPeers()
         self.peers: list[Peer] = []
         """The adapters of the cluster, this one among them; none where it is alone."""
         self._processes_file = processes_file
         self.processes: list[Process] = []
         """Those that were started with this adapter; none where nobody tells of them."""
-        self.history: deque[Moment] = deque(maxlen=MOMENTS)
+        self.history: deque[ChartPoint] = deque(maxlen=MOMENTS)
         """The last minutes, oldest first."""
         self._misses = 0
         observed_gauge(meter, semconv.WORKERS, self._workers)
@@ -100,7 +100,7 @@ class Snapshot:
         misses = sum(self.metrics.misses.values())
         sessions = sum(self.metrics.active.values())
         waiting = self.status.queue_length
-        self.history.append(Moment(self.clock.unix(), sessions, waiting, misses - self._misses))
+        self.history.append(ChartPoint(self.clock.unix(), sessions, waiting, misses - self._misses))
         self._misses = misses
 
     def _workers(self) -> Samples:

@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from antiphon_service.semconv import SlotState
 from ws_adapter.dispatch.base import Running, Waiting
-from ws_adapter.observability.chart import Moment
-from ws_adapter.observability.leases import Held
+from ws_adapter.observability.chart import ChartPoint
+from ws_adapter.observability.leases import LeasedSlot
 from ws_adapter.observability.processes import Process
 from ws_adapter.observability.snapshot import Snapshot
 from ws_adapter.peers.base import Peer
@@ -72,7 +72,7 @@ class Status(Struct, frozen=True):
     inflight_bytes: int
     speech_detector: str
     """What hears whether somebody speaks: `silero` or `energy`."""
-    history: list[Moment] = []
+    history: list[ChartPoint] = []
     """The last five minutes, oldest first."""
     adapters: list[Peer] = []
     """Those of the cluster, the oldest first; none where there is but this one."""
@@ -124,7 +124,7 @@ def _worker(worker: Worker, running: Sequence[Running]) -> WorkerStatus:
     )
 
 
-def _lease(held: Held, now: float) -> LeaseStatus:
+def _lease(held: LeasedSlot, now: float) -> LeaseStatus:
     lease = held.lease
     seconds = round(now - held.since, 1)
     return LeaseStatus(lease.worker_id, lease.slot, lease.epoch, held.state.value, held.kind.value, seconds)

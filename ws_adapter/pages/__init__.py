@@ -1,1 +1,1 @@
-"""What HTTP requests are answered with: status, errors, the web page."""
+"""HTTP responses: status, queue, errors, the web page."""

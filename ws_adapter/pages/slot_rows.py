@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ws_adapter.dispatch.base import Running
-from ws_adapter.observability.leases import Held, SlotTotals
+from ws_adapter.observability.leases import LeasedSlot, SlotTotals
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.worker.registry import Condition, Worker
@@ -70,7 +70,7 @@ _NOTHING_KNOWN: Final[Json] = {
 class Slots:
     """This adapter's view of the slots of all workers."""
 
-    def __init__(self, running: Sequence[Running], held: Sequence[Held]) -> None:
+    def __init__(self, running: Sequence[Running], held: Sequence[LeasedSlot]) -> None:
         """`running` are the sessions of all adapters, `held` the slots of this one."""
         self._running = {(one.worker_id, one.slot): one for one in running}
         self._held = {(one.lease.worker_id, one.lease.slot): one for one in held}

@@ -1,1 +1,1 @@
-"""Adapters that share one Redis: who they are, and which clients they have admitted."""
+"""Adapters that share one Redis, and the clients that they have admitted."""

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Protocol
 from msgspec import Struct
 
 
-class Demand(NamedTuple):
+class AdmissionRequest(NamedTuple):
     """A newcomer as one sort of client counts it. Limits of 0 are none."""
 
     client: str
@@ -68,14 +68,14 @@ class Peers(Protocol):
     async def close(self) -> None:
         """Tell them that it goes. Harmless when repeated."""
 
-    async def admit(self, demands: Sequence[Demand]) -> Admitted | Refused:
+    async def admit(self, demands: Sequence[AdmissionRequest]) -> Admitted | Refused:
         """Count a newcomer everywhere, by all of the demands or by none; but attempts count in any case."""
 
     async def all(self) -> list[Peer]:
         """Return the adapters that live, this one among them; empty where it is alone."""
 
 
-class Alone:
+class NoPeers:
     """An adapter that shares nothing: what it counts itself is all there is."""
 
     adapter_id: Final = ""
@@ -86,7 +86,7 @@ class Alone:
     async def close(self) -> None:
         """Do nothing: there is no other adapter."""
 
-    async def admit(self, demands: Sequence[Demand]) -> Admitted | Refused:
+    async def admit(self, demands: Sequence[AdmissionRequest]) -> Admitted | Refused:
         return UNCOUNTED
 
     async def all(self) -> list[Peer]:

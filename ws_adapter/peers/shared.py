@@ -23,7 +23,7 @@ import msgspec
 from redis.exceptions import RedisError, ResponseError
 
 from antiphon_service.redis import disconnect
-from ws_adapter.peers.base import UNCOUNTED, Admitted, Demand, Peer, Refused
+from ws_adapter.peers.base import UNCOUNTED, AdmissionRequest, Admitted, Peer, Refused
 from ws_adapter.process.tasks import end
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ _read_peer: Final = msgspec.json.Decoder(Peer)
 
 @dataclass(eq=False)
 class _Newcomer:
-    demands: Sequence[Demand]
+    demands: Sequence[AdmissionRequest]
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     refused: Refused | None = None
     is_abandoned: bool = False
@@ -107,7 +107,7 @@ class RedisPeers:
         self._beats = 0
         self._peers: list[Peer] = []
 
-    async def admit(self, demands: Sequence[Demand]) -> Admitted | Refused:
+    async def admit(self, demands: Sequence[AdmissionRequest]) -> Admitted | Refused:
         if not demands:
             return UNCOUNTED
         newcomer = _Newcomer(demands)

@@ -1,1 +1,1 @@
-"""The process and its machine: clock, memory, open files, load, and failures to start."""
+"""The process: clock, memory, open files, load, and start-up errors."""

@@ -1,1 +1,1 @@
-"""Recordings of public sessions: everything that goes over a socket, as files (docs/recordings.md)."""
+"""Recordings of public sessions: all events of a connection, as files (docs/recordings.md)."""

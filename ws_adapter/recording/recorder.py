@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 from ws_adapter.process.clock import Clock
 from ws_adapter.process.errors import ConfigurationError, RecorderBusy
 from ws_adapter.recording.folder import Client, Direction, Folder, Meta, iso
-from ws_adapter.recording.retention import Kept, Shelf
+from ws_adapter.recording.retention import RecordingStore, StoredRecording
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class Recorder:
         self._backlog_bytes = backlog_bytes
         self._flush_s = flush_s
         self._share_bytes = max_bytes * most_of_all or inf
-        self._shelf = Shelf(self._root, max_age_s, max_bytes, self._failed)
+        self._shelf = RecordingStore(self._root, max_age_s, max_bytes, self._failed)
         self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
         self._jobs: deque[_Job] = deque()
         self._news = threading.Event()
@@ -300,7 +300,7 @@ class Recorder:
         self._growing -= folder.size
         self._running.discard(folder)
         if folder.size:
-            self._shelf.put(Kept(self.clock.unix(), folder.path.name, folder.size, folder.caller))
+            self._shelf.put(StoredRecording(self.clock.unix(), folder.path.name, folder.size, folder.caller))
         if folder.meta.stopped is not None or folder.meta.dropped_frames:
             self.counts.incomplete += 1
             return

@@ -23,7 +23,7 @@ _META_BYTES: Final = 65_536
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredRecording:
     """A finished recording of `caller`; `ended` is the Unix time of its last write."""
 
     ended: float
@@ -32,7 +32,7 @@ class Kept:
     caller: str
 
 
-class Shelf:
+class RecordingStore:
     """The finished recordings in the folder `root`. `size` is about what they use on disk.
 
     Only this object removes recordings that are finished; the folder is read once, by `scan`. 0 for
@@ -46,9 +46,9 @@ class Shelf:
         self._max_age_s = max_age_s
         self._max_bytes = max_bytes
         self._on_failure = on_failure
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._kept: OrderedDict[str, StoredRecording] = OrderedDict()
         """All of them by name, the oldest first."""
-        self._of: dict[str, deque[Kept]] = {}
+        self._of: dict[str, deque[StoredRecording]] = {}
         """Those of each caller, the oldest first."""
         self._sizes: Counter[str] = Counter()
         self.size = 0
@@ -63,14 +63,14 @@ class Shelf:
         for kept in sorted(found, key=lambda kept: kept.ended):
             self.put(kept)
 
-    def put(self, kept: Kept) -> None:
+    def put(self, kept: StoredRecording) -> None:
         """Add the recording that ended last."""
         self._kept[kept.name] = kept
         self._of.setdefault(kept.caller, deque()).append(kept)
         self._sizes[kept.caller] += kept.size
         self.size += kept.size
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[StoredRecording]:
         """Return all of them, the oldest first."""
         return list(self._kept.values())
 
@@ -108,7 +108,7 @@ class Shelf:
     def _remove_oldest(self, caller: str) -> None:
         self._remove(self._of[caller].popleft())
 
-    def _remove(self, kept: Kept) -> None:
+    def _remove(self, kept: StoredRecording) -> None:
         """Remove a recording from the shelf of its caller."""
         caller = kept.caller
         del self._kept[kept.name]
@@ -124,7 +124,7 @@ class Shelf:
             self._on_failure(error)
 
 
-def _recordings(root: Path) -> Iterator[Kept]:
+def _recordings(root: Path) -> Iterator[StoredRecording]:
     with os.scandir(root) as entries:
         for entry in entries:
             if NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
@@ -132,12 +132,12 @@ def _recordings(root: Path) -> Iterator[Kept]:
                     yield _kept(root / entry.name)
 
 
-def _kept(folder: Path) -> Kept:
+def _kept(folder: Path) -> StoredRecording:
     """Raise OSError if `folder` is no recording, or is being removed."""
     (folder / META).lstat()
     states = [path.lstat() for path in (folder, *folder.rglob("*"))]
     used = sum(state.st_blocks for state in states) * _BLOCK_BYTES
-    return Kept(max(state.st_mtime for state in states), folder.name, used, _caller(folder / META))
+    return StoredRecording(max(state.st_mtime for state in states), folder.name, used, _caller(folder / META))
 
 
 def _caller(path: Path) -> str:

@@ -1,1 +1,1 @@
-"""Sessions that outlive their connection: a client that lost it opens another one and goes on."""
+"""Resumable sessions: a session outlives its connection, and a client resumes it with a token."""

@@ -39,7 +39,7 @@ RESUMES_PER_S: Final = 0.5
 """How often one session may be resumed."""
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """The session behind the connection."""
 
     def detached(self) -> None:
@@ -112,7 +112,7 @@ class ResumableConnection:
         self._window_s = window_s
         self._resumes = Bucket(RESUMES_BURST, RESUMES_PER_S, clock.now)
         self._buffer = ReplayBuffer(registry.buffers)
-        self._owner: Owner | None = None
+        self._owner: ConnectionOwner | None = None
         self._context = copy_context()
         """In which the session runs, for what it logs."""
         self._is_over = False
@@ -152,7 +152,7 @@ class ResumableConnection:
             and (selection.dialect, selection.kind) == (self._selection.dialect, self._selection.kind)
         )
 
-    def own(self, owner: Owner) -> None:
+    def own(self, owner: ConnectionOwner) -> None:
         """Tell `owner` of what happens from now on; called once, before anything else."""
         self._owner = owner
         self._context = copy_context()
@@ -280,7 +280,7 @@ class ResumableConnection:
         else:
             self._context.run(self._detach, self._owner)
 
-    def _detach(self, owner: Owner) -> None:
+    def _detach(self, owner: ConnectionOwner) -> None:
         self.is_detached = True
         now = self._clock.now()
         self._ends_at = now + self._window_s

@@ -1,1 +1,1 @@
-"""The public server: sockets, handshake, pages."""
+"""The public server: listeners, handshakes, pages."""

@@ -48,8 +48,8 @@ from ws_adapter.server.protocols import MachineMaker
 from ws_adapter.server.takeover import Takeovers
 from ws_adapter.session.catalogue import SessionCatalogue
 from ws_adapter.session.lasting import TakenSession
-from ws_adapter.session.newcomers import Newcomers
 from ws_adapter.session.pausable_clock import PausableClock
+from ws_adapter.session.pending_sessions import PendingSessions
 from ws_adapter.session.services import Services
 from ws_adapter.session.session import CLOSE_TIMEOUT_S, Session
 from ws_adapter.session.slot import Identity
@@ -150,7 +150,7 @@ class PublicServer:
         self.handshakes = HandshakeQueue(options.handshakes_per_s, services.clock, self._turn_away)
         self._arriving = Arriving(options.max_inflight_bytes)
         self._sessions: dict[Session, PublicConnection | HttpSocket] = {}
-        self._newcomers = Newcomers()
+        self._newcomers = PendingSessions()
         self._empty = asyncio.Event()
         self._empty.set()
         self._servers: list[Server] = []

@@ -21,7 +21,7 @@ from ws_adapter.protocol.realtime_ga.machine import RealtimeGa
 from ws_adapter.protocol.realtime_ga.wire.fields import SessionFields
 from ws_adapter.protocol.transcription.machine import Transcription
 from ws_adapter.protocol.transcription_ga import events as transcription_ga
-from ws_adapter.protocol.transcription_ga.machine import TranscriptionGa, Undecided
+from ws_adapter.protocol.transcription_ga.machine import ProtocolChooser, TranscriptionGa
 from ws_adapter.protocol.wire.limits import Limits
 from ws_adapter.web.routes import Dialect, Selection
 from ws_adapter.web.session_ids import new_token
@@ -123,7 +123,7 @@ def _completion(wanted: _Wanted) -> Machine:
 def _transcription(wanted: _Wanted) -> Machine:
     created = int(wanted.clock.unix())
     if wanted.selection.may_be_ga:
-        return Undecided(wanted.session_id, created, wanted.limits, wanted.catalogue, new_token)
+        return ProtocolChooser(wanted.session_id, created, wanted.limits, wanted.catalogue, new_token)
     return Transcription(wanted.session_id, created, wanted.limits, wanted.catalogue)
 
 

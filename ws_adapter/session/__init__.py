@@ -1,1 +1,1 @@
-"""One conversation and what it holds: its socket, its slot, its decoding."""
+"""One session: its connection, its protocol machine and its slot."""

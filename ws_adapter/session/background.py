@@ -23,7 +23,7 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import Place, Transcribe
 from ws_adapter.protocol.core.signals import Ready, Signal, UnitDone
 from ws_adapter.protocol.core.transcription import InputTranscript, TranscriptionCode
-from ws_adapter.protocol.transcription.background import BackgroundTranscription, Step, Told
+from ws_adapter.protocol.transcription.background import BackgroundTranscription, ItemUpdate, Step
 from ws_adapter.protocol.wire.discretion import where
 from ws_adapter.protocol.wire.errors import Verdict
 from ws_adapter.protocol.wire.limits import is_due
@@ -120,7 +120,7 @@ class Background:
         slot = self._slot
         streams = slot.streams if slot is not None else None
         match step:
-            case Told():
+            case ItemUpdate():
                 self._tell(step.item, step.news)
             case TakeSlot():
                 self._take_slot(step.model)

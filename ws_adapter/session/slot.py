@@ -75,7 +75,7 @@ _REFUSALS: Final[dict[type[Exception], Verdict]] = {
 }
 
 
-class Holder(Protocol):
+class SlotHolder(Protocol):
     """The holder of a slot, or of a place in the queue. Nothing of this is called once the slot is given
     up."""
 
@@ -157,7 +157,7 @@ class Slot:
     def __init__(
         self,
         source: SlotSource,
-        holder: Holder,
+        holder: SlotHolder,
         need: Need = ANYTHING,
         after: "Slot | None" = None,
         displaced: "tuple[Failover, SavedFailover] | None" = None,

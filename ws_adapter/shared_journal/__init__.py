@@ -1,1 +1,1 @@
-"""The journals of sessions in Redis, with which another adapter goes on when theirs has died."""
+"""Session journals in Redis, from which another adapter continues the sessions of a dead one."""

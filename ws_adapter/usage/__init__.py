@@ -1,1 +1,1 @@
-"""What each tenant uses: seconds and tokens, their quotas, and the log that they are billed from."""
+"""Usage of each tenant: seconds, tokens, quotas, and the usage log for billing."""

@@ -17,10 +17,16 @@ from typing import Final
 from ws_adapter.process.clock import Clock, Timer
 from ws_adapter.process.errors import DispatcherUnavailable, QuotaSpent
 from ws_adapter.protocol.core.signals import Piece, Prefilled, Ready, Signal, UnitDone
-from ws_adapter.usage.book import DAY_S, Book, LocalBook, Take, Taken
 from ws_adapter.usage.charge import SLICE_MS, Charge
 from ws_adapter.usage.line import UsageLine
 from ws_adapter.usage.log import UsageLog
+from ws_adapter.usage.store import (
+    DAY_S,
+    LocalUsageStore,
+    Take,
+    Taken,
+    UsageStore,
+)
 from ws_adapter.usage.tenant import Tenant
 from ws_adapter.usage.totals import Totals
 
@@ -166,14 +172,14 @@ class Accounts:
         self,
         clock: Clock,
         totals: Totals | None = None,
-        book: Book | None = None,
+        book: UsageStore | None = None,
         log: UsageLog | None = None,
     ) -> None:
         """`totals` is what figures are read from; `book` is of this adapter alone unless given."""
         self.clock = clock
         self.log = log
         self.totals = totals or Totals()
-        self._book = book or LocalBook(clock)
+        self._book = book or LocalUsageStore(clock)
         self._open: dict[Meter, None] = {}
         """Those with a quota that hold, or await, a slot."""
         self._spent: OrderedDict[str, tuple[float, Tenant]] = OrderedDict()

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ws_adapter.usage.book import Take, Taken
+from ws_adapter.usage.store import Take, Taken
 from ws_adapter.usage.tenant import Tenant
 
 SLICE_MS: Final = 10_000

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from antiphon_service.redis import disconnect
 from ws_adapter.process.tasks import end
-from ws_adapter.usage.book import Take, Taken
+from ws_adapter.usage.store import Take, Taken
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -54,7 +54,7 @@ async def call(client: "Redis", function: str, *args: Any, prefix: str = PREFIX)
     return await client.execute_command(*command)
 
 
-class RedisBook:
+class RedisUsageStore:
     """See `Book`."""
 
     def __init__(

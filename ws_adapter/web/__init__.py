@@ -1,1 +1,1 @@
-"""HTTP and WebSocket as they come from outside: requests, keys, limits by address."""
+"""HTTP/1.1 and WebSocket connections: requests, routes, frames, TLS."""

@@ -1,1 +1,1 @@
-"""The workers: which there are, and a session's streams with one."""
+"""The registry of workers, and the gRPC streams of a session."""

@@ -18,7 +18,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 from ws_adapter.process.blocks import UNIT, Blocks, Stored, parts_of, size_of
 from ws_adapter.protocol.core.config import ChatSetup, TranscriptionSetup, WorkerSetup
 from ws_adapter.protocol.core.signals import Piece
-from ws_adapter.worker.told import DivergedError, Told
+from ws_adapter.worker.sent_output import DivergedError, SentOutput
 
 Parts: TypeAlias = tuple[bytes, ...]
 """A serialised `pb.PrefillRequest` in parts."""
@@ -60,7 +60,7 @@ class KeptUnit(Struct, eq=False, gc=False):
     """In a chat: whether the worker has said that it has the input."""
     is_traced: bool = True
     """In a chat: whether the answer can go on, from `sampled` or from its beginning."""
-    told: Told | None = None
+    told: SentOutput | None = None
     """Words and sound that the client has of an answer; None in full duplex."""
 
     @property
@@ -87,7 +87,7 @@ class SavedAnswer(Struct, frozen=True):
     sampled: tuple[int, ...]
     is_heard: bool
     is_traced: bool
-    told: Told
+    told: SentOutput
 
 
 class SavedJournal(Struct, frozen=True):
@@ -210,7 +210,7 @@ class Journal:
         if begins:
             self._begin = unit
             self._log.clear_answered()
-        told = Told(self._is_chat) if self.retells else None
+        told = SentOutput(self._is_chat) if self.retells else None
         self._log.unanswered[unit] = KeptUnit(unit, self._journals.blocks.store(parts), told=told)
         self._last = unit
         if self._is_chat:

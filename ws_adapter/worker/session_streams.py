@@ -31,7 +31,7 @@ from ws_adapter.worker import convert as messages
 from ws_adapter.worker.failure import reason_of, worker_of
 from ws_adapter.worker.journal import Journal, Parts
 from ws_adapter.worker.replay import Replay
-from ws_adapter.worker.told import DivergedError
+from ws_adapter.worker.sent_output import DivergedError
 from ws_adapter.worker.transport.call import Call
 from ws_adapter.worker.transport.channel import Channel
 from ws_adapter.worker.transport.rpc import Metadata, Received, RpcError

@@ -1,4 +1,4 @@
-"""Everything that the SDK raises on purpose.
+"""The exceptions of the SDK.
 
 * `AntiphonError`
 

@@ -1,4 +1,4 @@
-"""The command `antiphon` from its first moment on.
+"""The entry point of the command `antiphon`.
 
 Loading the package takes a third of a second, in which Ctrl-C would be told by a traceback from somewhere in
 an import. So this one stands outside it, and loads it only once it listens.

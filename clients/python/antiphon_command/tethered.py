@@ -1,4 +1,6 @@
-"""Becomes a program that ends when its parent does: `python -m antiphon_command.tethered PARENT COMMAND...`.
+"""Run a program that ends when its parent does.
+
+    python -m antiphon_command.tethered PARENT COMMAND...
 
 For programs that are not ours and so cannot watch a pipe. PARENT is the process id of the parent.
 """

@@ -1,1 +1,1 @@
-"""One forward for many sessions: who is in it, their contexts, and how tokens are drawn from it."""
+"""One forward for many sessions: scheduling, contexts, KV cache, sampling."""

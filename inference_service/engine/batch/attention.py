@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from inference_service.device import flex
-from inference_service.device.paged import Contexts, Way
+from inference_service.device.paged import AttentionBackend, Contexts
 from inference_service.engine.batch.kvcache import KVCache
 
 NAME = "antiphon_packed"
@@ -46,7 +46,7 @@ class PackedLayout:
         """Rows of the cache that the packed rows are written to, on the device."""
         self._spans = spans
         self._groups = groups
-        self._sights: dict[int | None, list[Sight]] = {}
+        self._attended: dict[int | None, list[AttendedRuns]] = {}
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
 
     def attend(self, queries: Tensor, layer: int, scaling: float | None, window: int | None) -> Tensor:
@@ -55,21 +55,21 @@ class PackedLayout:
         kv = heads // self._groups
         # The heads that share a key become rows of one small attention.
         own = queries.reshape(rows, kv, self._groups, head).split(self.counts)
-        if window not in self._sights:
-            self._sights[window] = [self._sight(span, window) for span in self._spans]
+        if window not in self._attended:
+            self._attended[window] = [self._runs(span, window) for span in self._spans]
         seen = [
-            _attend(mine, *sight.of(layer), sight.mask, scaling)
-            for mine, sight in zip(own, self._sights[window], strict=True)
+            _attend(mine, *runs.of(layer), runs.mask, scaling)
+            for mine, runs in zip(own, self._attended[window], strict=True)
         ]
         return torch.cat(seen).view(rows, heads, head)
 
-    def _sight(self, span: Span, window: int | None) -> "Sight":
+    def _runs(self, span: Span, window: int | None) -> "AttendedRuns":
         first = 0 if window is None else max(0, span.start + 1 - window)
         runs = self.cache.runs(span.slot, first, span.end)
         views = [self.cache.rows(*run) for run in runs]
         keys, values = ([slab.unsqueeze(1).unbind(0) for slab in slabs] for slabs in zip(*views, strict=True))
         mask = None if span.count == 1 else self._mask(span.count, sum(n for _, n in runs), window)
-        return Sight(keys, values, mask)
+        return AttendedRuns(keys, values, mask)
 
     def _mask(self, count: int, seen: int, window: int | None) -> Tensor:
         """Return the mask of the last `count` rows: each sees itself and, in its window, what came before."""
@@ -85,7 +85,7 @@ class PackedLayout:
 
 
 @dataclass(frozen=True)
-class Sight:
+class AttendedRuns:
     """The entries that the rows of one span attend to, run by run."""
 
     keys: list[Sequence[Tensor]]
@@ -110,7 +110,7 @@ class StepLayout:
     rows: Tensor
     """Rows of the cache that they are written to."""
     contexts: Contexts
-    way: Way
+    way: AttentionBackend
 
     def attend(self, queries: Tensor, layer: int, scaling: float | None, window: int | None) -> Tensor:
         """Attend as `PackedLayout` does."""

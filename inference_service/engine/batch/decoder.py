@@ -24,8 +24,8 @@ from inference_service.device.graph import (
 )
 from inference_service.device.paged import (
     PAGE,
+    AttentionBackend,
     Contexts,
-    Way,
     way_on,
 )
 from inference_service.device.rows import Rows
@@ -76,7 +76,7 @@ class PackedDecoder:
         embeddings: nn.Module | None = None,
         *,
         in_steps: bool | None = None,
-        way: Way | None = None,
+        way: AttentionBackend | None = None,
     ) -> None:
         """`embeddings` are those of ids; of a decoder without them all rows are made of media.
 
@@ -249,7 +249,7 @@ class PackedDecoder:
         return table, ends
 
     def _step(
-        self, segments: list[Segment], rows: Rows, way: Way, others: Sequence[Array]
+        self, segments: list[Segment], rows: Rows, way: AttentionBackend, others: Sequence[Array]
     ) -> tuple[Tensor, list[Tensor]]:
         """Run one row of each segment, as `_run` does."""
         count = len(segments)
@@ -270,7 +270,7 @@ class PackedDecoder:
         step = self._step_of(Shape(size, table.shape[1]), way)
         return step(places_there, ends_there, table_there, rows.made, made_at)[:count], there
 
-    def _step_of(self, shape: "Shape", way: Way) -> "Step":
+    def _step_of(self, shape: "Shape", way: AttentionBackend) -> "Step":
         step = self._steps.get(shape)
         if step is None:
             step = self._steps[shape] = Step(self, shape, way, self.pool)
@@ -440,7 +440,7 @@ class Shape(NamedTuple):
 class Step:
     """The forward of one row each of so many contexts, in memory of its own: see `Graph`."""
 
-    def __init__(self, decoder: PackedDecoder, shape: Shape, way: Way, pool: Any) -> None:
+    def __init__(self, decoder: PackedDecoder, shape: Shape, way: AttentionBackend, pool: Any) -> None:
         keys = decoder.cache.keys
         make = partial(torch.zeros, device=keys.device)
         self._decoder, self._way = decoder, way

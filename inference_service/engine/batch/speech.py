@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from inference_service.device.graph import SIZES, Graph, size_for
-from inference_service.device.paged import Contexts, Way
+from inference_service.device.paged import AttentionBackend, Contexts
 from inference_service.device.rows import Rows
 from inference_service.device.side_stream import Arrival
 from inference_service.device.transfer import download, upload
@@ -94,7 +94,7 @@ class Speaker:
         at_once: int | None = None,
         *,
         in_steps: bool | None = None,
-        way: Way | None = None,
+        way: AttentionBackend | None = None,
     ) -> None:
         """`in_steps` and `way` are those of its `PackedDecoder`."""
         self.head = head

@@ -19,7 +19,7 @@ from inference_service.families.moshi.framing import Framing
 from inference_service.families.moshi.monologue import HOLD, Monologue
 from inference_service.families.moshi.prompt import Openings
 from inference_service.families.moshi.rewind import MOST, PastFrame
-from inference_service.families.moshi.session import FrameSession, Said
+from inference_service.families.moshi.session import FrameSession, OwnTokens
 from inference_service.interface.engine import SessionFailed, Sink
 from inference_service.interface.setups import (
     Content,
@@ -105,7 +105,7 @@ class FrameKind(SessionKind[FrameSession]):
             mouth_state=codec.mouth_state,
             unspoken=codec.mouth_state,
             heard=torch.tensor(nothing),
-            said=Said(model.begin_text, model.begin_code, nothing[1:]),
+            said=OwnTokens(model.begin_text, model.begin_code, nothing[1:]),
         )
 
     def start(self, session: FrameSession) -> SessionFailed | None:
@@ -118,7 +118,7 @@ class FrameKind(SessionKind[FrameSession]):
             )
         opening = self._openings.opening(role, voice_id)
         session.to_feed = session.context.begin(opening.rows)
-        session.said = Said(self._model.words.pad, self._model.silence[0], opening.late)
+        session.said = OwnTokens(self._model.words.pad, self._model.silence[0], opening.late)
         (session.heard,) = upload(self._runtime.device, np.array(opening.heard, np.int64))
         return None
 

@@ -39,7 +39,7 @@ _POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for th
 
 
 @dataclass(frozen=True)
-class Said:
+class OwnTokens:
     """The model's own tokens in the next row."""
 
     text: int
@@ -50,7 +50,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Before:
+class FrameState:
     """The state before a frame, to which the session returns if the frame fails."""
 
     row: int
@@ -85,11 +85,11 @@ class FrameSession(Session[Heard]):
     """The state of a mouth before its first frame."""
     heard: Tensor
     """Codes of the frame heard last, [codes]."""
-    said: Said
+    said: OwnTokens
     running: FrameRun | None = None
     history: History = field(default_factory=History)
     heard_units: int = 0
-    _before: Before | None = None
+    _before: FrameState | None = None
     _drawn_text: int = 0
     _going_back: int = 0
     """Units from which the rewind under way takes something back."""
@@ -147,7 +147,7 @@ class FrameSession(Session[Heard]):
         if self.running is None:
             self._begin()
         position = self.rolling.position
-        self._before = Before(position, self.ear.position, self.ear_state, self.heard)
+        self._before = FrameState(position, self.ear.position, self.ear_state, self.heard)
         self.history.add(PastFrame(self._run.number, position, beside, self.said.late))
         self.heard, self.ear_state = heard, ear_state
         self.ear.advance(ear_rows)
@@ -216,7 +216,7 @@ class FrameSession(Session[Heard]):
 
     def quieten(self) -> None:
         """Put silence into the next row, and let the next sound begin on a fresh decoder."""
-        self.said = Said(self.monologue.words.pad, self.silence[0], self.silence[1:])
+        self.said = OwnTokens(self.monologue.words.pad, self.silence[0], self.silence[1:])
         self.monologue.break_off()
         if self.mouth.length:
             self.mouth.restart()
@@ -284,7 +284,7 @@ class FrameSession(Session[Heard]):
             return
         self.draws.codes_drawn(len(codes))
         if run is None:
-            self.said = Said(self._drawn_text, codes[0], self.said.late)
+            self.said = OwnTokens(self._drawn_text, codes[0], self.said.late)
             self.events.append(Ready(self.context.prompt))
             self.stage = Stage.IDLE
             return
@@ -292,7 +292,7 @@ class FrameSession(Session[Heard]):
         if self.queue.is_cancelled(run.unit):
             self._fall_silent()
             return
-        self.said = Said(self._drawn_text, codes[0], tuple(codes[1:]))
+        self.said = OwnTokens(self._drawn_text, codes[0], tuple(codes[1:]))
         self._say(run, pcm)
         self._frame_over()
 

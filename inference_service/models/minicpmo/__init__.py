@@ -1,1 +1,1 @@
-"""MiniCPM-o 4.5: its ear, its eye and its model, under the published parameter names."""
+"""MiniCPM-o 4.5: audio encoder, vision encoder and language model, under the published parameter names."""

@@ -16,7 +16,7 @@ Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Cut:
+class SliceGrid:
     """The size of the overview; the grid of details and the size of each, or None."""
 
     overview: Size
@@ -33,19 +33,19 @@ class Patches:
     columns: int
 
 
-def cut(size: Size, max_slices: int, resolution: int) -> Cut:
+def cut(size: Size, max_slices: int, resolution: int) -> SliceGrid:
     """Return what becomes of a picture of `size` if it may have so many slices of about `resolution`
     squared."""
     width, height = size
     wanted = min(math.ceil(width * height / resolution**2), max_slices)
     if wanted <= 1:
-        return Cut(_fitted(size, resolution, enlarge=True))
+        return SliceGrid(_fitted(size, resolution, enlarge=True))
     counts = [n for n in (wanted - 1, wanted, wanted + 1) if n != 1 and n <= max_slices]
     grids = [(columns, n // columns) for n in counts for columns in range(1, n + 1) if n % columns == 0]
     ratio = math.log(width / height)
     grid = min(grids, key=lambda grid: abs(ratio - math.log(grid[0] / grid[1])))
     cell = (_divided(width, grid[0]) / grid[0], _divided(height, grid[1]) / grid[1])
-    return Cut(_fitted(size, resolution, enlarge=False), grid, _fitted(cell, resolution, enlarge=True))
+    return SliceGrid(_fitted(size, resolution, enlarge=False), grid, _fitted(cell, resolution, enlarge=True))
 
 
 def _divided(length: float, by: int) -> int:

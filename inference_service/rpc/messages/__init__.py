@@ -1,1 +1,1 @@
-"""Messages of the contract, read into requests and made of replies."""
+"""Messages of the gRPC contract: requests are read and checked, replies are made."""

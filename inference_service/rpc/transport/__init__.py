@@ -1,1 +1,1 @@
-"""One gRPC call: who calls, what is read, and the outbox of what is to be written."""
+"""One gRPC call: its peer, its input and the outbox of its output."""

@@ -1,1 +1,1 @@
-"""What the engine sees of a session of any kind: its units, stages and context."""
+"""What all kinds of sessions have in common in the engine: units, stages, context."""

@@ -15,13 +15,13 @@ from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.draw import Draw
 from inference_service.engine.batch.scheduler import UNIT_S
 from inference_service.interface.engine import (
-    Advanced,
     Done,
     End,
     Event,
     Failure,
     Finish,
     Prefilled,
+    Progress,
     SessionFailed,
     Sink,
     UnitTimings,
@@ -353,7 +353,7 @@ class Session(ABC, Generic[Prepared]):
         """
         if self.may_tell(now):
             self._told = now
-            self.events.append(Advanced(self.queue.first.number if self.queue.first else 0))
+            self.events.append(Progress(self.queue.first.number if self.queue.first else 0))
 
     @property
     def arrival(self) -> float:

@@ -1,1 +1,1 @@
-"""The gRPC calls of a session, put together as one session."""
+"""The gRPC calls of a session, joined into one session."""

@@ -16,7 +16,7 @@ Made = Callable[[], Any]
 """Gives what a request comes to, or raises what is wrong with it."""
 
 
-class Obeyed(Protocol):
+class CallOwner(Protocol):
     """The session of a call."""
 
     def may_read(self, stream: Stream) -> bool:
@@ -50,7 +50,7 @@ class Obeyed(Protocol):
 class SessionCall(Handler):
     """One of the three calls of a session. It reads nothing before `go_on`."""
 
-    def __init__(self, stream: Stream, call: Call, session: Obeyed, outbox: Outbox[Any]) -> None:
+    def __init__(self, stream: Stream, call: Call, session: CallOwner, outbox: Outbox[Any]) -> None:
         self._stream = stream
         self._call = call
         self._session = session

@@ -1,1 +1,1 @@
-"""The kinds of sessions: the state of each, its rules for a unit, and what makes it."""
+"""The kinds of sessions: full duplex, chat, transcription, token stream."""

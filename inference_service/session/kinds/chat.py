@@ -35,7 +35,7 @@ from inference_service.session.kinds.prompt import (
     Dialogue,
     Passage,
     Prompt,
-    Sight,
+    PromptPicture,
     Words,
     clip_rows,
     shared_beginnings,
@@ -126,7 +126,7 @@ class ChatSession(Session[Prompt]):
         return portions[0] if portions else []
 
     def slices(self) -> Sequence[Any]:
-        sights = (passage.view for passage in self._upcoming if isinstance(passage, Sight))
+        sights = (passage.view for passage in self._upcoming if isinstance(passage, PromptPicture))
         return [piece for view in sights for piece in view.slices]
 
     @property

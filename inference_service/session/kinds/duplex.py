@@ -37,7 +37,7 @@ from inference_service.models.config import TurnBound
 from inference_service.models.tokenizer import Tokenizer
 from inference_service.session.base.session import Run, Session, Stage
 from inference_service.session.kinds.components import MouthState, SpeakingSession, View
-from inference_service.session.kinds.past import Past, PastUnit, WayBack
+from inference_service.session.kinds.past import Past, PastUnit, RestorePoint
 
 _TERMINATORS = 2
 """A unit ends with a terminator and `</unit>`."""
@@ -246,7 +246,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
     rest: int = 0
     """Units that are still to be listened to after a turn that had to be ended."""
     heard_units: int = 0
-    going_back: WayBack | None = None
+    going_back: RestorePoint | None = None
     """What stage REWIND is about."""
 
     longest_unit: int = field(init=False)
@@ -655,7 +655,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         """Take unheard words out of the context, and nothing else: see `Past.way_back`."""
         order = self.queue.rewinds[0]
         way = self._past.way_back(order.unit, order.heard_samples)
-        if not isinstance(way, WayBack):
+        if not isinstance(way, RestorePoint):
             self._answer_rewind(0, way)
             return
         run = self.running

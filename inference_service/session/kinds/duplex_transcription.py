@@ -24,7 +24,7 @@ from inference_service.session.base.session import Preprocessor, SessionKind, St
 from inference_service.session.kinds.components import Ear
 from inference_service.session.kinds.text import Detokenizer
 from inference_service.session.kinds.transcription import (
-    Heard,
+    ChunkFeatures,
     TranscriptionSession,
     chunk_of,
     priority_of,
@@ -38,7 +38,7 @@ _MARKS = 3
 """`<unit>`, `<|chunk_eos|>` and `</unit>`."""
 
 
-class DuplexTranscriptionPreprocessor(Preprocessor[Heard]):
+class DuplexTranscriptionPreprocessor(Preprocessor[ChunkFeatures]):
     """Gathers chunks of any length into whole seconds.
 
     The last second of an utterance is filled up with silence, and one more of it follows.
@@ -55,7 +55,7 @@ class DuplexTranscriptionPreprocessor(Preprocessor[Heard]):
     def priority(self, content: Content | None) -> Priority:
         return priority_of(content)
 
-    def prepare(self, content: Content) -> Heard:
+    def prepare(self, content: Content) -> ChunkFeatures:
         chunk, sound = chunk_of(content)
         begins = chunk.begins or self._is_over
         if begins:
@@ -67,7 +67,7 @@ class DuplexTranscriptionPreprocessor(Preprocessor[Heard]):
             pcm = np.pad(pcm, (0, -len(pcm) % SAMPLE_RATE + SAMPLE_RATE))
         whole = len(pcm) // SAMPLE_RATE * SAMPLE_RATE
         self._rest = pcm[whole:]
-        return Heard(torch.from_numpy(self._mel.feed(pcm[:whole])), begins, chunk.ends)
+        return ChunkFeatures(torch.from_numpy(self._mel.feed(pcm[:whole])), begins, chunk.ends)
 
 
 @dataclass(eq=False)

@@ -37,7 +37,7 @@ class PastUnit:
 
 
 @dataclass(frozen=True)
-class WayBack:
+class RestorePoint:
     """The place from which the context changes, and how."""
 
     index: int
@@ -78,7 +78,7 @@ class Past:
             self._dropped_to = self._units[count - 1].number
             del self._units[:count]
 
-    def way_back(self, unit: int, heard_samples: int | None) -> WayBack | Failure | None:
+    def way_back(self, unit: int, heard_samples: int | None) -> RestorePoint | Failure | None:
         """Return what is to be done so that nothing is left of what was said after that; None if nothing is.
 
         The first unit with such words stays in the context as far as it was heard, and is closed as a forced
@@ -99,11 +99,11 @@ class Past:
                 if past.decided is None or any(later.input is None for later in again):
                     return _lost(unit, f"it lies more than {REPLAYED} units back")
                 spoken = sum(later.steps > 0 for later in affected[i:])
-                return WayBack(begin + i, closing, again, spoken)
+                return RestorePoint(begin + i, closing, again, spoken)
             is_open = False
         return None
 
-    def go_back(self, way: WayBack) -> PastUnit:
+    def go_back(self, way: RestorePoint) -> PastUnit:
         """Change the past; return the first unit that changed."""
         first = self._units[way.index]
         first.steps, first.samples, first.closing = 0, 0, way.closing

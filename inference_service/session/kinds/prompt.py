@@ -106,13 +106,13 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Sight:
+class PromptPicture:
     """A picture."""
 
     view: View
 
 
-Passage = Words | Sight | Sound
+Passage = Words | PromptPicture | Sound
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         counts = self._count(content, rendered, measures, media)
         self._check_length(sum(counts) + len(content.begun), "")
         passages = list(self._passages(content, rendered, iter(media)))
-        slices = sum(len(passage.view.slices) for passage in passages if isinstance(passage, Sight))
+        slices = sum(len(passage.view.slices) for passage in passages if isinstance(passage, PromptPicture))
         speaks = content.speaks and self._dialogue.speaks
         tools, thinking = told_of(content.tools), self._thinking(content, rendered)
         constraint = self._constraint(tools, thinking)
@@ -350,9 +350,9 @@ class ChatPreprocessor(Preprocessor[Prompt]):
                 yield Words(number)
             pictures += 1
             if isinstance(part, Frame):
-                yield Sight(part.view)
+                yield PromptPicture(part.view)
                 continue
-            yield Sight(
+            yield PromptPicture(
                 dialogue.senses.look(part.data, field=f"{field}.image", max_slices=content.max_slice_nums)
             )
 
@@ -479,7 +479,7 @@ def _share(passage: Passage) -> float:
     match passage:
         case Words(ids):
             return len(ids) / _IDS_AT_ONCE
-        case Sight(view):
+        case PromptPicture(view):
             return len(view.slices) / _PICTURES_AT_ONCE
         case Sound():
             return passage.seconds / _SECONDS_AT_ONCE

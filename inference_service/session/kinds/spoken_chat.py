@@ -31,7 +31,7 @@ from inference_service.session.kinds.prompt import (
     ChatPreprocessor,
     Dialogue,
     PictureRules,
-    Sight,
+    PromptPicture,
     Words,
     call_grammar,
     shared_beginnings,
@@ -224,12 +224,14 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
         for session in sessions:
             with blame(session):
                 portion = session.next_portion()
-                seen = iter(self._look([it.view for it in portion if isinstance(it, Sight)], session.seen))
+                seen = iter(
+                    self._look([it.view for it in portion if isinstance(it, PromptPicture)], session.seen)
+                )
                 rows: list[Rows] = []
                 for it in portion:
                     rows += (
                         self._seen(it.view, next(seen))
-                        if isinstance(it, Sight)
+                        if isinstance(it, PromptPicture)
                         else [self._embedded(session, it)]
                     )
                 session.read(Rows.join(rows))

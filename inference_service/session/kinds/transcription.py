@@ -108,7 +108,7 @@ class PaddedSound:
 
 
 @dataclass(frozen=True)
-class Heard:
+class ChunkFeatures:
     """Features of a chunk of sound: log-mel [frames, bands] of the model's steps that it completes."""
 
     mel: Tensor
@@ -118,7 +118,7 @@ class Heard:
 
 
 @dataclass
-class TranscriptionRun(Run[Heard]):
+class TranscriptionRun(Run[ChunkFeatures]):
     """The unit that a session is writing down."""
 
     end: End = End.CHUNK
@@ -129,7 +129,7 @@ class TranscriptionRun(Run[Heard]):
 
 
 @dataclass(eq=False)
-class TranscriptionSession(Session[Heard]):
+class TranscriptionSession(Session[ChunkFeatures]):
     """One transcription session, whose units are heard and written down step by step of the model.
 
     Between two steps of a unit the stage is PREFILL with nothing to feed: it waits to be heard on. A

@@ -18,7 +18,7 @@ from tests.support.long import long
 from tests.support.videos import numbered, short, shown, video
 
 LONG_S = 60.0
-RECORDINGS = Path(__file__).parents[2] / "recordings"
+RECORDINGS = Path(__file__).parents[3] / "clients/recordings"
 CODECS = {"mp4": "libx264", "webm": "libvpx-vp9"}
 
 

@@ -32,7 +32,7 @@ from tests.conformance.support.transcription_words import (
 from tests.conformance.support.vllm_program import run_program
 from tests.support.scripted_engine import hang, listen, write
 
-GREETING = Path(__file__).parents[2] / "recordings/greeting.wav"
+GREETING = Path(__file__).parents[3] / "clients/recordings/greeting.wav"
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from benchmarks.full_size.sizes import TINY_FOLDER, Size
 from inference_service.checkpoints.minicpmo import MiniCPMOCheckpoint
 from inference_service.device import compiling, transfer
 from inference_service.device.graph import Graph
-from inference_service.device.paged import Way, gathered
+from inference_service.device.paged import AttentionBackend, gathered
 from inference_service.device.side_stream import Arrival, SideStream
 from inference_service.device.transfer import Array
 from inference_service.engine.batch import decoder
@@ -65,7 +65,7 @@ class Fakes:
                     monkeypatch.setattr(module, name, getattr(self, name))
         monkeypatch.setattr(Graph, "__call__", lambda graph: graph._compute())
         monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-        monkeypatch.setattr(decoder, "way_on", lambda *_: Way("gathered", "fakes", gathered))
+        monkeypatch.setattr(decoder, "way_on", lambda *_: AttentionBackend("gathered", "fakes", gathered))
         monkeypatch.setattr(compiling, "_chosen", "off")  # fakes have nothing that could be compiled
         monkeypatch.setattr(SideStream, "__init__", lambda stream, device: None)
         monkeypatch.setattr(SideStream, "call", lambda stream, compute: compute())

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.attention import flex_attention as torch_flex
 
 from inference_service.device import common_layers, compiling, flex
-from inference_service.device.paged import Way
+from inference_service.device.paged import AttentionBackend
 from inference_service.device.rows import Rows
 from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
@@ -28,7 +28,7 @@ from tests.inference_service.device.test_steps import (
 from tests.inference_service.engine.batch.test_packed import HIDDEN, llama, mistral, qwen3
 from tests.support.long import long, seeds
 
-FLEX = Way("flex", "", flex.over_contexts, all_rows=True)
+FLEX = AttentionBackend("flex", "", flex.over_contexts, all_rows=True)
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.full_size.sizes import FULL, TINY
 from inference_service.device import flex
-from inference_service.device.paged import Way
+from inference_service.device.paged import AttentionBackend
 from inference_service.engine.batch import decoder
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import SpeechJob, SpeechState
@@ -52,7 +52,9 @@ def runtime(fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> DuplexRuntime:
 
 def as_on_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all rows attend in one call, for which one operator stands."""
-    monkeypatch.setattr(decoder, "way_on", lambda *_: Way("flex", "", flex.over_contexts, all_rows=True))
+    monkeypatch.setattr(
+        decoder, "way_on", lambda *_: AttentionBackend("flex", "", flex.over_contexts, all_rows=True)
+    )
     monkeypatch.setattr(flex, "attend", lambda queries, *others: torch.zeros_like(queries))
 
 

@@ -14,7 +14,7 @@ import torch
 
 from inference_service.checkpoints.moshi.folder import load
 from inference_service.device import flex
-from inference_service.device.paged import Way
+from inference_service.device.paged import AttentionBackend
 from inference_service.engine.batch.decoder import PackedDecoder
 from inference_service.engine.tick import Tick
 from inference_service.families.moshi import runtime as moshi
@@ -39,7 +39,7 @@ FRAME = np.zeros(1920, np.float32)
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MoshiRuntime:
     """One operator stands for FlexAttention, which would have to be compiled."""
-    way = Way("flex", "", flex.over_contexts, all_rows=True)
+    way = AttentionBackend("flex", "", flex.over_contexts, all_rows=True)
     monkeypatch.setattr(moshi, "PackedDecoder", partial(PackedDecoder, in_steps=True, way=way))
     monkeypatch.setattr(flex, "attend", lambda queries, *others: torch.zeros_like(queries))
     loaded = load(tiny_moshi.save(tmp_path / "tiny"), torch.device("cpu"), torch.float32)

@@ -11,7 +11,7 @@ from torch.nn.attention import flex_attention as torch_flex
 
 from antiphon_service.semconv import Preparation
 from inference_service.device import compiling, flex
-from inference_service.device.paged import Way, gathered
+from inference_service.device.paged import AttentionBackend, gathered
 from inference_service.device.preparations import PREPARATIONS
 from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
@@ -22,7 +22,10 @@ from inference_service.options import WorkerOptions
 from tests.inference_service.engine.batch.test_packed import HIDDEN, qwen3
 from tests.inference_service.engine.support import tiny
 
-WAYS = [Way("flex", "", flex.over_contexts, all_rows=True), Way("gathered", "", gathered)]
+WAYS = [
+    AttentionBackend("flex", "", flex.over_contexts, all_rows=True),
+    AttentionBackend("gathered", "", gathered),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +45,7 @@ def _compiler_forgets() -> Iterator[None]:
 @torch.inference_mode()
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 def test_forward_of_a_shape_that_was_not_captured_is_counted_and_logged(
-    way: Way, caplog: pytest.LogCaptureFixture
+    way: AttentionBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch.manual_seed(0)
     decoder = PackedDecoder(qwen3(), 2, 32, embeddings=nn.Embedding(50, HIDDEN), in_steps=True, way=way)

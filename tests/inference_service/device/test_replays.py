@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from inference_service.device import common_layers, compiling, flex
 from inference_service.device.graph import Graph
-from inference_service.device.paged import Way, gathered, varlen
+from inference_service.device.paged import AttentionBackend, gathered, varlen
 from inference_service.device.rows import Rows
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.speech import Speaker
@@ -33,8 +33,8 @@ from tests.inference_service.models.token2wav.test_streams import VARIANTS, code
 
 CPU = torch.device("cpu")
 SLOTS, CAPACITY, IDS = 4, 64, 50
-GATHERED, VARLEN = Way("gathered", "", gathered), Way("varlen", "", varlen)
-FLEX = Way("flex", "", flex.over_contexts, all_rows=True)
+GATHERED, VARLEN = AttentionBackend("gathered", "", gathered), AttentionBackend("varlen", "", varlen)
+FLEX = AttentionBackend("flex", "", flex.over_contexts, all_rows=True)
 Kind = Callable[[random.Random, int], Rows]
 """Makes so many rows of one kind."""
 
@@ -143,7 +143,7 @@ def test_region_that_ran_once_is_refused(replays: Replays) -> None:
 # ---------------------------------------------------------------------------------------------- forwards
 
 
-def language(way: Way, *, has_embeddings: bool = True) -> PackedDecoder:
+def language(way: AttentionBackend, *, has_embeddings: bool = True) -> PackedDecoder:
     torch.manual_seed(0)
     embeddings = nn.Embedding(IDS, HIDDEN) if has_embeddings else None
     return PackedDecoder(qwen3(), SLOTS, CAPACITY, embeddings=embeddings, in_steps=True, way=way)
@@ -196,7 +196,7 @@ def memory_of(decoder: PackedDecoder) -> list[object]:
 @pytest.mark.parametrize("way", [GATHERED, VARLEN, FLEX], ids=lambda way: way.name)
 @pytest.mark.sample("gathered-both", "varlen-ids", "flex-both")
 def test_forwards_read_rows_and_contexts_from_their_own_memory(
-    way: Way, kinds: str, replays: Replays
+    way: AttentionBackend, kinds: str, replays: Replays
 ) -> None:
     decoder = language(way)
 
@@ -224,7 +224,9 @@ def test_forwards_of_compiled_layers_read_rows_and_contexts_from_their_own_memor
 
 @torch.inference_mode()
 @pytest.mark.parametrize("way", [GATHERED, FLEX], ids=lambda way: way.name)
-def test_forwards_without_embeddings_read_media_from_their_own_memory(way: Way, replays: Replays) -> None:
+def test_forwards_without_embeddings_read_media_from_their_own_memory(
+    way: AttentionBackend, replays: Replays
+) -> None:
     decoder = language(way, has_embeddings=False)
 
     feed(decoder, KINDS["media"], [1, 5] if way.all_rows else [1])
@@ -254,7 +256,9 @@ def test_forwards_with_a_condition_read_it_from_memory_of_the_decoder(replays: R
 @pytest.mark.parametrize("way", [GATHERED, FLEX], ids=lambda way: way.name)
 @pytest.mark.parametrize("jobs", [1, 3])
 @pytest.mark.sample("1-flex")
-def test_25_codes_are_drawn_from_memory_of_their_region(way: Way, jobs: int, replays: Replays) -> None:
+def test_25_codes_are_drawn_from_memory_of_their_region(
+    way: AttentionBackend, jobs: int, replays: Replays
+) -> None:
     head = speech.speaker(repetition_penalty=1.3, repetition_window=6, top_k=9).head
     speaker = Speaker(head, SLOTS, speech.CAPACITY, 25, in_steps=True, way=way)
 

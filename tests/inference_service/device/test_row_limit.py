@@ -10,7 +10,7 @@ from torch.nn.attention import flex_attention as torch_flex
 
 from inference_service.device import flex
 from inference_service.device.graph import SIZES
-from inference_service.device.paged import Way
+from inference_service.device.paged import AttentionBackend
 from inference_service.device.rows import Rows
 from inference_service.engine.batch import decoder as decoders
 from inference_service.engine.batch.context import Context, Memory
@@ -26,7 +26,7 @@ from tests.inference_service.engine.support import tiny
 from tests.inference_service.engine.test_independence import shipped
 
 LARGEST = decoders.MOST_ROWS
-FLEX = Way("flex", "", flex.over_contexts, all_rows=True)
+FLEX = AttentionBackend("flex", "", flex.over_contexts, all_rows=True)
 IDS = 50
 SLOTS = 3
 CAPACITY = 160

@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 from inference_service.device import paged
 from inference_service.device.graph import SIZES, Graph, size_for
 from inference_service.device.paged import (
+    AttentionBackend,
     Contexts,
-    Way,
     gathered,
     has_block_tables,
     varlen,
@@ -248,7 +248,7 @@ def test_window_that_slides_needs_no_shape_beyond_those_captured_at_start() -> N
     decoder = pair(qwen3)[1]
     window = Window(WindowMode.BASIC, high_tokens=90, low_tokens=50)
     context = Context(decoder, 0, window, 150)
-    decoder.way = Way("varlen", "", gathered)  # the way of a GPU, computed as on the CPU
+    decoder.way = AttentionBackend("varlen", "", gathered)  # the way of a GPU, computed as on the CPU
     decoder.capture()
     captured = set(decoder._steps)
     fed = context.begin(Rows.of_ids([7] * 21))

@@ -14,7 +14,6 @@ from inference_service.engine.engine import LiveEngine
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.interface.engine import (
-    Advanced,
     Closed,
     Done,
     End,
@@ -23,6 +22,7 @@ from inference_service.interface.engine import (
     Finalized,
     Piece,
     Prefilled,
+    Progress,
     Ready,
     SessionFailed,
     Sink,
@@ -192,7 +192,7 @@ def test_session_that_waits_in_the_media_pool_is_told_that_others_get_on(
     finally:
         hold.set()
 
-    assert told[0] == Advanced(0)
+    assert told[0] == Progress(0)
     assert [type(client.until(Ready)[-1]) for client in waiting] == [Ready] * 9
     rig.engine.stop()
 

@@ -23,7 +23,7 @@ from inference_service.session.base.session import QueuedUnit, Stage
 from inference_service.session.kinds.duplex import DuplexSession, Perceived
 from tests.support.long import seeds
 
-RECORDINGS = sorted((Path(__file__).parents[2] / "recordings").glob("*.wav"))
+RECORDINGS = sorted((Path(__file__).parents[3] / "clients/recordings").glob("*.wav"))
 SLOTS = 3
 Sound = NDArray[np.float32]
 

@@ -15,11 +15,11 @@ from inference_service.engine.tick import BACKGROUND_S, Tick
 from inference_service.families import antiphon_mini
 from inference_service.families.duplex_runtime import DuplexRuntime
 from inference_service.interface.engine import (
-    Advanced,
     Done,
     End,
     Piece,
     Prefilled,
+    Progress,
     Ready,
     Ticked,
 )
@@ -416,7 +416,7 @@ def test_whoever_waits_for_a_turn_is_told_that_it_is_not_forgotten(stage: Play) 
     stage.now += 10.0
     stage.step()
 
-    assert all(isinstance(event, Advanced) for chat in chats for _, event in stage.told[chat.id][-1:])
+    assert all(isinstance(event, Progress) for chat in chats for _, event in stage.told[chat.id][-1:])
     assert len(stage.spent[-1].rows) < len(chats)
 
 

@@ -12,11 +12,11 @@ import pytest
 from inference_service.engine_vllm import engine as module
 from inference_service.engine_vllm.generator import Request, Sampled
 from inference_service.interface.engine import (
-    Advanced,
     Closed,
     Done,
     End,
     Piece,
+    Progress,
     Ready,
     SessionFailed,
 )
@@ -188,7 +188,7 @@ def test_waiting_session_is_told_of_progress(plain: Rig, monkeypatch: pytest.Mon
     generator.generate = slow  # type: ignore[method-assign]
     talker = plain.stream()
     talker.send(StreamInput((A, B, C)))
-    assert talker.until(Advanced).unit == 1
+    assert talker.until(Progress).unit == 1
     since = plain.engine.busy_since
     assert since is not None
     release.put(None)

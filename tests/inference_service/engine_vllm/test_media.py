@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from inference_service.checkpoints.causal import read_folder
-from inference_service.engine_vllm.generator import Expanded, Medium
+from inference_service.engine_vllm.generator import Expanded, MediaInput
 from inference_service.engine_vllm.prompts import FRAME_PIXELS, MOST_VIDEO_S
 from inference_service.interface.engine import End, Prefilled, Ready
 from inference_service.interface.setups import (
@@ -124,7 +124,7 @@ def test_unit_whose_pictures_are_being_prepared_can_be_ended(
         pytest.skip("vLLM's processor cannot be held")
     usual, begun, release = eyes.generator.expand, threading.Event(), threading.Event()
 
-    async def held(ids: list[int], media: Sequence[Medium]) -> Expanded:
+    async def held(ids: list[int], media: Sequence[MediaInput]) -> Expanded:
         begun.set()
         await asyncio.to_thread(release.wait, PATIENCE_S)
         return await usual(ids, media)

@@ -469,7 +469,7 @@ def test_session_that_leaves_while_its_voice_is_read_gives_its_slot_back(
         reading.set()
         assert read.wait(timeout=PATIENCE_S)
 
-    monkeypatch.setattr(minicpmo_voice.VoiceShelf, "prompt", slow)
+    monkeypatch.setattr(minicpmo_voice.VoiceRegistry, "prompt", slow)
     client = rig.open(VoiceReference(spoken=whole.voice(1)))
     assert reading.wait(timeout=PATIENCE_S)
     client.session.close()

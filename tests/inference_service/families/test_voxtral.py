@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import VoxtralRealtimeForConditionalGeneration as Network
 
 from inference_service.checkpoints import voxtral
-from inference_service.device.paged import Way, gathered
+from inference_service.device.paged import AttentionBackend, gathered
 from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.engine.batch.draw import Draw
 from inference_service.engine.batch.pages import PAGE
@@ -528,7 +528,7 @@ def test_steps_of_both_stacks_are_captured_at_the_start(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU, where a session would wait for each that is not."""
-    on_gpu = partial(PackedDecoder, in_steps=True, way=Way("gathered", "", gathered))
+    on_gpu = partial(PackedDecoder, in_steps=True, way=AttentionBackend("gathered", "", gathered))
     monkeypatch.setattr(voxtral_runtime, "PackedDecoder", on_gpu)
     runtime = VoxtralRuntime(voxtral.load(folder, CPU), 2)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from antiphon.contract import Reason
-from inference_service.interface.engine import Advanced, Closed, Ready
+from inference_service.interface.engine import Closed, Progress, Ready
 from inference_service.session.machine import Limits
 from inference_service.session.units import Generate, Stream
 from tests.inference_service.support.session_world import INPUT, SETUP, Stage
@@ -48,7 +48,7 @@ def test_a_config_that_waits_for_its_turn_has_not_been_forgotten() -> None:
     stage.configure()
     for _ in range(5):
         stage.wait(29)
-        stage.event(Advanced(0))
+        stage.event(Progress(0))
     assert not stage.session.is_over
     stage.wait(30)
     stage.event(Closed())

@@ -5,11 +5,11 @@ import pytest
 from antiphon.contract import Reason
 from inference_service.errors import StreamExists
 from inference_service.interface.engine import (
-    Advanced,
     End,
     Failure,
     Finalized,
     Piece,
+    Progress,
     Ready,
 )
 from inference_service.interface.setups import (
@@ -208,7 +208,7 @@ def test_a_long_answer_may_go_on_while_it_makes_progress() -> None:
     stage.ask(1)
     for odd in (True, False, True):
         stage.wait(8)
-        stage.event(Advanced(1) if odd else Piece(1, "on"))
+        stage.event(Progress(1) if odd else Piece(1, "on"))
     assert stage.outcome is None
     stage.wait(11)
     stage.work()

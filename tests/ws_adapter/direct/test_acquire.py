@@ -20,15 +20,15 @@ from tests.support.scripted_engine import RunningWorker, ScriptedEngine, listen,
 from tests.ws_adapter.support.conversation import CLOSE, INIT
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import PATIENCE_S, ManualClock, Stage, running_adapter, until
-from ws_adapter.direct.loan import ATTACH_S
 from ws_adapter.direct.service import _address
+from ws_adapter.direct.slot import ATTACH_S
 
 KEY = b"a key of 16 byte"
 CONFIG = session_pb.SessionConfig(mode=session_pb.SESSION_MODE_AUDIO)
 
 
 @asynccontextmanager
-async def house(
+async def backend(
     slots: int = 1, worker_key: bytes | None = KEY, **options: Any
 ) -> AsyncIterator[tuple[Stage, RunningWorker]]:
     """An adapter with a gRPC port, and the worker behind it."""
@@ -69,7 +69,7 @@ async def channel_to(stage: Stage) -> AsyncIterator[grpc.aio.Channel]:
 
 @pytest.mark.parametrize("worker_key", [KEY, None], ids=["signed", "unsigned"])
 async def test_a_free_slot_is_leased_at_once_and_opens_a_session(worker_key: bytes | None) -> None:
-    async with house(slots=2, worker_key=worker_key) as (stage, worker):
+    async with backend(slots=2, worker_key=worker_key) as (stage, worker):
         async with acquire(port_of(stage), "audio") as lease, Session.open(lease, CONFIG) as session:
             assert lease.target == worker.address
             assert session.ready.worker_id == lease.worker_id
@@ -78,7 +78,7 @@ async def test_a_free_slot_is_leased_at_once_and_opens_a_session(worker_key: byt
 
 
 async def test_a_caller_without_a_slot_is_told_the_place_until_there_is_one() -> None:
-    async with house() as (stage, _):
+    async with backend() as (stage, _):
         places: list[Place] = []
 
         async def second() -> Lease:
@@ -96,7 +96,7 @@ async def test_a_caller_without_a_slot_is_told_the_place_until_there_is_one() ->
 
 
 async def test_direct_callers_and_websockets_stand_in_one_queue() -> None:
-    async with house() as (stage, _), stage.client() as holder:
+    async with backend() as (stage, _), stage.client() as holder:
         await holder.begin()
         async with channel_to(stage) as channel, stage.client() as second:
             await second.expect("session.queued")
@@ -115,7 +115,7 @@ async def test_direct_callers_and_websockets_stand_in_one_queue() -> None:
 
 
 async def test_leaving_before_attaching_gives_the_lease_back() -> None:
-    async with house() as (stage, _):
+    async with backend() as (stage, _):
         async with acquire(port_of(stage), "audio"):
             await stage.until(free_slots=0)
         await stage.until(free_slots=1)
@@ -124,7 +124,7 @@ async def test_leaving_before_attaching_gives_the_lease_back() -> None:
 
 
 async def test_leaving_while_waiting_gives_the_place_back() -> None:
-    async with house() as (stage, _), stage.client() as holder, channel_to(stage) as channel:
+    async with backend() as (stage, _), stage.client() as holder, channel_to(stage) as channel:
         await holder.begin()
         call = Call(channel)
         await call.next()
@@ -138,7 +138,7 @@ async def test_leaving_while_waiting_gives_the_place_back() -> None:
 
 async def test_leaving_after_attaching_changes_nothing() -> None:
     """The slot is nobody else's as long as the session runs, and somebody's once it is over."""
-    async with house() as (stage, _):
+    async with backend() as (stage, _):
         async with acquire(port_of(stage), "audio") as lease:
             opened = Session.open(lease, CONFIG)
             session = await opened.__aenter__()
@@ -153,7 +153,7 @@ async def test_leaving_after_attaching_changes_nothing() -> None:
 
 
 async def test_the_stream_ends_once_somebody_has_attached() -> None:
-    async with house() as (stage, _), channel_to(stage) as channel:
+    async with backend() as (stage, _), channel_to(stage) as channel:
         call = Call(channel)
         update = await call.next()
         assert update is not None
@@ -166,7 +166,7 @@ async def test_the_stream_ends_once_somebody_has_attached() -> None:
 
 async def test_a_lease_that_nobody_uses_is_revoked_and_given_to_the_next() -> None:
     clock = ManualClock()
-    async with house(clock=clock) as (stage, _), channel_to(stage) as channel:
+    async with backend(clock=clock) as (stage, _), channel_to(stage) as channel:
         idle = Call(channel)
         first = await idle.next()
         assert first is not None
@@ -197,7 +197,7 @@ async def test_a_lease_that_nobody_uses_is_revoked_and_given_to_the_next() -> No
 
 async def test_somebody_who_attaches_too_late_takes_the_slot_from_nobody() -> None:
     """Whoever has it by then waits as for any other slot that is taken."""
-    async with house() as (stage, _):
+    async with backend() as (stage, _):
         async with acquire(port_of(stage), "audio") as lease:
             pass
         await stage.until(free_slots=1)
@@ -265,7 +265,7 @@ async def reason_of(stage: Stage, **request: Any) -> tuple[grpc.StatusCode, str]
 async def test_a_request_without_sense_is_refused_with_its_field(
     request_: dict[str, Any], field: str
 ) -> None:
-    async with house() as (stage, _):
+    async with backend() as (stage, _):
         code, message = await reason_of(stage, **request_)
         assert (code, field in message) == (grpc.StatusCode.INVALID_ARGUMENT, True)
         with pytest.raises(ProtocolError) as refused:
@@ -277,7 +277,7 @@ async def test_a_request_without_sense_is_refused_with_its_field(
 
 
 async def test_whoever_waited_as_long_as_he_would_is_told() -> None:
-    async with house() as (stage, _), stage.client() as holder:
+    async with backend() as (stage, _), stage.client() as holder:
         await holder.begin()
         with pytest.raises(QueueFull) as refused:
             async with acquire(port_of(stage), "audio", max_wait_s=0.05):
@@ -287,7 +287,7 @@ async def test_whoever_waited_as_long_as_he_would_is_told() -> None:
 
 
 async def test_a_full_queue_is_told() -> None:
-    async with house(queue_capacity=1) as (stage, _), stage.client() as holder:
+    async with backend(queue_capacity=1) as (stage, _), stage.client() as holder:
         await holder.begin()
         async with stage.client() as second:
             await second.expect("session.queued")
@@ -306,7 +306,7 @@ async def test_without_a_worker_nobody_is_kept() -> None:
 
 
 async def test_a_draining_adapter_ends_the_wait() -> None:
-    async with house() as (stage, _), stage.client() as holder, channel_to(stage) as channel:
+    async with backend() as (stage, _), stage.client() as holder, channel_to(stage) as channel:
         await holder.begin()
         call = Call(channel)
         await call.next()
@@ -326,7 +326,7 @@ async def test_nobody_answers_where_no_dispatcher_is() -> None:
 
 async def test_a_key_is_asked_for_as_it_is_of_websockets(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice", "bob")
-    async with house(auth="keys", keys=keys.path) as (stage, _):
+    async with backend(auth="keys", keys=keys.path) as (stage, _):
         for key in (None, "ak_wrong"):
             with pytest.raises(AuthError) as refused:
                 async with acquire(port_of(stage), "audio", key=key):
@@ -342,7 +342,7 @@ async def test_a_key_is_asked_for_as_it_is_of_websockets(tmp_path: Path) -> None
 
 async def test_the_limits_of_a_key_count_calls_and_websockets_together(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice")
-    async with house(auth="keys", keys=keys.path, connections_per_key=1, slots=2) as (stage, _):
+    async with backend(auth="keys", keys=keys.path, connections_per_key=1, slots=2) as (stage, _):
         secret = keys.secrets["alice"]
         async with stage.client(additional_headers=keys.bearer("alice")) as client:
             await client.expect("session.queue_done")
@@ -362,7 +362,7 @@ async def test_the_limits_of_a_key_count_calls_and_websockets_together(tmp_path:
 async def test_an_address_that_comes_too_often_is_told_when_to_come_back() -> None:
     """A proxy that is trusted says whose address it is."""
     limits = {"opens_per_min_per_address": 1, "trusted_proxies": ("127.0.0.0/8",)}
-    async with house(slots=2, **limits) as (stage, _), channel_to(stage) as channel:
+    async with backend(slots=2, **limits) as (stage, _), channel_to(stage) as channel:
         mine, yours = [("x-forwarded-for", "192.0.2.1")], [("x-forwarded-for", "192.0.2.2")]
         assert await Call(channel, mine).next() is not None
         again = Call(channel, mine)
@@ -400,7 +400,7 @@ async def test_tls_is_spoken_where_the_adapter_has_a_certificate_also_a_new_one(
 
     root = issue()
     tls = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem", "tls_port": 0}
-    async with house(**tls) as (stage, _):
+    async with backend(**tls) as (stage, _):
         assert await ask(stage, root)
         root = issue()
         stage.adapter.reload()
@@ -411,7 +411,7 @@ async def test_tls_is_spoken_where_the_adapter_has_a_certificate_also_a_new_one(
 
 
 async def test_those_who_look_see_a_direct_session_as_any_other() -> None:
-    async with house() as (stage, _):
+    async with backend() as (stage, _):
         async with acquire(port_of(stage), "audio") as lease, Session.open(lease, CONFIG):
             running = (await stage.request("/status"))[2]["running_tasks"]
             assert [task["worker_id"] for task in running] == [f"{lease.worker_id}/{lease.slot}"]

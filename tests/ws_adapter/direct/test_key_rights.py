@@ -24,7 +24,7 @@ def keys(tmp_path: Path) -> KeyFile:
 
 
 @asynccontextmanager
-async def house(keys: KeyFile, **options: Any) -> AsyncIterator[Stage]:
+async def backend(keys: KeyFile, **options: Any) -> AsyncIterator[Stage]:
     async with running_worker(ScriptedEngine(listen(), slots=3), slots=3) as worker:
         given: dict[str, Any] = {"grpc_port": 0, "auth": "keys", "keys": keys.path, **options}
         async with running_adapter(worker.address, **given) as stage:
@@ -58,7 +58,7 @@ async def test_call_for_what_its_key_is_not_for_is_denied(
     keys: KeyFile, fields: dict[str, str], request_fields: dict[str, str], field: bytes
 ) -> None:
     keys.add("alice", **fields)
-    async with house(keys) as stage:
+    async with backend(keys) as stage:
         request = {"kind": "audio", **request_fields}
         code, details = await refusal(stage, bearer(keys, "alice"), **request)
         assert code is grpc.StatusCode.PERMISSION_DENIED
@@ -73,7 +73,7 @@ async def test_call_for_what_its_key_is_not_for_is_denied(
 async def test_key_with_a_limit_of_slots_gets_no_more_from_two_addresses(keys: KeyFile) -> None:
     """The attack: hold every slot with one key, from several addresses."""
     keys.add("alice", direct_slots="2")
-    async with house(keys, trusted_proxies=("127.0.0.0/8",)) as stage:
+    async with backend(keys, trusted_proxies=("127.0.0.0/8",)) as stage:
         async with channel_to(stage) as channel:
             held = [Call(channel, bearer(keys, "alice", number), kind="audio") for number in (1, 2)]
             for call in held:
@@ -98,7 +98,7 @@ async def test_wait_ends_when_its_key_expires(keys: KeyFile) -> None:
     clock = ManualClock()
     expires = datetime.fromtimestamp(clock.unix() + 5, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     keys.add("alice", expires=expires)
-    async with house(keys, clock=clock, direct_slots_per_caller=3) as stage, channel_to(stage) as channel:
+    async with backend(keys, clock=clock, direct_slots_per_caller=3) as stage, channel_to(stage) as channel:
         held = [Call(channel, bearer(keys, "bob"), kind="audio") for _ in range(3)]
         for other in held:
             assert await other.next() is not None

@@ -22,10 +22,10 @@ from tests.conformance.support.stack import scripted_worker
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import RunningWorker, ScriptedEngine, listen, running_worker
-from tests.ws_adapter.support.house import age
+from tests.ws_adapter.support.backend import age
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter
-from ws_adapter.direct.loan import ASK_S, SILENCE_S
+from ws_adapter.direct.slot import ASK_S, SILENCE_S
 
 SLOTS, LET_IN = 3, 2
 CONFIG = session_pb.SessionConfig(mode=session_pb.SESSION_MODE_AUDIO)
@@ -43,7 +43,7 @@ def bearer(keys: KeyFile, name: str) -> tuple[str, str]:
 
 
 @asynccontextmanager
-async def house(**options: Any) -> AsyncIterator[tuple[Stage, RunningWorker]]:
+async def backend(**options: Any) -> AsyncIterator[tuple[Stage, RunningWorker]]:
     async with running_worker(ScriptedEngine(listen(), slots=SLOTS, repeat=True), slots=SLOTS) as worker:
         async with running_adapter(worker.address, clock=ManualClock(), grpc_port=0, **options) as stage:
             yield stage, worker
@@ -126,7 +126,7 @@ async def holding(stage: Stage, *metadata: tuple[str, str]) -> AsyncIterator[Hol
 async def test_one_key_holds_no_more_sessions_than_it_may_from_wherever_it_comes(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "holder", "other")
     key = bearer(keys, "holder")
-    async with house(**keyed(keys)) as (stage, _), holding(stage, key) as holder:
+    async with backend(**keyed(keys)) as (stage, _), holding(stage, key) as holder:
         assert not await is_let_in(stage, key)
         assert not await is_let_in(stage, key, address(1))
         with pytest.raises(InvalidStatus, match="429"):
@@ -140,7 +140,7 @@ async def test_one_key_holds_no_more_sessions_than_it_may_from_wherever_it_comes
 
 
 async def test_one_address_holds_no_more_sessions_than_it_may() -> None:
-    async with house(connections_per_address=LET_IN, **BEHIND_A_PROXY) as (stage, _):
+    async with backend(connections_per_address=LET_IN, **BEHIND_A_PROXY) as (stage, _):
         async with holding(stage, address(1)) as holder:
             assert not await is_let_in(stage, address(1))
             assert await is_let_in(stage, address(2))
@@ -150,7 +150,7 @@ async def test_one_address_holds_no_more_sessions_than_it_may() -> None:
 
 async def test_a_lease_that_nobody_used_counts_no_longer(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice")
-    async with house(**keyed(keys, most=1)) as (stage, _):
+    async with backend(**keyed(keys, most=1)) as (stage, _):
         for _ in range(SLOTS):
             await until_let_in(stage, bearer(keys, "alice"))
         await stage.until(free_slots=SLOTS)
@@ -159,7 +159,7 @@ async def test_a_lease_that_nobody_used_counts_no_longer(tmp_path: Path) -> None
 async def test_a_request_without_sense_counts_no_longer(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice")
     key = bearer(keys, "alice")
-    async with house(**keyed(keys, most=1)) as (stage, _):
+    async with backend(**keyed(keys, most=1)) as (stage, _):
         async with grpc.aio.insecure_channel(f"127.0.0.1:{stage.adapter.grpc_port}") as channel:
             call = DispatchServiceStub(channel).Acquire(pb.AcquireRequest(kind="karaoke"), metadata=[key])
             assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -24,7 +24,7 @@ from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
 from tests.ws_adapter.direct.test_limits import BEHIND_A_PROXY, Holder, address, bearer, pass_time
-from tests.ws_adapter.support.house import age
+from tests.ws_adapter.support.backend import age
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter
 
@@ -35,7 +35,7 @@ Metadata = tuple[str, str]
 
 
 @asynccontextmanager
-async def house(slots: int = SLOTS, **options: Any) -> AsyncIterator[Stage]:
+async def backend(slots: int = SLOTS, **options: Any) -> AsyncIterator[Stage]:
     engine = ScriptedEngine(listen(), slots=slots, repeat=True, info=EVERYTHING)
     async with (
         running_worker(engine, slots=slots, worker_key=WORKER_KEY) as worker,
@@ -97,7 +97,7 @@ async def holding(stage: Stage, count: int, *metadata: Metadata) -> AsyncIterato
 @pytest.mark.parametrize("by", ["key", "address"])
 async def test_slots_of_a_pool_one_caller_leaves_one_to_others(by: str, tmp_path: Path) -> None:
     one, other, options = strangers(by, tmp_path)
-    async with house(**options) as stage, holding(stage, SLOTS - 1, one) as holder:
+    async with backend(**options) as stage, holding(stage, SLOTS - 1, one) as holder:
         assert await refusal(stage, one) == LIMIT
         async with holding(stage, 1, other):
             assert await refusal(stage, one) == LIMIT
@@ -107,7 +107,7 @@ async def test_slots_of_a_pool_one_caller_leaves_one_to_others(by: str, tmp_path
 
 async def test_slots_of_a_pool_one_key_from_many_addresses_counts_as_one(tmp_path: Path) -> None:
     one, other, options = strangers("key", tmp_path)
-    async with house(**options) as stage, holding(stage, SLOTS - 1, one):
+    async with backend(**options) as stage, holding(stage, SLOTS - 1, one):
         assert [await refusal(stage, one, address(number)) for number in range(3)] == [LIMIT] * 3
         assert await refusal(stage, other) == ""
 
@@ -115,7 +115,7 @@ async def test_slots_of_a_pool_one_key_from_many_addresses_counts_as_one(tmp_pat
 async def test_slots_of_a_pool_leases_without_a_session_and_tickets_count(tmp_path: Path) -> None:
     """All calls at once, none of which attaches."""
     one, other, options = strangers("key", tmp_path)
-    async with house(**options) as stage:
+    async with backend(**options) as stage:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{stage.adapter.grpc_port}") as channel:
             stub = DispatchServiceStub(channel)
             calls = [stub.Acquire(pb.AcquireRequest(kind="audio"), metadata=[one]) for _ in range(4 * SLOTS)]
@@ -129,20 +129,20 @@ async def test_slots_of_a_pool_leases_without_a_session_and_tickets_count(tmp_pa
 
 async def test_slots_of_a_pool_with_one_slot_are_for_whoever_comes(tmp_path: Path) -> None:
     one, _, options = strangers("key", tmp_path)
-    async with house(slots=1, **options) as stage, holding(stage, 1, one):
+    async with backend(slots=1, **options) as stage, holding(stage, 1, one):
         assert await refusal(stage, one) == LIMIT
 
 
 @pytest.mark.parametrize("most", [1, SLOTS])
 async def test_slots_of_a_pool_limit_is_what_the_operator_says(most: int, tmp_path: Path) -> None:
     one, _, options = strangers("key", tmp_path)
-    async with house(direct_slots_per_caller=most, **options) as stage, holding(stage, most, one):
+    async with backend(direct_slots_per_caller=most, **options) as stage, holding(stage, most, one):
         assert await refusal(stage, one) == LIMIT
 
 
 async def test_slots_of_a_pool_refusal_is_an_error_of_its_own_for_clients(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "one")
-    async with house(direct_slots_per_caller=1, auth="keys", keys=keys.path) as stage:
+    async with backend(direct_slots_per_caller=1, auth="keys", keys=keys.path) as stage:
         port = f"127.0.0.1:{stage.adapter.grpc_port}"
         async with holding(stage, 1, bearer(keys, "one")):
             with pytest.raises(QueueFull, match="at most 1 slots") as refused:
@@ -187,7 +187,7 @@ async def test_session_of_a_direct_caller_lasts_no_longer_than_its_lease_allows(
     kind: str, asked_s: int | None, granted_s: tuple[int, int], tmp_path: Path
 ) -> None:
     """Whatever its config asks for, and whatever kind it took the slot for."""
-    async with house() as stage, AsyncExitStack() as stack:
+    async with backend() as stage, AsyncExitStack() as stack:
         config = session_pb.SessionConfig(mode=MODES[kind])
         if asked_s is not None:
             config.max_duration.FromSeconds(asked_s)

@@ -82,7 +82,7 @@ async def taken(stage: Stage, callers: Sequence[Metadata], each: int) -> AsyncIt
 
 
 @asynccontextmanager
-async def house(clock: ManualClock, **options: Any) -> AsyncIterator[Stage]:
+async def backend(clock: ManualClock, **options: Any) -> AsyncIterator[Stage]:
     engine = ScriptedEngine(listen(), slots=SLOTS, repeat=True)
     async with running_worker(engine, slots=SLOTS) as worker:
         options = {"trusted_proxies": ("127.0.0.0/8",), **options}  # it says whose address it is
@@ -97,7 +97,10 @@ def address(number: int) -> tuple[str, str]:
 async def test_takers_from_many_addresses_hold_what_each_address_may_and_others_get_their_turn() -> None:
     clock = ManualClock()
     callers = [[address(number)] for number in range(ADDRESSES)]
-    async with house(clock, connections_per_address=LET_IN) as stage, taken(stage, callers, CALLS) as takers:
+    async with (
+        backend(clock, connections_per_address=LET_IN) as stage,
+        taken(stage, callers, CALLS) as takers,
+    ):
         for caller in range(ADDRESSES):
             assert (takers.there[caller], takers.refused[caller]) == (LET_IN, CALLS - LET_IN)
         await until(lambda: takers.granted == SLOTS)
@@ -120,7 +123,7 @@ async def test_takers_with_one_key_hold_what_the_key_may_from_wherever_they_come
     bearer = ("authorization", f"Bearer {keys.secrets['taker']}")
     callers = [[address(number), bearer] for number in range(ADDRESSES)]
     options = {"auth": "keys", "keys": keys.path, "connections_per_key": LET_IN}
-    async with house(ManualClock(), **options) as stage, taken(stage, callers, 1) as takers:
+    async with backend(ManualClock(), **options) as stage, taken(stage, callers, 1) as takers:
         assert (takers.there.total(), takers.refused.total()) == (LET_IN, ADDRESSES - LET_IN)
         await stage.until(free_slots=SLOTS - LET_IN)
         async with stage.client(additional_headers=keys.bearer("other")) as client:

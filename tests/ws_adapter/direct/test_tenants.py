@@ -78,7 +78,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class House:
+class Backend:
     """A worker with the shipped model, an adapter in front of it, and callers who are strangers."""
 
     stage: Stage
@@ -155,14 +155,14 @@ def identities(by: str, folder: Path) -> tuple[list[Identity], dict[str, Any]]:
 
 
 @asynccontextmanager
-async def house(by: str, folder: Path, **worker_options: Any) -> AsyncIterator[House]:
+async def backend(by: str, folder: Path, **worker_options: Any) -> AsyncIterator[Backend]:
     counted = Counted()
     strangers, options = identities(by, folder)
     async with (
         running_worker(counted.load, slots=4, worker_key=WORKER_KEY, **worker_options) as worker,
         running_adapter(worker.address, worker_key=WORKER_KEY, grpc_port=0, **options) as stage,
     ):
-        yield House(stage, counted, *strangers)
+        yield Backend(stage, counted, *strangers)
 
 
 def guesses(text: str) -> list[str]:
@@ -175,7 +175,7 @@ def guesses(text: str) -> list[str]:
 @pytest.mark.sample("address")
 async def test_prefix_cache_guesses_of_another_caller_find_nothing(by: str, tmp_path: Path) -> None:
     """A guesser was told how many tokens it had right, a page at a time, and its answer came sooner."""
-    async with house(by, tmp_path) as place:
+    async with backend(by, tmp_path) as place:
         before = [await place.turn(place.witness, guess) for guess in guesses(SECRET)]
         first = await place.turn(place.victim, SECRET)
 
@@ -190,7 +190,7 @@ async def test_prefix_cache_guesses_of_another_caller_find_nothing(by: str, tmp_
 
 @pytest.mark.parametrize("by", ["key", "address"])
 async def test_prefix_cache_whole_prompt_of_another_caller_is_computed_anew(by: str, tmp_path: Path) -> None:
-    async with house(by, tmp_path) as place:
+    async with backend(by, tmp_path) as place:
         for ask in (place.turn, place.stream):
             first = await ask(place.victim, SECRET)
 
@@ -204,7 +204,7 @@ async def test_prefix_cache_shared_prompt_is_computed_once_for_all_callers(tmp_p
     """Only the operator's prompt is shared: what a caller adds to it stays its own."""
     prompts = tmp_path / "prompts.json"
     prompts.write_text(json.dumps([SECRET]))
-    async with house("key", tmp_path, shared_prompts=prompts) as place:
+    async with backend("key", tmp_path, shared_prompts=prompts) as place:
         first = await place.stream(place.victim, SECRET)
         other = await place.stream(place.attacker, SECRET)
         assert other.computed <= first.computed - 2 * PAGE
@@ -225,7 +225,7 @@ async def test_prefix_cache_callers_behind_a_proxy_that_is_not_trusted_share_not
         running_adapter(worker.address, worker_key=WORKER_KEY, grpc_port=0) as stage,
     ):
         forwarded = (header.lower(), "for=192.0.2.1")
-        place = House(stage, counted, forwarded, forwarded, forwarded)
+        place = Backend(stage, counted, forwarded, forwarded, forwarded)
         first = await place.turn(place.victim, SECRET)
 
         assert await place.turn(place.attacker, SECRET) == first

@@ -18,8 +18,8 @@ from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, write
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Stage, running_adapter, until
-from ws_adapter.usage.book import LocalBook
 from ws_adapter.usage.line import UsageLine, decode
+from ws_adapter.usage.store import LocalUsageStore
 
 CONFIG = pb.SessionConfig(mode=pb.SESSION_MODE_CHAT)
 
@@ -132,7 +132,7 @@ async def test_session_that_outlives_its_adapter_has_paid_for_its_whole_lease(
                 stage.adapter.interrupt()
                 await asyncio.wait({stage.task})
 
-        assert isinstance(accounts._book, LocalBook)
+        assert isinstance(accounts._book, LocalUsageStore)
         [(spent_ms, _)] = accounts._book._used.values()
         assert spent_ms == 50_000
         assert [line.reason for line in lines(log)] == ["ended_at_worker"]

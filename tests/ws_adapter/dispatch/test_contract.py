@@ -10,8 +10,8 @@ from antiphon.contract import Reason
 from antiphon_service.pools import pool_name
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import RedisUsers
-from tests.ws_adapter.support.house import Build, Callers, in_process, on_redis, stage, until, until_told
-from tests.ws_adapter.support.remote_house import remote
+from tests.ws_adapter.support.backend import Build, Callers, in_process, on_redis, stage, until, until_told
+from tests.ws_adapter.support.remote_backend import remote
 from ws_adapter.dispatch.base import Lease, Need, Share
 from ws_adapter.process.errors import (
     AttachFailed,
@@ -55,7 +55,7 @@ pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
 
 
 async def length(callers: Callers) -> int:
-    return (await callers.house.dispatcher.status()).queue_length
+    return (await callers.backend.dispatcher.status()).queue_length
 
 
 # ----------------------------------------------------------------------------------- slots and order
@@ -63,7 +63,7 @@ async def length(callers: Callers) -> int:
 
 async def test_free_slot_is_granted(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
 
         caller = await callers.enter()
         await until(lambda: caller.lease)
@@ -80,8 +80,8 @@ async def test_each_slot_has_one_session_at_a_time_and_epochs_rise(build: Build)
     print(f"seed {seed}")
     dice = random.Random(seed)
     async with stage(build) as callers:
-        await callers.house.open("a", 3)
-        await callers.house.open("b", 1)
+        await callers.backend.open("a", 3)
+        await callers.backend.open("b", 1)
         everybody = [await callers.enter() for _ in range(24)]
         while len(callers.granted) < len(everybody):
             holding = [c for c in callers.granted if not c.task.done()]
@@ -98,7 +98,7 @@ async def test_each_slot_has_one_session_at_a_time_and_epochs_rise(build: Build)
 
 async def test_slots_go_out_in_order_of_arrival(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
         everybody = [await callers.enter() for _ in range(5)]
         for index, caller in enumerate(everybody):
             await until(lambda caller=caller: caller.lease)
@@ -108,7 +108,7 @@ async def test_slots_go_out_in_order_of_arrival(build: Build) -> None:
 
 async def test_slot_is_nobodys_before_it_is_clean(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
         first = await callers.enter()
         await until(lambda: first.lease)
         second = await callers.enter()
@@ -123,10 +123,10 @@ async def test_slot_is_nobodys_before_it_is_clean(build: Build) -> None:
 
 async def test_caller_who_hangs_up_with_a_grant_in_its_hands_gives_it_back(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
 
         for _ in range(5):
-            async with callers.house.dispatcher.acquire(Kind.CHAT, 0.0) as ticket:
+            async with callers.backend.dispatcher.acquire(Kind.CHAT, 0.0) as ticket:
                 async for _ in ticket.updates():
                     pass  # it never comes to its worker
 
@@ -136,10 +136,10 @@ async def test_caller_who_hangs_up_with_a_grant_in_its_hands_gives_it_back(build
 
 async def test_caller_who_is_cancelled_at_any_moment_leaves_nothing(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
 
         async def come(dispatcher_turns: int) -> None:
-            async with callers.house.dispatcher.acquire(Kind.CHAT, 0.0) as ticket:
+            async with callers.backend.dispatcher.acquire(Kind.CHAT, 0.0) as ticket:
                 async for _ in ticket.updates():
                     await asyncio.sleep(0)
 
@@ -162,7 +162,7 @@ async def _is_empty(callers: Callers) -> bool:
 
 async def test_who_lost_its_worker_goes_to_the_head(of_adapter: Build) -> None:
     async with stage(of_adapter) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
         first = await callers.enter()
         await until(lambda: first.lease)
         second = await callers.enter()
@@ -179,9 +179,9 @@ async def test_who_lost_its_worker_goes_to_the_head(of_adapter: Build) -> None:
 
 async def test_worker_that_refused_a_session_leaves_the_next_one_its_place(of_adapter: Build) -> None:
     async with stage(of_adapter) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
         with suppress(AttachFailed):
-            async with callers.house.dispatcher.acquire(Kind.CHAT, 0.0) as ticket:
+            async with callers.backend.dispatcher.acquire(Kind.CHAT, 0.0) as ticket:
                 async for _ in ticket.updates():
                     pass
                 raise AttachFailed(Reason.WORKER_LOST)
@@ -193,12 +193,12 @@ async def test_worker_that_refused_a_session_leaves_the_next_one_its_place(of_ad
 
 async def test_worker_that_drains_gets_nobody_else(build: Build) -> None:
     async with stage(build, no_worker_grace_s=1e6) as callers:
-        await callers.house.open("a", 2)
-        await callers.house.open("b", 1)
+        await callers.backend.open("a", 2)
+        await callers.backend.open("b", 1)
         held = await callers.enter()
         await until(lambda: held.lease)
 
-        await callers.house.drain("a")
+        await callers.backend.drain("a")
         others = [await callers.enter() for _ in range(3)]
 
         await until(lambda: any(caller.lease for caller in others))
@@ -212,20 +212,20 @@ async def test_worker_that_comes_serves_those_who_wait(build: Build) -> None:
         waiting = [await callers.enter() for _ in range(2)]
         assert [caller.lease for caller in waiting] == [None, None]
 
-        await callers.house.open("a", 2)
+        await callers.backend.open("a", 2)
 
         await until(lambda: all(caller.lease for caller in waiting))
 
 
 async def test_worker_that_goes_with_its_sessions_takes_nobody_elses_slot(build: Build) -> None:
     async with stage(build, no_worker_grace_s=1e6) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
         first = await callers.enter()
         await until(lambda: first.lease)
         second = await callers.enter()
 
-        await callers.house.shut("a")
-        await callers.house.open("b", 1)
+        await callers.backend.shut("a")
+        await callers.backend.open("b", 1)
 
         await until(lambda: second.lease)
         assert second.lease is not None
@@ -237,7 +237,7 @@ async def test_worker_that_goes_with_its_sessions_takes_nobody_elses_slot(build:
 
 async def test_positions_never_grow_and_the_wait_ends_in_one_way(of_adapter: Build) -> None:
     async with stage(of_adapter) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
         holder = await callers.enter()
         await until(lambda: holder.lease)
         waiting = [await callers.enter() for _ in range(4)]
@@ -258,7 +258,7 @@ async def test_positions_never_grow_and_the_wait_ends_in_one_way(of_adapter: Bui
 
 async def test_full_queue_refuses_newcomers_alone_and_keeps_nothing_of_them(of_adapter: Build) -> None:
     async with stage(of_adapter, capacity=2) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
         holder = await callers.enter()
         await until(lambda: holder.lease)
         waiting = [await callers.enter() for _ in range(2)]
@@ -279,7 +279,7 @@ async def _has_length(callers: Callers, expected: int) -> bool:
 
 async def test_nobody_finds_the_queue_full_while_a_slot_is_free(build: Build) -> None:
     async with stage(build, capacity=1) as callers:
-        await callers.house.open("a", 5)
+        await callers.backend.open("a", 5)
 
         everybody = [await callers.enter() for _ in range(5)]
 
@@ -289,7 +289,7 @@ async def test_nobody_finds_the_queue_full_while_a_slot_is_free(build: Build) ->
 
 async def test_longest_wait_ends_it(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
         holder = await callers.enter()
         await until(lambda: holder.lease)
 
@@ -304,11 +304,11 @@ async def test_place_can_be_given_up_by_whoever_knows_the_ticket_and_only_while_
     of_adapter: Build,
 ) -> None:
     async with stage(of_adapter) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
         holder = await callers.enter()
         await until(lambda: holder.lease)
         waiting = await callers.enter(label="kitchen")
-        dispatcher = callers.house.dispatcher
+        dispatcher = callers.backend.dispatcher
         found = await dispatcher.find(waiting.ticket_id)
         assert found is not None
         assert (found.label, found.kind, found.place.position) == ("kitchen", Kind.CHAT, 1)
@@ -325,7 +325,7 @@ async def test_place_can_be_given_up_by_whoever_knows_the_ticket_and_only_while_
 async def test_estimate_grows_with_the_place_and_says_that_it_is_a_guess(build: Build) -> None:
     """Nothing is known of sessions: each is taken to last as long again as it has, at least 5 s."""
     async with stage(build) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
         holder = await callers.enter()
         await until(lambda: holder.lease)
 
@@ -340,11 +340,11 @@ async def test_estimate_grows_with_the_place_and_says_that_it_is_a_guess(build: 
 
 async def test_view_shows_who_waits_and_who_has_a_slot(of_adapter: Build) -> None:
     async with stage(of_adapter, capacity=7) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
         holder = await callers.enter(Kind.TRANSCRIPTION)
         await until(lambda: holder.lease)
         first, second = await callers.enter(label="one"), await callers.enter(label="two")
-        dispatcher = callers.house.dispatcher
+        dispatcher = callers.backend.dispatcher
 
         async def is_shown() -> bool:
             shown, status = await dispatcher.view(), await dispatcher.status()
@@ -362,8 +362,8 @@ async def test_view_shows_who_waits_and_who_has_a_slot(of_adapter: Build) -> Non
 
 async def test_slot_is_to_spare_while_it_is_free_and_nobody_waits(of_adapter: Build) -> None:
     async with stage(of_adapter) as callers:
-        await callers.house.open("a", 1)
-        dispatcher = callers.house.dispatcher
+        await callers.backend.open("a", 1)
+        dispatcher = callers.backend.dispatcher
 
         def is_spare() -> bool:
             return dispatcher.has_spare(Kind.TRANSCRIPTION, Need(Mode.TRANSCRIPTION))
@@ -385,10 +385,10 @@ async def test_slot_is_to_spare_while_it_is_free_and_nobody_waits(of_adapter: Bu
 
 async def test_no_session_gets_a_worker_that_cannot_serve_it(of_adapter: Build) -> None:
     async with stage(of_adapter) as callers:
-        house = callers.house
-        await house.open("mini", 2)
-        await house.open("text", 2, "words", TEXT)
-        await house.open("ears", 2, "ears", EARS)
+        backend = callers.backend
+        await backend.open("mini", 2)
+        await backend.open("text", 2, "words", TEXT)
+        await backend.open("ears", 2, "ears", EARS)
         wishes = [
             (Kind.AUDIO_DUPLEX, Need(), {"mini"}),
             (Kind.OMNI_DUPLEX, Need(), {"mini"}),
@@ -409,8 +409,8 @@ async def test_no_session_gets_a_worker_that_cannot_serve_it(of_adapter: Build) 
 
 async def test_queue_of_one_pool_holds_up_no_other(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.house.open("mini", 1)
-        await callers.house.open("text", 1, "words", TEXT)
+        await callers.backend.open("mini", 1)
+        await callers.backend.open("text", 1, "words", TEXT)
         spoken = [await callers.enter(Kind.AUDIO_DUPLEX) for _ in range(3)]
         await until(lambda: spoken[0].lease)
 
@@ -422,8 +422,8 @@ async def test_queue_of_one_pool_holds_up_no_other(build: Build) -> None:
 
 async def test_ticket_that_several_pools_could_serve_takes_a_free_slot(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.house.open("mini", 1)
-        await callers.house.open("text", 1, "words", TEXT)
+        await callers.backend.open("mini", 1)
+        await callers.backend.open("text", 1, "words", TEXT)
 
         both = [await callers.enter() for _ in range(2)]
 
@@ -433,8 +433,8 @@ async def test_ticket_that_several_pools_could_serve_takes_a_free_slot(build: Bu
 
 async def test_without_a_free_slot_it_stands_where_the_wait_is_shortest(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.house.open("mini", 1)
-        await callers.house.open("text", 1, "words", TEXT)
+        await callers.backend.open("mini", 1)
+        await callers.backend.open("text", 1, "words", TEXT)
         spoken = [await callers.enter(Kind.AUDIO_DUPLEX) for _ in range(4)]
         written = await callers.enter(need=Need(model="words"))
         await until(lambda: spoken[0].lease and written.lease)
@@ -453,11 +453,11 @@ async def test_without_a_free_slot_it_stands_where_the_wait_is_shortest(build: B
 
 async def test_ticket_that_nobody_can_serve_is_told_so_and_others_are_served(build: Build) -> None:
     async with stage(build, no_worker_grace_s=0.5) as callers:
-        await callers.house.open("text", 1, "words", TEXT)
-        await callers.house.open("mini", 1)
+        await callers.backend.open("text", 1, "words", TEXT)
+        await callers.backend.open("mini", 1)
         spoken = await callers.enter(Kind.AUDIO_DUPLEX)
         await until(lambda: spoken.lease)
-        await callers.house.shut("mini")
+        await callers.backend.shut("mini")
 
         unserved = await callers.enter(Kind.AUDIO_DUPLEX)
         written = await callers.enter()
@@ -469,7 +469,7 @@ async def test_ticket_that_nobody_can_serve_is_told_so_and_others_are_served(bui
 
 async def test_what_no_worker_ever_served_is_refused_by_whichever_there_is(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.house.open("text", 1, "words", TEXT)
+        await callers.backend.open("text", 1, "words", TEXT)
 
         caller = await callers.enter(Kind.AUDIO_DUPLEX)
 
@@ -479,8 +479,8 @@ async def test_what_no_worker_ever_served_is_refused_by_whichever_there_is(build
 async def test_ticket_that_lost_a_worker_of_one_pool_stands_last_in_another(of_adapter: Build) -> None:
     """The attack: lose a slot where nobody waits, and be the first where others do."""
     async with stage(of_adapter) as callers:
-        await callers.house.open("mini", 1)
-        await callers.house.open("text", 1, "words", TEXT)
+        await callers.backend.open("mini", 1)
+        await callers.backend.open("text", 1, "words", TEXT)
         spoken = [await callers.enter(Kind.AUDIO_DUPLEX) for _ in range(3)]
         await until(lambda: spoken[0].lease)
         of_words, of_mini = pool_name("words", TEXT), pool_name("antiphon-mini", Mode)
@@ -496,8 +496,8 @@ async def test_ticket_that_lost_a_worker_of_one_pool_stands_last_in_another(of_a
 
 async def test_caller_that_may_use_some_models_alone_gets_no_other(of_adapter: Build) -> None:
     async with stage(of_adapter, no_worker_grace_s=0.5) as callers:
-        await callers.house.open("mini", 1)
-        await callers.house.open("text", 1, "words", TEXT)
+        await callers.backend.open("mini", 1)
+        await callers.backend.open("text", 1, "words", TEXT)
         words = Need(models=frozenset({"words"}))
         first, second = await callers.enter(need=words), await callers.enter(need=words)
         await until(lambda: first.lease)
@@ -512,13 +512,13 @@ async def test_caller_that_may_use_some_models_alone_gets_no_other(of_adapter: B
 
 async def test_ticket_whose_pool_has_gone_moves_to_one_that_can_serve_it(build: Build) -> None:
     async with stage(build, no_worker_grace_s=1e6) as callers:
-        await callers.house.open("text", 1, "words", TEXT)
+        await callers.backend.open("text", 1, "words", TEXT)
         holder = await callers.enter()
         await until(lambda: holder.lease)
         waiting = await callers.enter()
 
-        await callers.house.open("mini", 1)
-        await callers.house.shut("text")
+        await callers.backend.open("mini", 1)
+        await callers.backend.shut("text")
 
         await until(lambda: waiting.lease)
         assert waiting.lease is not None
@@ -539,7 +539,7 @@ async def test_without_any_worker_callers_wait_a_while_and_are_told(build: Build
 
 async def test_holder_gets_all_slots_of_a_pool_but_one(of_adapter: Build) -> None:
     async with stage(of_adapter) as callers:
-        await callers.house.open("a", 3)
+        await callers.backend.open("a", 3)
         share = Share("key:one")
         own = [await callers.enter(share=share) for _ in range(2)]
         await until(lambda: all(caller.lease for caller in own))
@@ -561,7 +561,7 @@ async def _gets_in(callers: Callers, share: Share) -> bool:
 
 async def test_holder_limit_counts_those_who_wait(of_adapter: Build) -> None:
     async with stage(of_adapter) as callers:
-        await callers.house.open("a", 2)
+        await callers.backend.open("a", 2)
         others = [await callers.enter() for _ in range(2)]
         await until(lambda: all(caller.lease for caller in others))
         waits = await callers.enter(share=Share("key:one"))
@@ -576,7 +576,7 @@ async def test_holder_limit_counts_those_who_wait(of_adapter: Build) -> None:
 async def test_holder_limit_of_each_pool_is_its_own(of_adapter: Build) -> None:
     async with stage(of_adapter) as callers:
         for model in ("one", "other"):
-            await callers.house.open(model, 2, model=model)
+            await callers.backend.open(model, 2, model=model)
         share = Share("key:one")
 
         got = [await callers.enter(need=Need(model=model), share=share) for model in ("one", "other")]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.redis_server import RedisServer
-from tests.ws_adapter.support.house import Build, Caller, Callers, in_process, on_redis, stage, until
+from tests.ws_adapter.support.backend import Build, Caller, Callers, in_process, on_redis, stage, until
 from ws_adapter.dispatch.base import HEAD_START, Priority
 
 HIGH, NORMAL, LOW = Priority.HIGH, Priority.NORMAL, Priority.LOW
@@ -31,7 +31,7 @@ async def served(callers: Callers, waiting: list[Caller]) -> list[Caller]:
 
 async def test_high_class_passes_those_of_lower_ones_that_wait(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
         await callers.enter()
         await until(lambda: callers.granted)
 
@@ -46,7 +46,7 @@ async def test_high_class_passes_those_of_lower_ones_that_wait(build: Build) -> 
 async def test_flood_of_a_high_class_starves_no_ticket_that_waits(build: Build) -> None:
     """Attack: a tenant with priority asks for a slot again and again, so that others never get one."""
     async with stage(build) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
         await callers.enter()
         await until(lambda: callers.granted)
 
@@ -61,6 +61,6 @@ async def test_flood_of_a_high_class_starves_no_ticket_that_waits(build: Build) 
 
 async def test_low_class_is_served_where_nobody_else_waits(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.house.open("a", 1)
+        await callers.backend.open("a", 1)
         low = await callers.enter(priority=LOW)
         await until(lambda: low.lease)

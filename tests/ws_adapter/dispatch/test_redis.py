@@ -12,7 +12,14 @@ import ws_adapter.dispatch.redis as redis_module
 from antiphon_service.redis import connect
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import RedisUsers
-from tests.ws_adapter.support.house import Callers, ListedRegistry, RedisHouse, on_redis, until, until_told
+from tests.ws_adapter.support.backend import (
+    Callers,
+    ListedRegistry,
+    RedisBackend,
+    on_redis,
+    until,
+    until_told,
+)
 from ws_adapter.dispatch.redis import RedisDispatcher
 from ws_adapter.dispatch.rules import QueueRules
 from ws_adapter.process.clock import LoopClock
@@ -22,27 +29,27 @@ pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
 
 
 @asynccontextmanager
-async def stage(server: RedisServer, **rules: Any) -> AsyncIterator[tuple[RedisHouse, Callers]]:
-    async with on_redis(server)(**{"update_s": 0.05, **rules}) as house:
-        assert isinstance(house, RedisHouse)
-        callers = Callers(house)
+async def stage(server: RedisServer, **rules: Any) -> AsyncIterator[tuple[RedisBackend, Callers]]:
+    async with on_redis(server)(**{"update_s": 0.05, **rules}) as backend:
+        assert isinstance(backend, RedisBackend)
+        callers = Callers(backend)
         try:
-            yield house, callers
+            yield backend, callers
         finally:
             await callers.end()
 
 
-async def until_degraded(house: RedisHouse, *, is_it: bool = True) -> None:
+async def until_degraded(backend: RedisBackend, *, is_it: bool = True) -> None:
     async def is_so() -> bool:
-        return (await house.dispatcher.status()).is_degraded is is_it
+        return (await backend.dispatcher.status()).is_degraded is is_it
 
     await until_told(is_so)
 
 
 async def test_slots_go_out_in_order_of_arrival_over_all_adapters(redis_server: RedisServer) -> None:
-    async with stage(redis_server) as (house, callers):
-        await house.open("a", 1)
-        adapters = [house.another() for _ in range(3)]
+    async with stage(redis_server) as (backend, callers):
+        await backend.open("a", 1)
+        adapters = [backend.another() for _ in range(3)]
         everybody = [await callers.enter(dispatcher=adapters[number % 3]) for number in range(7)]
 
         for index, caller in enumerate(everybody):
@@ -52,12 +59,12 @@ async def test_slots_go_out_in_order_of_arrival_over_all_adapters(redis_server: 
 
 
 async def test_place_is_found_and_given_up_at_any_adapter(redis_server: RedisServer) -> None:
-    async with stage(redis_server) as (house, callers):
-        await house.open("a", 1)
+    async with stage(redis_server) as (backend, callers):
+        await backend.open("a", 1)
         holder = await callers.enter()
         await until(lambda: holder.lease)
         waiting = await callers.enter(label="kitchen")
-        other = house.another()
+        other = backend.another()
         # It knows the pools once it has spoken to Redis.
         await until_told(lambda: _knows_workers(other))
 
@@ -77,11 +84,11 @@ async def _knows_workers(dispatcher: RedisDispatcher) -> bool:
 
 
 async def test_tickets_of_an_adapter_that_died_are_dropped(redis_server: RedisServer) -> None:
-    async with stage(redis_server) as (house, callers):
-        await house.open("a", 1)
+    async with stage(redis_server) as (backend, callers):
+        await backend.open("a", 1)
         holder = await callers.enter()
         await until(lambda: holder.lease)
-        dying = house.another()
+        dying = backend.another()
         lost = await callers.enter(dispatcher=dying)
         waiting = await callers.enter()
         assert waiting.places[0].position == 2
@@ -96,13 +103,13 @@ async def test_tickets_of_an_adapter_that_died_are_dropped(redis_server: RedisSe
 
 async def test_grant_comes_by_its_wake_up(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but that: the next beat is an hour away."""
-    async with stage(redis_server) as (house, callers):
-        await house.open("a", 1)
+    async with stage(redis_server) as (backend, callers):
+        await backend.open("a", 1)
         holder = await callers.enter()
         await until(lambda: holder.lease)
         monkeypatch.setattr(redis_module, "TICKET_TTL_MS", 3_600_000)
         waiting = await callers.enter()
-        channel = f"a:{house.dispatcher.adapter_id}".encode()
+        channel = f"a:{backend.dispatcher.adapter_id}".encode()
         await until(lambda: channel in redis_server.command("PUBSUB", "CHANNELS"))
         monkeypatch.setattr(redis_module, "BEAT_S", 3600.0)
         shown = len(waiting.places)
@@ -114,11 +121,11 @@ async def test_grant_comes_by_its_wake_up(redis_server: RedisServer, monkeypatch
 
 
 async def test_grant_comes_without_any_wake_up(redis_server: RedisServer) -> None:
-    async with stage(redis_server) as (house, callers):
-        await house.open("a", 1)
+    async with stage(redis_server) as (backend, callers):
+        await backend.open("a", 1)
         holder = await callers.enter()
         await until(lambda: holder.lease)
-        await house.dispatcher.be_deaf()
+        await backend.dispatcher.be_deaf()
         waiting = await callers.enter()
 
         await holder.leave()
@@ -133,8 +140,8 @@ async def test_grant_comes_without_any_wake_up(redis_server: RedisServer) -> Non
 async def test_while_redis_is_away_waiters_keep_their_place_and_newcomers_are_turned_away(
     redis_server: RedisServer, how: str
 ) -> None:
-    async with stage(redis_server, newcomer_s=0.5) as (house, callers):
-        await house.open("a", 1)
+    async with stage(redis_server, newcomer_s=0.5) as (backend, callers):
+        await backend.open("a", 1)
         holder = await callers.enter()
         await until(lambda: holder.lease)
         waiting = [await callers.enter() for _ in range(2)]
@@ -142,14 +149,14 @@ async def test_while_redis_is_away_waiters_keep_their_place_and_newcomers_are_tu
         redis_server.stop() if how == "stopped" else redis_server.pause()
         newcomer = await callers.enter()
         assert isinstance(newcomer.error, DispatcherUnavailable)
-        await until_degraded(house)
+        await until_degraded(backend)
         told = [len(caller.places) for caller in waiting]
         await until(lambda: all(len(c.places) > n for c, n in zip(waiting, told, strict=True)))
         assert [caller.places[-1].position for caller in waiting] == [1, 2]
         assert not holder.task.done()
 
         redis_server.start() if how == "stopped" else redis_server.resume()
-        await until_degraded(house, is_it=False)
+        await until_degraded(backend, is_it=False)
         for caller in (holder, *waiting):
             await until(lambda caller=caller: caller.lease)
             await caller.leave()
@@ -157,13 +164,13 @@ async def test_while_redis_is_away_waiters_keep_their_place_and_newcomers_are_tu
 
 
 async def test_when_redis_comes_back_empty_leases_stay_and_the_order_does(redis_server: RedisServer) -> None:
-    async with stage(redis_server) as (house, callers):
-        await house.open("a", 1)
-        other = house.another()
+    async with stage(redis_server) as (backend, callers):
+        await backend.open("a", 1)
+        other = backend.another()
         holder = await callers.enter()
         await until(lambda: holder.lease)
         assert holder.lease is not None
-        waiting = [await callers.enter(dispatcher=(other, house.dispatcher)[n % 2]) for n in range(4)]
+        waiting = [await callers.enter(dispatcher=(other, backend.dispatcher)[n % 2]) for n in range(4)]
 
         redis_server.restart(keep_data=False)
         newcomer = await callers.enter()
@@ -175,14 +182,14 @@ async def test_when_redis_comes_back_empty_leases_stay_and_the_order_does(redis_
         epochs = [caller.lease.epoch for caller in callers.granted if caller.lease]
         assert epochs == sorted(set(epochs))
         assert epochs[1] > epochs[0] + 1000
-        assert house.workers["a"].refused == []
+        assert backend.workers["a"].refused == []
 
 
 async def test_when_redis_is_away_for_too_long_waiters_are_told_and_sessions_go_on(
     redis_server: RedisServer,
 ) -> None:
-    async with stage(redis_server, outage_limit_s=0.5) as (house, callers):
-        await house.open("a", 1)
+    async with stage(redis_server, outage_limit_s=0.5) as (backend, callers):
+        await backend.open("a", 1)
         holder = await callers.enter()
         await until(lambda: holder.lease)
         waiting = await callers.enter()
@@ -197,8 +204,8 @@ async def test_when_redis_is_away_for_too_long_waiters_are_told_and_sessions_go_
 
 
 async def test_functions_that_are_gone_are_loaded_again(redis_server: RedisServer) -> None:
-    async with stage(redis_server) as (house, callers):
-        await house.open("a", 2)
+    async with stage(redis_server) as (backend, callers):
+        await backend.open("a", 2)
         first = await callers.enter()
         await until(lambda: first.lease)
 
@@ -210,9 +217,9 @@ async def test_functions_that_are_gone_are_loaded_again(redis_server: RedisServe
 
 async def test_adapter_listens_to_wake_ups_with_the_rights_of_its_user(redis_users: RedisUsers) -> None:
     server = redis_users.server
-    async with stage(server) as (house, callers):
-        adapter = house.another(redis_users.adapter)
-        await house.open("a", 1)
+    async with stage(server) as (backend, callers):
+        adapter = backend.another(redis_users.adapter)
+        await backend.open("a", 1)
         first = await callers.enter(dispatcher=adapter)
         await until(lambda: first.lease)
         channel = f"a:{adapter.adapter_id}".encode()

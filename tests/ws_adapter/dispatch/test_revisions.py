@@ -9,7 +9,7 @@ import pytest
 from antiphon_service.pools import STABLE, pool_name
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import RedisUsers
-from tests.ws_adapter.support.house import (
+from tests.ws_adapter.support.backend import (
     Build,
     Caller,
     Callers,
@@ -60,8 +60,8 @@ def worker_of(caller: Caller) -> str:
 async def test_sessions_are_divided_by_weight_in_the_same_order_everywhere(build: Build) -> None:
     weighted = weights("stable:8,canary:2")
     async with stage(build, revisions=weighted) as callers:
-        await callers.house.open("s", 40)
-        await callers.house.open("c", 40, revision=CANARY)
+        await callers.backend.open("s", 40)
+        await callers.backend.open("c", 40, revision=CANARY)
 
         order = [worker_of(await granted(callers)) for _ in range(20)]
 
@@ -74,12 +74,12 @@ async def test_sessions_are_divided_by_weight_in_the_same_order_everywhere(build
 
 async def test_revision_that_is_full_or_gone_leaves_sessions_to_the_other(build: Build) -> None:
     async with stage(build, revisions=weights("stable:95,canary:5"), no_worker_grace_s=1e6) as callers:
-        await callers.house.open("s", 1)
-        await callers.house.open("c", 2, revision=CANARY)
+        await callers.backend.open("s", 1)
+        await callers.backend.open("c", 2, revision=CANARY)
         assert [worker_of(await granted(callers)) for _ in range(3)] == ["s", "c", "c"]
         waiting = await callers.enter()
 
-        await callers.house.shut("s")
+        await callers.backend.shut("s")
         await callers.all[1].leave()
 
         await until(lambda: waiting.lease)
@@ -88,9 +88,9 @@ async def test_revision_that_is_full_or_gone_leaves_sessions_to_the_other(build:
 
 async def test_revision_without_weight_gets_no_session_though_others_are_full(build: Build) -> None:
     async with stage(build, revisions=weights("stable:1,canary:0")) as callers:
-        await callers.house.open("s", 2)
-        await callers.house.open("c", 4, revision=CANARY)
-        await callers.house.open("o", 4, revision="unnamed")
+        await callers.backend.open("s", 2)
+        await callers.backend.open("c", 4, revision=CANARY)
+        await callers.backend.open("o", 4, revision="unnamed")
         share = Share("key:one")
         first = await callers.enter(share=share)
         await until(lambda: first.lease)
@@ -106,22 +106,22 @@ async def test_revision_without_weight_gets_no_session_though_others_are_full(bu
         assert waiting.lease is None
 
         async def is_told() -> bool:
-            status = await callers.house.dispatcher.status()
+            status = await callers.backend.dispatcher.status()
             return (status.slots, status.free_slots) == (2, 0)
 
         await until_told(is_told)
-        assert not callers.house.dispatcher.has_room(POOL, "s:1")
+        assert not callers.backend.dispatcher.has_room(POOL, "s:1")
 
 
 async def test_new_weights_hold_for_those_who_wait(build: Build) -> None:
     """A canary that fails is taken out of service while its queue is full."""
     async with stage(build, revisions=weights("stable:1,canary:1")) as callers:
-        await callers.house.open("s", 1)
-        await callers.house.open("c", 1, revision=CANARY)
+        await callers.backend.open("s", 1)
+        await callers.backend.open("c", 1, revision=CANARY)
         holders = {worker_of(caller): caller for caller in [await granted(callers), await granted(callers)]}
         first, second = await callers.enter(), await callers.enter()
 
-        dispatcher = callers.house.dispatcher
+        dispatcher = callers.backend.dispatcher
         dispatcher.rules = replace(dispatcher.rules, revisions=weights("stable:1,canary:0"))
 
         async def is_told() -> bool:
@@ -146,8 +146,8 @@ async def test_new_weights_hold_for_those_who_wait(build: Build) -> None:
 async def test_weights_let_nobody_jump_the_queue(build: Build) -> None:
     """Attack: ask for a revision's slots, or lose one of them, so as to be served before earlier tickets."""
     async with stage(build, revisions=weights("stable:99,canary:1")) as callers:
-        await callers.house.open("s", 1)
-        await callers.house.open("c", 1, revision=CANARY)
+        await callers.backend.open("s", 1)
+        await callers.backend.open("c", 1, revision=CANARY)
         holders = [await granted(callers), await granted(callers)]
         waiting = [await callers.enter() for _ in range(3)]
         rude = [await callers.enter(revision=CANARY) for _ in range(2)]
@@ -166,8 +166,8 @@ async def test_weights_let_nobody_jump_the_queue(build: Build) -> None:
 
 async def test_session_stays_at_its_revision_if_it_can(build: Build) -> None:
     async with stage(build, revisions=weights("stable:99,canary:1")) as callers:
-        await callers.house.open("s", 3)
-        await callers.house.open("c", 1, revision=CANARY)
+        await callers.backend.open("s", 3)
+        await callers.backend.open("c", 1, revision=CANARY)
 
         back = await granted(callers, again=POOL, revision=CANARY)
         other = await granted(callers, again=POOL, revision=CANARY)
@@ -178,8 +178,8 @@ async def test_session_stays_at_its_revision_if_it_can(build: Build) -> None:
 async def test_flood_of_one_revision_takes_no_turn_of_others(build: Build) -> None:
     """Attack: come again and again to a revision, so that others get none of the other one's slots."""
     async with stage(build, revisions=weights("stable:3,canary:1")) as callers:
-        await callers.house.open("s", 20)
-        await callers.house.open("c", 20, revision=CANARY)
+        await callers.backend.open("s", 20)
+        await callers.backend.open("c", 20, revision=CANARY)
         order = []
         for _ in range(8):
             for _ in range(2):
@@ -191,8 +191,8 @@ async def test_flood_of_one_revision_takes_no_turn_of_others(build: Build) -> No
 
 async def test_without_weights_all_revisions_are_alike(build: Build) -> None:
     async with stage(build) as callers:
-        await callers.house.open("s", 1)
-        await callers.house.open("c", 1, revision=CANARY)
+        await callers.backend.open("s", 1)
+        await callers.backend.open("c", 1, revision=CANARY)
 
         assert {worker_of(await granted(callers)) for _ in range(2)} == {"s", "c"}
 

@@ -6,14 +6,14 @@ import pytest
 
 from antiphon_service.redis import RedisUnusable
 from tests.ws_adapter.support.stage import ManualClock
-from ws_adapter.forwarding.owners import FRESH_S, KEPT_S, Owners
-from ws_adapter.peers.base import Alone, Peer
+from ws_adapter.forwarding.owners import FRESH_S, KEPT_S, SessionOwners
+from ws_adapter.peers.base import NoPeers, Peer
 from ws_adapter.resume.tokens import Claim, ResumeTokens
 
 KEYS = (b"first signing key",)
 
 
-class Told(Alone):
+class Told(NoPeers):
     """Peers as they are told next; each question is counted."""
 
     def __init__(self, *peers: Peer) -> None:
@@ -40,11 +40,11 @@ def claim_of(adapter_id: str) -> Claim:
     return claim
 
 
-def owners_of(told: Told, clock: ManualClock) -> Owners:
-    return Owners(ResumeTokens(KEYS, "own"), told, clock, "here")
+def owners_of(told: Told, clock: ManualClock) -> SessionOwners:
+    return SessionOwners(ResumeTokens(KEYS, "own"), told, clock, "here")
 
 
-async def target_of(owners: Owners, claim: Claim) -> str | None:
+async def target_of(owners: SessionOwners, claim: Claim) -> str | None:
     found = await owners.find(claim)
     return found.forward if found is not None else None
 

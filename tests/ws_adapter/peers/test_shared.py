@@ -13,14 +13,14 @@ from antiphon_service.redis import connect
 from tests.support.redis_server import RedisServer
 from tests.ws_adapter.support.stage import until
 from ws_adapter.peers import shared
-from ws_adapter.peers.base import UNCOUNTED, Admitted, Demand, Peer, Refused
+from ws_adapter.peers.base import UNCOUNTED, AdmissionRequest, Admitted, Peer, Refused
 from ws_adapter.peers.shared import PREFIX, RedisPeers
 
 AMPLE_S = 60.0
 """Of a deadline that a test does not expect to strike."""
 
-THREE_AT_ONCE = Demand("address:203.0.113.5", most=3, per_min=0)
-THREE_A_MINUTE = Demand("address:203.0.113.5", most=0, per_min=3)
+THREE_AT_ONCE = AdmissionRequest("address:203.0.113.5", most=3, per_min=0)
+THREE_A_MINUTE = AdmissionRequest("address:203.0.113.5", most=0, per_min=3)
 
 
 class Line:
@@ -58,17 +58,17 @@ class Adapter:
     def _count(self) -> None:
         self.alone += 1
 
-    async def admit(self, *demands: Demand) -> Admitted:
+    async def admit(self, *demands: AdmissionRequest) -> Admitted:
         answer = await self.peers.admit(demands)
         assert isinstance(answer, Admitted), answer
         return answer
 
-    async def refuses(self, *demands: Demand) -> Refused:
+    async def refuses(self, *demands: AdmissionRequest) -> Refused:
         answer = await self.peers.admit(demands)
         assert isinstance(answer, Refused)
         return answer
 
-    async def admit_at_last(self, *demands: Demand) -> Admitted:
+    async def admit_at_last(self, *demands: AdmissionRequest) -> Admitted:
         """Within the test's own deadline."""
         answers: list[Admitted] = []
 
@@ -118,7 +118,7 @@ async def test_client_that_spreads_over_two_adapters_has_no_more_connections_tha
 
     for adapter in two:
         assert await adapter.refuses(THREE_AT_ONCE) == Refused(0, None)
-        await adapter.admit(Demand("address:203.0.113.6", 3, 0))
+        await adapter.admit(AdmissionRequest("address:203.0.113.6", 3, 0))
 
 
 async def test_client_that_spreads_over_two_adapters_has_no_more_attempts_than_over_one(
@@ -142,7 +142,7 @@ async def test_no_more_slip_in_at_the_same_time(two: tuple[Adapter, Adapter]) ->
 
 async def test_crowd_costs_few_calls(two: tuple[Adapter, Adapter]) -> None:
     one, _ = two
-    await asyncio.gather(*(one.admit(Demand(f"address:{n}", 1, 1)) for n in range(500)))
+    await asyncio.gather(*(one.admit(AdmissionRequest(f"address:{n}", 1, 1)) for n in range(500)))
 
     assert one.line.calls.count("meet") < 100
 
@@ -151,13 +151,13 @@ async def test_refused_by_one_limit_is_counted_by_no_other_but_as_an_attempt(
     two: tuple[Adapter, Adapter], redis_server: RedisServer
 ) -> None:
     one, other = two
-    key = Demand("key:k", most=1, per_min=0)
+    key = AdmissionRequest("key:k", most=1, per_min=0)
     await one.admit(key)
 
     for _ in range(3):
-        assert await other.refuses(Demand("address:a", 3, 3), key) == Refused(1, None)
+        assert await other.refuses(AdmissionRequest("address:a", 3, 3), key) == Refused(1, None)
 
-    assert (await one.refuses(Demand("address:a", 3, 3))).demand == 0
+    assert (await one.refuses(AdmissionRequest("address:a", 3, 3))).demand == 0
     assert totals(redis_server) == {"key:k": 1}
 
 
@@ -286,7 +286,7 @@ async def test_redis_that_comes_back_empty_is_told_everything(
 
 async def test_who_gives_up_while_redis_thinks_is_not_counted(redis_server: RedisServer) -> None:
     async with living(redis_server.url, "one", beat_s=0.05) as one:
-        await one.admit(Demand("address:first", 1, 0))
+        await one.admit(AdmissionRequest("address:first", 1, 0))
         redis_server.pause()
         knocking = asyncio.create_task(one.peers.admit([THREE_AT_ONCE]))
         calls = len(one.line.calls)
@@ -308,7 +308,7 @@ async def test_sums_are_those_of_what_adapters_hold_whatever_happens(
     redis_server: RedisServer, seed: int
 ) -> None:
     chance = random.Random(seed)
-    url, clients = redis_server.url, [Demand(f"key:{n}", 4, 0) for n in range(3)]
+    url, clients = redis_server.url, [AdmissionRequest(f"key:{n}", 4, 0) for n in range(3)]
     async with AsyncExitStack() as stack:
         adapters = [await stack.enter_async_context(living(url, str(n), beat_s=0.02)) for n in range(3)]
         inside: list[tuple[str, Admitted]] = []

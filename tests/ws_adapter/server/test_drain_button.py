@@ -7,7 +7,7 @@ from typing import Any
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import PATIENCE_S, Stage, running_adapter
-from ws_adapter.observability.chart import Moment, lines
+from ws_adapter.observability.chart import ChartPoint, lines
 
 
 async def ask(stage: Stage, method: str, *headers: str, path: str = "/drain") -> tuple[int, str]:
@@ -93,7 +93,7 @@ async def test_nobody_elses_page_presses_it_with_the_password_that_the_browser_k
 
 
 def test_lines_show_the_last_minutes() -> None:
-    moments = [Moment(60.0 * i, sessions=i, queue=3 - i, misses=0) for i in range(4)]
+    moments = [ChartPoint(60.0 * i, sessions=i, queue=3 - i, misses=0) for i in range(4)]
 
     drawn = lines(moments)
 

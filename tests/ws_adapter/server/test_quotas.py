@@ -26,7 +26,7 @@ from ws_adapter.protocol.core.config import Mode
 from ws_adapter.usage import accounts
 from ws_adapter.usage.accounts import Accounts
 from ws_adapter.usage.line import UsageLine, decode
-from ws_adapter.usage.shared import RedisBook
+from ws_adapter.usage.shared import RedisUsageStore
 
 CHAT = "/ws/chat"
 AUDIO = "/v1/realtime?mode=audio"
@@ -295,7 +295,7 @@ async def test_quota_is_shared_by_adapters_of_one_redis(
 ) -> None:
     """Attack: a tenant goes to another adapter when its quota is spent at the first."""
     monkeypatch.setattr(accounts, "ASK_S", PATIENCE_S)
-    defaults: dict[str, Any] = RedisBook.__init__.__kwdefaults__
+    defaults: dict[str, Any] = RedisUsageStore.__init__.__kwdefaults__
     monkeypatch.setitem(defaults, "call_s", PATIENCE_S)
     keys.change("spender", seconds_per_day="2")
     age(redis_server)

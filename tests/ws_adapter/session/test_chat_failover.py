@@ -12,7 +12,7 @@ from antiphon_service.semconv import FailoverOutcome
 from inference_service.interface.engine import End
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import CONTINUING, EVERYTHING, Play, Script
-from tests.ws_adapter.session.test_failover import House, house
+from tests.ws_adapter.session.test_failover import Backend, backend
 from tests.ws_adapter.support.chat_conversation import USER, append, request
 from tests.ws_adapter.support.stage import Client, Stage, until
 from ws_adapter.session import slot
@@ -73,7 +73,7 @@ async def completions(stage: Stage) -> AsyncIterator[str]:
             yield chunk.choices[0].delta.content or ""
 
 
-async def lose_in_the_middle(home: House) -> None:
+async def lose_in_the_middle(home: Backend) -> None:
     """Lose the worker that has begun to answer; the other one knows how the answer goes on."""
     await until(lambda: any(engine.sessions and engine.session.given for engine in home.engines))
     first = home.at
@@ -85,7 +85,7 @@ async def lose_in_the_middle(home: House) -> None:
 async def test_answer_goes_on_behind_its_last_word(
     dialect: Callable[[Stage], AsyncIterator[str]],
 ) -> None:
-    async with house(CUT, info=CONTINUING) as home, asyncio.timeout(PATIENCE_S):
+    async with backend(CUT, info=CONTINUING) as home, asyncio.timeout(PATIENCE_S):
         words = []
         async for word in dialect(home.stage):
             words += [word] if word else []
@@ -111,7 +111,7 @@ async def test_answer_goes_on_behind_its_last_word(
 async def test_answer_that_cannot_go_on_fails_as_ever(
     info: Any, fields: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    async with house(CUT, info=info, **options) as home:
+    async with backend(CUT, info=info, **options) as home:
         async with home.stage.client(home.stage.url.replace("/v1/realtime?mode=audio", "/ws/chat")) as client:
             await client.send(request(streaming=True, **fields))
             text = ""
@@ -143,12 +143,12 @@ async def hear(client: Client, text: str) -> bytes:
 async def test_spoken_answer_goes_on_behind_its_last_sound() -> None:
     """Another worker gives the same answer from its beginning, and nothing of it comes twice."""
     url, fields = "/ws/chat", {"tts": {"enabled": True}}
-    async with house(spoken(*BEGUN, *REST), workers=1, info=CONTINUING) as home:
+    async with backend(spoken(*BEGUN, *REST), workers=1, info=CONTINUING) as home:
         async with home.stage.client(home.stage.url.replace("/v1/realtime?mode=audio", url)) as client:
             await client.send(request(streaming=True, **fields))
             expected = await hear(client, "".join((*BEGUN, *REST)))
             await client.expect_until("done")
-    async with house(spoken(*BEGUN, hold="generate"), info=CONTINUING) as home, asyncio.timeout(PATIENCE_S):
+    async with backend(spoken(*BEGUN, hold="generate"), info=CONTINUING) as home, asyncio.timeout(PATIENCE_S):
         async with home.stage.client(home.stage.url.replace("/v1/realtime?mode=audio", url)) as client:
             await client.send(request(streaming=True, **fields))
             told = await hear(client, "".join(BEGUN))
@@ -172,7 +172,7 @@ async def test_spoken_answer_goes_on_behind_its_last_sound() -> None:
     ids=["other words", "fewer words", "other sound"],
 )
 async def test_spoken_answer_that_another_worker_does_not_give_again_fails_as_ever(other: Play) -> None:
-    async with house(spoken(*BEGUN, hold="generate"), info=CONTINUING) as home, asyncio.timeout(PATIENCE_S):
+    async with backend(spoken(*BEGUN, hold="generate"), info=CONTINUING) as home, asyncio.timeout(PATIENCE_S):
         url = home.stage.url.replace("/v1/realtime?mode=audio", "/ws/chat")
         async with home.stage.client(url) as client:
             await client.send(request(streaming=True, tts={"enabled": True}))
@@ -186,7 +186,7 @@ async def test_spoken_answer_that_another_worker_does_not_give_again_fails_as_ev
 
 
 async def test_turn_that_breaks_its_worker_breaks_two_and_no_third() -> None:
-    async with house(Play(breaks_device=True), workers=3, info=CONTINUING) as home:
+    async with backend(Play(breaks_device=True), workers=3, info=CONTINUING) as home:
         async with home.stage.client(home.stage.url.replace("/v1/realtime?mode=audio", "/ws/chat")) as client:
             await client.send(request(streaming=True))
             events, code = await client.end()

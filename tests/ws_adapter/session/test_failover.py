@@ -39,7 +39,7 @@ TALK = (listen(), speak("Hello"), speak(" there"), turn_end(" you"), listen())
 
 
 @dataclass
-class House:
+class Backend:
     """Workers that come and go behind one adapter; the newest has the most free slots."""
 
     engines: list[ScriptedEngine]
@@ -86,14 +86,14 @@ def is_held(engine: ScriptedEngine) -> bool:
 
 
 @asynccontextmanager
-async def house(
+async def backend(
     *plays: Play,
     workers: int = 2,
     slots: int = 1,
     info: Any = REPLAYING,
     names: Sequence[str] = (),
     **options: Any,
-) -> AsyncIterator[House]:
+) -> AsyncIterator[Backend]:
     """`names` are the revisions of the workers, all `stable` where there are none."""
     engines = [ScriptedEngine(*plays, slots=slots, info=info) for _ in range(workers)]
     options = {"silence_tail_units": 0, "max_lag_s": LONG_S, "admin_port": 0, **options}
@@ -109,7 +109,7 @@ async def house(
             running_adapter(*(worker.address for worker in running), **options)
         )
         await stage.until(workers=workers)
-        yield House(engines, running, own, stage)
+        yield Backend(engines, running, own, stage)
 
 
 async def units(client: Client, count: int) -> list[Event]:
@@ -140,7 +140,7 @@ def text_of(events: list[Event]) -> str:
 async def test_session_that_loses_its_worker_stays_at_its_revision() -> None:
     names = ["canary", "stable", "canary"]
     options = {"workers": 3, "names": names, "revisions": ("scripted=canary:1,stable:1",)}
-    async with house(*TALK, **options) as home, home.stage.client() as client:
+    async with backend(*TALK, **options) as home, home.stage.client() as client:
         await client.begin()
         told = await units(client, 2)
         assert names[home.at] == "canary"
@@ -157,7 +157,7 @@ async def test_session_that_loses_its_worker_stays_at_its_revision() -> None:
 @pytest.mark.parametrize("step", ["prefill", "generate", "finalize"])
 async def test_worker_lost_in_a_unit_another_one_answers_it(step: str, is_told_to_end: bool) -> None:
     plays = (listen(), speak("Hello"), replace(speak(" there"), hold=step), turn_end(" you"), listen())
-    async with house(*plays) as home, home.stage.client() as client:
+    async with backend(*plays) as home, home.stage.client() as client:
         await client.begin()
         told = await units(client, 2)
         first = home.at
@@ -185,7 +185,7 @@ async def test_worker_lost_in_a_unit_another_one_answers_it(step: str, is_told_t
 
 async def test_words_of_a_unit_that_was_cut_off_are_told_once() -> None:
     plays = (replace(speak("Hello", " there"), hold="generate"), turn_end(" you"))
-    async with house(*plays) as home, home.stage.client() as client:
+    async with backend(*plays) as home, home.stage.client() as client:
         await client.begin()
         first = home.at
         await client.send(append(1.0))
@@ -199,7 +199,7 @@ async def test_words_of_a_unit_that_was_cut_off_are_told_once() -> None:
 
 
 async def test_worker_that_drains_hands_its_session_over() -> None:
-    async with house(*TALK) as home, home.stage.client() as client:
+    async with backend(*TALK) as home, home.stage.client() as client:
         await client.begin()
         told = await units(client, 2)
         first = home.at
@@ -213,7 +213,7 @@ async def test_worker_that_drains_hands_its_session_over() -> None:
 
 
 async def test_events_of_ws_duplex_tell_of_the_move() -> None:
-    async with house(*TALK) as home:
+    async with backend(*TALK) as home:
         url = home.stage.url.replace("/v1/realtime?mode=audio", "/ws/duplex/adx_1")
         async with home.stage.client(url) as client:
             await client.expect_until("queue_done")
@@ -232,7 +232,7 @@ async def test_events_of_ws_duplex_tell_of_the_move() -> None:
 
 
 async def test_worker_that_drains_keeps_its_session_while_no_slot_is_free() -> None:
-    async with house(*TALK) as home, AsyncExitStack() as clients:
+    async with backend(*TALK) as home, AsyncExitStack() as clients:
         one = await clients.enter_async_context(home.stage.client())
         await one.begin()
         first = home.at
@@ -252,7 +252,7 @@ async def test_worker_that_drains_keeps_its_session_while_no_slot_is_free() -> N
 @pytest.mark.parametrize("step", ["generate", "finalize"])
 async def test_worker_that_drains_finishes_the_unit_that_it_has(step: str) -> None:
     plays = (listen(), replace(speak("Hello"), hold=step), turn_end(" there"), listen())
-    async with house(*plays) as home, home.stage.client() as client:
+    async with backend(*plays) as home, home.stage.client() as client:
         await client.begin()
         told = await units(client, 1)
         first = home.at
@@ -273,7 +273,7 @@ async def test_worker_that_drains_finishes_the_unit_that_it_has(step: str) -> No
 
 
 async def test_all_sessions_of_a_lost_worker_go_on() -> None:
-    async with house(*TALK, slots=8) as home, AsyncExitStack() as stack:
+    async with backend(*TALK, slots=8) as home, AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(home.stage.client()) for _ in range(8)]
         for client in clients:
             await client.begin()
@@ -289,7 +289,7 @@ async def test_all_sessions_of_a_lost_worker_go_on() -> None:
 
 
 async def test_session_waits_for_a_slot_before_newcomers() -> None:
-    async with house(*TALK) as home, AsyncExitStack() as clients:
+    async with backend(*TALK) as home, AsyncExitStack() as clients:
         one = await clients.enter_async_context(home.stage.client())
         await one.begin()
         told = await units(one, 2)
@@ -310,7 +310,7 @@ async def test_session_waits_for_a_slot_before_newcomers() -> None:
 
 async def test_live_session_goes_on_at_another_worker() -> None:
     plays = (listen(), replace(speak("word"), hold="generate"), turn_end(" you"))
-    async with house(*plays) as home:
+    async with backend(*plays) as home:
         url = home.stage.url.replace("realtime?mode=audio", "live/sessions")
         async with home.stage.client(url) as client:
             await client.send(live.start(model=REPLAYING.name))
@@ -334,7 +334,7 @@ async def test_live_session_goes_on_at_another_worker() -> None:
 async def test_realtime_session_of_a_model_that_takes_turns_goes_on() -> None:
     plays = (listen(), replace(speak("word"), hold="generate"), turn_end(" you"), listen())
     info = replace(EVERYTHING, replays_units=True)
-    async with house(*plays, info=info) as home:
+    async with backend(*plays, info=info) as home:
         url = home.stage.url.replace("mode=audio", f"model={info.name}")
         async with home.stage.client(url) as client:
             await client.expect_until("session.created")
@@ -364,7 +364,7 @@ async def test_realtime_session_of_a_model_that_takes_turns_goes_on() -> None:
     ("info", "options"), [(INFO, {}), (REPLAYING, {"journal_s": 0}), (REPLAYING, {"journal_mib": 0})]
 )
 async def test_session_without_a_journal_ends_with_its_worker(info: Any, options: dict[str, Any]) -> None:
-    async with house(*TALK, info=info, **options) as home, home.stage.client() as client:
+    async with backend(*TALK, info=info, **options) as home, home.stage.client() as client:
         await client.begin()
         await units(client, 1)
         home.lose(home.at)
@@ -374,7 +374,7 @@ async def test_session_without_a_journal_ends_with_its_worker(info: Any, options
 
 
 async def test_turn_longer_than_the_journal_ends_with_its_worker() -> None:
-    async with house(*(speak("word") for _ in range(8)), journal_s=2) as home:
+    async with backend(*(speak("word") for _ in range(8)), journal_s=2) as home:
         async with home.stage.client() as client:
             await client.begin()
             await units(client, 4)
@@ -388,7 +388,7 @@ async def test_turn_longer_than_the_journal_ends_with_its_worker() -> None:
 
 
 async def test_no_other_worker_ends_the_session_as_ever() -> None:
-    async with house(*TALK, workers=1, no_worker_grace_s=0.1) as home, home.stage.client() as client:
+    async with backend(*TALK, workers=1, no_worker_grace_s=0.1) as home, home.stage.client() as client:
         await client.begin()
         await units(client, 1)
         home.lose(0)
@@ -400,7 +400,7 @@ async def test_no_other_worker_ends_the_session_as_ever() -> None:
 
 
 async def test_worker_that_refuses_the_session_ends_it_as_ever() -> None:
-    async with house(*TALK) as home, home.stage.client() as client:
+    async with backend(*TALK) as home, home.stage.client() as client:
         await client.begin()
         await units(client, 1)
         first = home.at
@@ -416,7 +416,7 @@ async def test_worker_that_refuses_the_session_ends_it_as_ever() -> None:
 
 async def test_input_that_breaks_its_worker_breaks_two_and_no_third() -> None:
     plays = (listen(), Play(breaks_device=True))
-    async with house(*plays, workers=3) as home, home.stage.client() as client:
+    async with backend(*plays, workers=3) as home, home.stage.client() as client:
         await client.begin()
         await units(client, 1)
         await client.send(append(1.0))
@@ -431,7 +431,7 @@ async def test_input_that_breaks_its_worker_breaks_two_and_no_third() -> None:
 
 async def test_journal_that_breaks_its_workers_breaks_three_and_no_fourth() -> None:
     """The input was answered before the worker broke: then only the number of losses tells."""
-    async with house(*TALK, workers=4) as home, home.stage.client() as client:
+    async with backend(*TALK, workers=4) as home, home.stage.client() as client:
         await client.begin()
         told = await units(client, 1)
         for lost in range(3):
@@ -447,7 +447,7 @@ async def test_journal_that_breaks_its_workers_breaks_three_and_no_fourth() -> N
 
 
 async def test_client_that_leaves_while_its_session_moves_leaves_nothing() -> None:
-    async with house(*TALK, workers=1, no_worker_grace_s=LONG_S) as home:
+    async with backend(*TALK, workers=1, no_worker_grace_s=LONG_S) as home:
         async with home.stage.client() as client:
             await client.begin()
             await units(client, 1)
@@ -462,7 +462,7 @@ async def test_client_that_leaves_while_its_session_moves_leaves_nothing() -> No
 
 async def test_hang_of_a_unit_is_over_when_its_worker_is_lost() -> None:
     """A client that is muted hears nothing of the unit, also from the next worker."""
-    async with house(hang("generate"), speak("Hello")) as home, home.stage.client() as client:
+    async with backend(hang("generate"), speak("Hello")) as home, home.stage.client() as client:
         await client.begin()
         first = home.at
         await client.send(append(1.0), append(1.0, force_listen=True))

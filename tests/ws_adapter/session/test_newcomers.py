@@ -2,7 +2,7 @@
 
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import Verdict
-from ws_adapter.session.newcomers import Newcomers
+from ws_adapter.session.pending_sessions import PendingSessions
 
 
 class Silent:
@@ -17,7 +17,7 @@ class Silent:
 
 
 def test_one_too_many_ends_the_oldest_of_the_caller_with_most() -> None:
-    newcomers = Newcomers(4)
+    newcomers = PendingSessions(4)
     lonely = Silent()
     newcomers.enter(lonely, "a")
     flood = [Silent() for _ in range(10)]
@@ -30,7 +30,7 @@ def test_one_too_many_ends_the_oldest_of_the_caller_with_most() -> None:
 
 
 def test_session_that_has_asked_for_a_slot_is_no_newcomer() -> None:
-    newcomers = Newcomers(2)
+    newcomers = PendingSessions(2)
     first = Silent()
     newcomers.enter(first, "a")
     first.has_asked = True
@@ -43,7 +43,7 @@ def test_session_that_has_asked_for_a_slot_is_no_newcomer() -> None:
 
 
 def test_session_that_has_left_is_not_counted() -> None:
-    newcomers = Newcomers(1)
+    newcomers = PendingSessions(1)
     gone, here = Silent(), Silent()
     newcomers.enter(gone, "a")
     newcomers.leave(gone)

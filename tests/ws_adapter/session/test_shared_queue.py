@@ -7,8 +7,8 @@ from antiphon_service.pools import pool_name
 from inference_service.interface.setups import Mode
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import EVERYTHING, INFO, ScriptedEngine, listen, running_worker
+from tests.ws_adapter.support.backend import age, until_told
 from tests.ws_adapter.support.conversation import CLOSE, INIT
-from tests.ws_adapter.support.house import age, until_told
 from tests.ws_adapter.support.stage import Client, Stage, running_adapter, until
 
 KEY = b"a key of 16 byte"
@@ -30,12 +30,12 @@ async def describes(adapter: Stage, models: set[str]) -> bool:
 
 async def test_two_adapters_share_a_worker_and_its_queue(redis_server: RedisServer) -> None:
     age(redis_server, POOL)
-    async with AsyncExitStack() as house:
+    async with AsyncExitStack() as backend:
         engine = ScriptedEngine(listen(), slots=1, repeat=True, info=EVERYTHING)
         worker = running_worker(engine, slots=1, worker_key=KEY, dispatcher=redis_server.url)
-        await house.enter_async_context(worker)
+        await backend.enter_async_context(worker)
         one, other = [
-            await house.enter_async_context(
+            await backend.enter_async_context(
                 running_adapter(worker_key=KEY, dispatcher=redis_server.url, wait=True)
             )
             for _ in range(2)
@@ -57,15 +57,15 @@ async def test_worker_that_joins_and_one_that_leaves_need_no_restart_of_an_adapt
     redis_server: RedisServer,
 ) -> None:
     age(redis_server, POOL)
-    async with AsyncExitStack() as house:
-        adapter = await house.enter_async_context(
+    async with AsyncExitStack() as backend:
+        adapter = await backend.enter_async_context(
             running_adapter(worker_key=KEY, dispatcher=redis_server.url, wait=False)
         )
         text = replace(INFO, modes=frozenset({Mode.CHAT}), name="words")
         for info in (text, EVERYTHING):
             engine = ScriptedEngine(listen(), slots=1, repeat=True, info=info)
             worker = running_worker(engine, slots=1, worker_key=KEY, dispatcher=redis_server.url)
-            running = await house.enter_async_context(worker)
+            running = await backend.enter_async_context(worker)
         await adapter.until(workers=2)
         await until_told(lambda: describes(adapter, {"words", EVERYTHING.name}))
 

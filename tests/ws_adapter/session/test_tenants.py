@@ -22,7 +22,7 @@ WORKER_KEY = b"a key of 16 byte"
 
 
 @asynccontextmanager
-async def house(**options: Any) -> AsyncIterator[tuple[Stage, ScriptedEngine]]:
+async def backend(**options: Any) -> AsyncIterator[tuple[Stage, ScriptedEngine]]:
     engine = ScriptedEngine(listen(), slots=3, repeat=True)
     async with (
         running_worker(engine, slots=3, worker_key=WORKER_KEY) as worker,
@@ -46,7 +46,7 @@ async def tenant_of_call(stage: Stage, engine: ScriptedEngine, key: str) -> Tena
 
 async def test_tenant_of_a_key_is_one_over_websockets_and_direct_calls(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice", "bob")
-    async with house(auth="keys", keys=keys.path) as (stage, engine):
+    async with backend(auth="keys", keys=keys.path) as (stage, engine):
         alice, again, bob = [
             await tenant_of_websocket(stage, engine, keys.bearer(name)) for name in ("alice", "alice", "bob")
         ]
@@ -57,7 +57,7 @@ async def test_tenant_of_a_key_is_one_over_websockets_and_direct_calls(tmp_path:
 
 
 async def test_tenant_of_a_websocket_behind_an_unknown_proxy_is_nobody_else() -> None:
-    async with house() as (stage, engine):
+    async with backend() as (stage, engine):
         forwarded = {"X-Forwarded-For": "192.0.2.1"}
 
         one, other = [await tenant_of_websocket(stage, engine, forwarded) for _ in range(2)]
@@ -77,7 +77,7 @@ async def test_lease_of_a_websocket_has_the_limit_of_its_kind_and_tells_nothing_
 
     monkeypatch.setattr(LeaseReader, "read", noted)
     keys = KeyFile(tmp_path / "keys", "alice")
-    async with house(auth="keys", keys=keys.path, session_limit_audio_s=90.0) as (stage, engine):
+    async with backend(auth="keys", keys=keys.path, session_limit_audio_s=90.0) as (stage, engine):
         await tenant_of_websocket(stage, engine, keys.bearer("alice"))
 
     found = read_token(tokens[0])

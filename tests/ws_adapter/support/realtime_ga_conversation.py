@@ -45,7 +45,7 @@ from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscr
 from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.live.sound import PCM_24K, Format
 from ws_adapter.protocol.realtime_ga.machine import RealtimeGa
-from ws_adapter.protocol.realtime_ga.worker_slot import Hold
+from ws_adapter.protocol.realtime_ga.worker_slot import SlotPhase
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.limits import Limits
 
@@ -127,7 +127,7 @@ class RealtimeGaConversation:
         Without a journal, or before the worker is ready, the worker is lost with the adapter.
         """
         before = len(self.sent)
-        has_journal = has_journal and self.dialect._answers.slot.hold in (Hold.READY, Hold.RUNNING)
+        has_journal = has_journal and self.dialect._answers.slot.hold in (SlotPhase.READY, SlotPhase.RUNNING)
         state, blobs = save(self.dialect, self.now, has_journal=has_journal)
         self.dialect, self.transcribing, self.detecting = self.new_dialect(), [], 0
         if not has_journal:
@@ -328,7 +328,7 @@ class NativeConversation(RealtimeGaConversation):
     def settle(self) -> None:
         """A slot is there, and its worker is ready, if the session asked for that."""
         self._is_ready = True
-        if self.dialect._answers.slot.hold is Hold.WANTED:
+        if self.dialect._answers.slot.hold is SlotPhase.WANTED:
             self.grant()
         self.ready()
 

@@ -23,9 +23,9 @@ from ws_adapter.protocol.core.actions import (
 from ws_adapter.protocol.core.config import Catalogue
 from ws_adapter.protocol.core.machine import Action, Apart, Become, Machine
 from ws_adapter.protocol.core.signals import Failed, Finalized, Moved, Piece, Signal, UnitDone, UnitEnd
-from ws_adapter.protocol.core.state import Hold
+from ws_adapter.protocol.core.state import SlotPhase
 from ws_adapter.protocol.transcription.machine import Transcription
-from ws_adapter.protocol.transcription_ga.machine import Undecided
+from ws_adapter.protocol.transcription_ga.machine import ProtocolChooser
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.limits import Limits
 
@@ -65,13 +65,13 @@ class TranscriptionGaConversation:
     def new_dialect(self) -> Machine:
         """Another machine of the same session."""
         name = f"sess-{0:032x}"
-        return Undecided(name, 1_800_000_000, self._limits, lambda: self._catalogue, self._new_token)
+        return ProtocolChooser(name, 1_800_000_000, self._limits, lambda: self._catalogue, self._new_token)
 
     def move(self) -> list[Event]:
         """The adapter dies, and another one goes on with what a worker has that is ready."""
         before = len(self.sent)
         assert isinstance(self.dialect, Transcription)
-        self.has_slot = self.has_slot and self.dialect._slot.hold is Hold.READY
+        self.has_slot = self.has_slot and self.dialect._slot.hold is SlotPhase.READY
         state, blobs = save(self.dialect, self.now, has_journal=self.has_slot)
         self.dialect = self.new_dialect()
         self._hearing.restart()

@@ -15,8 +15,13 @@ from ws_adapter.protocol.core.signals import NO_TIMINGS, Piece, Prefilled, Ready
 from ws_adapter.protocol.wire.events import InputTokenDetails, OutputTokenDetails, TokenUsage
 from ws_adapter.usage import accounts as module
 from ws_adapter.usage.accounts import BEAT_S, About, Accounts, Meter
-from ws_adapter.usage.book import DAY_S, LocalBook, Take, Taken
 from ws_adapter.usage.charge import SHORTEST_MS, SLICE_MS, SLICE_TOKENS
+from ws_adapter.usage.store import (
+    DAY_S,
+    LocalUsageStore,
+    Take,
+    Taken,
+)
 from ws_adapter.usage.tenant import Quota, Tenant
 from ws_adapter.usage.totals import MOST_TENANTS, Totals
 
@@ -25,7 +30,7 @@ MINUTE = Tenant("alice", "a" * 64, Quota(seconds_per_day=60))
 TOKENS = Tenant("bob", "b" * 64, Quota(tokens_per_day=5000))
 
 
-class AwayBook(LocalBook):
+class AwayBook(LocalUsageStore):
     """One whose answers come when the test says."""
 
     def __init__(self, clock: ManualClock) -> None:

@@ -12,8 +12,8 @@ from antiphon_service.redis import connect
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.ws_adapter.support.stage import until
-from ws_adapter.usage.book import Take, Taken
-from ws_adapter.usage.shared import MOST_AT_ONCE, RedisBook
+from ws_adapter.usage.shared import MOST_AT_ONCE, RedisUsageStore
+from ws_adapter.usage.store import Take, Taken
 from ws_adapter.usage.tenant import Quota
 
 ACCOUNT = "a" * 64
@@ -44,9 +44,9 @@ class Line:
 
 
 @asynccontextmanager
-async def book_of(url: str, name: str) -> AsyncIterator[tuple[RedisBook, Any]]:
+async def book_of(url: str, name: str) -> AsyncIterator[tuple[RedisUsageStore, Any]]:
     line: Any = Line(url)
-    book = RedisBook(line, name, call_s=PATIENCE_S, retry_s=0.01)
+    book = RedisUsageStore(line, name, call_s=PATIENCE_S, retry_s=0.01)
     book.start()
     try:
         yield book, line
@@ -54,7 +54,7 @@ async def book_of(url: str, name: str) -> AsyncIterator[tuple[RedisBook, Any]]:
         await book.close()
 
 
-async def take(book: RedisBook, **fields: int) -> Taken:
+async def take(book: RedisUsageStore, **fields: int) -> Taken:
     async with asyncio.timeout(PATIENCE_S):
         return await book.take(Take(ACCOUNT, QUOTA, **fields))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ws_adapter.protocol.core.signals import Piece
-from ws_adapter.worker.told import TAIL_BYTES, DivergedError, Told
+from ws_adapter.worker.sent_output import TAIL_BYTES, DivergedError, SentOutput
 
 TEXT = "One, two, three, four, five."
 SOUND = np.random.default_rng(1).uniform(-1, 1, 40_000).astype("<f4").tobytes()
@@ -25,7 +25,7 @@ def pieces(rng: random.Random) -> list[Piece]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_answer_that_is_begun_again_and_again_is_told_once(seed: int) -> None:
-    rng, told = random.Random(seed), Told(True)
+    rng, told = random.Random(seed), SentOutput(True)
     heard: list[Piece] = []
     for _ in range(4):
         told.restart()
@@ -43,7 +43,7 @@ def test_answer_that_is_begun_again_and_again_is_told_once(seed: int) -> None:
 
 def test_other_words_and_other_sound_are_no_repetition() -> None:
     for other in (Piece(1, "Two", b""), Piece(1, "", SOUND[4:])):
-        told = Told(True)
+        told = SentOutput(True)
         told.untold(Piece(1, "One", SOUND[:40_000]))
         told.restart()
         with pytest.raises(DivergedError):
@@ -51,7 +51,7 @@ def test_other_words_and_other_sound_are_no_repetition() -> None:
 
 
 def test_words_that_may_differ_are_left_out_by_their_number() -> None:
-    told = Told(False)
+    told = SentOutput(False)
     told.untold(Piece(1, "How are", b""))
     told.restart()
 

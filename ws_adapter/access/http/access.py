@@ -32,7 +32,7 @@ from ws_adapter.access.signing_keys import SOURCE, parse_signing_keys, read_sign
 from ws_adapter.forwarding.introduction import Introductions
 from ws_adapter.options import ANY_ORIGIN, AdapterOptions
 from ws_adapter.pages import responses
-from ws_adapter.peers.base import Alone, Peers, Refused
+from ws_adapter.peers.base import NoPeers, Peers, Refused
 from ws_adapter.process.clock import Clock
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.wire import errors
@@ -135,7 +135,7 @@ class Access:
         """Read the file of keys and that of client secrets' keys, if there are any; `peers` are those who let
         clients in too, and `accounts` know whose quota is spent. Raises `ConfigurationError`."""
         self._accounts = accounts
-        self._peers = peers or Alone()
+        self._peers = peers or NoPeers()
         self._keys = Keys(options.keys) if options.auth != "off" else None
         self._signing_key_file = options.client_secret_key_file
         in_environment = options.client_secret_key

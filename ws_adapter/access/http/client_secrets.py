@@ -75,7 +75,7 @@ class Forbidden(Exception):
         self.code, self.param, self.message = code, param, f"{param}: {what}"
 
 
-class Made(Struct):
+class IssuedSecret(Struct):
     """A secret, when it expires in Unix seconds, and the session as it would begin."""
 
     value: str
@@ -125,7 +125,7 @@ def answer(
             expires_at = min(expires_at, key.expires_at)
         told = msgspec.json.encode(given)
         value = secrets.make(key.hash if key is not None else None, told, expires_at, rights)
-        return responses.answer(HTTPStatus.OK, Made(value, expires_at, session))
+        return responses.answer(HTTPStatus.OK, IssuedSecret(value, expires_at, session))
     except Forbidden as forbidden:
         return _refused(HTTPStatus.FORBIDDEN, forbidden.code, forbidden.message, forbidden.param)
     except InvalidUtf8:

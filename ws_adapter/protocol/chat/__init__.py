@@ -1,1 +1,1 @@
-"""The turn-based protocols: a request or a turn, and what becomes of it."""
+"""The turn-based chat protocols."""

@@ -10,7 +10,7 @@ import msgspec
 from antiphon.contract import Reason
 from ws_adapter.protocol.chat.content import Request
 from ws_adapter.protocol.chat.realtime_chat_events import ChatCreated, TurnAppend
-from ws_adapter.protocol.chat.realtime_chat_input import BEFORE_SETTINGS, Heard, Settings, Update, hear
+from ws_adapter.protocol.chat.realtime_chat_input import BEFORE_SETTINGS, ReadEvent, Settings, Update, hear
 from ws_adapter.protocol.chat.realtime_chat_slot import ChatSlot
 from ws_adapter.protocol.chat.realtime_chat_turn import ChatTurn
 from ws_adapter.protocol.chat.reply import failure
@@ -31,7 +31,7 @@ from ws_adapter.protocol.core.signals import (
     UnitDone,
     UnitEnd,
 )
-from ws_adapter.protocol.core.state import Hold, State
+from ws_adapter.protocol.core.state import SlotPhase, State
 from ws_adapter.protocol.duplex.flow import summed
 from ws_adapter.protocol.duplex.realtime import close_reason
 from ws_adapter.protocol.duplex.realtime_events import Diagnostic, SessionClose, SessionClosed, SessionInit
@@ -199,7 +199,7 @@ class RealtimeChat(WithoutDetection):
                 return self._done(self._turns[0], signal, now)
             case GoingAway():
                 self._slot.is_going_away = True
-                if self._slot.hold is Hold.READY:
+                if self._slot.hold is SlotPhase.READY:
                     return self._slot.leave()
             case Failed():
                 return self._failed(signal.reason, now)
@@ -211,7 +211,7 @@ class RealtimeChat(WithoutDetection):
         return self._slot.open(self._settings.setup, turn.request.voice if turn is not None else None)
 
     def _begun(self, ready: Ready, now: float) -> list[Action]:
-        if self._slot.hold is not Hold.OPENING or self._settings is None:
+        if self._slot.hold is not SlotPhase.OPENING or self._settings is None:
             return []
         self._slot.begun(ready)
         told: list[Action] = []
@@ -232,17 +232,17 @@ class RealtimeChat(WithoutDetection):
         """Go on with the next turn, or wait for one."""
         if not self._turns:
             self._idle_at = now + self._limits.chat_idle_s
-            has_slot = self._slot.hold is Hold.READY
+            has_slot = self._slot.hold is SlotPhase.READY
             self._slot.unused_at = now + self._limits.init_timeout_s if has_slot else None
             return []
         self._idle_at = self._slot.unused_at = None
-        if self._slot.hold is Hold.NONE:
+        if self._slot.hold is SlotPhase.NONE:
             self._has_waited = False
             return self._slot.want(self._model)
-        return self._slot.run(self._turns[0]) if self._slot.hold is Hold.READY else []
+        return self._slot.run(self._turns[0]) if self._slot.hold is SlotPhase.READY else []
 
     def _failed(self, reason: Reason, now: float) -> list[Action]:
-        if self._slot.hold is Hold.READY:
+        if self._slot.hold is SlotPhase.READY:
             return self._slot.leave()  # nothing is lost: the next turn takes another
         if reason in errors.CORRECTABLE and self.state is State.CONFIGURING:
             self.state = State.CONNECTED
@@ -301,7 +301,7 @@ class RealtimeChat(WithoutDetection):
     def binary_frame(self, now: float) -> list[Action]:
         return self.ended(errors.BINARY_FRAME)
 
-    def _heard(self, drops_input: bool, heard: Heard | Refusal | Verdict, now: float) -> list[Action]:
+    def _heard(self, drops_input: bool, heard: ReadEvent | Refusal | Verdict, now: float) -> list[Action]:
         if self.is_over:
             return []
         match heard:

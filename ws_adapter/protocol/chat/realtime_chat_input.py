@@ -48,7 +48,7 @@ _HONOURED: Final = frozenset({"generate_audio", "max_slice_nums"})
 
 
 @dataclass(frozen=True)
-class Heard:
+class ReadEvent:
     """An event; of an opener, and of what asks for an answer, also what it came to or why it is refused."""
 
     event: Event
@@ -64,7 +64,7 @@ class Heard:
 
 def hear(
     frame: bytes, rules: ChatRules, model: str, catalogue: Catalogue | None, *, drops_input: bool
-) -> Heard | Refusal | Verdict:
+) -> ReadEvent | Refusal | Verdict:
     """Read a text frame to its last field. What is no event is refused, or ends the session.
 
     `rules` and `model` are those of the session. Whether the event may come now is left open. With
@@ -77,18 +77,18 @@ def hear(
     except Refusal as refusal:
         return no_json(refusal) if refusal.code is ErrorCode.INVALID_JSON else refusal
     if isinstance(event, SessionInit):
-        return Heard(event, settings=_settings(event, catalogue))
+        return ReadEvent(event, settings=_settings(event, catalogue))
     if not isinstance(event, TurnAppend):
-        return Heard(event)
+        return ReadEvent(event)
     try:
         if event.input is None:
             raise missing("input", "an object")
         if drops_input:
             message = "the server is too busy for this input; send it again later"
             raise Refusal(ErrorCode.SERVICE_UNAVAILABLE, message)
-        return Heard(event, read_request(event.input, rules, capabilities_of(model, catalogue)))
+        return ReadEvent(event, read_request(event.input, rules, capabilities_of(model, catalogue)))
     except Refusal as refusal:
-        return Heard(event, refusal)
+        return ReadEvent(event, refusal)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ws_adapter.protocol.core.actions import (
 from ws_adapter.protocol.core.config import ChatSetup
 from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.signals import Ready
-from ws_adapter.protocol.core.state import Hold
+from ws_adapter.protocol.core.state import SlotPhase
 from ws_adapter.protocol.media.reference_voice import Voice
 
 
@@ -21,7 +21,7 @@ class ChatSlot:
     """A session's slot; methods return the actions that bring it there."""
 
     def __init__(self) -> None:
-        self.hold = Hold.NONE
+        self.hold = SlotPhase.NONE
         self.ready: Ready | None = None
         """What the last worker said that took the settings."""
         self.is_going_away = False
@@ -32,40 +32,40 @@ class ChatSlot:
 
     def save(self, *, has_journal: bool) -> SavedChatSlot | None:
         """Return the state; None where no worker takes the place of the present one."""
-        if not has_journal or self.hold not in (Hold.READY, Hold.RUNNING):
+        if not has_journal or self.hold not in (SlotPhase.READY, SlotPhase.RUNNING):
             return None
-        return SavedChatSlot(self.hold is Hold.RUNNING, self.ready, self._has_turns_voice)
+        return SavedChatSlot(self.hold is SlotPhase.RUNNING, self.ready, self._has_turns_voice)
 
     def restore(self, saved: SavedChatSlot) -> None:
         """Go on from a saved state."""
-        self.hold = Hold.RUNNING if saved.is_running else Hold.READY
+        self.hold = SlotPhase.RUNNING if saved.is_running else SlotPhase.READY
         self.ready, self._has_turns_voice = saved.ready, saved.has_turns_voice
 
     def want(self, model: str) -> list[Action]:
         """Wait for a slot of a worker with this model, empty for any."""
-        self.hold = Hold.WANTED
+        self.hold = SlotPhase.WANTED
         return [TakeSlot(model)]
 
     def open(self, setup: ChatSetup, turns_voice: Voice | None) -> list[Action]:
         """Send the settings to the new slot's worker, with the next turn's voice if that has one."""
-        self.hold = Hold.OPENING
+        self.hold = SlotPhase.OPENING
         self._has_turns_voice = turns_voice is not None
         return [OpenWorkerSession(replace(setup, voice=turns_voice) if turns_voice is not None else setup)]
 
     def begun(self, ready: Ready) -> None:
         """Note that the worker took the settings."""
-        self.hold = Hold.READY
+        self.hold = SlotPhase.READY
         self.ready = ready
 
     def run(self, turn: ChatTurn) -> list[Action]:
         """Have the worker answer the turn."""
         assert self.ready is not None
-        self.hold = Hold.RUNNING
+        self.hold = SlotPhase.RUNNING
         return [RunTurn(1, turn.begin(self.ready, has_own_session=self._has_turns_voice))]
 
     def leave(self) -> list[Action]:
         """Give it back."""
-        self.hold = Hold.NONE
+        self.hold = SlotPhase.NONE
         self.unused_at = None
         self.is_going_away = False
         return [LeaveSlot()]

@@ -18,7 +18,7 @@ class State(Enum):
     CLOSED = auto()
 
 
-class Hold(Enum):
+class SlotPhase(Enum):
     """The states of a session's slot, in the dialects that take one when they need it."""
 
     NONE = auto()

@@ -1,1 +1,1 @@
-"""The full-duplex protocols: one state machine, and the words of each."""
+"""The full-duplex protocols: one state machine, and the vocabulary of each dialect."""

@@ -1,1 +1,1 @@
-"""OpenAI's full-duplex protocol, Live."""
+"""OpenAI's Live protocol, full duplex."""

@@ -24,7 +24,7 @@ _GAP: Final = RATE_HZ * 2
 """Samples of silence that stand for a gap, however long: they end any speech."""
 
 
-class Said(Struct, frozen=True):
+class SpeechPiece(Struct, frozen=True):
     """A piece of speech, float32 at 16 kHz; it begins at `at_ms` on the timeline of the session."""
 
     at_ms: int
@@ -73,9 +73,9 @@ class InputSpeech:
         self._skipped += size - silence.size
         return silence
 
-    def detected(self, scores: Iterable[float]) -> list[Said]:
+    def detected(self, scores: Iterable[float]) -> list[SpeechPiece]:
         """Return the speech that has ended with these scores."""
-        said: list[Said] = []
+        said: list[SpeechPiece] = []
         for score in scores:
             self._scored += WINDOW
             for edge in self._edges.hear([score]):
@@ -110,14 +110,14 @@ class InputSpeech:
         self._end = saved.begin + sum(held.size for held in self._held)
         self._from, self._skipped = saved.since, saved.skipped
 
-    def _cut(self, end: int) -> list[Said]:
+    def _cut(self, end: int) -> list[SpeechPiece]:
         if self._from is None:
             return []
         self._forget(self._from)
         at_ms = (self._begin + self._skipped) * 1000 // RATE_HZ
         held = np.concatenate([NO_AUDIO.samples, *self._held])[: end - self._begin]
         self._forget(end)
-        return [Said(at_ms, held.astype("<f4", copy=False).tobytes())] if held.size else []
+        return [SpeechPiece(at_ms, held.astype("<f4", copy=False).tobytes())] if held.size else []
 
     def _forget(self, until: int) -> None:
         while self._held and self._begin < until:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
 from ws_adapter.protocol.duplex.input import SECOND_S
 from ws_adapter.protocol.live.resampler import Resampler, SavedResampler
-from ws_adapter.protocol.media.g711 import ALAW, ULAW, Law
+from ws_adapter.protocol.media.g711 import ALAW, ULAW, CompandingLaw
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
 
 Encoding: TypeAlias = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
@@ -27,7 +27,7 @@ BLOCK_S: Final = 0.1
 SHORT_BLOCK_S: Final = 0.02
 """The same for models with frames shorter than `BLOCK_S`: a block delays what is heard by its length."""
 
-_LAWS: Final[Mapping[Encoding, Law]] = {"audio/pcmu": ULAW, "audio/pcma": ALAW}
+_LAWS: Final[Mapping[Encoding, CompandingLaw]] = {"audio/pcmu": ULAW, "audio/pcma": ALAW}
 _SCALE: Final = np.float32(32_768)
 
 

@@ -1,1 +1,1 @@
-"""Pictures, recordings and voices as clients send them, checked without decoding their pixels."""
+"""Validation of pictures, recordings and voices from clients, without decoding pixels."""

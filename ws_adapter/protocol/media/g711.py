@@ -15,7 +15,7 @@ _ULAW_CLIP: Final = 32_635
 _ALAW_IDLE: Final = 8
 
 
-class Law:
+class CompandingLaw:
     """One of its two companding laws. Codes are bytes, samples float32 in [-1, 1]."""
 
     def __init__(self, levels: NDArray[np.int16], codes: _Table, silence: int) -> None:
@@ -73,8 +73,8 @@ def _bytes(codes: NDArray[np.int32]) -> _Table:
     return codes.astype(np.uint8)
 
 
-ULAW: Final = Law(_ulaw_levels(), _ulaw_codes(), 0xFF)
+ULAW: Final = CompandingLaw(_ulaw_levels(), _ulaw_codes(), 0xFF)
 """Of North America and Japan, `audio/pcmu`."""
 
-ALAW: Final = Law(_alaw_levels(), _alaw_codes(), 0xD5)
+ALAW: Final = CompandingLaw(_alaw_levels(), _alaw_codes(), 0xD5)
 """Of everywhere else, `audio/pcma`."""

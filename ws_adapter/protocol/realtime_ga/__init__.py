@@ -1,1 +1,1 @@
-"""OpenAI's protocol of turns, Realtime, in the dialect of its general availability."""
+"""OpenAI's Realtime protocol, conversations in turns."""

@@ -12,11 +12,11 @@ from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ, Piece, Prefilled, UnitDone, UnitEnd
 from ws_adapter.protocol.realtime_ga.response import Response
 from ws_adapter.protocol.realtime_ga.saved.session import SavedAnswers, SavedPiece
+from ws_adapter.protocol.realtime_ga.wire.event_factory import EventFactory
 from ws_adapter.protocol.realtime_ga.wire.events import Code, type_of
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, code_of
 from ws_adapter.protocol.realtime_ga.wire.resources import ResponseError
-from ws_adapter.protocol.realtime_ga.wire.teller import Teller
-from ws_adapter.protocol.realtime_ga.worker_slot import Hold, WorkerSlot
+from ws_adapter.protocol.realtime_ga.worker_slot import SlotPhase, WorkerSlot
 from ws_adapter.protocol.wire.errors import VERDICTS, ErrorCode, Refusal
 
 MOST_BESIDE: Final = 8
@@ -34,7 +34,7 @@ _BYTES_PER_S: Final = 4 * OUTPUT_RATE_HZ
 class Answers:
     """See above. `model` is the one that answers; `wait_s`: how long one may wait for a slot."""
 
-    def __init__(self, teller: Teller, model: str, wait_s: float) -> None:
+    def __init__(self, teller: EventFactory, model: str, wait_s: float) -> None:
         self.slot = WorkerSlot(model)
         self.active: Response | None = None
         """The one that joins the conversation."""
@@ -143,14 +143,14 @@ class Answers:
             return []
         setup = self._waiting[0].asked.setup
         actions: list[Action] = []
-        if slot.hold is Hold.READY and slot.setup != setup:
+        if slot.hold is SlotPhase.READY and slot.setup != setup:
             actions += slot.leave()  # another voice needs another session at the worker
         match slot.hold:
-            case Hold.NONE:
+            case SlotPhase.NONE:
                 actions += slot.want(now + self._wait_s)
-            case Hold.HELD:
+            case SlotPhase.HELD:
                 actions += slot.open(setup)
-            case Hold.READY:
+            case SlotPhase.READY:
                 self._running = self._waiting.popleft()
                 actions += slot.run(self._running.turn)
         return actions

@@ -16,7 +16,7 @@ from ws_adapter.protocol.realtime_ga.conversation import (
     without_calls,
 )
 from ws_adapter.protocol.realtime_ga.given import read_item
-from ws_adapter.protocol.realtime_ga.response import Asked
+from ws_adapter.protocol.realtime_ga.response import ResponseSettings
 from ws_adapter.protocol.realtime_ga.settings import (
     Settings,
     check_voice,
@@ -63,7 +63,7 @@ def ask(
     catalogue: Catalogue | None,
     *,
     has_spoken: bool,
-) -> Asked:
+) -> ResponseSettings:
     """Raise `Refusal`. `told` is what `read_input` has read; `has_spoken`: the session keeps its voice."""
     if given.prompt is not None:
         raise invalid("response.prompt", "expected null: no prompts are stored here")
@@ -109,7 +109,7 @@ def ask(
             return None
         return ask_of(conversation.messages())
 
-    return Asked(
+    return ResponseSettings(
         turn=ask_of(conversation.messages() if told is None else told),
         setup=replace(settings.setup, voice=voice_of(voice)),
         modality=modality,

@@ -27,17 +27,17 @@ from ws_adapter.protocol.realtime_ga.wire.client_events import (
     ResponseCreate,
     SessionUpdate,
 )
+from ws_adapter.protocol.realtime_ga.wire.event_factory import EventFactory
 from ws_adapter.protocol.realtime_ga.wire.events import Code
 from ws_adapter.protocol.realtime_ga.wire.items import Item
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
-from ws_adapter.protocol.realtime_ga.wire.teller import Teller
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.codec import CutBase64, decode_base64
 from ws_adapter.protocol.wire.errors import ErrorCode, Refusal
 from ws_adapter.protocol.wire.limits import LARGE_FRAME
 
 
-class Later(Struct, frozen=True):
+class DeferredRead(Struct, frozen=True):
     """A slow reading of an event of `size` bytes: `read` may take long and changes nothing, `then` takes
     its result."""
 
@@ -49,13 +49,15 @@ class Later(Struct, frozen=True):
 class Commands:
     """See above. Where one raises `Refusal`, nothing has changed."""
 
-    def __init__(self, teller: Teller, answers: Answers) -> None:
+    def __init__(self, teller: EventFactory, answers: Answers) -> None:
         self._teller = teller
         self._answers = answers
         self._refuses_audio = False
         """Whether the client was told that its audio is not taken."""
 
-    def obey(self, event: ClientEvent, dialogue: Dialogue, size: int, now: float) -> list[Action] | Later:
+    def obey(
+        self, event: ClientEvent, dialogue: Dialogue, size: int, now: float
+    ) -> list[Action] | DeferredRead:
         """Do what an event says whose frame had `size` bytes."""
         match event:
             case AudioAppend():
@@ -81,12 +83,14 @@ class Commands:
             case ResponseCreate():
                 fields = event.response or NOTHING_DIFFERENT
                 read = partial(read_input, fields, dialogue.settings, dialogue.conversation)
-                return Later(size, read, lambda given: dialogue.respond(fields, given))
+                return DeferredRead(size, read, lambda given: dialogue.respond(fields, given))
             case ResponseCancel():
                 return dialogue.cancel(event)
         return []
 
-    def _append(self, event: AudioAppend, dialogue: Dialogue, size: int, now: float) -> list[Action] | Later:
+    def _append(
+        self, event: AudioAppend, dialogue: Dialogue, size: int, now: float
+    ) -> list[Action] | DeferredRead:
         assert event.audio is not None
         try:
             if isinstance(event.audio, CutBase64) and event.audio.data is None:
@@ -102,17 +106,17 @@ class Commands:
         self._refuses_audio = False
         if size <= LARGE_FRAME:
             return dialogue.heard(dialogue.buffer.append(data), now)
-        return Later(
+        return DeferredRead(
             size, partial(dialogue.buffer.append, data), lambda samples: dialogue.heard(samples, now)
         )
 
-    def _create_item(self, event: ItemCreate, dialogue: Dialogue, size: int) -> Later:
+    def _create_item(self, event: ItemCreate, dialogue: Dialogue, size: int) -> DeferredRead:
         assert event.item is not None
         new_id, settings = self._teller.new_id("item"), dialogue.settings
         read = partial(read_item, event.item, new_id, settings.input_format, settings.abilities, "item")
-        return Later(size, read, lambda entry: dialogue.create_item(event, entry))
+        return DeferredRead(size, read, lambda entry: dialogue.create_item(event, entry))
 
-    def _retrieve(self, event: ItemRetrieve, dialogue: Dialogue) -> Later:
+    def _retrieve(self, event: ItemRetrieve, dialogue: Dialogue) -> DeferredRead:
         assert event.item_id is not None
         entry = dialogue.conversation.find(event.item_id, Code.RETRIEVE_UNKNOWN)
         if self._answers.is_congested:
@@ -123,4 +127,4 @@ class Commands:
         def tell(item: Item) -> list[Action]:
             return [self._teller.sound(events.ItemRetrieved, seconds, item=item)]
 
-        return Later(size, partial(with_media, entry, dialogue.settings.input_format), tell)
+        return DeferredRead(size, partial(with_media, entry, dialogue.settings.input_format), tell)

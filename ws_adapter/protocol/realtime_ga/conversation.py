@@ -16,7 +16,7 @@ from ws_adapter.protocol.realtime_ga.wire.events import Code
 from ws_adapter.protocol.realtime_ga.wire.items import (
     CallItem,
     CallOutputItem,
-    Heard,
+    InputAudioContent,
     Item,
     MessageItem,
     Spoken,
@@ -131,7 +131,7 @@ class Entry:
     def drop_media(self) -> None:
         """Leave of clips their transcripts, and of pictures nothing."""
         content = self.item.content if isinstance(self.item, MessageItem) else []
-        words = (part.transcript if isinstance(part, Heard) else "" for part in content)
+        words = (part.transcript if isinstance(part, InputAudioContent) else "" for part in content)
         self.parts = tuple(
             part if isinstance(part, str) else said or ""
             for part, said in zip(self.parts, words, strict=False)
@@ -140,8 +140,8 @@ class Entry:
 
     def transcribe(self, text: str) -> None:
         """The user said this."""
-        if isinstance(self.item, MessageItem) and isinstance(self.item.content[0], Heard):
-            self.item.content[0] = Heard(transcript=text)
+        if isinstance(self.item, MessageItem) and isinstance(self.item.content[0], InputAudioContent):
+            self.item.content[0] = InputAudioContent(transcript=text)
 
     @property
     def written(self) -> Message:
@@ -149,7 +149,9 @@ class Entry:
         message = self.message
         if not isinstance(self.item, MessageItem) or self.item.role != "user":
             return message
-        words = (part.transcript if isinstance(part, Heard) else None for part in self.item.content)
+        words = (
+            part.transcript if isinstance(part, InputAudioContent) else None for part in self.item.content
+        )
         parts = (said or part for part, said in zip(self.parts, words, strict=False))
         return structs.replace(message, parts=tuple(part for part in parts if part != ""))
 
@@ -212,7 +214,7 @@ class Conversation:
         """Whether the user has said something of which there are no words."""
         entries = self._entries.values()
         return any(
-            isinstance(part, Heard) and not part.transcript
+            isinstance(part, InputAudioContent) and not part.transcript
             for entry in entries
             if isinstance(entry.item, MessageItem)
             for part in entry.item.content

@@ -18,7 +18,7 @@ from ws_adapter.protocol.realtime_ga.answers import Answers
 from ws_adapter.protocol.realtime_ga.asking import NOTHING_DIFFERENT, ask
 from ws_adapter.protocol.realtime_ga.conversation import MOST_BYTES, Conversation, Entry, told
 from ws_adapter.protocol.realtime_ga.input_buffer import InputBuffer, ms_of
-from ws_adapter.protocol.realtime_ga.listening import Began, Listening
+from ws_adapter.protocol.realtime_ga.listening import Listening, SpeechBegan
 from ws_adapter.protocol.realtime_ga.native import Native
 from ws_adapter.protocol.realtime_ga.response import Response
 from ws_adapter.protocol.realtime_ga.saved.session import SavedDialogue
@@ -32,12 +32,12 @@ from ws_adapter.protocol.realtime_ga.wire.client_events import (
     ResponseFields,
     SessionUpdate,
 )
+from ws_adapter.protocol.realtime_ga.wire.event_factory import EventFactory
 from ws_adapter.protocol.realtime_ga.wire.events import Code, type_of
 from ws_adapter.protocol.realtime_ga.wire.fields import SemanticVad, ServerVad
-from ws_adapter.protocol.realtime_ga.wire.items import CallOutputItem, Heard, MessageItem
+from ws_adapter.protocol.realtime_ga.wire.items import CallOutputItem, InputAudioContent, MessageItem
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
 from ws_adapter.protocol.realtime_ga.wire.resources import ResponseError
-from ws_adapter.protocol.realtime_ga.wire.teller import Teller
 from ws_adapter.protocol.wire.codec import Samples
 from ws_adapter.protocol.wire.errors import Refusal, invalid
 from ws_adapter.protocol.wire.faults import shown
@@ -61,7 +61,7 @@ class Dialogue:
         session_id: str,
         settings: Settings,
         expires_at: int,
-        teller: Teller,
+        teller: EventFactory,
         answers: Answers,
         catalogue: Callable[[], Catalogue | None],
         limits: Limits,
@@ -235,7 +235,7 @@ class Dialogue:
             return []
         actions: list[Action] = []
         for edge in self._listening.hear(scores):
-            if isinstance(edge, Began):
+            if isinstance(edge, SpeechBegan):
                 actions += self._speech_started(edge.at, now)
             else:
                 actions += self._speech_stopped(edge.at, now)
@@ -308,7 +308,9 @@ class Dialogue:
     def _commit(self, data: bytes, item_id: str) -> list[Action]:
         """Return an item of what was heard. Raises `Refusal` if there is no room for it."""
         self.conversation.admit(len(data))
-        item = MessageItem(id=item_id, status="completed", role="user", content=[Heard(transcript=None)])
+        item = MessageItem(
+            id=item_id, status="completed", role="user", content=[InputAudioContent(transcript=None)]
+        )
         before = self.conversation.last_id
         committed = self._teller.event(events.AudioCommitted, previous_item_id=before, item_id=item_id)
         actions = [committed, *self._add(Entry(item, (Speech(data),) if data else ()))]

@@ -15,14 +15,14 @@ from ws_adapter.protocol.realtime_ga.wire.items import (
     GivenItem,
     GivenMessage,
     GivenPart,
-    Heard,
+    InputAudioContent,
     InputAudioPart,
+    InputImageContent,
     InputImagePart,
     InputTextPart,
     MessageItem,
     OutputAudioPart,
     OutputTextPart,
-    Seen,
     Text,
     Written,
 )
@@ -84,17 +84,17 @@ def _part(part: GivenPart, format: Format, abilities: Abilities, path: str) -> t
         case InputImagePart():
             if not abilities.chats:
                 raise invalid(path, "the model sees no pictures; send text")
-            return Seen(detail=part.detail or "auto"), Picture(_picture(part, path))
+            return InputImageContent(detail=part.detail or "auto"), Picture(_picture(part, path))
         case InputAudioPart():
             if part.audio and abilities.chats:
-                return Heard(transcript=part.transcript), _clip(
+                return InputAudioContent(transcript=part.transcript), _clip(
                     part.audio, format, abilities, f"{path}.audio"
                 )
             if part.audio and not part.transcript:
                 raise invalid(f"{path}.audio", "the model hears the microphone alone; send text")
             if not part.transcript:
                 raise missing(f"{path}.audio", "base64 audio, or a transcript,")
-            return Heard(transcript=part.transcript), part.transcript
+            return InputAudioContent(transcript=part.transcript), part.transcript
         case OutputAudioPart():
             if part.audio:
                 message = "what the model has said cannot be made up; leave it out"

@@ -18,7 +18,7 @@ _REACH: Final = RATE_HZ // 2
 """Samples before what was heard last that may turn out to be the beginning of speech."""
 
 
-class Began(Struct, frozen=True):
+class SpeechBegan(Struct, frozen=True):
     """The user speaks; the turn begins at this place in the buffer, its padding included."""
 
     at: int
@@ -68,17 +68,17 @@ class Listening:
         self._edges = SpeechEdges(self.vad.threshold, self.vad.silence_duration_ms)
         self._from = self._heard = at
 
-    def hear(self, scores: Sequence[float]) -> list[Began | Ended]:
+    def hear(self, scores: Sequence[float]) -> list[SpeechBegan | Ended]:
         """Return what these scores tell of the windows that come next; the buffer forgets what is of no
         use."""
         assert self.vad.prefix_padding_ms is not None
         padding = self.vad.prefix_padding_ms * RATE_HZ // 1000
-        told: list[Began | Ended] = []
+        told: list[SpeechBegan | Ended] = []
         self._heard += len(scores) * WINDOW
         for edge in self._edges.hear(scores):
             self.is_speech = isinstance(edge, Started)
             if isinstance(edge, Started):
-                told.append(Began(max(self._buffer.begin, self._from + edge.at - padding)))
+                told.append(SpeechBegan(max(self._buffer.begin, self._from + edge.at - padding)))
             else:
                 told.append(Ended(self._from + edge.known_at))
         if not self.is_speech:

@@ -29,7 +29,7 @@ from ws_adapter.protocol.core.signals import (
     UnitDone,
 )
 from ws_adapter.protocol.realtime_ga.answers import Answers
-from ws_adapter.protocol.realtime_ga.commands import Commands, Later
+from ws_adapter.protocol.realtime_ga.commands import Commands, DeferredRead
 from ws_adapter.protocol.realtime_ga.dialogue import Dialogue
 from ws_adapter.protocol.realtime_ga.native import Native
 from ws_adapter.protocol.realtime_ga.response import Response
@@ -42,12 +42,12 @@ from ws_adapter.protocol.realtime_ga.wire.client_events import (
     ItemCreate,
     ResponseCreate,
 )
+from ws_adapter.protocol.realtime_ga.wire.event_factory import EventFactory
 from ws_adapter.protocol.realtime_ga.wire.events import Code
 from ws_adapter.protocol.realtime_ga.wire.fields import SessionFields
 from ws_adapter.protocol.realtime_ga.wire.frames import FRAMES
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, End, code_of, end_of, model_end, opening_end
-from ws_adapter.protocol.realtime_ga.wire.teller import Teller
-from ws_adapter.protocol.realtime_ga.worker_slot import Hold
+from ws_adapter.protocol.realtime_ga.worker_slot import SlotPhase
 from ws_adapter.protocol.wire import errors
 from ws_adapter.protocol.wire.errors import (
     FAILURES_IN_A_ROW,
@@ -104,7 +104,7 @@ class RealtimeGa:
         self._catalogue = catalogue
         self._unix = unix
         self._given = given
-        self._teller = Teller(new_token)
+        self._teller = EventFactory(new_token)
         self._answers = Answers(self._teller, model, limits.realtime_wait_s)
         self._commands = Commands(self._teller, self._answers)
         self._dialogue: Dialogue | None = None
@@ -218,7 +218,7 @@ class RealtimeGa:
         return []
 
     def granted(self, now: float) -> list[Action]:
-        if self.is_over or self._answers.slot.hold is Hold.NONE:
+        if self.is_over or self._answers.slot.hold is SlotPhase.NONE:
             return []
         self._answers.slot.granted(now)
         if self._dialogue is not None:
@@ -371,9 +371,9 @@ class RealtimeGa:
         actions: list[Action] = []
         if is_due(slot.due_at, now):
             is_heard = self._native is not None and not self._native.is_away
-            if slot.hold is Hold.WANTED and (dialogue is None or is_heard):
+            if slot.hold is SlotPhase.WANTED and (dialogue is None or is_heard):
                 return self._conclude(end_of(errors.QUEUE_TIMEOUT))
-            if slot.hold is Hold.WANTED:
+            if slot.hold is SlotPhase.WANTED:
                 actions += [
                     *slot.leave(),
                     *self._answers.fail_all(Code.OVERLOADED, errors.QUEUE_TIMEOUT.message),
@@ -419,7 +419,7 @@ class RealtimeGa:
             if self._native is not None or not isinstance(event, AudioAppend):
                 self._unused_at = now + IDLE_S
             done = self._commands.obey(event, self._dialogue, size, now)
-            if isinstance(done, Later):
+            if isinstance(done, DeferredRead):
                 done = self._read(event, done, now)
             return self._then(done, now)
         except Refusal as refusal:
@@ -436,7 +436,7 @@ class RealtimeGa:
             end_of(Verdict(ErrorCode.SERVICE_UNAVAILABLE, message, None, CloseCode.TRY_AGAIN_LATER))
         )
 
-    def _read(self, event: ClientEvent, later: Later, now: float) -> list[Action]:
+    def _read(self, event: ClientEvent, later: DeferredRead, now: float) -> list[Action]:
         """Read what may be long, beside the event loop if it is, and go on with it."""
         if later.size <= LARGE_FRAME:
             return later.then(later.read())

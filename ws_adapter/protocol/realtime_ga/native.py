@@ -28,14 +28,14 @@ from ws_adapter.protocol.duplex.input import BYTES_PER_S, Append
 from ws_adapter.protocol.duplex.texts import MOST_BYTES as MOST_TEXT_BYTES
 from ws_adapter.protocol.realtime_ga.conversation import MOST_HISTORY, Conversation, prompt_of
 from ws_adapter.protocol.realtime_ga.input_buffer import MOST_S, Replay
-from ws_adapter.protocol.realtime_ga.response import Asked, Response
+from ws_adapter.protocol.realtime_ga.response import Response, ResponseSettings
 from ws_adapter.protocol.realtime_ga.saved.session import SavedNative
 from ws_adapter.protocol.realtime_ga.settings import Settings, format_of, voice_of
+from ws_adapter.protocol.realtime_ga.wire.event_factory import EventFactory
 from ws_adapter.protocol.realtime_ga.wire.events import Code, type_of
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, code_of
 from ws_adapter.protocol.realtime_ga.wire.resources import ResponseError
-from ws_adapter.protocol.realtime_ga.wire.teller import Teller
-from ws_adapter.protocol.realtime_ga.worker_slot import Hold, WorkerSlot
+from ws_adapter.protocol.realtime_ga.worker_slot import SlotPhase, WorkerSlot
 from ws_adapter.protocol.wire.codec import Clip, Samples
 from ws_adapter.protocol.wire.errors import CONTEXT_IS_FULL, Refusal, Verdict
 from ws_adapter.protocol.wire.events import NO_TOKENS
@@ -62,7 +62,7 @@ class Native:
     """
 
     def __init__(
-        self, settings: Settings, conversation: Conversation, teller: Teller, limits: Limits
+        self, settings: Settings, conversation: Conversation, teller: EventFactory, limits: Limits
     ) -> None:
         self.setup: SessionSetup | None = None
         """What the worker was told; None: a session has to be opened."""
@@ -176,12 +176,12 @@ class Native:
             actions += self.restart(now)  # nothing was heard yet
         if not self.has_begun and not self._flow.held_bytes:
             return actions
-        if slot.hold in (Hold.OPENING, Hold.READY) and slot.setup is not self.setup:
+        if slot.hold in (SlotPhase.OPENING, SlotPhase.READY) and slot.setup is not self.setup:
             actions += slot.leave()  # it was opened for turns of chat, or is not up to date
         match slot.hold:
-            case Hold.NONE:
+            case SlotPhase.NONE:
                 actions += slot.want(by)
-            case Hold.HELD:
+            case SlotPhase.HELD:
                 actions += self.open(slot)
         return actions
 
@@ -405,7 +405,7 @@ class Native:
     def _new_response(self) -> Response:
         settings = self._settings
         self._conversation.make_room()
-        asked = Asked(
+        asked = ResponseSettings(
             turn=Turn(()),
             setup=settings.setup,
             modality=settings.modality,

@@ -19,6 +19,7 @@ from ws_adapter.protocol.realtime_ga.saved.items import SavedResponse
 from ws_adapter.protocol.realtime_ga.settings import told_format
 from ws_adapter.protocol.realtime_ga.transcript import Transcript
 from ws_adapter.protocol.realtime_ga.wire import events
+from ws_adapter.protocol.realtime_ga.wire.event_factory import EventFactory
 from ws_adapter.protocol.realtime_ga.wire.items import CallItem, Item, MessageItem, Spoken, Status, Written
 from ws_adapter.protocol.realtime_ga.wire.resources import (
     CachedTokens,
@@ -32,12 +33,11 @@ from ws_adapter.protocol.realtime_ga.wire.resources import (
     StatusDetails,
     Usage,
 )
-from ws_adapter.protocol.realtime_ga.wire.teller import Teller
 from ws_adapter.protocol.wire.events import NO_TOKENS, InputTokenDetails, TokenUsage
 
 
 @dataclass(frozen=True)
-class Asked:
+class ResponseSettings:
     """The settings of a response. `conversation` is what it joins, None for none."""
 
     turn: Turn
@@ -56,7 +56,7 @@ class Asked:
 class Response:
     """The events of a response, in the order of the protocol; they end with `ended`, and only with it."""
 
-    def __init__(self, asked: Asked, teller: Teller) -> None:
+    def __init__(self, asked: ResponseSettings, teller: EventFactory) -> None:
         self.asked = asked
         self.id = teller.new_id("resp")
         self.turn = asked.turn
@@ -93,11 +93,11 @@ class Response:
 
     @classmethod
     def restored(
-        cls, saved: SavedResponse, blobs: Saved, conversation: Conversation, teller: Teller
+        cls, saved: SavedResponse, blobs: Saved, conversation: Conversation, teller: EventFactory
     ) -> "Response":
         """Return a response from a saved state. Raises `ValueError`, `KeyError` or `IndexError`."""
         turn = turn_of(saved.turn, blobs) if saved.turn is not None else Turn(())
-        asked = Asked(
+        asked = ResponseSettings(
             turn,
             saved.setup,
             saved.modality,

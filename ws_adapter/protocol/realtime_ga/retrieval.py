@@ -8,7 +8,13 @@ from msgspec import UNSET, structs
 from ws_adapter.protocol.core.turn import Picture, Speech
 from ws_adapter.protocol.live.sound import INPUT_RATE_HZ, Format
 from ws_adapter.protocol.realtime_ga.conversation import Entry, told
-from ws_adapter.protocol.realtime_ga.wire.items import Heard, Item, MessageItem, Seen, Spoken
+from ws_adapter.protocol.realtime_ga.wire.items import (
+    InputAudioContent,
+    InputImageContent,
+    Item,
+    MessageItem,
+    Spoken,
+)
 
 _KINDS = {b"\xff\xd8": "jpeg", b"\x89P": "png", b"RI": "webp"}
 
@@ -25,9 +31,9 @@ def with_media(entry: Entry, format: Format) -> Item:
     for i, part in enumerate(item.content):
         own = entry.parts[i] if i < len(entry.parts) else None
         match part, own:
-            case Heard(), Speech(data=data):
+            case InputAudioContent(), Speech(data=data):
                 item.content[i] = structs.replace(part, audio=_base64(_encoded(data, format)))
-            case Seen(), Picture(data=data):
+            case InputImageContent(), Picture(data=data):
                 kind = _KINDS.get(data[:2], "jpeg")
                 url = f"data:image/{kind};base64,{_base64(data)}"
                 item.content[i] = structs.replace(part, image_url=url)

@@ -20,7 +20,7 @@ OPENS_S: Final = 15.0
 """How long a worker may wait to be told what the session is; clients say that at their beginning."""
 
 
-class Hold(Enum):
+class SlotPhase(Enum):
     """The states of the slot."""
 
     NONE = auto()
@@ -40,7 +40,7 @@ class WorkerSlot:
     def __init__(self, model: str) -> None:
         """`model` is the one that every worker is asked for."""
         self.model = model
-        self.hold = Hold.NONE
+        self.hold = SlotPhase.NONE
         self.ready: Ready | None = None
         self.setup: WorkerSetup | None = None
         """What the worker was told."""
@@ -52,68 +52,68 @@ class WorkerSlot:
 
     def save(self, *, has_journal: bool) -> SavedSlot | None:
         """Return the state; None where no worker takes the place of the present one."""
-        if not has_journal or self.hold not in (Hold.READY, Hold.RUNNING):
+        if not has_journal or self.hold not in (SlotPhase.READY, SlotPhase.RUNNING):
             return None
         setup = self.setup if isinstance(self.setup, ChatSetup) else None
-        return SavedSlot(self.hold is Hold.RUNNING, self.ready, setup, self.unit)
+        return SavedSlot(self.hold is SlotPhase.RUNNING, self.ready, setup, self.unit)
 
     def restore(self, saved: SavedSlot, setup: WorkerSetup | None) -> None:
         """Go on from a saved state; `setup` is that of the model's own turns, if it takes them.
 
         A worker with another one is of no use any more: what it has is nobody's setup.
         """
-        self.hold = Hold.RUNNING if saved.is_running else Hold.READY
+        self.hold = SlotPhase.RUNNING if saved.is_running else SlotPhase.READY
         self.ready, self.setup = saved.ready, saved.setup or setup or ChatSetup()
         self.unit = saved.unit
 
     def want(self, by: float) -> list[Action]:
         """Ask for a slot, at the latest then."""
-        self.hold, self.due_at = Hold.WANTED, by
+        self.hold, self.due_at = SlotPhase.WANTED, by
         return [TakeSlot(self.model)]
 
     def granted(self, now: float) -> None:
         """Handle a worker that waits for the settings."""
-        self.hold, self.due_at = Hold.HELD, now + OPENS_S
+        self.hold, self.due_at = SlotPhase.HELD, now + OPENS_S
         self.unit, self.setup, self.ready = 0, None, None
         self._is_going_away = False
 
     def open(self, setup: WorkerSetup) -> list[Action]:
         """Send the settings of the session to the worker."""
-        self.hold, self.setup, self.due_at = Hold.OPENING, setup, None
+        self.hold, self.setup, self.due_at = SlotPhase.OPENING, setup, None
         return [OpenWorkerSession(setup)]
 
     def begun(self, ready: Ready) -> None:
         """Note that the worker takes turns."""
-        self.hold, self.ready = Hold.READY, ready
+        self.hold, self.ready = SlotPhase.READY, ready
 
     def run(self, turn: Turn) -> list[Action]:
         """Have the worker answer a turn."""
-        self.hold = Hold.RUNNING
+        self.hold = SlotPhase.RUNNING
         self.unit += 1
         return [RunTurn(self.unit, turn)]
 
     def cancel(self) -> list[Action]:
         """Cancel the running turn."""
-        return [CancelUnits(self.unit)] if self.hold is Hold.RUNNING else []
+        return [CancelUnits(self.unit)] if self.hold is SlotPhase.RUNNING else []
 
     def finalized(self) -> list[Action]:
         """Handle the closed turn."""
-        if self.hold is Hold.RUNNING:
-            self.hold = Hold.READY
+        if self.hold is SlotPhase.RUNNING:
+            self.hold = SlotPhase.READY
         return self.leave() if self._is_going_away else []
 
     def going_away(self) -> list[Action]:
         """Handle a draining worker: what runs may come to its end."""
         self._is_going_away = True
-        return self.leave() if self.hold in (Hold.HELD, Hold.READY) else []
+        return self.leave() if self.hold in (SlotPhase.HELD, SlotPhase.READY) else []
 
     def lost(self) -> None:
         """Handle a lost slot."""
-        self.hold, self.due_at, self._is_going_away = Hold.NONE, None, False
+        self.hold, self.due_at, self._is_going_away = SlotPhase.NONE, None, False
 
     def leave(self) -> list[Action]:
         """Give it back, or the place in the queue."""
-        if self.hold is Hold.NONE:
+        if self.hold is SlotPhase.NONE:
             return []
         self.lost()
         return [LeaveSlot()]

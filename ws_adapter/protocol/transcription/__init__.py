@@ -1,1 +1,1 @@
-"""Transcription: utterances from a buffer that clients fill and commit, and items of conversations."""
+"""Transcription: utterances of a buffer that clients fill and commit, and items of conversations."""

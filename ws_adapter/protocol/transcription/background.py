@@ -29,7 +29,7 @@ from ws_adapter.protocol.core.signals import (
     UnitDone,
     UnitEnd,
 )
-from ws_adapter.protocol.core.state import Hold
+from ws_adapter.protocol.core.state import SlotPhase
 from ws_adapter.protocol.core.transcription import (
     InputTranscript,
     InputTranscriptDelta,
@@ -73,14 +73,14 @@ _MESSAGES: Final = {
 }
 
 
-class Told(Struct, frozen=True):
+class ItemUpdate(Struct, frozen=True):
     """The session is to be told this of an item."""
 
     item: Transcribe
     news: InputTranscript
 
 
-Step: TypeAlias = TakeSlot | LeaveSlot | OpenWorkerSession | RunSegment | CancelUnits | Told
+Step: TypeAlias = TakeSlot | LeaveSlot | OpenWorkerSession | RunSegment | CancelUnits | ItemUpdate
 
 
 class _Job:
@@ -135,7 +135,7 @@ class BackgroundTranscription:
         self._wait_s = wait_s
         self._others_wait = others_wait
         self._jobs: deque[_Job] = deque()
-        self._hold = Hold.NONE
+        self._hold = SlotPhase.NONE
         self._model = ""
         self._unit = 0
         """The last one that the worker got."""
@@ -159,7 +159,7 @@ class BackgroundTranscription:
     @property
     def has_slot(self) -> bool:
         """Whether it holds a slot that others may want."""
-        return self._hold in (Hold.OPENING, Hold.READY)
+        return self._hold in (SlotPhase.OPENING, SlotPhase.READY)
 
     # ------------------------------------------------------------------------------------- the items
 
@@ -202,12 +202,12 @@ class BackgroundTranscription:
 
     def granted(self) -> list[Step]:
         """A worker waits to be told what the session is."""
-        self._hold, self._unit, self._is_running = Hold.OPENING, 0, False
+        self._hold, self._unit, self._is_running = SlotPhase.OPENING, 0, False
         return [OpenWorkerSession(TranscriptionSetup(self._model, is_background=True))]
 
     def displaced(self) -> None:
         """Handle a worker lost before it was ready; another slot is looked for."""
-        self._hold = Hold.WANTED
+        self._hold = SlotPhase.WANTED
 
     def refused(self, now: float) -> list[Step]:
         """There is no slot now."""
@@ -229,7 +229,7 @@ class BackgroundTranscription:
         return [LeaveSlot()]
 
     def _lose(self) -> None:
-        self._hold, self._is_running = Hold.NONE, False
+        self._hold, self._is_running = SlotPhase.NONE, False
         if self._jobs:
             self._jobs[0].begin_again()
 
@@ -237,7 +237,7 @@ class BackgroundTranscription:
         """Handle a signal of the worker."""
         match signal:
             case Ready():
-                self._hold = Hold.READY
+                self._hold = SlotPhase.READY
             case Piece(unit=unit, text=text):
                 job = self._jobs[0] if self._jobs else None
                 if job is not None and job.segment_of(unit) >= 0:
@@ -271,7 +271,7 @@ class BackgroundTranscription:
             job.text.append(text)
             if text:
                 end = min(job.seconds, segment + 1.0)
-                steps.append(Told(job.item, InputTranscriptDelta(text, float(segment), end)))
+                steps.append(ItemUpdate(job.item, InputTranscriptDelta(text, float(segment), end)))
         if job.is_sent:
             steps += self._complete(job)
         return [*steps, *self._advance(now)]
@@ -290,7 +290,7 @@ class BackgroundTranscription:
     def _complete(self, job: _Job) -> list[Step]:
         self._jobs.popleft()
         done = InputTranscriptDone("".join(job.text), round(job.seconds, 3))
-        steps: list[Step] = [Told(job.item, done)]
+        steps: list[Step] = [ItemUpdate(job.item, done)]
         if self.has_slot and self._jobs and self._others_wait():
             self._lose()
             steps.append(LeaveSlot())
@@ -306,23 +306,23 @@ class BackgroundTranscription:
         if not self._jobs:
             return [*steps, *self._leave()]
         job = self._jobs[0]
-        if self._hold is not Hold.NONE and self._model != job.item.model:
+        if self._hold is not SlotPhase.NONE and self._model != job.item.model:
             steps += self._leave()
-        if self._hold is Hold.NONE and self._retry_at is None:
-            self._hold, self._model = Hold.WANTED, job.item.model
+        if self._hold is SlotPhase.NONE and self._retry_at is None:
+            self._hold, self._model = SlotPhase.WANTED, job.item.model
             steps.append(TakeSlot(self._model))
-        elif self._hold is Hold.READY and not self._is_running and not job.is_sent:
+        elif self._hold is SlotPhase.READY and not self._is_running and not job.is_sent:
             self._unit += 1
             self._is_running = job.was_ready = True
             steps.append(job.next_segment(self._unit))
         return steps
 
     def _leave(self) -> list[Step]:
-        if self._hold is Hold.NONE:
+        if self._hold is SlotPhase.NONE:
             return []
         self._lose()
         return [LeaveSlot()]
 
 
-def _failed(item: Transcribe, code: TranscriptionCode) -> Told:
-    return Told(item, InputTranscriptFailed(code, _MESSAGES[code]))
+def _failed(item: Transcribe, code: TranscriptionCode) -> ItemUpdate:
+    return ItemUpdate(item, InputTranscriptFailed(code, _MESSAGES[code]))

@@ -27,7 +27,7 @@ from ws_adapter.protocol.core.signals import (
     UnitDone,
     UnitEnd,
 )
-from ws_adapter.protocol.core.state import Hold
+from ws_adapter.protocol.core.state import SlotPhase
 from ws_adapter.protocol.transcription.commands import Append, ChooseModel, Commit, Rejection, read_command
 from ws_adapter.protocol.transcription.events import Code, Delta, Error, SessionCreated
 from ws_adapter.protocol.transcription.saved import SavedTranscription
@@ -350,7 +350,7 @@ class Transcription(WithoutDetection):
                 return [*told, *self._slot.rest(now)]
             self._slot.reconsider(now)
         self._slot.occupy()
-        if self._slot.hold is Hold.NONE:
+        if self._slot.hold is SlotPhase.NONE:
             return [*told, *self._slot.want(current.model)]
         while (at := self._segment_at) is not None and at <= now:
             segment = self._utterances.take_segment(self._slot.last_unit + 1, now)

@@ -1,1 +1,1 @@
-"""OpenAI's Realtime in sessions that only write down what is said."""
+"""OpenAI's Realtime protocol, transcription sessions."""

@@ -19,13 +19,13 @@ from ws_adapter.protocol.core.machine import Action, Become
 from ws_adapter.protocol.core.reading import Reading
 from ws_adapter.protocol.live.machine import LONGEST_S
 from ws_adapter.protocol.realtime_ga.input_buffer import InputBuffer, ms_of
-from ws_adapter.protocol.realtime_ga.listening import Began, Listening
+from ws_adapter.protocol.realtime_ga.listening import Listening, SpeechBegan
 from ws_adapter.protocol.realtime_ga.saved.session import SavedBuffer, SavedListening
 from ws_adapter.protocol.realtime_ga.wire import events as ga
 from ws_adapter.protocol.realtime_ga.wire.client_events import AudioAppend, AudioClear, AudioCommit
-from ws_adapter.protocol.realtime_ga.wire.items import Heard, MessageItem
+from ws_adapter.protocol.realtime_ga.wire.event_factory import EventFactory
+from ws_adapter.protocol.realtime_ga.wire.items import InputAudioContent, MessageItem
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied, End, code_of, end_of, opening_end
-from ws_adapter.protocol.realtime_ga.wire.teller import Teller
 from ws_adapter.protocol.transcription.commands import Rejection
 from ws_adapter.protocol.transcription.events import Code
 from ws_adapter.protocol.transcription.machine import LOST, UNSERVED, Transcription
@@ -82,7 +82,7 @@ class TranscriptionGa(Transcription):
     ) -> None:
         super().__init__(session_id, created, limits, catalogue)
         self._given = given
-        self._teller = Teller(new_token)
+        self._teller = EventFactory(new_token)
         self._expires_at = created + int(LONGEST_S)
         self._settings = Settings()
         self._buffer = InputBuffer(self._settings.format)
@@ -237,7 +237,7 @@ class TranscriptionGa(Transcription):
             return []
         actions: list[Action] = []
         for edge in self._listening.hear(scores):
-            if isinstance(edge, Began):
+            if isinstance(edge, SpeechBegan):
                 self._item_id = self._teller.new_id("item")
                 self._buffer.forget(edge.at)
                 fields = {"audio_start_ms": ms_of(edge.at), "item_id": self._item_id}
@@ -264,7 +264,9 @@ class TranscriptionGa(Transcription):
         item_id, self._item_id = self._item_id or self._teller.new_id("item"), ""
         if self._settings.transcribes:
             self._await(item_id, data, now)
-        item = MessageItem(id=item_id, status="completed", role="user", content=[Heard(transcript=None)])
+        item = MessageItem(
+            id=item_id, status="completed", role="user", content=[InputAudioContent(transcript=None)]
+        )
         before, self._last_id = self._last_id, item_id
         return [
             self._teller.event(ga.AudioCommitted, previous_item_id=before, item_id=item_id),
@@ -348,7 +350,7 @@ class TranscriptionGa(Transcription):
         return [*told, CloseSocket(end.close, end.reason)]
 
 
-class Undecided(Transcription):
+class ProtocolChooser(Transcription):
     """Which of the two protocols of `?intent=transcription` a client speaks: its first frame tells."""
 
     def __init__(

@@ -1,1 +1,1 @@
-"""From the bytes of a frame to structs and back, with the errors and limits that hold for all."""
+"""Encoding and decoding of frames, with the errors and limits that all protocols share."""

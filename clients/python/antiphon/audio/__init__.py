@@ -1,1 +1,1 @@
-"""Samples: as arrays, as bytes, in WAV files, and sent in real time."""
+"""Audio samples: arrays, bytes, WAV files, devices, pacing in real time."""

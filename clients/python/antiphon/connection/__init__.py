@@ -1,1 +1,1 @@
-"""The address of a server, its pages, and the exceptions of its refusals."""
+"""Connections to a server: its address, pages, refusals, reconnects."""

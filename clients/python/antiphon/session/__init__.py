@@ -1,1 +1,1 @@
-"""Conversations over a WebSocket: what is sent, and events as they come."""
+"""Sessions over a WebSocket: input, and events as they arrive."""

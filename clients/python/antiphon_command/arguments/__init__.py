@@ -1,1 +1,1 @@
-"""Arguments of commands: kinds of values, keys, the address of a server."""
+"""Arguments of commands: types of values, keys, the address of a server."""

@@ -44,7 +44,7 @@ _UNSET: Final = object()
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenValue:
     """One value and where it is from: `file:line`, a variable or an option."""
 
     value: Any
@@ -127,9 +127,9 @@ class Section:
         }
         self._command = command
 
-    def of_file(self, file: TomlFile) -> tuple[dict[str, Given], list[str]]:
+    def of_file(self, file: TomlFile) -> tuple[dict[str, GivenValue], list[str]]:
         """Return what the file gives that can be used, and all its problems in this section."""
-        given: dict[str, Given] = {}
+        given: dict[str, GivenValue] = {}
         problems: list[str] = []
         table = file.tables.get(self.name, {})
         if not isinstance(table, dict):
@@ -141,14 +141,14 @@ class Section:
                 problems.append(f"{place}: {self.name}.{_printable(name)} is unknown{near}.")
                 continue
             try:
-                given[name] = Given(self.settings[name].of_toml(value), place)
+                given[name] = GivenValue(self.settings[name].of_toml(value), place)
             except ValueError as error:
                 problems.append(f"{place}: {self.name}.{name} {error}.")
         return given, problems
 
-    def of_environment(self, environment: Mapping[str, str]) -> tuple[dict[str, Given], list[str]]:
+    def of_environment(self, environment: Mapping[str, str]) -> tuple[dict[str, GivenValue], list[str]]:
         """Return the same of variables; an empty one counts as none."""
-        given: dict[str, Given] = {}
+        given: dict[str, GivenValue] = {}
         problems: list[str] = []
         prefix = _prefix(self.name)
         for variable, text in sorted(environment.items()):
@@ -160,17 +160,17 @@ class Section:
                 problems.append(f"{_printable(variable)} is unknown{_nearest(variable, variables)}.")
                 continue
             try:
-                given[name] = Given(self.settings[name].of_text(text), variable)
+                given[name] = GivenValue(self.settings[name].of_text(text), variable)
             except ValueError as error:
                 problems.append(f"{variable} {error}.")
         return given, problems
 
-    def given(self, file: TomlFile | None, environment: Mapping[str, str]) -> dict[str, Given]:
+    def given(self, file: TomlFile | None, environment: Mapping[str, str]) -> dict[str, GivenValue]:
         """Return what file and environment give together; variables of several commands stay with the parser.
 
         Raise `SettingsInvalid` with all problems.
         """
-        found: dict[str, Given] = {}
+        found: dict[str, GivenValue] = {}
         problems: list[str] = []
         if file is not None:
             found, problems = self.of_file(file)
@@ -183,7 +183,7 @@ class Section:
             raise SettingsInvalid(*problems, *more)
         return found | variables
 
-    def namespace(self, given: Mapping[str, Given]) -> argparse.Namespace:
+    def namespace(self, given: Mapping[str, GivenValue]) -> argparse.Namespace:
         """Return what the parser of the command starts from. A switch that is off is left out, as on a
         command line."""
         found = argparse.Namespace(origins={})
@@ -197,21 +197,21 @@ class Section:
         """Add what the parser of the command gives where nothing else does."""
         return argparse.ArgumentParser.parse_known_args(self._command, [], found)[0]
 
-    def flags(self, words: Sequence[str]) -> dict[str, Given]:
+    def flags(self, words: Sequence[str]) -> dict[str, GivenValue]:
         """Return what the command line alone gives."""
         marked = argparse.Namespace(**{each.dest: _UNSET for each in self.settings.values()})
         _, unknown = argparse.ArgumentParser.parse_known_args(self._command, words, marked)
         self._command.refuse(unknown)
         return {
-            name: Given(getattr(marked, setting.dest), setting.option)
+            name: GivenValue(getattr(marked, setting.dest), setting.option)
             for name, setting in self.settings.items()
             if getattr(marked, setting.dest) is not _UNSET
         }
 
-    def shared(self, environment: Mapping[str, str]) -> dict[str, Given]:
+    def shared(self, environment: Mapping[str, str]) -> dict[str, GivenValue]:
         """Return what variables of several commands give; keys as bytes."""
         return {
-            name: Given(
+            name: GivenValue(
                 environment[variable] if variable == DISPATCHER else environment[variable].encode().strip(),
                 variable,
             )
@@ -246,13 +246,13 @@ def add_config_option(command: Command, section: str) -> None:
 def refused(error: Exception, arguments: argparse.Namespace) -> str:
     """Return what a service says about a value, after its place if that is not the command line."""
     name = str(error).split(" ", 1)[0]
-    given: Given | None = getattr(arguments, "origins", {}).get(name)
+    given: GivenValue | None = getattr(arguments, "origins", {}).get(name)
     if given is None or getattr(arguments, name) is not given.value:
         return str(error)
     return f"{given.origin}: {error}"
 
 
-def _reread(section: Section, path: Path, flags: Mapping[str, Given]) -> argparse.Namespace:
+def _reread(section: Section, path: Path, flags: Mapping[str, GivenValue]) -> argparse.Namespace:
     """Return the arguments of a command as its file gives them now. Raises `SettingsInvalid`."""
     given = section.given(TomlFile.read(path), os.environ)
     return section.complete(section.namespace({**given, **flags}))

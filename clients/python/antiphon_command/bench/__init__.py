@@ -1,1 +1,1 @@
-"""Many conversations at once, each in real time, and how fast they are answered."""
+"""A load generator: conversations in real time, and their latency."""

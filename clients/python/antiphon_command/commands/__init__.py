@@ -1,1 +1,1 @@
-"""The subcommands: a module each, which imports heavy packages only when it runs."""
+"""The subcommands: one module each, which imports heavy packages only when it runs."""

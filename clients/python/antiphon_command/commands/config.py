@@ -14,7 +14,7 @@ from antiphon_command.arguments.configuration import (
     CONFIG,
     DEFAULT,
     SECTIONS,
-    Given,
+    GivenValue,
     Section,
     Setting,
     read_file,
@@ -132,11 +132,11 @@ def _show(arguments: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _values(section: Section, file: TomlFile | None, words: list[str]) -> list[tuple[Setting, Given]]:
+def _values(section: Section, file: TomlFile | None, words: list[str]) -> list[tuple[Setting, GivenValue]]:
     given = section.shared(os.environ) | section.given(file, os.environ) | section.flags(words)
     defaults = _defaults(section)
     return [
-        (setting, given.get(name) or Given(defaults.get(setting.dest, _own_default(setting)), DEFAULT))
+        (setting, given.get(name) or GivenValue(defaults.get(setting.dest, _own_default(setting)), DEFAULT))
         for name, setting in section.settings.items()
     ]
 
@@ -164,7 +164,7 @@ def _line(problem: str) -> int:
     return int(found[1]) if found else LARGEST_KIB * 1024
 
 
-def _service_problems(section: Section, file: TomlFile, given: Mapping[str, Given]) -> list[str]:
+def _service_problems(section: Section, file: TomlFile, given: Mapping[str, GivenValue]) -> list[str]:
     """Return what the service itself would refuse: bounds that several values share, and contradictions."""
     require_extra("config check", "worker" if section.name == "worker" else "adapter")
     shared = section.shared(os.environ)

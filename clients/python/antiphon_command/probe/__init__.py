@@ -1,1 +1,1 @@
-"""A client that takes nothing for granted: it holds one exchange and checks each event by the rules."""
+"""A strict client: it holds one exchange and checks every event against the rules of the protocol."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention
 
 from inference_service.device import flex
-from inference_service.device.paged import Way
+from inference_service.device.paged import AttentionBackend
 from inference_service.engine.batch.noise import Noise
 from inference_service.engine.batch.speech import CodeDraws, Speaker, SpeechJob, SpeechState
 from inference_service.models.speech_head import SpeechHead
@@ -340,7 +340,7 @@ def test_codes_are_drawn_as_often_as_they_are_likely() -> None:
 def regional(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Speaker:
     """As on a GPU: the codes of a step behind the first one are one region."""
     monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
-    way = Way("flex", "", flex.over_contexts, all_rows=True) if request.param == "flex" else None
+    way = AttentionBackend("flex", "", flex.over_contexts, all_rows=True) if request.param == "flex" else None
     by = speaker(repetition_penalty=1.3, repetition_window=6, top_k=9)
     return Speaker(by.head, 4, CAPACITY, 25, in_steps=True, way=way)
 

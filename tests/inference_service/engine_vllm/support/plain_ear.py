@@ -12,7 +12,7 @@ from inference_service.engine_vllm.generator import (
     Expanded,
     GeneratorDead,
     Load,
-    Medium,
+    MediaInput,
     OnStep,
     Request,
     Sampled,
@@ -49,7 +49,7 @@ class PlainEar:
     def placeholder(self, kind: Media, number: int) -> str:
         raise NotImplementedError
 
-    async def expand(self, ids: list[int], media: Sequence[Medium]) -> Expanded:
+    async def expand(self, ids: list[int], media: Sequence[MediaInput]) -> Expanded:
         raise NotImplementedError
 
     def generate(self, request: Request) -> AsyncGenerator[Sampled, None]:

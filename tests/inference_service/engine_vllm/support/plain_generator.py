@@ -12,8 +12,8 @@ from inference_service.engine_vllm.generator import (
     Expanded,
     GeneratorDead,
     Load,
+    MediaInput,
     MediaRefused,
-    Medium,
     OnStep,
     Request,
     Sampled,
@@ -50,7 +50,7 @@ class PlainGenerator:
     def placeholder(self, kind: Media, number: int) -> str:
         return "<image>"
 
-    async def expand(self, ids: list[int], media: Sequence[Medium]) -> Expanded:
+    async def expand(self, ids: list[int], media: Sequence[MediaInput]) -> Expanded:
         assert self._processor is not None
         self.names += [medium.name for medium in media]
         mark, expanded = self._model.config.image_token_id, list[int]()

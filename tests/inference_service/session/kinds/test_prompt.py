@@ -19,7 +19,7 @@ from inference_service.session.kinds.prompt import (
     ChatPreprocessor,
     Passage,
     Prompt,
-    Sight,
+    PromptPicture,
     Sound,
     Words,
 )
@@ -81,7 +81,7 @@ def test_pictures_and_clips_stand_between_their_marks() -> None:
 
     kinds = [type(passage) for passage in passages(made)]
     begin, end = [it for it in passages(made) if isinstance(it, Words) and it.ids in ([694], [696])]
-    assert kinds == [Words, Sight, Words, Words, Sound, Words, Words]
+    assert kinds == [Words, PromptPicture, Words, Words, Sound, Words, Words]
     assert (begin, end) == (Words([694]), Words([696]))
     assert made.slices == 1
 
@@ -130,7 +130,7 @@ def test_long_clip_comes_in_portions_that_make_the_whole() -> None:
 def test_many_pictures_come_in_portions() -> None:
     made = prompt(*[user(PICTURE) for _ in range(10)])
 
-    counts = [sum(isinstance(it, Sight) for it in portion) for portion in made.portions]
+    counts = [sum(isinstance(it, PromptPicture) for it in portion) for portion in made.portions]
     assert sum(counts) == 10
     assert max(counts) <= 4
 

@@ -29,7 +29,7 @@ from inference_service.session.kinds.prompt import (
     ChatPreprocessor,
     Dialogue,
     Passage,
-    Sight,
+    PromptPicture,
     Sound,
     Words,
 )
@@ -88,7 +88,7 @@ def same(one: Passage, other: Passage) -> bool:
     match one, other:
         case Words(), Words():
             return one.ids == other.ids
-        case Sight(), Sight():
+        case PromptPicture(), PromptPicture():
             return slices(one.view) == slices(other.view)
         case Sound(), Sound():
             return torch.equal(one.features, other.features)
@@ -115,7 +115,7 @@ def test_minicpmo_gets_the_content_in_the_order_of_the_reference(
 
     assert len(got) == len(expected)
     assert all(map(same, got, expected))
-    pictures = [it for it in got if isinstance(it, Sight)]
+    pictures = [it for it in got if isinstance(it, PromptPicture)]
     assert len(pictures) == 3 * (1 + (stack_frames > 1))
     assert len([it for it in got if isinstance(it, Sound)]) == 3 * omni_mode
 
@@ -135,14 +135,14 @@ def test_model_that_knows_whole_clips_gets_the_sound_behind_the_frames(stack_fra
 def test_silent_video_is_its_frames_alone(dialogue: Dialogue) -> None:
     got = passages(dialogue, Video(video(numbered(20), rate=10)), omni_mode=True)
 
-    assert [type(it) for it in got if not isinstance(it, Words)] == [Sight, Sight]
+    assert [type(it) for it in got if not isinstance(it, Words)] == [PromptPicture, PromptPicture]
 
 
 def test_sound_that_ends_before_the_pictures_leaves_out_what_is_not_there() -> None:
     got = passages(SPOKEN, Video(video(numbered(40), rate=10, sound=tone(0.9))), omni_mode=True)
 
     kinds = [type(it) for it in got if not isinstance(it, Words)]
-    assert kinds == [Sight, Sound, Sight, Sight, Sight, Sound]
+    assert kinds == [PromptPicture, Sound, PromptPicture, PromptPicture, PromptPicture, Sound]
 
 
 def test_frames_are_numbered_and_counted_like_pictures() -> None:

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from ws_adapter.protocol.media.g711 import ALAW, ULAW, Law
+from ws_adapter.protocol.media.g711 import ALAW, ULAW, CompandingLaw
 
 laws = pytest.mark.parametrize("law", [ULAW, ALAW], ids=["ulaw", "alaw"])
 
 
-def level(law: Law, code: int) -> int:
+def level(law: CompandingLaw, code: int) -> int:
     return round(float(law.decode(bytes([code]))[0]) * 32_768)
 
 
@@ -26,12 +26,12 @@ def level(law: Law, code: int) -> int:
         (ALAW, 0x2A, -32_256),
     ],
 )
-def test_levels_are_those_of_the_standard(law: Law, code: int, expected: int) -> None:
+def test_levels_are_those_of_the_standard(law: CompandingLaw, code: int, expected: int) -> None:
     assert level(law, code) == expected
 
 
 @laws
-def test_each_code_comes_back(law: Law) -> None:
+def test_each_code_comes_back(law: CompandingLaw) -> None:
     levels = law.decode(bytes(range(256)))
 
     again = law.decode(law.encode(levels))
@@ -40,7 +40,7 @@ def test_each_code_comes_back(law: Law) -> None:
 
 
 @laws
-def test_a_sample_gets_a_level_near_it(law: Law) -> None:
+def test_a_sample_gets_a_level_near_it(law: CompandingLaw) -> None:
     samples = np.arange(-32_000, 32_000, dtype=np.float32) / 32_768
 
     error = np.abs(law.decode(law.encode(samples)) - samples)
@@ -50,7 +50,7 @@ def test_a_sample_gets_a_level_near_it(law: Law) -> None:
 
 
 @laws
-def test_levels_never_fall_while_samples_rise(law: Law) -> None:
+def test_levels_never_fall_while_samples_rise(law: CompandingLaw) -> None:
     samples = np.linspace(-1.5, 1.5, 10_001, dtype=np.float32)
 
     assert (np.diff(law.decode(law.encode(samples))) >= 0).all()
@@ -61,5 +61,5 @@ def test_an_idle_line_is_silent() -> None:
 
 
 @laws
-def test_silence_is_the_code_of_nothing(law: Law) -> None:
+def test_silence_is_the_code_of_nothing(law: CompandingLaw) -> None:
     assert law.encode(np.zeros(3, np.float32)) == law.silence * 3

@@ -22,7 +22,7 @@ from tests.ws_adapter.support.realtime_ga_conversation import (
 from ws_adapter.protocol.core.config import ChatSetup, Mode, SessionSetup
 from ws_adapter.protocol.core.signals import GoingAway, TextPurpose, UnitEnd
 from ws_adapter.protocol.core.turn import Message, Speech
-from ws_adapter.protocol.realtime_ga.worker_slot import Hold
+from ws_adapter.protocol.realtime_ga.worker_slot import SlotPhase
 
 CHUNK, TURN = UnitEnd.CHUNK, UnitEnd.TURN
 SPEAKS = 0.9
@@ -232,7 +232,7 @@ def test_response_beside_waits_for_the_models_turn() -> None:
     session.second(CHUNK, "Once upon a time")
 
     assert told(session.client({**CREATE, "response": {"conversation": "none"}})) == ["response.created"]
-    assert session.dialect._answers.slot.hold is Hold.READY
+    assert session.dialect._answers.slot.hold is SlotPhase.READY
     session.second(TURN, " there was a fox.")
     assert told(answer_typed(session))[-1] == "response.done"
 
@@ -452,7 +452,7 @@ def test_conversation_without_a_worker_is_told_so() -> None:
     session.ready()
     session.finish()
     session.hear()
-    assert session.dialect._answers.slot.hold is Hold.WANTED
+    assert session.dialect._answers.slot.hold is SlotPhase.WANTED
 
     events = session.wait(10.0)
 

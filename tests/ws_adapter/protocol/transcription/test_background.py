@@ -26,8 +26,8 @@ from ws_adapter.protocol.transcription.background import (
     MOST_S,
     RETRY_S,
     BackgroundTranscription,
+    ItemUpdate,
     Step,
-    Told,
 )
 
 WAIT_S = 60.0
@@ -53,7 +53,7 @@ class Bench:
     def do(self, steps: list[Step]) -> list[Step]:
         for step in steps:
             match step:
-                case Told():
+                case ItemUpdate():
                     self.told.append((step.item.item_id, step.news))
                 case TakeSlot():
                     assert not self.has_slot

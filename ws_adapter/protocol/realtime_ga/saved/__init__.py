@@ -1,1 +1,1 @@
-"""The state of a session of OpenAI's Realtime as plain data, with which another adapter goes on."""
+"""The saved state of a Realtime session, from which another adapter continues it."""

@@ -8,10 +8,10 @@ from ws_adapter.protocol.core.transcription import (
     InputTranscriptFailed,
 )
 from ws_adapter.protocol.realtime_ga.wire import events
-from ws_adapter.protocol.realtime_ga.wire.teller import Teller
+from ws_adapter.protocol.realtime_ga.wire.event_factory import EventFactory
 
 
-def told(teller: Teller, item_id: str, news: InputTranscript) -> Send:
+def told(teller: EventFactory, item_id: str, news: InputTranscript) -> Send:
     """Return the event that tells this of an item."""
     match news:
         case InputTranscriptDelta(text=text):

@@ -131,7 +131,7 @@ class Text(Struct, kw_only=True, tag_field="type", tag="input_text"):
     text: str
 
 
-class Heard(Struct, kw_only=True, tag_field="type", tag="input_audio"):
+class InputAudioContent(Struct, kw_only=True, tag_field="type", tag="input_audio"):
     """Something the user said."""
 
     transcript: str | None
@@ -139,7 +139,7 @@ class Heard(Struct, kw_only=True, tag_field="type", tag="input_audio"):
     """Base64, only where the item is retrieved: what the model has heard of it, in the input format."""
 
 
-class Seen(Struct, kw_only=True, tag_field="type", tag="input_image"):
+class InputImageContent(Struct, kw_only=True, tag_field="type", tag="input_image"):
     """A picture."""
 
     image_url: str | UnsetType = UNSET
@@ -161,7 +161,7 @@ class Spoken(Struct, kw_only=True, tag_field="type", tag="output_audio"):
     """Base64, only where the item is retrieved and as long as it is kept."""
 
 
-Part: TypeAlias = Text | Heard | Seen | Written | Spoken
+Part: TypeAlias = Text | InputAudioContent | InputImageContent | Written | Spoken
 
 
 class MessageItem(Struct, kw_only=True, tag_field="type", tag="message"):

@@ -1,1 +1,1 @@
-"""Commands for keys, and for what their tenants use."""
+"""Commands for keys and for the usage of tenants."""

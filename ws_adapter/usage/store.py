@@ -41,7 +41,7 @@ class Taken:
     tokens: int
 
 
-class Book(Protocol):
+class UsageStore(Protocol):
     """Where it is booked."""
 
     @property
@@ -58,7 +58,7 @@ class Book(Protocol):
         """Books, once; what cannot be booked now is booked as soon as it can."""
 
 
-class LocalBook:
+class LocalUsageStore:
     """The book of an adapter that shares none. A restart begins it anew."""
 
     is_away = False

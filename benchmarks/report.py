@@ -1,17 +1,16 @@
-"""Results: one table on the terminal, the same figures as JSON beside this file."""
+"""Reports of benchmarks: a table on the terminal, the figures as JSON, and a section of a page."""
 
 import json
 import math
+import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks.load.processes import OTHER_CPU, TESTED_CPU
-
-RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,10 @@ class Report:
 
     def table(self) -> str:
         """Markdown."""
-        lines = [self.title, "", "| " + " | ".join(self.columns) + " |"]
-        lines.append("|---" + "|---:" * (len(self.columns) - 1) + "|")
-        lines += ["| " + " | ".join(_shown(value) for value in row) + " |" for row in self.rows]
-        lines += [
+        lines = [
+            self.title,
+            "",
+            table(self.columns, [[_shown(value) for value in row] for row in self.rows]),
             "",
             *(str(goal) for goal in self.goals),
             *([self.note] if self.note else []),
@@ -75,15 +74,11 @@ class Report:
 
     def machine(self) -> str:
         """Date, processor and interpreter."""
-        cpuinfo = Path("/proc/cpuinfo")
-        models = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        model = models[0].partition(":")[2].strip() if models else platform.machine()
         python = f"Python {platform.python_version()}"
-        return f"{datetime.now(UTC):%Y-%m-%d}, {len(models)} x {model}, {python}, {self.where}"
+        return f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} x {processor()}, {python}, {self.where}"
 
-    def write(self, is_short: bool, folder: Path | None = None) -> None:
-        """`<folder>/<name>.json`; the folder is `results` if not given."""
-        folder = folder or RESULTS
+    def write(self, is_short: bool, folder: Path) -> None:
+        """Write `<folder>/<name>.json`."""
         folder.mkdir(exist_ok=True)
         (folder / f"{self.name}.json").write_text(self.json(is_short) + "\n")
 
@@ -102,6 +97,44 @@ class Report:
         return json.dumps(figures, indent=1)
 
 
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a Markdown table; all columns but the first are aligned to the right."""
+    lines = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
+
+
+def section(figures: dict[str, Any]) -> str:
+    """Return a table of a `results` file, its goals and where it was measured, in Markdown."""
+    columns = list(figures["rows"][0])
+    lines = [
+        table(columns, [[_brief(row[column]) for column in columns] for row in figures["rows"]]),
+        "",
+        *(_goal(goal) for goal in figures["goals"]),
+        "",
+        f"{figures['title']}. {figures['machine']}{', short' if figures['short'] else ''}.",
+    ]
+    return "\n".join(lines)
+
+
+def put(text: str, page: Path, begin: str, end: str) -> None:
+    """Write a section between two marks of a page. Raises `ValueError` if it has not both, once each."""
+    before, *rest = page.read_text().split(begin)
+    after = rest[0].split(end) if len(rest) == 1 else []
+    if len(after) != 2:
+        raise ValueError(f"{page} has not one {begin!r} with one {end!r} behind it")
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after[1]}")
+
+
+def processor() -> str:
+    """Return the name of this machine's processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 3) if math.isfinite(value) else None
@@ -113,4 +146,20 @@ def _shown(value: Any) -> str:
         if not math.isfinite(value):
             return ""
         return f"{value:.0f}" if abs(value) >= 100 else f"{value:.2f}"
+    return str(value)
+
+
+def _goal(goal: dict[str, Any]) -> str:
+    side = "at most" if goal["at_most"] else "at least"
+    state = "met" if goal["met"] else "missed"
+    return (
+        f"- {goal['name']}: **{_brief(goal['value']) or 'never'}** (goal: {side} {goal['bound']:g}, {state})"
+    )
+
+
+def _brief(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.2f}".rstrip("0").rstrip(".")
     return str(value)

@@ -9,7 +9,7 @@ from ws_adapter.protocol.wire.errors import Verdict
 MOST_NEWCOMERS: Final = 256
 
 
-class Newcomer(Protocol):
+class PendingSession(Protocol):
     """A session."""
 
     @property
@@ -20,17 +20,17 @@ class Newcomer(Protocol):
         """End the session with a verdict."""
 
 
-class Newcomers:
+class PendingSessions:
     """All of them, the oldest first. One too many ends the oldest of the caller who has most."""
 
     def __init__(self, most: int = MOST_NEWCOMERS) -> None:
         self._most = most
-        self._callers: dict[Newcomer, str] = {}
+        self._callers: dict[PendingSession, str] = {}
 
     def __len__(self) -> int:
         return len(self._callers)
 
-    def enter(self, session: Newcomer, caller: str) -> None:
+    def enter(self, session: PendingSession, caller: str) -> None:
         """Count an open session."""
         self._callers[session] = caller
         if len(self._callers) <= self._most:
@@ -43,6 +43,6 @@ class Newcomers:
         del self._callers[oldest]
         oldest.end(errors.NOT_STARTED)
 
-    def leave(self, session: Newcomer) -> None:
+    def leave(self, session: PendingSession) -> None:
         """Record the end of a session."""
         self._callers.pop(session, None)

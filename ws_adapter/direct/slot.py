@@ -69,7 +69,7 @@ class Revoked:
 
 
 @dataclass(frozen=True)
-class Demand:
+class DirectRequest:
     """A direct caller's request for a slot; `max_wait_s` 0 is any time, `label` its name in the queue.
 
     `terms` and `share` are the adapter's: the terms of the session, and how many slots its caller may have.
@@ -84,7 +84,7 @@ class Demand:
     priority: Priority = Priority.NORMAL
 
 
-class Loan:
+class DirectSlot:
     """Stands in the queue for a caller, and holds what it gets for as long as the worker says it is in use.
 
     Whether the caller reads what it is told makes no difference to anybody else.
@@ -92,7 +92,7 @@ class Loan:
 
     def __init__(
         self,
-        demand: Demand,
+        demand: DirectRequest,
         dispatcher: Dispatcher,
         registry: Registry,
         metrics: Metrics,

@@ -7,7 +7,7 @@ from ws_adapter.protocol.core.actions import Send
 from ws_adapter.protocol.realtime_ga.wire.events import Code, RealtimeEvent, error
 
 
-class Teller:
+class EventFactory:
     """The events of one session; `new_token` makes ids differ."""
 
     def __init__(self, new_token: Callable[[], str]) -> None:

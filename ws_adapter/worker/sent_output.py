@@ -22,7 +22,7 @@ class DivergedError(Exception):
     """The answer is another one this time."""
 
 
-class Told(Struct):
+class SentOutput(Struct):
     """Words and sound of an answer that were told; `has_*` are how far they have been said again.
 
     With `is_strict` the answer has to be the same again; else as much of it as was told is left out.

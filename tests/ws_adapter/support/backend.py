@@ -1,6 +1,6 @@
 """Dispatchers of every back end with workers behind them, for tests that hold for all of them.
 
-A back end is a `Build`: what it makes is a `House`, and `tests/ws_adapter/dispatch/test_contract.py` asks
+A back end is a `Build`: what it makes is a `Backend`, and `tests/ws_adapter/dispatch/test_contract.py` asks
 nothing else of it.
 """
 
@@ -36,7 +36,7 @@ from ws_adapter.worker.registry import Registry, WorkerInfo
 MODEL = "antiphon-mini"
 
 
-class House(Protocol):
+class Backend(Protocol):
     """A dispatcher and its workers."""
 
     @property
@@ -66,7 +66,7 @@ class House(Protocol):
         """It is over, and the worker has cleaned its slot."""
 
 
-Build = Callable[..., AbstractAsyncContextManager[House]]
+Build = Callable[..., AbstractAsyncContextManager[Backend]]
 """Called with the `QueueRules` as keywords; on leaving, everything has to be gone."""
 
 
@@ -92,7 +92,7 @@ class ListedRegistry(Registry):
         """They are well."""
 
 
-class InProcessHouse:
+class InProcessBackend:
     """One adapter. A slot is clean when the block of its caller is left."""
 
     def __init__(self, rules: QueueRules) -> None:
@@ -123,13 +123,13 @@ class InProcessHouse:
 
 
 @asynccontextmanager
-async def in_process(**rules: Any) -> AsyncIterator[InProcessHouse]:
+async def in_process(**rules: Any) -> AsyncIterator[InProcessBackend]:
     """The back end of one adapter."""
-    house = InProcessHouse(QueueRules(**rules))
-    yield house
-    status = await house.dispatcher.status()
-    assert (status.queue_length, len((await house.dispatcher.view()).running)) == (0, 0)
-    await house.dispatcher.close()
+    backend = InProcessBackend(QueueRules(**rules))
+    yield backend
+    status = await backend.dispatcher.status()
+    assert (status.queue_length, len((await backend.dispatcher.view()).running)) == (0, 0)
+    await backend.dispatcher.close()
 
 
 @dataclass
@@ -199,7 +199,7 @@ class MortalDispatcher(RedisDispatcher):
         await self._wake_ups.stop()
 
 
-class RedisHouse:
+class RedisBackend:
     """An adapter of a shared queue, or several."""
 
     def __init__(self, server: RedisServer, rules: QueueRules, users: RedisUsers | None = None) -> None:
@@ -282,20 +282,20 @@ def on_redis(server: RedisServer, users: RedisUsers | None = None) -> Build:
     """The back end of several adapters. With `users`, adapters and workers have no more rights than these."""
 
     @asynccontextmanager
-    async def build(**rules: Any) -> AsyncIterator[RedisHouse]:
-        house = RedisHouse(server, QueueRules(**rules), users)
-        loader = connect(house.adapter_url)
+    async def build(**rules: Any) -> AsyncIterator[RedisBackend]:
+        backend = RedisBackend(server, QueueRules(**rules), users)
+        loader = connect(backend.adapter_url)
         await loader.function_load(SOURCE, replace=True)
         await disconnect(loader)
         try:
-            yield house
+            yield backend
         finally:
-            await house.close()
-            for name in list(house.workers):
-                await house.shut(name)
-            left = {key.partition("}:")[2] for key in await house.client.keys("antiphon:*")}
-            await disconnect(house.client)
-            await disconnect(house.worker_client)
+            await backend.close()
+            for name in list(backend.workers):
+                await backend.shut(name)
+            left = {key.partition("}:")[2] for key in await backend.client.keys("antiphon:*")}
+            await disconnect(backend.client)
+            await disconnect(backend.worker_client)
         kept = {"clock", "boot", "seq", "epoch", "exp", "turns"}
         assert {name for name in left if not name.startswith("mean:")} <= kept
 
@@ -306,7 +306,7 @@ def on_redis(server: RedisServer, users: RedisUsers | None = None) -> Build:
 class Caller:
     """Somebody who wants a slot, and keeps it until told to leave."""
 
-    house: House
+    backend: Backend
     task: "asyncio.Task[None]"
     places: list[QueuePlace] = field(default_factory=list)
     lease: Lease | None = None
@@ -323,7 +323,7 @@ class Caller:
         await asyncio.wait([self.task], timeout=PATIENCE_S)
         assert self.task.done()
         if self.lease is not None:
-            await self.house.clean(self.lease)
+            await self.backend.clean(self.lease)
 
     async def vanish(self) -> None:
         """The client hangs up, wherever it is: also while its worker tells Redis that it has come, where the
@@ -331,14 +331,14 @@ class Caller:
         async with asyncio.timeout(PATIENCE_S):
             await end(self.task)
         if self.lease is not None:
-            await self.house.clean(self.lease)
+            await self.backend.clean(self.lease)
 
 
 class Callers:
     """All of a test."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
         self.all: list[Caller] = []
         self.granted: list[Caller] = []
 
@@ -357,18 +357,18 @@ class Callers:
     ) -> Caller:
         """Comes, and is there or refused when this returns."""
 
-        # A house that is dialled knows no classes but those of keys.
+        # A backend that is dialled knows no classes but those of keys.
         ranked: dict[str, Any] = {"priority": priority} if priority is not Priority.NORMAL else {}
         ranked |= {"revision": revision} if revision else {}
 
         async def hold() -> None:
             try:
-                async with (dispatcher or self.house.dispatcher).acquire(
+                async with (dispatcher or self.backend.dispatcher).acquire(
                     kind, max_wait, need=need, label=label, again=again, share=share, **ranked
                 ) as ticket:
                     async for update in ticket.updates():
                         if isinstance(update, Lease):
-                            await self.house.attach(update)
+                            await self.backend.attach(update)
                             caller.lease = update
                             self.granted.append(caller)
                         else:
@@ -378,7 +378,7 @@ class Callers:
             except Exception as error:
                 caller.error = error
 
-        caller = Caller(self.house, asyncio.create_task(hold()))
+        caller = Caller(self.backend, asyncio.create_task(hold()))
         self.all.append(caller)
         await until(lambda: caller.places or caller.lease or caller.error)
         return caller
@@ -406,9 +406,9 @@ async def until_told(condition: Callable[[], Any]) -> None:
 
 @asynccontextmanager
 async def stage(build: Build, **rules: Any) -> AsyncIterator[Callers]:
-    """A house with its callers, who have left at the end."""
-    async with build(**{"update_s": 0.05, **rules}) as house:
-        callers = Callers(house)
+    """A backend with its callers, who have left at the end."""
+    async with build(**{"update_s": 0.05, **rules}) as backend:
+        callers = Callers(backend)
         try:
             yield callers
         finally:

@@ -12,9 +12,9 @@ from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
 from antiphon_service.semconv import SERVICE_ADAPTER
 from antiphon_service.telemetry.providers import start
-from tests.ws_adapter.support.house import InProcessHouse, ListedRegistry, until_told
+from tests.ws_adapter.support.backend import InProcessBackend, ListedRegistry, until_told
 from ws_adapter.access.http.access import Access
-from ws_adapter.direct import loan
+from ws_adapter.direct import slot as direct_slot
 from ws_adapter.direct.server import DirectServer
 from ws_adapter.direct.service import KINDS, DispatchServicer
 from ws_adapter.dispatch.base import ANYTHING, Lease, Need, QueuePlace, QueueView, Share
@@ -124,7 +124,7 @@ class HoldingRegistry(ListedRegistry):
         return (worker_id, epoch) in self.held
 
 
-class RemoteHouse(InProcessHouse):
+class RemoteBackend(InProcessBackend):
     """An adapter with a gRPC port. A slot is clean when its worker says so."""
 
     def __init__(self, rules: QueueRules) -> None:
@@ -159,21 +159,22 @@ class RemoteHouse(InProcessHouse):
 
 
 @asynccontextmanager
-async def remote(**rules: Any) -> AsyncIterator[RemoteHouse]:
+async def remote(**rules: Any) -> AsyncIterator[RemoteBackend]:
     """The back end of direct callers, whose workers are asked often."""
-    with patch.object(loan, "ASK_S", 0.01):
-        house = RemoteHouse(QueueRules(**rules))
-        await house.start()
+    with patch.object(direct_slot, "ASK_S", 0.01):
+        backend = RemoteBackend(QueueRules(**rules))
+        await backend.start()
 
         async def is_empty() -> bool:
             return (
-                not (await house.adapter.view()).running and (await house.adapter.status()).queue_length == 0
+                not (await backend.adapter.view()).running
+                and (await backend.adapter.status()).queue_length == 0
             )
 
         try:
-            yield house
+            yield backend
             await until_told(is_empty)
         finally:
-            await house.channel.close()
-            await house.server.close()
-            await house.adapter.close()
+            await backend.channel.close()
+            await backend.server.close()
+            await backend.adapter.close()

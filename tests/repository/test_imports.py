@@ -1,6 +1,6 @@
-"""The import walls of the architecture: what a package may not import of libraries and of other packages.
+"""The import rules of the architecture: the libraries and packages that a package must not import.
 
-Which way imports go inside a package, `layers.toml` says. A wall that is `deep` also follows the module-level
+`docs/drawing/layers.toml` orders imports inside a package. A rule that is `deep` also follows the module-level
 imports of our own modules, so that a forbidden module cannot come in through a neighbour.
 """
 
@@ -26,7 +26,7 @@ SHIPPED = {name: PACKAGES[name] for name in ("antiphon", *OUR_SERVERS)}
 
 
 @dataclass(frozen=True)
-class Wall:
+class ImportRule:
     """No file of `sources` may import anything of `forbidden`."""
 
     name: str
@@ -35,39 +35,49 @@ class Wall:
     deep: bool = False
 
 
-WALLS = [
-    Wall("adapter knows neither worker nor torch", ("ws_adapter",), ("inference_service", "torch")),
-    Wall("worker knows no adapter", ("inference_service",), ("ws_adapter",)),
-    Wall("client SDK holds nothing of servers", ("antiphon",), OUR_SERVERS),
-    Wall("what services share knows none of them", ("antiphon_service",), ABOVE_SERVICES),
-    Wall("services know neither command nor training", SERVICES, ("antiphon_command", "antiphon_training")),
-    Wall("training knows no command", ("antiphon_training",), ("antiphon_command", "ws_adapter")),
-    Wall(
+RULES = [
+    ImportRule(
+        "the adapter imports neither worker nor torch", ("ws_adapter",), ("inference_service", "torch")
+    ),
+    ImportRule("the worker does not import the adapter", ("inference_service",), ("ws_adapter",)),
+    ImportRule("the SDK imports nothing of servers", ("antiphon",), OUR_SERVERS),
+    ImportRule("the service library imports no service", ("antiphon_service",), ABOVE_SERVICES),
+    ImportRule(
+        "services import neither command nor training", SERVICES, ("antiphon_command", "antiphon_training")
+    ),
+    ImportRule(
+        "training imports neither command nor adapter",
+        ("antiphon_training",),
+        ("antiphon_command", "ws_adapter"),
+    ),
+    ImportRule(
         "protocols have no I/O, no threads, no clock and no pixels",
         ("ws_adapter.protocol",),
         ("asyncio", "socket", "grpc", "threading", "concurrent", "time", "datetime", "PIL", "random"),
         deep=True,
     ),
-    Wall("scheduler needs no torch", ("inference_service.engine.batch.scheduler",), ("torch",), deep=True),
-    Wall("sessions need no torch", ("inference_service.session.machine",), ("torch",), deep=True),
-    Wall(
-        "models know nothing of gRPC or JSON",
+    ImportRule(
+        "scheduler needs no torch", ("inference_service.engine.batch.scheduler",), ("torch",), deep=True
+    ),
+    ImportRule("sessions need no torch", ("inference_service.session.machine",), ("torch",), deep=True),
+    ImportRule(
+        "models import neither gRPC nor JSON",
         ("inference_service.models",),
         ("grpc", "google", "antiphon", "json", "msgspec"),
     ),
-    Wall(
-        "telemetry knows neither service",
+    ImportRule(
+        "telemetry imports no service",
         ("antiphon_service.telemetry",),
         ("ws_adapter", "inference_service", "torch", "grpc"),
         deep=True,
     ),
-    Wall(
+    ImportRule(
         "the log's format and the names need no library",
         ("antiphon_service.telemetry.logs", "antiphon_service.semconv"),
         ("opentelemetry", "prometheus_client"),
         deep=True,
     ),
-    Wall(
+    ImportRule(
         "packages import neither tests nor benchmarks",
         tuple(SHIPPED),
         ("tests", "benchmarks", "clients", "docs", "conftest", "pytest"),
@@ -75,13 +85,13 @@ WALLS = [
 ]
 
 
-def violations(tree: SourceTree, wall: Wall) -> list[str]:
+def violations(tree: SourceTree, rule: ImportRule) -> list[str]:
     """One line for each forbidden import, with the way to it."""
     return [
         f"{' -> '.join(way)} imports {imported.module} in line {imported.line}"
-        for module in tree.modules(wall.sources)
-        for imported, way in reached(tree, module, wall.deep)
-        if any(is_within(imported.module, name) for name in wall.forbidden)
+        for module in tree.modules(rule.sources)
+        for imported, way in reached(tree, module, rule.deep)
+        if any(is_within(imported.module, name) for name in rule.forbidden)
     ]
 
 
@@ -105,11 +115,11 @@ def tree() -> SourceTree:
     return SourceTree(SHIPPED)
 
 
-@pytest.mark.parametrize("wall", WALLS, ids=lambda wall: wall.name)
-def test_wall_stands(tree: SourceTree, wall: Wall) -> None:
-    for source in wall.sources:
-        assert tree.modules((source,)), f"no such module: {source}. Has it moved? Then move its wall too"
-    assert violations(tree, wall) == []
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_import_rule_is_kept(tree: SourceTree, rule: ImportRule) -> None:
+    for source in rule.sources:
+        assert tree.modules((source,)), f"no such module: {source}. Has it moved? Then move its rule too"
+    assert violations(tree, rule) == []
 
 
 def meeting_points(tree: SourceTree, shared: str, *services: str) -> set[str]:
@@ -201,9 +211,9 @@ def test_scripted_models_live_only_under_tests(tree: SourceTree) -> None:
         assert scripted_names(file.read_text()) == [], module
 
 
-# The checker itself, on sources that break the rules.
+# Tests of the checker, on sources that break the rules.
 
-TORCHLESS = Wall("no torch", ("box.pure",), ("torch",))
+TORCHLESS = ImportRule("no torch", ("box.pure",), ("torch",))
 
 
 @pytest.mark.parametrize(
@@ -249,21 +259,21 @@ def test_checker_resolves_relative_imports(source: str, module: str, is_package:
     assert [i.module for i in imports_of(source, module, is_package=is_package)] == [expected]
 
 
-def test_deep_wall_looks_behind_a_neighbour(tmp_path: Path) -> None:
+def test_deep_rule_looks_behind_a_neighbour(tmp_path: Path) -> None:
     (tmp_path / "pure.py").write_text("from . import middle")
     (tmp_path / "middle.py").write_text("from box.heavy import load")
     (tmp_path / "heavy.py").write_text("import torch\ndef load(): ...")
     tree = SourceTree({"box": tmp_path})
-    deep = Wall("no torch", ("box.pure",), ("torch",), deep=True)
+    deep = ImportRule("no torch", ("box.pure",), ("torch",), deep=True)
 
     assert violations(tree, TORCHLESS) == []
     assert violations(tree, deep) == ["box.pure -> box.middle -> box.heavy imports torch in line 1"]
 
 
-def test_deep_wall_does_not_follow_what_loading_does_not_run(tmp_path: Path) -> None:
+def test_deep_rule_does_not_follow_what_loading_does_not_run(tmp_path: Path) -> None:
     (tmp_path / "pure.py").write_text("import box.middle")
     (tmp_path / "middle.py").write_text("def late():\n    import torch")
-    deep = Wall("no torch", ("box.pure",), ("torch",), deep=True)
+    deep = ImportRule("no torch", ("box.pure",), ("torch",), deep=True)
 
     assert violations(SourceTree({"box": tmp_path}), deep) == []
 

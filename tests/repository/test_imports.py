@@ -1,7 +1,7 @@
 """The import rules of the architecture: the libraries and packages that a package must not import.
 
-Imports inside a package are ordered by `docs/drawing/layers.toml`. A rule that is `deep` also follows the imports
-of our own modules, so that a forbidden module cannot come in through a neighbour.
+`docs/drawing/layers.toml` orders imports inside a package. A `deep` rule also follows the imports of our own
+modules, so that a forbidden module cannot come in through a neighbour.
 """
 
 import ast

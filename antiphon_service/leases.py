@@ -17,16 +17,16 @@ import re
 from typing import Final, NamedTuple
 
 DEFAULT_POOL: Final = "default"
-"""What leases are signed for, whichever pool their worker is in: no two workers share an id."""
+"""The pool name in a lease's signature, whatever pool the worker is in: no two workers share an id."""
 
 MIN_WORKER_KEY_BYTES: Final = 16
-"""Shortest key that dispatchers sign leases with and workers check them by."""
+"""The length in bytes of the shortest key with which dispatchers sign leases and workers check them."""
 
 CLAIMS_VERSION: Final = 2
-"""Version of the encoding of claims: `GetInfoResponse.lease_version` of a worker that reads it."""
+"""The version of the encoding of claims: `GetInfoResponse.lease_version` of a worker that reads it."""
 
 HIGHEST_EPOCH: Final = 2**52
-"""Up to here whole numbers are exact to every dispatcher, and so are the ones that follow."""
+"""The highest epoch: every dispatcher represents whole numbers up to it, and the next ones, exactly."""
 
 _MAC_BYTES: Final = 16
 _NUMBER: Final = r"(0|[1-9][0-9]{0,18})"
@@ -37,18 +37,18 @@ _TOKEN: Final = re.compile(rf"{_NUMBER}:{_NUMBER}:(?:({_CLAIMS}):)?([0-9a-f]{{32
 def lease_mac(key: bytes, pool: str, worker_id: str, slot: int, epoch: int, claims: str = "") -> str:
     """Return the MAC of a lease: the first 16 bytes of HMAC-SHA256, as 32 hexadecimal digits.
 
-    `claims` are those of the token as it spells them. They add a line, and nothing else that is signed has a
-    line break in it, so a MAC without claims is never that of a token with some.
+    `claims` are the token's claims as text. They add a line, and nothing else that is signed has a line break
+    in it, so a MAC without claims is never that of a token with some.
     """
     text = f"{pool}\n{worker_id}\n{slot}\n{epoch}" + (f"\n{claims}" if claims else "")
     return hmac.digest(key, text.encode(), hashlib.sha256)[:_MAC_BYTES].hex()
 
 
 class Claims(NamedTuple):
-    """The terms of a session that its dispatcher signs. A limit of 0 is none."""
+    """The terms of a session, signed by its dispatcher. A limit of 0 is none."""
 
     tenant: str
-    """The tenant that the session belongs to: 32 hexadecimal digits that tell nothing about its caller."""
+    """The tenant of the session: 32 hexadecimal digits that reveal nothing about its caller."""
     max_duration_s: float = 0.0
     idle_timeout_s: float = 0.0
 
@@ -60,12 +60,12 @@ class Claims(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A lease token that was read; call `is_signed` before its content counts."""
+    """The parts of a lease token; call `is_signed` before you trust them."""
 
     slot: int
     epoch: int
     claims: Claims | None
-    """None of a dispatcher that signs no claims."""
+    """The claims; None if the dispatcher signs none."""
     signed_text: str
     mac: str
 

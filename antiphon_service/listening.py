@@ -7,7 +7,7 @@ from typing import Any
 
 
 class CannotBind(OSError):
-    """One address of a host cannot be listened on; `where` names it if the host has another name."""
+    """An address of a host that cannot be bound; `where` names it if the host has another name."""
 
     def __init__(self, reason: OSError, host: str, address: str) -> None:
         super().__init__(reason.errno, reason.strerror)
@@ -15,14 +15,14 @@ class CannotBind(OSError):
 
 
 def where(error: OSError) -> str:
-    """Return which address of a host an error is about, to be put into a sentence; empty if that is clear."""
+    """Return the failed address of a host for an error message; empty if the host names it already."""
     return error.where if isinstance(error, CannotBind) else ""
 
 
 def addresses(host: str, port: int) -> Sequence[tuple[int, tuple[Any, ...]]]:
-    """Return family and address of everything that `host` means. Raises `OSError`.
+    """Return the family and address of everything that `host` resolves to. Raises `OSError`.
 
-    On a machine without IPv6 its addresses are left out: there too, `localhost` often means `::1`.
+    On a machine without IPv6 its addresses are left out: even there `localhost` often resolves to `::1`.
     """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     known = dict.fromkeys((family, address) for family, _, _, _, address in found)
@@ -40,7 +40,7 @@ def _has_ipv6() -> bool:
 
 
 def bind_all(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
-    """Bind one port on every address that `host` means; a port of 0 takes a free one, the same on all.
+    """Bind one port on every address that `host` resolves to; a port of 0 takes a free one, the same on all.
 
     A name such as `localhost` may mean several addresses. If one of them were left out, clients would reach
     another server or none, depending on the address that they try first. Raises `OSError`, of an address

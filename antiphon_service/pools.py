@@ -4,16 +4,16 @@ from collections.abc import Iterable
 from typing import Final
 
 STABLE: Final = "stable"
-"""Revision of a worker that names none."""
+"""The revision of a worker that names none."""
 
 REVISION: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}"
-"""Pattern of the names of revisions."""
+"""The pattern of the names of revisions."""
 
 
 def pool_name(model: str, modes: Iterable[str]) -> str:
-    """Return the pool of the workers of this model and these modes: `audio`, `video`, `chat`,
-    `transcription`.
+    """Return the pool of the workers of this model and these modes.
 
-    Like `antiphon-mini/audio+chat+transcription+video`.
+    The modes are `audio`, `video`, `chat` and `transcription`. An example is
+    `antiphon-mini/audio+chat+transcription+video`.
     """
     return f"{model}/{'+'.join(sorted(modes))}"

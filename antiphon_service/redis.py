@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 LIBRARY: Final = "antiphon_v1"
-"""Name of the library of functions, and the beginning of their names."""
+"""The name of the library of functions, and the prefix of their names."""
 
 DIRECTORY: Final = "antiphon:{pools}:"
-"""Prefix of what `announce` and `pools` keep."""
+"""The prefix of the keys of `announce` and `pools`."""
 
 TIMEOUT_S: Final = 2.0
-"""Longest that connecting or one answer may take, and the wait for a connection that is free."""
+"""The timeout in seconds for connecting, for one answer, and for the wait for a free connection."""
 
 MOST_CONNECTIONS: Final = 32
-"""Of one client; what is asked beyond that waits for one of them."""
+"""The largest number of connections of one client; further calls wait for a free one."""
 
 _PORTS: Final = {"redis": 6379, "rediss": 6379, "redis+sentinel": 26379, "rediss+sentinel": 26379}
 _EXAMPLES: Final = (
@@ -42,22 +42,22 @@ class RedisUnusable(Exception):
 
 @dataclass(frozen=True)
 class RedisAddress:
-    """Where Redis is. Its text has no password in it."""
+    """The address of a Redis. Its text contains no password."""
 
     scheme: str
     hosts: tuple[tuple[str, int], ...] = ()
-    """One, or all the Sentinels."""
+    """The host and port, or those of all Sentinels."""
     service: str = ""
-    """What Sentinel calls it."""
+    """The name of the service at Sentinel."""
     path: str = ""
-    """Of a Unix socket."""
+    """The path of a Unix socket."""
     db: int = 0
     user: str | None = None
     password: str | None = field(default=None, repr=False)
 
     @property
     def has_tls(self) -> bool:
-        """Whether it is spoken to by TLS."""
+        """Whether the connection uses TLS."""
         return self.scheme.startswith("rediss")
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class RedisAddress:
 
 
 def prefix(pool: str) -> str:
-    """Return what all keys and channels of a pool begin with; `KEYS[1]` of the functions."""
+    """Return the prefix of all keys and channels of a pool; it is `KEYS[1]` of the functions."""
     return f"antiphon:{{{pool}}}:"
 
 
@@ -92,7 +92,7 @@ class RedisTls:
         """Read the PEM files; the key has no password. Raises `RedisUnusable`.
 
         With `ca` only that authority is trusted, without it the authorities of the system. `certificate` and
-        `key` are shown to a Redis that asks for a client certificate.
+        `key` are the client certificate for a Redis that requires one.
         """
         self._ca, self._certificate, self._key = ca, certificate, key
         self._context = self._read()
@@ -156,10 +156,9 @@ def connect(
     """Return a client of the Redis at `url`, which connects when it is first used; end it with `disconnect`.
 
     `tls` is used by a `rediss://` address; None trusts the authorities of the system. `password` is taken
-    where the URL has none. Nothing is tried twice, and no answer is waited for longer than `TIMEOUT_S`; nor
-    is one of the `MOST_CONNECTIONS`, after which the package's `ConnectionError` is raised. Answers are text,
-    or bytes unless `is_text`.
-    Raises `RedisUnusable`.
+    where the URL has none. Nothing is retried. No answer takes longer than `TIMEOUT_S`, nor does the wait for
+    one of the `MOST_CONNECTIONS`, after which the package's `ConnectionError` is raised. Answers are text, or
+    bytes unless `is_text`. Raises `RedisUnusable`.
     """
     address = parse(url)
     try:
@@ -202,13 +201,13 @@ def connect(
 async def call(client: "Redis", function: str, key: str, *arguments: object) -> Any:
     """Call one of the library's functions; `key` is the prefix of a pool, or `DIRECTORY`.
 
-    Raises what the package does: `RedisError`, `OSError` or `TimeoutError`.
+    Raises the package's errors: `RedisError`, `OSError` or `TimeoutError`.
     """
     return await client.execute_command("FCALL", f"{LIBRARY}_{function}", 1, key, *arguments)
 
 
 async def disconnect(client: "Redis") -> None:
-    """Close every connection. Harmless when repeated."""
+    """Close every connection. Repeated calls do nothing."""
     sentinels = getattr(getattr(client.connection_pool, "sentinel_manager", None), "sentinels", ())
     for each in (client, *sentinels):
         with suppress(Exception):
@@ -248,7 +247,7 @@ def _host(text: str, port: int) -> tuple[str, int]:
 
 
 def _unnamed() -> dict[str, None]:
-    """Return options that keep the package from sending CLIENT SETINFO, which the ACL users may not call."""
+    """Return options that stop the package from sending CLIENT SETINFO, which the ACL forbids."""
     from redis.asyncio.connection import AbstractConnection
 
     known = signature(AbstractConnection.__init__).parameters
@@ -259,8 +258,8 @@ def _unnamed() -> dict[str, None]:
 def _secured(kind: Any, tls: RedisTls) -> Any:
     """Return a subclass of the connection class `kind` that takes its TLS context from `tls`.
 
-    The package would read the files once per connection object, and would trust the authorities of the
-    system beside the one that is named.
+    The package would read the files once per connection object, and would trust the authorities of the system
+    in addition to the named one.
     """
 
     class Connection(kind):  # type: ignore[misc]
@@ -281,7 +280,7 @@ def _behind_sentinel(
     from redis.asyncio.sentinel import SentinelConnectionPool, SentinelManagedSSLConnection
 
     class BlockingPool(SentinelConnectionPool, BlockingConnectionPool):
-        """Asks Sentinel where to connect, and waits for a connection that is free."""
+        """A pool that asks Sentinel for the address and waits for a free connection."""
 
     sentinels = Sentinel(address.hosts, sentinel_kwargs={**common, "ssl": address.has_tls})
     kind: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """Names of spans, attributes and metrics of both services (semantic conventions).
 
 Constants without imports beyond the standard library, with one line of meaning for each; such a name is
-written here and nowhere else. One that goes away is dropped in a minor release, with a line in the changelog.
+written here and nowhere else. A minor release may remove a name; the changelog says so.
 `antiphon_service.telemetry` turns the names into spans, series and lines.
 """
 
@@ -17,195 +17,195 @@ SERVICE_WORKER: Final = "antiphon-worker"
 """`service.name` of the gRPC worker."""
 
 SPAN_UPGRADE: Final = "ws.upgrade"
-"""Adapter: a client's request until it is a WebSocket, or refused."""
+"""The adapter's span from a client's request until it is a WebSocket, or refused."""
 
 SPAN_QUEUE: Final = "session.queue"
-"""Adapter: from entering the queue to a slot, or giving up."""
+"""The adapter's span from entering the queue to a slot, or to giving up."""
 
 SPAN_START: Final = "session.start"
-"""Adapter: from a slot to a session that takes input; units, turns and the end link to it."""
+"""The adapter's span from a slot to a session that accepts input; units, turns and the end link to it."""
 
 SPAN_UNIT: Final = "unit"
-"""Adapter: one unit, turn of a chat or chunk of a transcription, from its input to its last answer."""
+"""The adapter's span of one unit, chat turn or transcription chunk, from its input to its last answer."""
 
 SPAN_TURN: Final = "turn"
-"""Adapter: what the model said in one go; links to the units it took."""
+"""The adapter's span of one turn of the model; it links to the turn's units."""
 
 SPAN_FAILOVER: Final = "session.failover"
-"""Adapter: from the loss of a worker until another one goes on with the session, or the session ends."""
+"""The adapter's span from the loss of a worker until another one takes over, or the session ends."""
 
 SPAN_END: Final = "session.end"
-"""Adapter: how a session ended, and its totals."""
+"""The adapter's span of a session's end, with its totals."""
 
 SPAN_PREFILL: Final = "prefill"
-"""Worker: the input of a unit becomes part of the context."""
+"""The worker's span in which the input of a unit becomes part of the context."""
 
 SPAN_GENERATE: Final = "generate"
-"""Worker: from the first decoding step of a unit to its last."""
+"""The worker's span from the first decoding step of a unit to its last."""
 
 SPAN_FINALIZE: Final = "finalize"
-"""Worker: what closes a unit, while its answer is already under way."""
+"""The worker's span that closes a unit, while its answer is already under way."""
 
 SPAN_TICK: Final = "engine.tick"
-"""Worker: one packed forward for all sessions that are due, a trace of its own."""
+"""The worker's span of one packed forward for all sessions that are due, a trace of its own."""
 
 EVENT_FIRST_AUDIO: Final = "first_audio"
-"""In a `unit` span: its first audio was sent."""
+"""The event in a `unit` span: its first audio was sent."""
 
 EVENT_FIRST_TEXT: Final = "first_text"
-"""In a `unit` span: its first text was sent."""
+"""The event in a `unit` span: its first text was sent."""
 
 EVENT_POSITION: Final = "position"
-"""In a `session.queue` span: the place in the queue moved."""
+"""The event in a `session.queue` span: the place in the queue changed."""
 
 EVENT_REFUSED: Final = "event.refused"
-"""In a `unit` or `session.start` span: an event of the client was not applied, see `error.type`."""
+"""The event in a `unit` or `session.start` span: a client event was not applied; `error.type` says why."""
 
 # ------------------------------------------------------------------------------------------ attributes
 
 ATTR_RPC_SYSTEM: Final = "rpc.system.name"
-"""Always `grpc`."""
+"""The RPC system, always `grpc`."""
 
 ATTR_RPC_METHOD: Final = "rpc.method"
-"""Full name of the method, such as `antiphon.v1.InferenceService/Generate`."""
+"""The full name of the method, such as `antiphon.v1.InferenceService/Generate`."""
 
 ATTR_RPC_STATUS: Final = "rpc.status_code"
-"""Status of the call as text, such as `CANCELLED`."""
+"""The status of the call as text, such as `CANCELLED`."""
 
 ATTR_ERROR_TYPE: Final = "error.type"
-"""A reason or error code; of an enumeration."""
+"""A reason or error code from an enumeration."""
 
 ATTR_SERVER_ADDRESS: Final = "server.address"
-"""Host of the worker."""
+"""The host of the worker."""
 
 ATTR_SERVER_PORT: Final = "server.port"
-"""Its port."""
+"""The port of the worker."""
 
 ATTR_PEER_ADDRESS: Final = "network.peer.address"
-"""The worker's caller, as gRPC writes it: `ipv4:10.0.0.7:41234`, `unix:`."""
+"""The address of the worker's caller, as gRPC writes it: `ipv4:10.0.0.7:41234`, `unix:`."""
 
 ATTR_PEER_IDENTITY: Final = "tls.client.subject"
-"""Names of the caller's certificate, separated by commas, where the worker asks for one."""
+"""The names in the caller's certificate, separated by commas, where the worker asks for one."""
 
 ATTR_HTTP_METHOD: Final = "http.request.method"
-"""Of the upgrade request."""
+"""The method of the upgrade request."""
 
 ATTR_URL_PATH: Final = "url.path"
-"""Of the upgrade request, without the query: that may hold a key."""
+"""The path of the upgrade request, without the query, which may hold a key."""
 
 ATTR_HTTP_STATUS: Final = "http.response.status_code"
-"""Of the upgrade's answer."""
+"""The status of the answer to the upgrade request."""
 
 ATTR_PROTOCOL: Final = "network.protocol.name"
-"""`websocket`."""
+"""The name of the protocol, `websocket`."""
 
 ATTR_GEN_AI_OPERATION: Final = "gen_ai.operation.name"
-"""What the model does: `chat`, `transcription` or `duplex`."""
+"""The operation of the model: `chat`, `transcription` or `duplex`."""
 
 ATTR_GEN_AI_PROVIDER: Final = "gen_ai.provider.name"
-"""Always `antiphon`."""
+"""The provider, always `antiphon`."""
 
 PROVIDER: Final = "antiphon"
-"""Value of `gen_ai.provider.name`."""
+"""The value of `gen_ai.provider.name`."""
 
 ATTR_GEN_AI_MODEL: Final = "gen_ai.request.model"
-"""Name of the model that serves the session."""
+"""The name of the model that serves the session."""
 
 ATTR_GEN_AI_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
-"""Tokens that went into the context."""
+"""The number of tokens that went into the context."""
 
 ATTR_GEN_AI_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
-"""Tokens that the model produced."""
+"""The number of tokens that the model produced."""
 
 ATTR_GEN_AI_FINISH: Final = "gen_ai.response.finish_reasons"
-"""Why the model stopped, a list."""
+"""The list of reasons that the model stopped."""
 
 ATTR_SESSION_ID: Final = "session.id"
-"""On every span of a session."""
+"""The id of the session, on each of its spans."""
 
 ATTR_MODE: Final = "antiphon.mode"
-"""What the session is: `audio_duplex`, `omni_duplex`, `chat` or `transcription`."""
+"""The mode of the session: `audio_duplex`, `omni_duplex`, `chat` or `transcription`."""
 
 ATTR_DIALECT: Final = "antiphon.dialect"
-"""Which public protocol the client speaks."""
+"""The public protocol that the client speaks."""
 
 ATTR_KEY_HASH: Final = "antiphon.key.hash"
-"""First digits of the hash that the file of keys holds: tells keys apart, and is none."""
+"""The first digits of the key's hash in the file of keys: they tell keys apart, and are no key."""
 
 ATTR_QUEUE_LENGTH: Final = "antiphon.queue.length"
-"""Sessions that wait."""
+"""The number of sessions in the queue."""
 
 ATTR_QUEUE_POSITION: Final = "antiphon.queue.position"
-"""A session's own place, from 1."""
+"""The session's own place in the queue, from 1."""
 
 ATTR_OUTCOME: Final = "antiphon.outcome"
-"""How a wait ended."""
+"""The outcome of a wait."""
 
 ATTR_REPLAYED: Final = "antiphon.failover.units"
-"""Units of a journal that another worker heard."""
+"""The number of journal units that another worker replayed."""
 
 ATTR_UNIT: Final = "antiphon.unit"
-"""Number of the unit at its worker, from 1."""
+"""The number of the unit at its worker, from 1."""
 
 ATTR_UNIT_END: Final = "antiphon.unit.end"
-"""How the unit ended."""
+"""The way in which the unit ended."""
 
 ATTR_SESSION_DROPPED: Final = "antiphon.session.dropped"
-"""Units of input that were dropped in the session."""
+"""The number of input units that were dropped in the session."""
 
 ATTR_TURN: Final = "antiphon.turn"
-"""Number of the turn in its session, from 0."""
+"""The number of the turn in its session, from 0."""
 
 ATTR_FIRST_TEXT: Final = "antiphon.turn.first_text_seconds"
-"""From the end of the input that started the turn to its first text."""
+"""The time from the end of the input that started the turn to its first text."""
 
 ATTR_FIRST_AUDIO: Final = "antiphon.turn.first_audio_seconds"
-"""From the end of the input that started the turn to its first audio."""
+"""The time from the end of the input that started the turn to its first audio."""
 
 ATTR_SLOT: Final = "antiphon.slot"
-"""Number of the slot at its worker."""
+"""The number of the slot at its worker."""
 
 ATTR_LEASE_EPOCH: Final = "antiphon.lease.epoch"
-"""Of the lease on the slot."""
+"""The epoch of the lease on the slot."""
 
 ATTR_WORKER_ID: Final = "antiphon.worker.id"
-"""Name of the worker."""
+"""The name of the worker."""
 
 ATTR_KV_TOKENS: Final = "antiphon.kv.tokens"
-"""Tokens in the session's context."""
+"""The number of tokens in the session's context."""
 
 ATTR_BATCH_SIZE: Final = "antiphon.batch.size"
-"""Sessions in a packed forward."""
+"""The number of sessions in a packed forward."""
 
 ATTR_BATCH_TOKENS: Final = "antiphon.batch.tokens"
-"""Tokens in a packed forward."""
+"""The number of tokens in a packed forward."""
 
 ATTR_TICK_ID: Final = "antiphon.tick.id"
-"""Number of a tick of the engine."""
+"""The number of a tick of the engine."""
 
 ATTR_DEVICE_SECONDS: Final = "antiphon.tick.device_seconds"
-"""Time of a tick's forward on the device."""
+"""The device time of a tick's forward."""
 
 ATTR_CLOSE_CODE: Final = "antiphon.close.code"
-"""Close code of the WebSocket."""
+"""The close code of the WebSocket."""
 
 ATTR_CLOSE_REASON: Final = "antiphon.close.reason"
-"""Why the session ended, of an enumeration."""
+"""The reason that the session ended, from an enumeration."""
 
 ATTR_SESSION_SECONDS: Final = "antiphon.session.seconds"
-"""How long the session lasted."""
+"""The duration of the session."""
 
 ATTR_SESSION_UNITS: Final = "antiphon.session.units"
-"""Units, turns of a chat or chunks of utterances that it ran."""
+"""The number of units, chat turns or utterance chunks that the session ran."""
 
 ATTR_SESSION_TURNS: Final = "antiphon.session.turns"
-"""Turns of the model."""
+"""The number of turns of the model."""
 
 # --------------------------------------------------------------------------------------------- metrics
 
 
 class Metric(NamedTuple):
-    """An instrument: `name` is that of the Prometheus series, `unit` is in UCUM, `buckets` a histogram's."""
+    """An instrument: `name` of the Prometheus series, `unit` in UCUM, and the `buckets` of a histogram."""
 
     name: str
     unit: str
@@ -215,50 +215,50 @@ class Metric(NamedTuple):
 
 
 OTHER: Final = "other"
-"""Value of a label for whatever its enumeration does not hold."""
+"""The value of a label for anything outside its enumeration."""
 
 FIRST_SECONDS: Final = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 5.0)
-"""Buckets round the target of 1 s to the first answer."""
+"""The buckets around the target of 1 s to the first answer."""
 
 UNIT_SECONDS: Final = (
     *(0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6),
     *(0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 5.0),
 )
-"""Buckets round the second of audio that a unit holds."""
+"""The buckets around the second of audio that a unit holds."""
 
 PHASE_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-"""Buckets of what a unit's time consists of."""
+"""The buckets of the phases of a unit's time."""
 
 SLACK_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""Buckets of the time that is left of a unit's second; the first is that of units that are late."""
+"""The buckets of a unit's slack, the rest of its second; the first one is for units that are late."""
 
 OVERHEAD_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
-"""Buckets round the target of 1 ms."""
+"""The buckets around the target of 1 ms."""
 
 QUEUE_SECONDS: Final = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-"""Buckets of waiting for a slot."""
+"""The buckets of the wait for a slot."""
 
 SESSION_SECONDS: Final = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0)
-"""Buckets of the length of a session."""
+"""The buckets of the duration of a session."""
 
 TICK_SECONDS: Final = (0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0)
-"""Buckets of one packed forward."""
+"""The buckets of one packed forward."""
 
 BATCH_SESSIONS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
-"""Buckets of sessions in a tick."""
+"""The buckets of the number of sessions in a tick."""
 
 BATCH_TOKENS: Final = (*BATCH_SESSIONS, 512.0, 1024.0, 2048.0, 4096.0, 8192.0)
-"""Buckets of tokens in a tick."""
+"""The buckets of the number of tokens in a tick."""
 
 LAG_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
-"""Buckets of how late an event loop's timers are."""
+"""The buckets of the delay of an event loop's timers."""
 
 OUTBOX_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
-"""Buckets of audio that waits for a client."""
+"""The buckets of the audio that waits for a client."""
 
 
 class Phase(StrEnum):
-    """Label `phase`: what the time of a unit at the worker consists of."""
+    """Label `phase`: the parts of a unit's time at the worker."""
 
     INBOX = "inbox"
     PREFILL = "prefill"
@@ -269,21 +269,21 @@ class Phase(StrEnum):
 
 
 class Work(StrEnum):
-    """Label `work`: what ticks of the engine are spent on."""
+    """Label `work`: the kinds of work in the engine's ticks."""
 
     UNITS = "units"
     """Real-time work: units of conversations, seconds of a transcription."""
     REST = "rest"
-    """What has no deadline: chats, token streams, prompts, recordings."""
+    """Work without a deadline: chats, token streams, prompts, recordings."""
 
 
 class Preparation(StrEnum):
-    """Label `preparation`: how a region of a model is made ready for a device."""
+    """Label `preparation`: the ways to prepare a region of a model for a device."""
 
     CAPTURE = "capture"
-    """Its kernels are recorded, to be launched at once."""
+    """The region's kernels are captured, so that one launch runs them all."""
     COMPILATION = "compilation"
-    """torch.compile makes kernels for a shape."""
+    """torch.compile generates kernels for a shape."""
 
 
 class SlotState(StrEnum):
@@ -301,12 +301,12 @@ class PageState(StrEnum):
 
     USED = "used"
     CACHED = "cached"
-    """It holds what sessions have begun with, and none refers to it."""
+    """The page holds a prefix that sessions began with, and no session refers to it."""
     FREE = "free"
 
 
 class Side(StrEnum):
-    """Label `side`: whose fault an error is."""
+    """Label `side`: the side that caused an error."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -342,13 +342,13 @@ class LeaseOutcome(StrEnum):
     LOST = "lost"
     """The worker ended the session."""
     REFUSED = "refused"
-    """The worker did not take it."""
+    """The worker rejected the lease."""
     RETURNED = "returned"
-    """Nobody attached with it."""
+    """The lease was returned unused: no session attached with it."""
 
 
 class Rejection(StrEnum):
-    """Label `reason` of clients that were not let in."""
+    """Label `reason` of clients that were rejected."""
 
     ORIGIN = "origin"
     AUTH = "auth"
@@ -363,10 +363,10 @@ class Rejection(StrEnum):
     """A message was too large."""
     FULL = "full"
     MODE = "mode"
-    """What was asked for is not served here."""
+    """The server does not offer the requested service."""
     SHUTDOWN = "shutdown"
     RESUME = "resume"
-    """The session that was asked for cannot be resumed."""
+    """The requested session cannot be resumed."""
 
 
 class Direction(StrEnum):
@@ -389,7 +389,7 @@ class SlowAction(StrEnum):
     """Label `action` of slow consumers."""
 
     PAUSED = "paused"
-    """No more units are run until the client has read."""
+    """No further unit runs until the client has read."""
     CLOSED = "closed"
 
 
@@ -400,9 +400,9 @@ class ResumeOutcome(StrEnum):
     EXPIRED = "expired"
     """The session ended before its client came back."""
     REFUSED = "refused"
-    """The token opened nothing."""
+    """The token matched no session."""
     FORWARDED = "forwarded"
-    """Another adapter has the session: it counts there too."""
+    """Another adapter has the session, and counts the attempt too."""
     TAKEN_OVER = "taken_over"
     """Its adapter had died or handed it over."""
 
@@ -417,14 +417,14 @@ class FailoverOutcome(StrEnum):
     NO_JOURNAL = "no_journal"
     """The journal does not hold enough."""
     SUSPECT = "suspect"
-    """The session may be what its workers were lost by."""
+    """The session may have caused the loss of its workers."""
     REFUSED = "refused"
     """No worker took the journal."""
     LEFT = "left"
-    """The session ended meanwhile."""
+    """The session ended in the meantime."""
 
 
-# Of the adapter.
+# Metrics of the adapter.
 FIRST_AUDIO: Final = Metric(
     "antiphon_first_audio_seconds",
     "s",
@@ -555,7 +555,7 @@ TRACE_CONTEXTS_INVALID: Final = Metric(
     "antiphon_trace_contexts_invalid_total", "{context}", "Trace contexts of clients that could not be read."
 )
 
-# Of the worker.
+# Metrics of the worker.
 UNIT_PHASE: Final = Metric(
     "antiphon_unit_phase_seconds", "s", "What the time of a unit consists of.", ("phase",), PHASE_SECONDS
 )
@@ -606,7 +606,7 @@ MODEL_INFO: Final = Metric(
     "antiphon_model_info", "", "Which model runs, and on what.", ("model", "device", "revision")
 )
 
-# Of both.
+# Metrics of both services.
 SLOTS: Final = Metric("antiphon_slots", "{slot}", "Slots by their state.", ("state",))
 DISPATCHER_UP: Final = Metric(
     "antiphon_dispatcher_up", "", "1 if the Redis of a shared queue answered last; none without one."
@@ -621,4 +621,4 @@ TELEMETRY_DROPPED: Final = Metric(
 BUILD_INFO: Final = Metric("antiphon_build_info", "", "What runs here.", ("version",))
 
 METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
-"""All of them."""
+"""All metrics of this module."""

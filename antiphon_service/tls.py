@@ -5,11 +5,11 @@ from pathlib import Path
 
 
 class TlsError(Exception):
-    """Files that cannot be used for TLS, in a sentence that names them."""
+    """The error for files that cannot be used for TLS; the message names them."""
 
 
 def server_context(certificate: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
-    """That of a server which shows `certificate`; with `client_ca` clients need one signed by it.
+    """Return the context of a server with `certificate`; with `client_ca` clients need one signed by it.
 
     The certificate is a whole chain, its key has no password. Raises `TlsError`.
     """
@@ -22,9 +22,9 @@ def server_context(certificate: Path, key: Path, client_ca: Path | None = None) 
 
 
 def client_context(ca: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
-    """That of a client which trusts servers by `ca` alone, and checks their names.
+    """Return the context of a client that trusts servers by `ca` alone, and checks their names.
 
-    `certificate` and its `key` are what it shows to servers that ask. Raises `TlsError`.
+    `certificate` and its `key` are the client certificate for servers that require one. Raises `TlsError`.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -35,11 +35,11 @@ def client_context(ca: Path, certificate: Path | None = None, key: Path | None =
 
 
 def load_identity(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    """What `context` shows from now on. Raises `TlsError`."""
+    """Load the certificate that `context` presents from now on. Raises `TlsError`."""
     for path in (certificate, key):
         _check_readable(path)
     try:
-        # With a password given OpenSSL does not ask the terminal for one.
+        # Without a password OpenSSL would ask the terminal for one.
         context.load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, OSError) as error:
         reason = getattr(error, "reason", None)
@@ -51,7 +51,7 @@ def load_identity(context: ssl.SSLContext, certificate: Path, key: Path) -> None
 
 
 def load_authority(context: ssl.SSLContext, ca: Path) -> None:
-    """Whom `context` trusts too from now on. Raises `TlsError`."""
+    """Add `ca` to the authorities that `context` trusts. Raises `TlsError`."""
     _check_readable(ca)
     try:
         context.load_verify_locations(ca)

@@ -28,7 +28,7 @@ class Goal:
         return self.value <= self.bound if self.at_most else self.value >= self.bound
 
     def plain(self) -> dict[str, Any]:
-        """As it stands in JSON."""
+        """The report as JSON."""
         return {
             "name": self.name,
             "value": _plain(self.value),
@@ -44,7 +44,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Report:
-    """What one benchmark found."""
+    """The results of one benchmark."""
 
     name: str
     title: str
@@ -53,12 +53,12 @@ class Report:
     goals: Sequence[Goal] = ()
     note: str = ""
     where: str = f"tested on CPU {TESTED_CPU}, load on CPU {OTHER_CPU}"
-    """What ran on which processor."""
+    """The processors of the tested process and of the load."""
     assumptions: Sequence[str] = ()
     """Assumptions of a simulation, one per line."""
 
     def table(self) -> str:
-        """Markdown."""
+        """The table in Markdown."""
         lines = [
             self.title,
             "",
@@ -73,7 +73,7 @@ class Report:
         return "\n".join(lines)
 
     def machine(self) -> str:
-        """Date, processor and interpreter."""
+        """The date, processor and interpreter."""
         python = f"Python {platform.python_version()}"
         return f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} x {processor()}, {python}, {self.where}"
 

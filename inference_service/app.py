@@ -66,21 +66,21 @@ _MODES: Final = {
     Mode.CHAT: "chat",
     Mode.TRANSCRIBE: "transcription",
 }
-"""What adapters call the modes that they know."""
+"""The adapters' names of the modes."""
 
 EXIT_DRAINED, EXIT_FAULT, EXIT_CONFIGURATION, EXIT_DEVICE_LOST = 0, 1, 2, 3
 
 STOP_GRACE_S = 1.0
-"""How long the last statuses may take to be sent."""
+"""Limit in seconds for sending the last statuses."""
 
 EngineFactory = Callable[[WorkerOptions, Deliver, OnFatal], Engine]
-"""Loads and warms up an engine; called in a thread of its own, and may take minutes."""
+"""Loads and warms up an engine; called in its own thread, and may take minutes."""
 
 T = TypeVar("T")
 
 
 def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
-    """Return the engine that the options name; torch is imported here and not before."""
+    """Return the engine that the options name; torch is not imported earlier."""
     if options.engine == "vllm":
         from inference_service.engine_vllm import loading as vllm_loading
 
@@ -101,7 +101,7 @@ def keep_what_is_loaded() -> None:
 
 
 def announce(address: str) -> None:
-    """Tell whoever started the worker that it is ready."""
+    """Announce to the process that started the worker that it is ready."""
     print(f"worker ready on {address}", flush=True)
 
 
@@ -115,8 +115,7 @@ async def serve(
 ) -> int:
     """Run a worker until SIGTERM or SIGINT; a second signal ends it at once.
 
-    SIGHUP reads the settings again by `reread`, and the certificates; a worker that has neither ends by it as
-    any process does.
+    SIGHUP reads the settings again with `reread`, and the certificates; it ends a worker that has neither.
     Returns the exit code: 0 drained, 1 fault, 2 configuration, 3 device lost.
     """
     loop = asyncio.get_running_loop()
@@ -155,10 +154,12 @@ class Worker:
         telemetry: Telemetry,
         reread: Callable[[], WorkerOptions] | None = None,
     ) -> None:
-        """`reread` returns the options as a file of settings gives them now; None without one."""
+        """Create the worker; `reread` returns the options from the current settings file. It is None without
+        one.
+        """
         self._reread = reread
         self.admin_port: int | None = None
-        """That of the administration, once it listens."""
+        """The port of the administration, once it listens."""
         self.admission = Admission(is_on=not options.no_admission)
         self._options = options
         self._factory = factory
@@ -236,7 +237,7 @@ class Worker:
             logger.warning("settings need a restart: %s", ", ".join(waiting))
 
     async def run(self, on_ready: Callable[[str], None]) -> int:
-        """Serve until interrupted; `on_ready` is called once with the address to dial."""
+        """Serve until interrupted; `on_ready` is called once with the address that clients dial."""
         address = await self._server.start()
         tasks = [asyncio.create_task(measure_lag(self._metrics.lag))]
         try:
@@ -293,8 +294,9 @@ class Worker:
         )
 
     async def _load(self, address: str) -> Engine | None:
-        """Return the engine, warmed up, with sessions let in; None if the worker was interrupted
-        meanwhile."""
+        """Return the warmed-up engine, with sessions admitted; None if the worker was interrupted
+        meanwhile.
+        """
         loop = asyncio.get_running_loop()
 
         def on_fatal(message: str) -> None:
@@ -334,7 +336,7 @@ class Worker:
         return engine
 
     def _register(self, redis: "Redis", info: ModelInfo, slots: SlotTable, address: str) -> None:
-        """Begin to tell others of the worker once it runs."""
+        """Start registering the worker in the shared queue."""
         modes = [name for mode, name in _MODES.items() if mode in info.modes]
         servicer = self._servicer
         offer = WorkerEntry(
@@ -373,7 +375,9 @@ class Worker:
         await self._first_of(self._servicer.quiet, self._hurried, self._fatal, timeout=self._limits.unit_s)
 
     async def _until_empty(self, timeout: float) -> None:
-        """Wait until no session is left, at most `timeout` seconds, and not at all once it is urgent."""
+        """Wait for at most `timeout` seconds until no session is left; return at once in an urgent
+        shutdown.
+        """
         await self._first_of(self._servicer.empty, self._hurried, self._fatal, timeout=max(0.0, timeout))
 
     async def _first_of(self, *events: asyncio.Event, timeout: float | None = None) -> None:
@@ -386,7 +390,9 @@ class Worker:
 
 
 def _in_thread(function: Callable[[], T]) -> "asyncio.Future[T]":
-    """Run `function` in a daemon thread, which never keeps the process alive as an executor's would."""
+    """Run `function` in a daemon thread, which unlike an executor's thread does not keep the
+    process alive.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -411,7 +417,7 @@ def _in_thread(function: Callable[[], T]) -> "asyncio.Future[T]":
 
 
 def _connect(url: str, options: WorkerOptions, listens_at: Address) -> "tuple[RedisTls | None, Redis]":
-    """Return the TLS settings and the client of the queue that adapters share; nothing is sent yet."""
+    """Return the TLS settings and the client of the shared queue; nothing is sent yet."""
     if options.worker_key is None and not listens_at.is_local:
         raise ConfigurationError(
             f"Refusing to take leases on {listens_at} without a worker key: they would be unsigned. Name one "
@@ -429,13 +435,13 @@ def _connect(url: str, options: WorkerOptions, listens_at: Address) -> "tuple[Re
 
 
 def _seeds(seed: int | None) -> Callable[[], int]:
-    """Draw the seeds of sessions that bring none."""
+    """Return the function that draws seeds of sessions without one."""
     source = random.Random(seed)
     return lambda: source.getrandbits(63)
 
 
 def _with_window(info: ModelInfo, options: WorkerOptions) -> ModelInfo:
-    """`info` with the window that `options` name instead of the model's own."""
+    """Return `info` with the window of the `options` in place of the model's own."""
     if options.window_high is None and options.window_low is None:
         return info
     if Mode.AUDIO not in info.modes:

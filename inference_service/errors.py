@@ -33,31 +33,31 @@ from antiphon_service.semconv import Side
 from inference_service.interface.engine import Failure
 
 RETRY_AFTER_S = 0.5
-"""What RetryInfo suggests where another try may succeed soon."""
+"""The delay in seconds in RetryInfo, where another try may succeed soon."""
 
 
 @dataclass(frozen=True)
 class BadField:
-    """A field that was refused: its path in the request, and what was wrong with it."""
+    """A refused field: its path in the request, and the problem."""
 
     path: str
     problem: str
 
 
 class WorkerError(Exception):
-    """The root of this tree."""
+    """The root of the worker's errors."""
 
 
 class ConfigurationError(WorkerError):
-    """The worker cannot start with these settings; the message says what to change."""
+    """Raised when the worker cannot start with these settings; the message says what to change."""
 
 
 class FootprintUnknown(ConfigurationError):
-    """A model has to be loaded before the memory that it takes is known."""
+    """Raised when a model must be loaded before its memory is known."""
 
 
 class UnitRefused(WorkerError):
-    """One unit's input or parameters cannot be used; `failure` is what its sender is told."""
+    """One unit's input or parameters cannot be used; `failure` is sent to the caller."""
 
     def __init__(self, reason: Reason, message: str, field: str) -> None:
         super().__init__(message)
@@ -74,7 +74,7 @@ class SessionError(WorkerError):
     reason: ClassVar[Reason | None] = None
     retry_after_s: ClassVar[float | None] = None
     side: ClassVar[Side | None] = Side.CLIENT
-    """Whose fault it is; None for an end that is nobody's."""
+    """The side that caused the error; None for an end without a fault."""
 
     def __init__(self, message: str, *, fields: Sequence[BadField] = (), **metadata: object) -> None:
         super().__init__(message)
@@ -157,32 +157,32 @@ class VoiceNotFound(NotFound):
 
 
 class ModeUnsupported(SessionError):
-    """The model cannot do this session mode."""
+    """The model does not support this session mode."""
 
     code = grpc.StatusCode.UNIMPLEMENTED
     reason = Reason.MODE_UNSUPPORTED
 
 
 class Unauthenticated(SessionError):
-    """The caller does not show that it may have a slot."""
+    """The caller does not prove a right to a slot."""
 
     code = grpc.StatusCode.UNAUTHENTICATED
 
 
 class LeaseMissing(Unauthenticated):
-    """This worker takes sessions only with a lease, and the call brought none."""
+    """The worker requires leases, and the call has none."""
 
     reason = Reason.LEASE_MISSING
 
 
 class LeaseInvalid(Unauthenticated):
-    """The lease cannot be read, was not made for this worker, or is not the session's."""
+    """The lease is invalid, was made for another worker, or is not the session's."""
 
     reason = Reason.LEASE_INVALID
 
 
 class StaleLease(SessionError):
-    """The slot has seen a newer lease, or has had this one already."""
+    """The slot has had a newer lease, or this one already."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
     reason = Reason.STALE_LEASE
@@ -210,7 +210,7 @@ class FailedPrecondition(SessionError):
 
 
 class ConfigRequired(FailedPrecondition):
-    """The first message of Prefill was not the config."""
+    """The first message of Prefill is not the config."""
 
     reason = Reason.CONFIG_REQUIRED
 
@@ -222,13 +222,13 @@ class ConfigRepeated(FailedPrecondition):
 
 
 class UnitOutOfOrder(FailedPrecondition):
-    """A unit's number left a gap, came twice, or can never be completed."""
+    """A unit's number leaves a gap, is a repeat, or can never be completed."""
 
     reason = Reason.UNIT_OUT_OF_ORDER
 
 
 class ResourceExhausted(SessionError):
-    """A bound was reached."""
+    """A limit was reached."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -247,7 +247,7 @@ class NoFreeSlot(ResourceExhausted):
 
 
 class KvExhausted(ResourceExhausted):
-    """The session's context cannot grow; it cannot go on."""
+    """The session's context cannot grow, so the session ends."""
 
     reason = Reason.KV_EXHAUSTED
     retry_after_s = RETRY_AFTER_S
@@ -261,19 +261,19 @@ class DeadlineExceeded(SessionError):
 
 
 class AttachTimeout(DeadlineExceeded):
-    """Streams or the config did not come."""
+    """Streams or the config did not arrive in time."""
 
     reason = Reason.ATTACH_TIMEOUT
 
 
 class UnitTimeout(DeadlineExceeded):
-    """A unit was not asked for or not read in time."""
+    """A unit was not requested, or its answers not read, in time."""
 
     reason = Reason.UNIT_TIMEOUT
 
 
 class UnitStalled(UnitTimeout):
-    """The engine did not get on in time."""
+    """The engine made no progress in time."""
 
     side = Side.SERVER
 
@@ -293,7 +293,7 @@ class SessionLimit(DeadlineExceeded):
 
 
 class Unavailable(SessionError):
-    """This worker takes no session now; another may."""
+    """This worker accepts no session now; another may."""
 
     code = grpc.StatusCode.UNAVAILABLE
     retry_after_s = RETRY_AFTER_S
@@ -313,14 +313,14 @@ class Draining(Unavailable):
 
 
 class Internal(SessionError):
-    """The worker's fault."""
+    """The worker has a fault."""
 
     code = grpc.StatusCode.INTERNAL
     side = Side.SERVER
 
 
 class EngineFatal(Internal):
-    """The device's state is gone; every session ends and the worker exits."""
+    """The device's state is lost; every session ends, and the worker exits."""
 
     reason = Reason.ENGINE_FATAL
 
@@ -332,16 +332,16 @@ class SessionFault(Internal):
 
 
 class Cancelled(SessionError):
-    """The caller cancelled a stream or vanished; nobody needs a reason that knows it."""
+    """The caller cancelled a stream or vanished; it gets no reason."""
 
     code = grpc.StatusCode.CANCELLED
     side = None
 
 
 def engine_error(reason: str, message: str, field: str) -> SessionError:
-    """Return the error of an engine that says a session cannot go on; `reason` is a `Reason` value.
+    """Return the error for a session that the engine cannot continue; `reason` is a `Reason` value.
 
-    `field` is that of the config, where that is the reason.
+    `field` is the path in the config, if the config is the reason.
     """
     if reason == Reason.CONFIG_INVALID:
         return ConfigInvalid(BadField(field, message))
@@ -353,12 +353,12 @@ def engine_error(reason: str, message: str, field: str) -> SessionError:
 
 
 def side_of(reason: str) -> Side:
-    """Whose fault a failed unit is, by its reason."""
+    """Return the side that caused a failed unit, by its reason."""
     return Side.SERVER if reason == Reason.INFERENCE_FAILED else Side.CLIENT
 
 
 def countable() -> set[tuple[str, Side]]:
-    """Reason and side of every error that is somebody's fault: of sessions, and of single units."""
+    """Return reason and side of every error that has a side: of sessions, and of single units."""
     found: set[tuple[str, Side]] = {(reason.value, side_of(reason)) for reason in ITEM_REASONS}
     kinds = [SessionError]
     while kinds:

@@ -28,21 +28,21 @@ logger = logging.getLogger(__name__)
 
 BEAT_S: Final = 1.0
 TTL_MS: Final = 6000
-"""How long after the last beat the worker is forgotten, with its slots."""
+"""Milliseconds after the last heartbeat until the worker's entry with its slots expires."""
 
 RETRY_S: Final = 0.1
 LONGEST_RETRY_S: Final = 2.0
-"""Between failures the time doubles from the one to the other."""
+"""Upper limit in seconds of the delay between retries, which doubles with each failure."""
 
 LAST_WORD_S: Final = 2.0
-"""How long a worker that ends waits for Redis."""
+"""Limit in seconds of the wait for Redis at the worker's end."""
 
 _LISTEN_S: Final = 30.0
 
 
 @dataclass(frozen=True)
 class WorkerEntry:
-    """A worker's entry for adapters: name, where to dial it, and with which others it is alike."""
+    """A worker's entry for adapters: name, address, and the group of equal workers."""
 
     worker_id: str
     target: str
@@ -54,8 +54,8 @@ class WorkerEntry:
 class WorkerHandle:
     """The registrar's view of its worker, and the calls that it may make.
 
-    `takes_sessions` says whether one more may come, `load` is the share of its time that is used. `revoke`
-    takes a lease back, slot and epoch, and says whether the slot is clean.
+    `takes_sessions` returns whether one more session may be admitted, and `load` the busy share. `revoke`
+    revokes the lease of a slot and epoch, and returns whether the slot is clean.
     """
 
     slots: SlotTable
@@ -67,33 +67,33 @@ class WorkerHandle:
 class Registrar:
     """Keeps a worker registered, from `start` to `leave`.
 
-    Everything here runs on the serving event loop, so that one that hangs is found dead.
+    All of it runs on the serving event loop, so that the entry of a hanging worker expires.
     """
 
     def __init__(self, client: "Redis", offer: WorkerEntry, handle: WorkerHandle) -> None:
         self.is_heard: bool | None = None
-        """Whether Redis answered last; None before it was asked."""
+        """Whether Redis answered last; None before the first request."""
         self._client = client
         self._offer = offer
         self._handle = handle
         self._key = prefix(offer.pool)
         self._freed: dict[int, int] = {}
-        """Slots that are clean, with their epochs, of which Redis has yet to hear."""
+        """Clean slots, with their epochs, that were not reported to Redis yet."""
         self._is_draining = False
         self.drained = asyncio.Event()
-        """Set once no new lease can be given, after `drain`."""
+        """Set after `drain`, once no new lease can be given."""
         self._beat_at = 0.0
-        """When the next beat is due, by the event loop."""
+        """The time of the next heartbeat, by the event loop."""
         self._news = asyncio.Event()
         self._ending = asyncio.Event()
         self._saying: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Say hello, and all that follows."""
+        """Register the worker, and start its heartbeat."""
         self._saying = asyncio.create_task(self._run())
 
     def slot_freed(self, slot: int, epoch: int) -> None:
-        """Report a clean slot; `epoch` is that of the lease that is over."""
+        """Report a clean slot; `epoch` is that of its ended lease."""
         self._freed[slot] = epoch
         self._news.set()
 
@@ -103,7 +103,7 @@ class Registrar:
         self._news.set()
 
     def drain(self) -> None:
-        """Take no new lease from now on."""
+        """Accept no new lease from now on."""
         self._is_draining = True
         self.beat_soon()
 
@@ -146,7 +146,7 @@ class Registrar:
     # ------------------------------------------------------------------------------------- what is said
 
     async def _say(self, now: float) -> None:
-        """Send all pending news. Later news are sent the next time."""
+        """Send all pending reports. Later ones are sent the next time."""
         self._news.clear()
         is_due = now >= self._beat_at
         if is_due:
@@ -190,7 +190,7 @@ class Registrar:
         return await call(self._client, function, self._key, self._offer.worker_id, *arguments)
 
     async def _listen(self) -> None:
-        """Wake when a lease is revoked, so that its slot is free at once and not with the next beat."""
+        """Wake when a lease is revoked, so that its slot is free before the next heartbeat."""
         with suppress(Exception):  # answers to beats say all that is said here
             async with self._client.pubsub(ignore_subscribe_messages=True) as channel:
                 await channel.subscribe(f"{self._key}w:{self._offer.worker_id}")
@@ -210,7 +210,7 @@ class Registrar:
 
 
 async def _pause(event: asyncio.Event, seconds: float) -> None:
-    """Wait for the event, at most so long."""
+    """Wait for the event, for at most `seconds`."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

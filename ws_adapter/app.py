@@ -91,8 +91,9 @@ EXIT_FAULT: Final = 1
 EXIT_CONFIGURATION: Final = 2
 
 GC_THRESHOLDS: Final = (2_000, 2, 250)
-"""A unit leaves no cycles behind: at the usual 700 objects the collector looks for them every few units. What
-a crowd of ended sessions leaves is looked at in small parts: all sessions wait for each."""
+"""Garbage collection thresholds. A unit leaves no cycles behind, and the usual gen-0 threshold of 700
+objects would run the collector every few units. The garbage of many ended sessions is collected in small
+parts, since all sessions wait for each."""
 
 _DAY_S: Final = 86_400.0
 
@@ -156,11 +157,11 @@ class Adapter:
         """`reread` returns the options as a file of settings gives them now; None without one."""
         self._reread = reread
         self.admin_port: int | None = None
-        """That of the administration, once it listens."""
+        """The administration port, once it listens."""
         self.grpc_port: int | None = None
-        """That for direct callers, once it listens."""
+        """The port for direct gRPC callers, once it listens."""
         self.accounts: Accounts | None = None
-        """What its sessions are counted in, once it runs."""
+        """The accounts of its sessions, once it runs."""
         self._options = options
         self._clock = clock
         self._telemetry = telemetry
@@ -175,12 +176,12 @@ class Adapter:
     def reload(self) -> None:
         """Read settings, keys, certificates and the file of workers again; end sessions of withdrawn keys.
 
-        What cannot be used is logged, and the old stays.
+        An unusable file is logged, and the old settings stay.
         """
         self._reload()
 
     async def run(self, on_ready: Callable[[str], None]) -> int:
-        """Serve until interrupted. Raises `ConfigurationError` if it cannot, as it was told."""
+        """Serve until interrupted. Raises `ConfigurationError` if the options cannot work."""
         descriptors.reserve(self._options.queue_capacity)
         # Asking twice is no hurry: only a second signal is.
         parts = _assemble(self._options, self._clock, self._telemetry, self._interrupted.set, self._reread)
@@ -430,7 +431,7 @@ def _direct_server(
 def _dispatcher(
     options: AdapterOptions, tls: RedisTls | None, registry: Registry, clock: Clock, rules: QueueRules
 ) -> Dispatcher:
-    """Return the one that the options name. Raises `ConfigurationError`."""
+    """Return the dispatcher that the options name. Raises `ConfigurationError`."""
     if options.dispatcher is None:
         return InProcessDispatcher(registry, clock, rules, options.worker_key)
     from ws_adapter.dispatch.redis import RedisDispatcher
@@ -442,7 +443,7 @@ def _dispatcher(
 def _shared_keys(
     options: AdapterOptions, tls: RedisTls | None, access: Access, expiry: KeyExpiry
 ) -> "SharedKeys | None":
-    """Return the keys that Redis holds, if those count. Raises `ConfigurationError`."""
+    """Return the keys that Redis holds, if they are used. Raises `ConfigurationError`."""
     if options.auth != "redis" or options.dispatcher is None:
         return None
     from ws_adapter.usage.shared_keys import SharedKeys
@@ -457,7 +458,7 @@ def _shared_keys(
 def _shared_journals(
     options: AdapterOptions, tls: RedisTls | None, meter: "Meter", adapter_id: str
 ) -> SharedJournals | None:
-    """Return the journals that Redis keeps too, None where it keeps none. Raises `ConfigurationError`."""
+    """Return the journals that Redis keeps too; None if it keeps none. Raises `ConfigurationError`."""
     if options.journal != "redis":
         return None
     if options.dispatcher is None:
@@ -477,7 +478,7 @@ def _shared_journals(
 
 
 def _accounts(options: AdapterOptions, tls: RedisTls | None, metrics: Metrics, clock: Clock) -> Accounts:
-    """Return what all sessions are counted in. Raises `ConfigurationError`."""
+    """Return the accounts of all sessions. Raises `ConfigurationError`."""
     log = UsageLog(options.usage_log) if options.usage_log is not None else None
     metrics.usage_log = log
     book = None
@@ -522,7 +523,7 @@ def _peers(
 
 
 def _peer_tls(options: AdapterOptions) -> PeerTls | None:
-    """Return the TLS settings of other adapters, None without TLS. Raises `ConfigurationError`."""
+    """Return the TLS settings between adapters, None without TLS. Raises `ConfigurationError`."""
     if options.peer_ca is None or options.peer_cert is None or options.peer_cert_key is None:
         return None
     return PeerTls(options.peer_ca, options.peer_cert, options.peer_cert_key)

@@ -20,13 +20,13 @@ from ws_adapter.worker.transport.target import Target
 _MIB = 2**20
 
 WORKERS_PATIENCE_S = 30.0
-"""How long a worker waits for the settings of a session."""
+"""The seconds that a worker waits for the settings of a session."""
 
 LONGEST_WINDOW_S = 60.0
-"""A worker lets a session live so much longer than the adapter does: no pause may be longer."""
+"""The longest resume window: a worker lets a session live this much longer than the adapter does."""
 
 ANY_ORIGIN = "*"
-"""As an allowed origin: all of them, also on this machine."""
+"""The allowed origin that stands for all, also on this machine."""
 
 RELOADED: Final = frozenset(
     """
@@ -54,21 +54,23 @@ class AdapterOptions:
     work."""
 
     workers: tuple[str, ...] = ()
-    """Where the workers are: `host:port` or `unix:path`. Names are resolved anew for each connection."""
+    """The addresses of the workers: `host:port` or `unix:path`. Names are resolved anew for each
+    connection."""
 
     workers_file: Path | None = None
-    """Names them instead, one on each line. Read again on SIGHUP: workers come and go without a restart."""
+    """A file with the addresses, one on each line. Read again on SIGHUP: workers come and go without a
+    restart."""
 
     dispatcher: str | None = field(default=None, repr=False)
     """The Redis whose queue all adapters share and where workers register, see `antiphon_service.redis`; None
     keeps a queue of its own for the `workers`."""
 
     dispatcher_ca: Path | None = None
-    """PEM authorities that its certificate is checked against; None is those of the system. Read again on
+    """PEM authorities that verify the certificate of Redis; None is those of the system. Read again on
     SIGHUP, as the next two are."""
 
     dispatcher_cert: Path | None = None
-    """PEM certificate chain that is shown to a Redis which asks for one."""
+    """PEM certificate chain for a Redis that asks for one."""
 
     dispatcher_cert_key: Path | None = None
     """PEM key of it, without a password."""
@@ -77,12 +79,12 @@ class AdapterOptions:
     """Password of the user in the URL, where the URL has none."""
 
     peer_listen: str | None = None
-    """Where connections come that other adapters of the shared queue forward: `host:port`, where a port of 0
-    takes a free one, or `unix:path`. None takes none, and then a client can resume its session only here.
-    Needs a key of client secrets, which all adapters share, and beyond loopback certificates."""
+    """The address for connections that other adapters of the shared queue forward: `host:port`, where a
+    port of 0 takes a free one, or `unix:path`. None takes none, and then a client can resume its session
+    only here. Needs a key of client secrets, which all adapters share, and beyond loopback certificates."""
 
     peer_advertise: str | None = None
-    """Where they reach that, as `host:port` or `unix:path`; None is where it listens."""
+    """The address that other adapters dial, `host:port` or `unix:path`; None is `peer_listen`."""
 
     peer_ca: Path | None = None
     """PEM: the authority that signs the certificates of adapters, and of nobody else. With it they speak TLS
@@ -95,7 +97,7 @@ class AdapterOptions:
     """PEM key of it, without a password."""
 
     worker_key: bytes | None = field(default=None, repr=False)
-    """Shared with the workers, who take only leases signed with it; None if they have none."""
+    """The key that signs leases, shared with the workers, which accept no others; None if they have none."""
 
     worker_ca: Path | None = None
     """PEM: the authority that signed the certificates of the workers. With it TLS is spoken with every worker
@@ -103,7 +105,7 @@ class AdapterOptions:
     two are."""
 
     worker_cert: Path | None = None
-    """PEM certificate chain that is shown to workers which want one."""
+    """PEM certificate chain for workers that ask for one."""
 
     worker_cert_key: Path | None = None
     """PEM key of it, without a password."""
@@ -116,10 +118,10 @@ class AdapterOptions:
     """Address to listen on; beyond loopback only with keys or `allow_anonymous`."""
 
     port: int = 8006
-    """0 takes a free one."""
+    """The port; 0 takes a free one."""
 
     processes_file: Path | None = None
-    """JSON of who started this adapter and others, on how they are; the status page shows it."""
+    """A JSON file of the supervisor about its processes, which the status page shows."""
 
     reuse_port: bool = False
     """Shares its ports with other adapters of this user, among whom the kernel spreads connections. One that
@@ -129,7 +131,7 @@ class AdapterOptions:
     """Leaves out the web page at `/`."""
 
     allow_anonymous: bool = False
-    """Lets anybody who can reach the adapter use it."""
+    """Lets any client that can reach the adapter use it."""
 
     tls_cert: Path | None = None
     """PEM certificate chain: listens for TLS as well, at `tls_port`. Read again on SIGHUP."""
@@ -141,25 +143,24 @@ class AdapterOptions:
     """Address to listen on for TLS; None is `host`."""
 
     tls_port: int = 8443
-    """0 takes a free one."""
+    """The TLS port; 0 takes a free one."""
 
     admin_host: str = "127.0.0.1"
     """Address of the administration port; beyond loopback only with keys, whatever `allow_anonymous` says."""
 
     admin_port: int | None = None
-    """Where `/metrics` is, with keys for admins only. 0 takes a free one, None serves none."""
+    """The port of `/metrics`, with keys for admins only. 0 takes a free one, None serves none."""
 
     grpc_host: str = "127.0.0.1"
-    """Address of the port for callers who dial workers themselves; beyond loopback only with keys or
+    """Address of the port for callers that dial workers themselves; beyond loopback only with keys or
     `allow_anonymous`."""
 
     grpc_port: int | None = None
-    """Where they ask for slots over gRPC, with TLS if there is a certificate. 0 takes a free one, None serves
-    none."""
+    """The gRPC port for direct callers, with TLS if there is a certificate. 0 takes a free one, None
+    serves none."""
 
     auth: _Auth = "off"
-    """`keys` serves only who has a key of the file `keys`, `redis` who has one of those that the Redis of the
-    `dispatcher` holds."""
+    """`keys` accepts keys of the file `keys`, `redis` those that the Redis of the `dispatcher` holds."""
 
     keys: Path | None = None
     """File of keys, see `ws_adapter.access.keys`. Read again on SIGHUP."""
@@ -169,10 +170,10 @@ class AdapterOptions:
     key accept each other's secrets. None makes one for as long as this adapter runs."""
 
     client_secret_key_file: Path | None = None
-    """A file with these keys, which counts instead. Read again on SIGHUP."""
+    """A file with these keys, which replaces `client_secret_key`. Read again on SIGHUP."""
 
     auth_query: bool = False
-    """Takes a key from the query too, as `token`; it may end in the logs of proxies."""
+    """Accepts a key in the query too, as `token`; it may end up in the logs of proxies."""
 
     allowed_origins: tuple[str, ...] | None = None
     """Web origins whose pages may connect, such as `https://example.org`, or `*` for any. None is any, but
@@ -187,7 +188,8 @@ class AdapterOptions:
 
     frames_per_s_per_address: int = 2000
     """Frames that one address beyond loopback may send in a second over all its connections, ten times as
-    many at once; one of more than 32 KiB counts as several. Whoever sends more is cut. 0 for any number."""
+    many at once; one of more than 32 KiB counts as several. A client that sends more is disconnected. 0
+    for any number."""
 
     pages_per_min_per_address: int = 600
     """Most HTTP pages for one address beyond loopback within a minute, 0 for any number."""
@@ -213,11 +215,11 @@ class AdapterOptions:
     """Networks such as `10.0.0.0/28` whose `X-Forwarded-For` is believed; None is none."""
 
     default_realtime_mode: _DefaultMode = "video"
-    """What `/v1/realtime` is without a `mode`."""
+    """The mode of `/v1/realtime` without a `mode`."""
 
     live_interrupt: _Interrupt = "speech"
-    """What ends an answer on `/v1/live/sessions` while the user speaks over it: that, or the model alone,
-    which some models cannot do before the end of what they have begun."""
+    """The source of barge-in on `/v1/live/sessions`: detected speech, or the model alone, which some
+    models cannot do before the end of what they have begun."""
 
     voices: Path | None = None
     """Folder with `default.wav`, the reference voice for clients that ask for one."""
@@ -245,40 +247,42 @@ class AdapterOptions:
 
     queue_update_s: float = 3.0
     queue_max_wait_s: float = 0.0
-    """0 lets sessions wait as long as they like."""
+    """The longest wait for a slot in seconds; 0 is unlimited."""
 
     no_worker_grace_s: float = 10.0
-    """How long sessions wait for a worker when none is ready."""
+    """The seconds that sessions wait for a worker when none is ready."""
 
     session_limit_audio_s: float = Limits.session_limit_s
-    """0 switches the limit off."""
+    """The longest audio session in seconds; 0 switches the limit off."""
 
     session_limit_video_s: float = 300.0
     session_limit_realtime_s: float = 3600.0
-    """Of sessions on `/v1/realtime?model=`, whose clients are told when they expire."""
+    """The longest session on `/v1/realtime?model=` in seconds; its clients are told when it expires."""
 
     realtime_wait_s: float = Limits.realtime_wait_s
-    """How long a session on `/v1/realtime?model=` waits for a slot: its clients give up after 10 s."""
+    """The seconds that a session on `/v1/realtime?model=` waits for a slot: its clients give up after 10
+    s."""
 
     input_transcript_s: float = Limits.input_transcript_s
-    """How long after its end a turn of a conversation may be transcribed, in slots that nobody else wants; 0
-    transcribes none."""
+    """The seconds after its end in which a turn of a conversation may be transcribed, in otherwise idle
+    slots; 0 transcribes none."""
 
     pause_timeout_s: float = Limits.pause_timeout_s
-    """How long a client may pause if it does not say for how long, 1 to 300."""
+    """The default length of a pause in seconds, 1 to 300."""
 
     init_timeout_s: float = Limits.init_timeout_s
-    """From the slot to valid settings, below `WORKERS_PATIENCE_S`."""
+    """The seconds from the slot to valid settings, below `WORKERS_PATIENCE_S`."""
 
     duplex_idle_s: float = Limits.duplex_idle_s
     chat_idle_s: float = Limits.chat_idle_s
-    """How long a chat may stay silent between two turns."""
+    """The seconds that a chat may stay silent between two turns."""
 
     transcription_idle_s: float = Limits.transcription_idle_s
-    """How long nothing may come for an open utterance, and how long a slot is kept for the next one."""
+    """The idle limit of an open utterance, and the time for which a slot is kept for the next one, in
+    seconds."""
 
     transcription_buffer_s: float = Limits.transcription_buffer_s
-    """How many seconds of audio may wait to be transcribed."""
+    """The seconds of audio that may wait to be transcribed."""
 
     unit_flush_s: float = Limits.unit_flush_s
     max_lag_s: float = Limits.max_lag_s
@@ -288,8 +292,8 @@ class AdapterOptions:
     max_append_s: float = Limits.max_append_s
     max_message_mib: float = 16.0
     max_chat_message_mib: float = 32.0
-    """Of a chat, whose messages hold whole histories with their pictures and clips, and of Realtime, where
-    15 MiB of audio may come at once."""
+    """The largest message of a chat, which holds whole histories with pictures and clips, and of Realtime,
+    where 15 MiB of audio may come at once."""
 
     max_inflight_mib: float = 128.0
     """Input and output of all sessions together beyond which new input is dropped undecoded, 0 for any."""
@@ -307,11 +311,11 @@ class AdapterOptions:
 
     outbox_mib: float = 4.0
     slow_consumer_s: float = 5.0
-    """How long a client over its outbox's bound may read nothing."""
+    """The seconds for which a client over its outbox's bound may read nothing."""
 
     resume_window_s: float = 30.0
-    """How long a session whose connection was lost waits for its client to come back, 0 for not at all. At
-    most `LONGEST_WINDOW_S`."""
+    """The seconds that a detached session waits for its client to come back, 0 for not at all. At most
+    `LONGEST_WINDOW_S`."""
 
     journal_s: float = 60.0
     """Seconds of a full-duplex session that are kept for another worker, should its own be lost; 0 keeps
@@ -323,10 +327,10 @@ class AdapterOptions:
     same key of client secrets, and --peer-listen for clients that come back while their adapter lives."""
 
     journal_mib: float = 256.0
-    """What is kept of all sessions together: beyond it each keeps its share. 0 keeps none."""
+    """The size of all journals together: beyond it each session keeps its share. 0 keeps none."""
 
     drain_timeout_s: float = 60.0
-    """How long sessions may go on after the signal to stop."""
+    """The seconds that sessions may go on after the signal to stop."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work, one sentence each."""
@@ -402,7 +406,7 @@ class AdapterOptions:
         self._check_peers()
 
     def _check_peers(self) -> None:
-        """What adapters need to forward connections to each other."""
+        """Check the options for forwarding connections between adapters."""
         files = (self.peer_ca, self.peer_cert, self.peer_cert_key)
         if self.journal == "redis" and not (self.resume_window_s and self.journal_s and self.journal_mib):
             raise ConfigurationError(
@@ -558,21 +562,23 @@ class AdapterOptions:
 
     @property
     def max_inflight_bytes(self) -> int:
-        """What all sessions together may hold, and once more what may have arrived in part; 0 for any."""
+        """The input and output that all sessions together may hold, and once more for incomplete input; 0
+        for any."""
         return round(self.max_inflight_mib * _MIB)
 
     def message_bytes_of(self, kind: Kind) -> int:
-        """Largest frame that a client may send."""
+        """Return the largest frame that a client may send."""
         is_long = kind in (Kind.CHAT, Kind.REALTIME)
         return round((self.max_chat_message_mib if is_long else self.max_message_mib) * _MIB)
 
     @property
     def recordings_max_bytes(self) -> int:
-        """What all recordings may use on disk, 0 for any amount."""
+        """The disk space of all recordings in bytes, 0 for any amount."""
         return round(self.recordings_max_gib * 1024 * _MIB)
 
     def outbox_bytes_of(self, kind: Kind) -> int:
-        """Output that may wait for a slow client. A chat may have to send a whole answer at once."""
+        """Return the bytes of output that may wait for a slow client. A chat may have to send a whole
+        answer at once."""
         bound = round(self.outbox_mib * _MIB)
         return max(bound, self.message_bytes_of(kind)) if kind is Kind.CHAT else bound
 

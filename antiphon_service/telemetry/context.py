@@ -9,9 +9,9 @@ _propagator = TraceContextTextMapPropagator()
 
 
 def parse_traceparent(traceparent: str | None, tracestate: str | None = None) -> SpanContext | None:
-    """Return the remote span that a `traceparent` names; None if there is none or it is malformed.
+    """Return the remote span that a `traceparent` names; None without one, or if it is malformed.
 
-    A `tracestate` that is malformed is left out.
+    A malformed `tracestate` is left out.
     """
     if not traceparent:
         return None

@@ -2,4 +2,4 @@
 
 
 class TelemetryError(Exception):
-    """A variable of the environment that cannot be honoured; the message names it and the remedy."""
+    """A variable of the environment with an unusable value; the message names it and the remedy."""

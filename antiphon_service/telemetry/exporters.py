@@ -44,7 +44,7 @@ class Drops:
 def span_processor(environ: Mapping[str, str], drops: Drops) -> SpanProcessor | None:
     """Return the batch processor for OTEL_TRACES_EXPORTER, None for `none`, the default.
 
-    Raises `TelemetryError` for a value that cannot be honoured.
+    Raises `TelemetryError` for a value that cannot be used.
     """
     name = _one_of(environ, "OTEL_TRACES_EXPORTER", "none", ("otlp", "console", "none"))
     match name:
@@ -59,7 +59,7 @@ def span_processor(environ: Mapping[str, str], drops: Drops) -> SpanProcessor | 
 def metric_readers(environ: Mapping[str, str], registry: CollectorRegistry) -> Sequence[MetricReader]:
     """Return the readers for OTEL_METRICS_EXPORTER; the default, `prometheus`, collects into `registry`.
 
-    Raises `TelemetryError` for a value that cannot be honoured.
+    Raises `TelemetryError` for a value that cannot be used.
     """
     known = ("otlp", "console", "prometheus", "none")
     match _one_of(environ, "OTEL_METRICS_EXPORTER", "prometheus", known):
@@ -145,7 +145,7 @@ class BoundedProcessor(SpanProcessor):
 
 
 class _CountingExporter(SpanExporter):
-    """Counts the spans that an exporter has taken from the queue, and those it failed to export."""
+    """An exporter that counts the spans it took from the queue and those it failed to export."""
 
     def __init__(self, exporter: SpanExporter, drops: Drops) -> None:
         self.taken = 0

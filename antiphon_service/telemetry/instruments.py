@@ -12,19 +12,21 @@ from opentelemetry.util.types import Attributes
 from antiphon_service.semconv import Metric
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
-"""Values of the labels, in their order, and the number."""
+"""Pairs of label values, in the order of the labels, and a number."""
 
 
 MOST_WAITING: Final = 32
-"""Values that a histogram keeps before it records them, which takes 0.2 to 0.5 ms. Histograms that measure
-the same units record at the same moment."""
+"""The number of values that a histogram buffers; recording them takes 0.2 to 0.5 ms.
+
+Histograms that measure the same units record at the same moment.
+"""
 
 
 class Histogram:
     """A histogram of the SDK that takes label values in the order in which its metric declares them.
 
-    Values wait and are recorded many at a time, at the latest when somebody collects: one record among other
-    work costs three times as much as one of many, whose code and data are in the processor's caches.
+    Values are buffered and recorded in batches, at the latest at a collection. A single record among other
+    work costs three times as much as one in a batch, whose code and data are in the processor's caches.
     """
 
     def __init__(self, meter: Meter, metric: Metric) -> None:
@@ -51,7 +53,7 @@ class Histogram:
             self._flush()
 
     def _flush(self) -> None:
-        """Record what waits. Any thread may call this, several at a time."""
+        """Record the buffered values. Any thread may call this, several at a time."""
         take, record = self._waiting.popleft, self._record
         with suppress(IndexError):
             while True:

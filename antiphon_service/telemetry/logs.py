@@ -14,15 +14,15 @@ from time import monotonic
 from typing import Any, Final, TextIO
 
 COLLAPSE_S: Final = 10.0
-"""Warnings that say the same within this time are one line."""
+"""The seconds in which repeated warnings become one line."""
 
 MOST_COLLAPSED: Final = 256
-"""Different warnings that are watched at a time; more are all written."""
+"""The number of different warnings that are tracked at a time; further ones are all written."""
 
 
 @dataclass(slots=True)
 class SessionFields:
-    """What a session's lines carry. The owner changes it in place as the session goes on."""
+    """The fields of a session's log lines. The owner updates them in place as the session goes on."""
 
     session_id: str
     unit: int | None = None
@@ -32,7 +32,7 @@ class SessionFields:
 
 
 session_log: ContextVar[SessionFields | None] = ContextVar("session_log", default=None)
-"""The session that the running task works for."""
+"""The session of the running task."""
 
 _FIELDS: Final = tuple(field.name for field in fields(SessionFields))
 _FOR_MACHINES: Final = frozenset({"trace_id", "span_id"})
@@ -54,10 +54,10 @@ def configure(level: str, stream: TextIO = sys.stderr) -> None:
 
 
 class InSession(logging.Filter):
-    """Puts the session's fields into a record where it was made."""
+    """A filter that adds the session's fields to each record at its creation."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let everything pass."""
+        """Let every record pass."""
         session = session_log.get()
         if session is not None:
             for name in _FIELDS:
@@ -67,10 +67,10 @@ class InSession(logging.Filter):
 
 
 class Collapse(logging.Filter):
-    """Of warnings that repeat within `seconds` the first is written, and then a line that counts the others.
+    """A filter that writes the first of the warnings that repeat within `seconds`, and then their number.
 
-    That line comes with the first record after the time is over, whatever it is, or by `flush`, and says
-    `repeated`.
+    The line with the number is written with the next record of any kind after that time, or by `flush`, and
+    contains `repeated`.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Collapse(logging.Filter):
             self._write(watched.summary())
 
     def _take(self, until: float) -> "list[_Repeated]":
-        """Those that were first written at `until` or before, and have come again since."""
+        """Return the warnings that were first written at `until` or before, and were repeated since."""
         over = [key for key, watched in self._watched.items() if watched.since <= until]
         return [watched for key in over if (watched := self._watched.pop(key)).count]
 
@@ -126,7 +126,7 @@ class Collapse(logging.Filter):
 
 @dataclass(slots=True)
 class _Repeated:
-    """A warning since it was first written."""
+    """A warning and its repetitions since it was first written."""
 
     since: float
     count: int = 0
@@ -138,17 +138,20 @@ class _Repeated:
 
 
 def _data(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields of the session and of the event, those that have a value."""
+    """Return the fields of the session and of the event that have a value."""
     known = {name: getattr(record, name, None) for name in _FIELDS}
     more = {name: value for name, value in vars(record).items() if name not in _OWN}
     return {name: value for name, value in (known | more).items() if value is not None}
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: `ts, level, logger, event`, the session's fields, and what the event adds."""
+    """A formatter with one JSON object per line.
+
+    `ts, level, logger, event`, the session's and the event's fields.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Return the line, without its end."""
         line: dict[str, Any] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -162,7 +165,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """For people: time, level, who, what, and then the fields, but for ids that only programs look up."""
+    """A formatter for people.
+
+    Time, level, logger, event, and the fields except ids that only programs look up.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, with a traceback below it if there is one."""

@@ -1,6 +1,6 @@
 """The look of both services' status pages: plain HTML, without scripts and without anything that is loaded.
 
-Text comes in escaped where it could be somebody else's.
+The caller escapes text of other origin.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from antiphon_service.telemetry.look import STYLE
 REFRESH_S: Final = 2
 
 MOST_ROWS: Final = 200
-"""Of one table: a page has to stay one that can be read."""
+"""The largest number of rows of one table, so that the page stays readable."""
 
 _TONES: Final = {
     "ready": "good",
@@ -33,11 +33,11 @@ _KINDS: Final = {
     "~": ' class="wide"',
     "#~": ' class="n wide"',
 }
-"""What the marks of a column are in HTML."""
+"""The HTML attributes for the marks of a column."""
 
 
 def page(title: str, state: str, note: str, parts: Iterable[str], *, refreshes: bool = True) -> str:
-    """A whole page; `state` and `note` stand beside its title. It loads itself anew if it `refreshes`."""
+    """Return a whole page; `state` and `note` stand beside its title. It reloads itself if it `refreshes`."""
     again = f'<meta http-equiv="refresh" content="{REFRESH_S}">' if refreshes else ""
     return "".join(
         (
@@ -52,7 +52,7 @@ def page(title: str, state: str, note: str, parts: Iterable[str], *, refreshes: 
 
 
 def tiles(facts: Iterable[tuple[str, str, str]]) -> str:
-    """Return values, what they are, and their tones: `good`, `warn`, `bad` or none."""
+    """Return tiles for facts of value, label and tone; a tone is `good`, `warn`, `bad` or none."""
     cells = (
         f'<div class="tile"><b class="{tone}">{value}</b><span>{name}</span></div>'
         for value, name, tone in facts
@@ -61,7 +61,7 @@ def tiles(facts: Iterable[tuple[str, str, str]]) -> str:
 
 
 def slots(counts: Mapping[str, int]) -> str:
-    """Return how many slots are in which state, as a bar with its legend."""
+    """Return the number of slots in each state, as a bar with its legend."""
     total = sum(counts.values()) or 1
     used = [(state, count) for state, count in counts.items() if state != "free"]
     bars = "".join(
@@ -79,7 +79,7 @@ def section(title: str, body: str) -> str:
 
 
 def none(text: str) -> str:
-    """Return what stands where there is nothing to show."""
+    """Return the text that replaces an empty part."""
     return f'<p class="none">{text}</p>'
 
 
@@ -89,13 +89,16 @@ def state(word: str) -> str:
 
 
 def toned(text: str, tone: str) -> str:
-    """Text in a tone."""
+    """Return text in a tone."""
     return f'<span class="{tone}">{text}</span>'
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[str]], count: int = 0) -> str:
-    """Behind its name, `#` marks a column of numbers and `~` one that a narrow screen leaves out; cells are
-    HTML. `count` is the number of rows, where there may be more than are shown."""
+    """Return a table; its cells are HTML.
+
+    After a column's name, `#` marks numbers and `~` a column that a narrow screen leaves out. `count` is the
+    number of rows, where there may be more than are shown.
+    """
     kinds = [_KINDS[name[len(name.rstrip("#~")) :]] for name in names]
     head = "".join(f"<th{kind}>{name.rstrip('#~')}" for name, kind in zip(names, kinds, strict=True))
     body = []
@@ -108,7 +111,7 @@ def table(names: Sequence[str], rows: Iterable[Sequence[str]], count: int = 0) -
 
 
 def duration(seconds: float) -> str:
-    """Such as `4.2 s`, `3:05 min` or `2:03 h`."""
+    """Format a duration, for example `4.2 s`, `3:05 min` or `2:03 h`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

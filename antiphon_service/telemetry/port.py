@@ -1,4 +1,4 @@
-"""The port of an operator: plain HTTP for a few pages, apart from what clients use."""
+"""An operator's port: plain HTTP for a few pages, separate from the clients' port."""
 
 import asyncio
 import socket
@@ -14,18 +14,18 @@ HTML: Final = "text/html; charset=utf-8"
 PAGE_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'"
 )
-"""The status page has neither scripts nor anything that is loaded."""
+"""The content security policy of the status page, which has no scripts and loads nothing."""
 
 OPEN_TIMEOUT_S: Final = 5.0
-"""Longest that a request may take to come in."""
+"""The longest time in seconds for a request to arrive."""
 
 NOWHERE: Final = "0.0.0.0"
 
 
 def stop_listening(server: asyncio.Server | Server) -> None:
-    """Have a server accept nobody any more, while all that it has accepted goes on as before.
+    """Stop a server from accepting connections, while the accepted ones go on as before.
 
-    `Server.close` would turn those away whose handshake is not over.
+    `Server.close` would reject the connections whose handshake is not over.
     """
     loop = asyncio.get_running_loop()
     for listener in server.sockets:

@@ -32,7 +32,7 @@ from antiphon_service.telemetry.instruments import observed_counter
 from antiphon_service.telemetry.limits import check_span_limits
 
 FLUSH_S: Final = 3.0
-"""Longest time that `Telemetry.shutdown` waits for a collector, in seconds."""
+"""The longest time in seconds that `Telemetry.shutdown` waits for a collector."""
 
 _SCOPE: Final = "antiphon"
 
@@ -77,9 +77,9 @@ def start(
 ) -> Telemetry:
     """Create the providers of the process named `service`.
 
-    The SDK itself reads span limits and the exporters' endpoint, headers and timeouts from the environment
-    of the process. `span_exporters` get every span as it ends, beside the exporter that `environ` names.
-    Raises `TelemetryError` for a variable that cannot be honoured.
+    The SDK itself reads span limits and the exporters' endpoint, headers and timeouts from the environment of
+    the process. `span_exporters` get every span as it ends, beside the exporter that `environ` names. Raises
+    `TelemetryError` for a variable with an unusable value.
     """
     if _is_true(environ.get("OTEL_SDK_DISABLED", "")):
         nothing = NoOpTracerProvider().get_tracer(_SCOPE)

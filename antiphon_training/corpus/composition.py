@@ -66,7 +66,7 @@ def reply_plans(reply: str) -> list[UnitPlan]:
 
 
 class Composer:
-    """Draws conversations from a corpus, and what the camera sees meanwhile from an album.
+    """A composer of conversations from a corpus, with camera pictures from an album.
 
     The same augmenter seed gives the same conversations.
     """

@@ -34,7 +34,7 @@ def grammar() -> str:
 
 
 class Listener:
-    """Writes down what it hears in 24 kHz speech."""
+    """A recogniser that transcribes 24 kHz speech."""
 
     def __init__(self) -> None:
         from pocketsphinx import Decoder

@@ -66,7 +66,7 @@ DUPLEX_DEFAULTS = {
     "listen_prob_scale": 1.0,
     "tts_temperature": 0.3,
 }
-"""What a session gets when its `config` is empty: low temperatures suit a model this small."""
+"""The settings of a session with an empty `config`: low temperatures suit a model this small."""
 
 
 def language(tokens: int) -> Qwen3Config:

@@ -39,7 +39,10 @@ def writing_unit(end_frame: int) -> int:
 
 
 class Dictator:
-    """Draws dictations from a corpus and its word ends (`alignment`); the same seed draws the same."""
+    """A source of random dictations from a corpus and its word ends (`alignment`).
+
+    The same seed draws the same.
+    """
 
     def __init__(
         self, domain: Domain, corpus: list[Utterance], ends: list[list[int]], augmenter: Augmenter

@@ -96,13 +96,13 @@ class Voice:
 
 
 def read_wav(path: Path) -> tuple[NDArray[np.float32], int]:
-    """Float32 samples in [-1, 1] and the rate of a mono 16-bit WAV file."""
+    """Return float32 samples in [-1, 1] and the rate of a mono 16-bit WAV file."""
     with wave.open(str(path)) as file:
         return _samples(file.readframes(file.getnframes())), file.getframerate()
 
 
 def _samples(pcm: bytes) -> NDArray[np.float32]:
-    """Float32 samples in [-1, 1] of little-endian 16-bit ones."""
+    """Return float32 samples in [-1, 1] from little-endian 16-bit ones."""
     return np.frombuffer(pcm, "<i2").astype(np.float32) / np.float32(32768)
 
 

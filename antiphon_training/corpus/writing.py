@@ -1,4 +1,4 @@
-"""Training sequences: token ids, what the model decides among them, and what it hears and sees."""
+"""Training sequences: token ids, the decisions of the model among them, and its audio and pictures."""
 
 import random
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class Row:
 
 
 class Writer:
-    """Writes conversations as token sequences."""
+    """A writer of conversations as token sequences."""
 
     def __init__(self, tokenizer: Tokenizer, rng: random.Random, prompts: Sequence[str] = PROMPTS) -> None:
         self._tokenizer = tokenizer

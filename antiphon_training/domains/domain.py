@@ -76,7 +76,7 @@ class Domain(ABC):
     dictated: Mapping[str, float] = field(default_factory=dict)
     """The same of dictations."""
     typed: Mapping[str, float] = field(default_factory=dict)
-    """How often chats ask each intent; 1 if absent."""
+    """The frequency of each intent in chats; 1 if absent."""
 
     @abstractmethod
     def draw(self, rng: random.Random, split: Split, intent: str | None = None) -> Exchange:

@@ -118,7 +118,7 @@ def _number(keys: Mapping[str, Value], key: str, low: float, high: float, defaul
 
 @dataclass
 class _Reader:
-    """Collects the exchanges of a file; any may raise DomainFileError."""
+    """A reader that collects the exchanges of a file; any method may raise DomainFileError."""
 
     given: Mapping[str, Value]
     slots: dict[str, Slot] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class _Reader:
     """Intent and line of each question."""
 
     def domain(self) -> Domain:
-        """Return what the file describes."""
+        """Return the domain of the file."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,39}", self.given["name"].text()):
             self.given["name"].fail("name is up to 40 letters, digits and dashes")
         if "slots" in self.given:

@@ -1,4 +1,4 @@
-"""The small world of `antiphon-mini`: what people say in it and what the model answers.
+"""The small world of `antiphon-mini`: the questions of people and the answers of the model.
 
 A hash of its words puts a sentence on one side of the split. Bare core phrases ("hello", "stop") are always
 on the training side.
@@ -235,7 +235,7 @@ _ALWAYS_TRAINED = frozenset(phrases[0] for phrases in _PHRASES.values()) | {
 
 _OPERATORS = "(plus | minus | times)"
 _BARE_NUMBERS = 0.45
-"""Share of recognised digits that are told without a request to repeat them."""
+"""The share of recognised digits that are spoken without a request to repeat them."""
 
 
 def _any(options: Iterable[str]) -> str:
@@ -310,7 +310,7 @@ TRAINING_WEIGHTS: dict[Intent, float] = {
     Intent.STOP: 6,
     Intent.OUT_OF_DOMAIN: 12,
 }
-"""How often each intent is drawn for training; evaluation draws them uniformly.
+"""The frequency of each intent in training; evaluation draws them uniformly.
 
 Questions about pictures are drawn by name only: they have a corpus of their own.
 """

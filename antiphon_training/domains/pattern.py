@@ -71,7 +71,7 @@ class Pattern:
 
     @property
     def count(self) -> int:
-        """How many sentences it stands for, those that are alike counted apart."""
+        """The number of sentences of the pattern, including repetitions."""
         return self._count(self._sequence[0])
 
     def sentences(self) -> Iterator[Sentence]:

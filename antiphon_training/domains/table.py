@@ -36,7 +36,7 @@ class TableDomain(Domain):
     table: Table
     """Without the intent out of domain, unless the file has sentences of its own for it."""
     weights: Mapping[str, float]
-    """How often each intent is drawn."""
+    """The frequency of each intent."""
     not_understood: str
     """The answer to sentences outside the domain."""
     standing: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Sentences about things of every day, which a model of a small domain does not understand."""
+"""Everyday sentences that a model of a small domain does not understand."""
 
 import random
 from collections.abc import Callable

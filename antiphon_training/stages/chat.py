@@ -42,7 +42,7 @@ CLIP_ASIDE = (
     "Answer the question in the recording.", "What do you say?", "Please reply to this recording.",
     "please listen to the audio and answer", "Here is a recording.",
 )  # fmt: skip
-"""What may be written beside a spoken question."""
+"""The text that may accompany a spoken question."""
 _DRILLS = 0.45
 """Share of conversations that are long and in text alone."""
 _TOOLED = 0.45
@@ -189,7 +189,7 @@ def strange(rng: random.Random) -> str:
 
 
 class Talker:
-    """Draws conversations with a training corpus for clips and an album for pictures."""
+    """A source of random conversations, with a training corpus for clips and an album for pictures."""
 
     def __init__(
         self, domain: Domain, corpus: list[Utterance], album: PictureSet | None, augmenter: Augmenter

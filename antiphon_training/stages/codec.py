@@ -20,7 +20,7 @@ _VOICING_WEIGHT = 2.0
 _QUIET = -11.0
 _ITERATIONS = 25
 _STANDING_WEIGHT = 12.0
-"""How much more a patch of a reply without numbers counts."""
+"""The weight of a patch of a reply without numbers, relative to other patches."""
 _MOVED = 192
 _WORST_SHARE = 0.6
 _FEW = 0.5
@@ -52,7 +52,7 @@ def nearest(points: Tensor, centres: Tensor) -> Tensor:
 
 
 def k_means(points: Tensor, count: int, seed: int) -> Tensor:
-    """Lloyd's algorithm; an empty cluster is moved to a random point."""
+    """Run Lloyd's algorithm; an empty cluster is moved to a random point."""
     generator = torch.Generator().manual_seed(seed)
     centres = points[torch.randperm(len(points), generator=generator)[:count]].clone()
     for _ in range(_ITERATIONS):

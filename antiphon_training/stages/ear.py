@@ -66,7 +66,7 @@ def batches(
 
 
 def spelling_loss(model: SpellingEar, mel: Tensor, lengths: Tensor, targets: list[list[int]]) -> Tensor:
-    """CTC loss of one batch."""
+    """Return the CTC loss of one batch."""
     with mixed():
         logits = model(mel)
     log_probs = F.log_softmax(logits.float(), -1).transpose(0, 1)

@@ -131,7 +131,7 @@ class Lesson:
     unfilmed: float = 1.0
     """Share of sequences and sessions without a camera."""
     spoken: float = 1.0
-    """How many spoken sessions there are, as a share of a batch's usual number."""
+    """The number of spoken sessions, as a share of a batch's usual number."""
     chats: int = 0
     """Conversations in the chat template in a batch."""
     dictations: int = 0
@@ -159,7 +159,7 @@ def written(domain: Domain, rng: random.Random, writer: Writer, camera: Camera, 
 
 
 class BatchMaker:
-    """Makes the batches of a round; the same seed makes the same."""
+    """A maker of the batches of a round; the same seed makes the same."""
 
     def __init__(
         self, domain: Domain, corpus: list[Utterance], album: PictureSet | None, ends: list[list[int]] | None,

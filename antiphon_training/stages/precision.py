@@ -1,4 +1,4 @@
-"""The numbers that the stages compute in."""
+"""The number formats of the stages' computations."""
 
 from functools import cache
 
@@ -11,5 +11,8 @@ def _multiplies_bfloat16() -> bool:
 
 
 def mixed() -> torch.autocast:
-    """bfloat16 inside, where the processor multiplies such numbers; elsewhere float32 is far quicker."""
+    """Return autocast to bfloat16 where the processor multiplies such numbers.
+
+    Elsewhere float32 is far quicker.
+    """
     return torch.autocast("cpu", torch.bfloat16, enabled=_multiplies_bfloat16())

@@ -19,7 +19,7 @@ NAMES = ("codec", "cost", "transports", "live", "speech", "idle", "density", "ov
 
 
 def main() -> int:
-    """Run what is named, or all."""
+    """Run the named benchmarks, or all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], help=f"which: {', '.join(NAMES)}")
     parser.add_argument("--short", action="store_true", help="fewer and shorter windows")

@@ -1,4 +1,4 @@
-"""The codec of one unit beside the same with the standard library."""
+"""The codec of one unit, compared with the standard library."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ _EVENT.audio_data = SPEECH
 
 
 def decode() -> object:
-    """Frame to samples, checked, as the adapter does it."""
+    """Decode a frame to checked samples, as the adapter does."""
     event = _DECODER.decode(APPEND)
     assert isinstance(event, AudioChunk)
     assert event.audio_base64 is not None
@@ -28,24 +28,24 @@ def decode() -> object:
 
 
 def decode_plainly() -> object:
-    """Frame to samples with the standard library, checked by numpy."""
+    """Decode a frame to samples with the standard library, checked by numpy."""
     samples = np.frombuffer(base64.b64decode(json.loads(APPEND)["audio_base64"], validate=True), "<f4")
     assert np.isfinite(samples).all()
     return samples
 
 
 def write() -> bytes:
-    """Event to frame, as the adapter does it."""
+    """Encode an event as a frame, as the adapter does."""
     return encode(_EVENT)
 
 
 def write_plainly() -> bytes:
-    """Event to frame with the standard library."""
+    """Encode an event as a frame with the standard library."""
     return json.dumps(_PLAIN | {"audio_data": base64.b64encode(SPEECH).decode()}).encode()
 
 
 def us(function: Callable[[], object], seconds: float = 0.5) -> float:
-    """CPU-microseconds of one call, the best of several runs."""
+    """Return the CPU-microseconds of one call, the best of several runs."""
     runs, calls, best = 0, 50, float("inf")
     end = time.monotonic() + seconds
     while time.monotonic() < end or runs < 3:
@@ -58,7 +58,7 @@ def us(function: Callable[[], object], seconds: float = 0.5) -> float:
 
 
 def unit_us() -> float:
-    """CPU-microseconds of the codec for one unit, both ways."""
+    """Return the CPU-microseconds of the codec for one unit, in both directions."""
     return us(decode) + us(write)
 
 

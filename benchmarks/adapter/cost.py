@@ -1,4 +1,4 @@
-"""CPU of the adapter per unit, beside the floors of its parts and beside a relay that rewrites JSON.
+"""CPU of the adapter per unit, compared with the floors of its parts and with a relay that rewrites JSON.
 
 Several processes of each kind are kept busy in turn, alone on one core, while the others wait. The result is
 the median of all windows of a kind. User and system time of all threads count.
@@ -20,12 +20,15 @@ from benchmarks.report import Goal, Report
 SESSIONS = 48
 AHEAD = 2
 PROCESSES = 3
-"""Processes of each kind: equal processes differ by up to a tenth."""
+"""The number of processes of each kind: equal processes differ by up to a tenth."""
 UNBOUNDED = ("--max-cpu", "0", "--max-loop-lag-ms", "0")
-"""Options of an adapter that takes everybody."""
+"""The options of an adapter without admission control."""
 
 _FILLED_UNITS = 8_192
-"""Units behind which journals and buffers do not grow any more: new memory costs more than used memory."""
+"""The number of units after which journals and buffers stop growing.
+
+New memory costs more than used memory.
+"""
 _WARM_UP_S = 0.5
 _UNIT = text_frame(APPEND)
 _OTHER = "adapter it is held against"
@@ -61,12 +64,12 @@ class Chain:
                 self._clients.append(await Client.connect(port, self._answered))
 
     async def fill(self) -> None:
-        """Keep the server busy until what it keeps of the sessions does not grow any more."""
+        """Keep the server busy until its memory for the sessions stops growing."""
         while self.answers < _FILLED_UNITS:
             await self.run(1.0)
 
     async def run(self, seconds: float) -> None:
-        """Keep the server busy, then wait for what is still on the way."""
+        """Keep the server busy, then wait for the units in flight."""
         self._goes_on = True
         for client in self._clients:
             for _ in range(AHEAD):
@@ -78,7 +81,7 @@ class Chain:
             await self._quiet.wait()
 
     def leave(self) -> None:
-        """Everybody hangs up."""
+        """Disconnect every client."""
         for client in self._clients:
             client.transport.abort()
 
@@ -98,11 +101,11 @@ class Chain:
 
 
 Window = Callable[[float], Awaitable[tuple[float, float]]]
-"""Runs for so many seconds; CPU-microseconds per unit, and units per second."""
+"""A function that runs for some seconds and returns CPU-microseconds per unit, and units per second."""
 
 
 def sockets(process: Process, chain: Chain) -> Window:
-    """Windows of a server behind WebSockets."""
+    """Return the window of a server behind WebSockets."""
 
     async def window(seconds: float) -> tuple[float, float]:
         running = asyncio.create_task(chain.run(seconds + _WARM_UP_S))
@@ -117,7 +120,7 @@ def sockets(process: Process, chain: Chain) -> Window:
 
 
 def streams(process: Process) -> Window:
-    """Windows of the bare streams, which make their own load."""
+    """Return the window of the bare streams, which make their own load."""
 
     async def window(seconds: float) -> tuple[float, float]:
         process.say("go")
@@ -133,7 +136,7 @@ def streams(process: Process) -> Window:
 
 
 def _of(tree: Path) -> dict[str, str]:
-    """Variables with which a process runs the code of another tree."""
+    """Return the variables with which a process runs the code of another tree."""
     return {"PYTHONSAFEPATH": "1", "PYTHONPATH": f"{tree.resolve()}:{tree.resolve()}/clients/python"}
 
 

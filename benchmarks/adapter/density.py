@@ -20,7 +20,7 @@ def _median(rows: list[Row]) -> Row:
 
 
 async def measure(is_short: bool) -> Report:
-    """Return the table of goal A3: sessions grow until the adapter adds more than 10 ms to the p99."""
+    """Return the table of goal A3: sessions are added until the adapter adds more than 10 ms to the p99."""
     step, seconds, most = (250, 2.0, 1500) if is_short else (125, 5.0, 2500)
     rows: list[tuple[Row, float]] = []
     carried = 0

@@ -1,4 +1,4 @@
-"""A worker with a crowd is killed: how soon each of its sessions is answered again, by another worker.
+"""Failover time of the sessions of a killed worker, until another worker answers them.
 
 Workers, adapter and clients are the real ones, `antiphon-mini` included, and share all cores. Every client
 plays recorded questions in real time. A session counts from the SIGKILL until the first answer to a unit
@@ -25,10 +25,10 @@ RECORDINGS: Final = Path(__file__).parents[2] / "clients/recordings"
 
 SESSIONS: Final = 16
 TALK_S: Final = 12.0
-"""How long the sessions talk before the worker is killed: the journal that is replayed."""
+"""The seconds of conversation before the worker is killed: the length of the replayed journal."""
 
 GOAL_S: Final = 3.0
-"""The 99th percentile that is allowed."""
+"""The goal for the 99th percentile in seconds."""
 
 _PATIENCE_S: Final = 60.0
 _QUESTIONS: Final = ("joke", "name", "counting", "light")
@@ -40,7 +40,7 @@ class Caller:
     def __init__(self, number: int) -> None:
         self.moved_at = 0.0
         self.back_at = 0.0
-        """When the first unit behind the move was answered."""
+        """The time at which the first unit after the move was answered."""
         self.is_open = asyncio.Event()
         self._number = number
 

@@ -20,14 +20,14 @@ WINDOW = 2
 
 
 async def echo(connection: ServerConnection) -> None:
-    """Bytes in, bytes out, as the adapter receives and sends them."""
+    """Answer bytes with bytes, as the adapter receives and sends them."""
     while True:
         await connection.recv(decode=False)
         await connection.send(payload.RESULT, text=True)
 
 
 async def websocket() -> None:
-    """The bare WebSocket server, with the adapter's settings."""
+    """Run the bare WebSocket server, with the adapter's settings."""
     server = await serve(echo, "127.0.0.1", 0, compression=None, max_size=None, max_queue=4)
     print(f"ready on 127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.wait_closed()
@@ -74,7 +74,7 @@ class Session:
 
 
 async def streams(target: str, sessions: int) -> None:
-    """The bare streams. Reads `go` and `stop`; answers each `?` with the number of units so far."""
+    """Run the bare streams: read `go` and `stop`, and answer each `?` with the number of units so far."""
     async with grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
         stub = InferenceServiceStub(channel)
         go = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Memory of an idle session, beside that of an idle WebSocket and three idle gRPC streams."""
+"""Memory of an idle session, compared with an idle WebSocket and three idle gRPC streams."""
 
 import asyncio
 from contextlib import ExitStack
@@ -9,7 +9,7 @@ from benchmarks.load.processes import Process, adapter, running
 from benchmarks.report import Goal, Report
 
 FIRST = 50
-"""Open before anything is counted: pools and caches have their size by then."""
+"""The number of connections before memory is measured: pools and caches have their size by then."""
 
 
 async def _settled(process: Process) -> int:
@@ -18,7 +18,7 @@ async def _settled(process: Process) -> int:
 
 
 async def _grown(process: Process, connect: object, sessions: int) -> float:
-    """KiB for each of `sessions` connections."""
+    """Return the growth of memory in KiB for each of `sessions` connections."""
     held = [await connect() for _ in range(FIRST)]  # type: ignore[operator]
     before = await _settled(process)
     held += [await connect() for _ in range(sessions)]  # type: ignore[operator]

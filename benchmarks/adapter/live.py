@@ -1,5 +1,4 @@
-"""Cost of a second of a Live session in pieces of 20 ms, beside a unit that comes as one event; and the time
-from barge-in to silence.
+"""Cost of a Live session in pieces of 20 ms, compared with whole units; time from barge-in to silence.
 
 Both crowds speak in real time on the same adapter, in turn. Interruptions are half a second of speech, one
 session after another: what counts is the time from the burst to the last sound of the answer.
@@ -36,20 +35,20 @@ _SETTLES_S: Final = 3.0
 _DETECTOR: Final = "detector"
 _BURST_S: Final = 0.6
 _AFTER_S: Final = 0.5
-"""The next second of the model's speech comes later."""
+"""The seconds to wait for the last audio; the model's next second of speech would come later."""
 
 _SILENCE: Final = b'"delta":"' + b"A" * 256
 
 
 def piece(seconds: float, level: float) -> bytes:
-    """Return a frame that appends so much noise."""
+    """Return a frame that appends noise of this length."""
     samples = np.random.default_rng(1).uniform(-level, level, round(seconds * _RATE_HZ))
     audio = base64.b64encode((samples * 32_767).astype("<i2").tobytes()).decode()
     return text_frame(json.dumps({"type": "session.input_audio.append", "audio": audio}).encode())
 
 
 def _burst() -> bytes:
-    """Return a frame in which somebody speaks."""
+    """Return a frame with a burst of speech."""
     said = read_wav(_RECORDING).astype(np.float32)[16_000 : round((1 + _BURST_S) * 16_000)]
     samples = soxr.resample(said, 16_000, _RATE_HZ)
     audio = base64.b64encode((samples * 32_767).astype("<i2").tobytes()).decode()
@@ -57,7 +56,7 @@ def _burst() -> bytes:
 
 
 class Talker:
-    """One Live session; `sound_at` is when its last sound came that was no silence, which sets `speaks`."""
+    """One Live session; `sound_at` is the time of its last non-silent audio, which sets `speaks`."""
 
     def __init__(self, model: str = "bench") -> None:
         self.sound_at = 0.0
@@ -67,7 +66,7 @@ class Talker:
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def connect(self, port: int) -> None:
-        """Begin its session."""
+        """Open the session."""
         self.client = await Client.connect(port, self._heard, _PATH)
         start = {"type": "session.start", "session": {"model": self._model}}
         self.client.send(text_frame(json.dumps(start).encode()))
@@ -82,7 +81,7 @@ class Talker:
 
 
 async def _pace(clients: list[Client], frame: bytes, period_s: float, seconds: float) -> None:
-    """Send a frame of each client once in a period, spread over it."""
+    """Send one frame of each client per period, spread over it."""
     began, step = time.monotonic(), period_s / len(clients)
     for number in range(round(seconds / step)):
         wait = began + number * step - time.monotonic()
@@ -94,7 +93,7 @@ async def _pace(clients: list[Client], frame: bytes, period_s: float, seconds: f
 async def _cost(
     process: Process, clients: list[Client], frame: bytes, period_s: float, seconds: float
 ) -> tuple[float, float]:
-    """CPU-microseconds of the adapter for a second of one session, and of its speech detector."""
+    """Return the adapter's CPU-microseconds for a second of one session, and those of its speech detector."""
     await _pace(clients, frame, period_s, _SETTLES_S)
     detector = process.thread_cpu_s(_DETECTOR)
     cpu = process.cpu_s() - detector
@@ -105,7 +104,7 @@ async def _cost(
 
 
 async def _stops(talkers: list[Talker], count: int) -> list[float]:
-    """Return milliseconds from a burst of speech to the last sound of the answer."""
+    """Return the milliseconds from each burst of speech to the last audio of the answer."""
     second, burst = piece(1.0, _QUIET), _burst()
     took = []
     for number in range(count):

@@ -1,10 +1,9 @@
-"""Twice the load that is admitted: how much of it is served, and how soon all is well afterwards.
+"""Goodput of an adapter at twice the admitted load, and the time to recover afterwards.
 
 Clients speak in real time. With admission on, sessions open and begin to speak until one is refused: that is
 the admitted load. With admission off a sweep finds the capacity, the most units a second that are answered by
-the model in time. Twice the admitted load speaks twice: the worse of the two is held against the capacity,
-or against what was sent where the adapter can carry more than that.
-Then half of the admitted load speaks.
+the model in time. Twice the admitted load speaks twice: the worse of the two is held against the capacity, or
+against what was sent where the adapter can carry more than that. Then half of the admitted load speaks.
 """
 
 import time
@@ -30,9 +29,12 @@ class Outcome:
     admitted: int
     rows: list[Row]
     capacity: float
-    """Units a second."""
+    """The capacity in units a second."""
     kept: float
-    """Goodput at twice the admitted load, as a share of the capacity, or of what was sent if that is less."""
+    """The goodput at twice the admitted load, as a share of the capacity.
+
+    It is a share of the sent load if that is less.
+    """
     recovery_s: float
 
 
@@ -50,7 +52,7 @@ async def admitted(worker: str, *options: str) -> int:
 
 
 async def load(crowd: Crowd, process: Process, what: str, active: int, seconds: float) -> tuple[Row, float]:
-    """One load, measured once it is steady; and its goodput, in units a second."""
+    """Measure one load once it is steady; return its row and its goodput in units a second."""
     crowd.active = active
     await crowd.measure(2.0)
     begin, cpu = time.monotonic(), process.cpu_s()
@@ -63,7 +65,7 @@ async def load(crowd: Crowd, process: Process, what: str, active: int, seconds: 
 
 
 async def recovery_s(crowd: Crowd, active: int) -> float:
-    """Return how long until nearly all that is sent within half a second is served at once."""
+    """Return the seconds until nearly all units sent within half a second are answered at once."""
     crowd.active = active
     begin = time.monotonic()
     while time.monotonic() < begin + 30:

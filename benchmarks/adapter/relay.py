@@ -21,7 +21,7 @@ _PREPARED = '{"type":"prepared","session_id":"","prompt_length":58}'
 
 
 async def answer(connection: ServerConnection) -> None:
-    """The worker: a session first, then a second of speech for every unit. It parses nothing."""
+    """Run the worker: open a session, then answer each unit with a second of speech. It parses nothing."""
     await connection.recv()
     await connection.send(_PREPARED)
     while True:
@@ -39,7 +39,7 @@ class Relay:
         self._number = 0
 
     async def run(self) -> None:
-        """Relay both ways until one side goes."""
+        """Relay in both directions until one side disconnects."""
         async with connect(f"ws://127.0.0.1:{self._port}", compression=None, max_size=None) as worker:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._to_worker(worker))

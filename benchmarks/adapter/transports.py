@@ -1,4 +1,4 @@
-"""Compare the adapter's connections to its worker: a Unix socket, TCP and TLS, in one run.
+"""Comparison of the adapter's connections to its worker: a Unix socket, TCP and TLS, in one run.
 
 Every kind has an adapter of its own on the tested core, in front of a bare `grpc.aio` worker. All of them
 hold their sessions from the start; one after another speaks in real time while the others idle, several
@@ -24,21 +24,21 @@ from benchmarks.report import Report
 _LOOPBACK: Final = "127.0.0.1:0"
 _WORKER: Final = ("benchmarks.load.worker", "--listening-of-five", "3")
 _FIRST: Final = 50
-"""Sessions open before memory is counted: pools and caches have their size by then."""
+"""The number of open sessions before memory is measured: pools and caches have their size by then."""
 
 _SETTLES_S: Final = 1.0
 
 
 @dataclass
 class _Way:
-    """One adapter under test, and what was measured of it."""
+    """One adapter under test and its measurements."""
 
     over: str
     process: Process
     crowd: Crowd
     idle_kib: float = 0.0
     us: dict[int, list[float]] = field(default_factory=dict)
-    """CPU-microseconds per unit of each round, by sessions."""
+    """The CPU-microseconds per unit of each round, by the number of sessions."""
     tallies: dict[int, list[Tally]] = field(default_factory=dict)
 
     async def open(self, sessions: int) -> None:
@@ -52,7 +52,7 @@ class _Way:
         self.crowd.begin()
 
     async def speak(self, sessions: int, seconds: float) -> None:
-        """Measure one round with so many sessions that speak."""
+        """Measure one round with this number of speaking sessions."""
         self.crowd.active = sessions
         await self.crowd.measure(_SETTLES_S)
         cpu = self.process.cpu_s()
@@ -65,7 +65,7 @@ class _Way:
         await asyncio.sleep(0.2)
 
     def row(self, sessions: int, first_us: float) -> tuple[Any, ...]:
-        """One line of the table."""
+        """Return one line of the table."""
         us = statistics.median(self.us[sessions])
         tallies = self.tallies[sessions]
         return (
@@ -95,7 +95,7 @@ _COLUMNS: Final = (
 
 
 def _issue(folder: Path) -> None:
-    """Write a certificate of loopback, and that of its authority."""
+    """Write a certificate for loopback, and that of its authority."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     authority.cert_pem.write_to_path(folder / "ca.pem")

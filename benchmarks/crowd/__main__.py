@@ -18,7 +18,7 @@ NAMES = ("real_time", "batching", "first_event", "flatness", "service", "interpr
 
 
 def main() -> int:
-    """Run what is named, or all."""
+    """Run the named benchmarks, or all."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.crowd", description=__doc__.splitlines()[0] if __doc__ else None
     )

@@ -1,4 +1,4 @@
-"""The bare model loop: features, one prefill and the decode steps of a unit, with nothing round them.
+"""The bare model loop: features, one prefill and the decode steps of a unit, with nothing around them.
 
 `python -m benchmarks.crowd.bare`; prints `ready on nowhere`. Each line on its standard input is a place in
 the cycle of workload W; the answer is the wall-clock microseconds of a unit there, to its first words or to
@@ -38,7 +38,7 @@ class Loop:
 
     @torch.inference_mode()
     def run(self, place: int) -> int:
-        """One unit; microseconds."""
+        """Run one unit and return its microseconds."""
         runtime, components, context = self._runtime, self._components, self._context
         self._unit += 1
         second = self._seconds[self._unit % len(self._seconds)]

@@ -1,4 +1,4 @@
-"""E1: what 16 sessions cost at once, of what they cost one after another."""
+"""Cost E1: 16 concurrent sessions, relative to the same sessions one after another."""
 
 import statistics
 import time
@@ -26,13 +26,13 @@ from inference_service.session.base.session import QueuedUnit, Session
 SESSIONS: Final = 16
 HEARD: Final = 25
 SAID: Final = 10
-"""Tokens in and out of a unit."""
+"""The number of input and output tokens of a unit."""
 _LIMIT: Final = 1024
 _SEED: Final = 1
 
 
 def larger() -> CausalCheckpoint:
-    """Eight layers of 512 with random weights, which never end by themselves."""
+    """Return a model of eight layers of 512 with random weights, which never ends by itself."""
     torch.manual_seed(_SEED)
     config = Qwen3Config(
         vocab_size=8192,
@@ -50,7 +50,7 @@ def larger() -> CausalCheckpoint:
 
 
 class Crowd:
-    """So many token streams on one runtime."""
+    """A crowd of token streams on one runtime."""
 
     def __init__(self, loaded: CausalCheckpoint, sessions: int) -> None:
         self._runtime = CausalRuntime(loaded, _LIMIT, sessions)
@@ -66,7 +66,7 @@ class Crowd:
 
     @torch.inference_mode()
     def run(self, sessions: int) -> float:
-        """One unit of the first so many sessions, all at once; processor seconds of each.
+        """Run one unit of the first `sessions` sessions at once; return the processor seconds of each.
 
         Raises `SystemExit` if one of them did not say all its tokens.
         """
@@ -93,7 +93,7 @@ class Crowd:
 
 
 async def measure(is_short: bool) -> Report:
-    """Return the medians of some rounds, one alone and all in turn."""
+    """Return the medians of several rounds, for one session alone and for each number of sessions in turn."""
     torch.set_num_threads(1)
     loaded = larger()
     alone, together = Crowd(loaded, 1), Crowd(loaded, SESSIONS)

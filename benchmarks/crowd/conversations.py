@@ -1,4 +1,4 @@
-"""Conversations over gRPC in real time, every unit of which is noted."""
+"""Conversations over gRPC in real time, with the times of every unit."""
 
 import asyncio
 import json
@@ -33,62 +33,65 @@ CONFIG.duplex.force_listen_count = 0
 
 @dataclass
 class Unit:
-    """A second that was due at a monotonic time; it is answered when its last word has come."""
+    """A second of audio that was due at a monotonic time; its last message answers it."""
 
     due: float
     first: float = math.nan
-    """Its first event."""
+    """The time of its first event."""
     done: float = math.nan
     words: int = 0
     codes: int = 0
 
     @property
     def is_late(self) -> bool:
-        """Whether its answer was not there a second later; so is one that never came."""
+        """Whether its answer missed the deadline of one second, or never came."""
         return not self.done - self.due <= UNIT_S
 
 
 @dataclass
 class Tally:
-    """All units of a crowd, and what the worker spent on them."""
+    """All units of a crowd, and the worker's time for them."""
 
     sessions: int
     units: list[Unit] = field(default_factory=list)
     spent: Spent = field(default_factory=lambda: Spent(0.0, 0.0, 0.0))
     seconds: float = 0.0
     ended: Counter[str] = field(default_factory=Counter)
-    """Sessions that did not hold, by what ended them."""
+    """The sessions that ended early, by the reason."""
 
     @property
     def misses(self) -> float:
-        """Share of units that were late."""
+        """The share of deadline misses."""
         return sum(unit.is_late for unit in self.units) / max(1, len(self.units))
 
     @property
     def spoken(self) -> list[Unit]:
-        """Units in which something was said."""
+        """The units with output."""
         return [unit for unit in self.units if unit.codes or unit.words]
 
     def percentile_ms(self, share: float) -> float:
-        """Of the time from when a unit was due to its last word; infinite if too few were answered."""
+        """Return a percentile of the time from a unit's due time to its last message.
+
+        Infinite with too few answers.
+        """
         times = sorted(1000 * (unit.done - unit.due) for unit in self.units if not math.isnan(unit.done))
         at = int(share * len(self.units))
         return times[at] if at < len(times) else math.inf
 
     def ms_per_unit(self, seconds: float) -> float:
-        """So much of the worker's time, for each unit."""
+        """Return the worker's time for each unit, in milliseconds."""
         return 1000 * seconds / max(1, len(self.units))
 
 
 def seconds_of_speech() -> list[Samples]:
-    """Return what is said to the model: recordings, second by second, float32 [16000]."""
+    """Return the input audio: recordings, second by second, float32 [16000]."""
     joined = np.concatenate([read_wav(RECORDINGS / f"{name}.wav") for name in SAID])
     whole = len(joined) // INPUT_RATE_HZ * INPUT_RATE_HZ
     return list(joined[:whole].astype(np.float32).reshape(-1, INPUT_RATE_HZ))
 
 
 def spent(worker: Process) -> Spent:
-    """Return where the worker's time went so far."""
+    """Return the worker's times so far."""
     worker.say("?")
     return Spent(**json.loads(worker.output.readline()))
 
@@ -102,7 +105,7 @@ class Conversation:
         self._audio = audio
 
     async def talk(self, channel: grpc.aio.Channel, begin: float, units: int) -> None:
-        """Say so many units, the first at the monotonic time `begin`. Raises the errors of the SDK."""
+        """Send `units` units, the first at the monotonic time `begin`. Raises the errors of the SDK."""
         async with Session.open(channel, CONFIG, self._id) as session:
             listening = asyncio.create_task(self._listen(session))
             try:
@@ -138,7 +141,7 @@ class Conversation:
 
 
 async def hold(worker: Process, sessions: int, seed: int, warm_up: int, units: int) -> Tally:
-    """So many conversations at random phases; the first `warm_up` units of each are not counted."""
+    """Hold conversations at random phases; the first `warm_up` units of each are not counted."""
     draw, audio = random.Random(seed), seconds_of_speech()
     talking = [Conversation(i, draw.randrange(workload.CYCLE), audio) for i in range(sessions)]
     begin = time.monotonic() + 0.5 + 0.02 * sessions

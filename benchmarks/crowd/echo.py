@@ -28,20 +28,20 @@ _SESSIONS = 256
 
 
 class Echo(InferenceServiceServicer):
-    """Answers every message at once; `heard` is told the session and the number of each unit that comes."""
+    """A servicer that answers every message at once; `heard` gets the session and the number of each unit."""
 
     def __init__(self, heard: Callable[[str, int], None]) -> None:
         self._heard = heard
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: Any) -> pb.GetInfoResponse:
-        """Nobody asks."""
+        """Do nothing: no client calls this."""
         return pb.GetInfoResponse(worker_id="echo")
 
     # The generated base class describes handlers that are generators; these read and write by their context.
     async def Prefill(  # type: ignore[override]
         self, requests: AsyncIterator[pb.PrefillRequest], context: Any
     ) -> None:
-        """Take the config, then the input of units."""
+        """Accept the config, then the input of units."""
         await context.send_initial_metadata(_INITIAL)
         name = dict(context.invocation_metadata())[METADATA_SESSION_ID]
         async for request in requests:
@@ -62,7 +62,7 @@ class Echo(InferenceServiceServicer):
     async def Generate(  # type: ignore[override]
         self, requests: AsyncIterator[pb.GenerateRequest], context: Any
     ) -> None:
-        """Run units: what is said comes in two messages, text and sound."""
+        """Run units: the output comes in two messages, text and audio."""
         await context.send_initial_metadata(_INITIAL)
         name = dict(context.invocation_metadata())[METADATA_SESSION_ID]
         async for request in requests:
@@ -84,7 +84,7 @@ class Echo(InferenceServiceServicer):
 
 
 def answer() -> None:
-    """Answer every line that comes."""
+    """Answer every line on standard input."""
     for _ in sys.stdin:
         print(json.dumps({"process": time.process_time(), "engine": 0.0, "model": 0.0}), flush=True)
 
@@ -94,7 +94,7 @@ def _ignore(name: str, unit: int) -> None:
 
 
 async def main(heard: Callable[[str, int], None] = _ignore, tell: Callable[[], None] = answer) -> None:
-    """Serve until it is told to stop; `tell` answers what comes on standard input."""
+    """Serve until a signal; `tell` answers the lines on standard input."""
     server = grpc_server.server(_SESSIONS)
     add_InferenceServiceServicer_to_server(Echo(heard), server)
     stopped = asyncio.Event()

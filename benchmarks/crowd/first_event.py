@@ -1,4 +1,4 @@
-"""E3: how long one session waits for the first word of an answer, of what the bare model takes.
+"""Latency E3: the time of one session to the first event of an answer, relative to the bare model.
 
 A unit arrives when the worker has it. What the way there and back takes is told by bare streams that answer
 the same units at once, and is a column of its own.
@@ -24,7 +24,7 @@ MOST: Final = 1.15
 
 
 async def measure(is_short: bool) -> Report:
-    """Return units of one session, of bare streams and of the bare loop in turn on one processor."""
+    """Return the times of one session, of bare streams and of the bare loop, in turn on one processor."""
     found: dict[bool, list[tuple[float, float, float]]] = {True: [], False: []}
     cycles = 2 if is_short else 6
     with (
@@ -61,7 +61,7 @@ async def measure(is_short: bool) -> Report:
 
 
 class _Talk:
-    """One session whose units are sent one after the other."""
+    """One session that sends its units one after the other."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -69,7 +69,7 @@ class _Talk:
         self._audio = seconds_of_speech()
 
     async def say(self, number: int) -> float:
-        """Return seconds from a unit's sending to its first event; returns once it is over."""
+        """Send a unit, wait for its end, and return the seconds to its first event."""
         since, first, is_over = time.perf_counter(), 0.0, False
         unit = await self._session.send_unit(self._audio[number % len(self._audio)])
         async for output in self._outputs:  # in any order, as they come on three streams

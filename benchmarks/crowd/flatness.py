@@ -1,4 +1,4 @@
-"""E4: what a second of a session costs, in small and large crowds, and in young and old sessions."""
+"""Cost E4: a second of a session in small and large crowds, and in young and old sessions."""
 
 from typing import Any, Final
 
@@ -9,15 +9,15 @@ from benchmarks.report import Goal, Report
 
 CROWDS: Final = (8, 16, 32, 64)
 OLD: Final = 8
-"""Cycles after which a session is old; its window has slid all the time."""
+"""The number of cycles after which a session is old; its window has slid all the time."""
 YOUNG: Final = 2
-"""... and after which it is compared: from here on its context is as full as it gets."""
+"""The number of cycles before the comparison: its context is full from then on."""
 _AGED: Final = 8
-"""Sessions of that comparison."""
+"""The number of sessions in that comparison."""
 
 
 async def measure(is_short: bool) -> Report:
-    """Processor time of the worker for each unit."""
+    """Measure the worker's processor time for each unit."""
     warm_up, units = (5, 10) if is_short else (20, CYCLE)
     rows: list[tuple[Any, ...]] = []
     costs: dict[Any, float] = {}

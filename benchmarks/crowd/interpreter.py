@@ -1,8 +1,8 @@
 """Cost of gRPC streams for the engine's thread by contention for the GIL.
 
-Streams in a process of their own tell what they cost it anyway, by the caches and the memory that processors
-share. A thread that has a processor of its own, and work, waits for the GIL alone. The clients
-share theirs with the streams, and give way to these: they would else stop whoever has the lock.
+Streams in a process of their own show the cost of shared caches and memory. A thread with a processor of its
+own, and work, waits for the GIL alone. The clients share theirs with the streams, and give way to these: they
+would else stop whoever has the lock.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from inference_service.media.pool import give_way
 
 STREAMS: Final = 64
 MOST: Final = 0.10
-"""Share of the engine's time above which it belongs into a process of its own."""
+"""The share of the engine's time above which it belongs into a process of its own."""
 
 _ENDLESS: Final = 1_000_000
 _SETTLES_S: Final = 3.0
@@ -34,7 +34,7 @@ _LOOK_S: Final = 0.05
 
 
 async def measure(is_short: bool) -> Report:
-    """Return a worker in real time; then ticks alone and beside streams, in turn."""
+    """Measure a worker in real time; then ticks alone and beside streams, in turn."""
     own, same = f"beside {STREAMS} sessions of another process", f"beside {STREAMS} sessions"
     found: dict[str, list[tuple[float, float]]] = {"alone": [], own: [], same: []}
     pinned = ("--engine-cpu", str(TESTED_CPU))
@@ -82,7 +82,7 @@ async def _real_time(worker: Process, seconds: int) -> tuple[Any, ...]:
 
 
 async def _cycle(process: Process) -> tuple[float, float]:
-    """Wall and processor seconds for each unit, while every session goes through its whole cycle once."""
+    """Return wall and processor seconds per unit, while every session goes through its whole cycle once."""
 
     def ask() -> list[float]:
         process.say("?")
@@ -97,7 +97,7 @@ async def _cycle(process: Process) -> tuple[float, float]:
 
 
 class _Talk:
-    """Conversations in real time that do not end."""
+    """Endless conversations in real time."""
 
     def __init__(self) -> None:
         audio, self._draw = seconds_of_speech(), random.Random(1)
@@ -105,7 +105,7 @@ class _Talk:
         self._all = [Conversation(i, self._draw.randrange(workload.CYCLE), audio) for i in range(STREAMS)]
 
     def done(self) -> int:
-        """Return units that have been answered."""
+        """The number of answered units."""
         return sum(not math.isnan(unit.done) for one in self._all for unit in one.units)
 
     async def run(self, process: Process) -> None:
@@ -118,7 +118,7 @@ class _Talk:
 
 @asynccontextmanager
 async def _talking(process: Process) -> AsyncIterator[_Talk]:
-    """Conversations with these streams, which are under way when the block begins."""
+    """Yield conversations with these streams, which have begun when the block is entered."""
     talk = _Talk()
     talking = asyncio.create_task(talk.run(process))
     try:

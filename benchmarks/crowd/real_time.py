@@ -1,4 +1,4 @@
-"""E1: how many conversations of workload W one worker on one processor carries in real time.
+"""Capacity E1: the conversations of workload W that one worker on one processor carries in real time.
 
 It listens with `--ear fast`: the recogniser is a process of its own, which needs part of a second processor.
 """
@@ -11,7 +11,7 @@ from benchmarks.load.processes import OTHER_CPU, TESTED_CPU, running
 from benchmarks.report import Goal, Report
 
 CARRIED: Final = 64
-"""Sessions of the goal."""
+"""The number of sessions of the goal."""
 MOST_MISSES: Final = 0.01
 MOST: Final = 128
 SEEDS: Final = (1, 2, 3, 4, 5)
@@ -32,7 +32,7 @@ COLUMNS: Final = (
 
 
 def row(tally: Tally, seed: int) -> tuple[Any, ...]:
-    """A line of the table. Words and codes are means of spoken units."""
+    """Return a line of the table. Words and codes are means over spoken units."""
     spoken = tally.spoken
     return (
         tally.sessions,
@@ -51,7 +51,10 @@ def row(tally: Tally, seed: int) -> tuple[Any, ...]:
 
 
 async def measure(is_short: bool) -> Report:
-    """One crowd of the goal's size; the long version has five of them, and finds how many are carried."""
+    """Measure a crowd of the goal's size.
+
+    The long version has five of them, and searches the largest crowd.
+    """
     warm_up, units = (5, 20) if is_short else (20, 40)
     rows, at_goal = [], []
     with running("benchmarks.crowd.worker", "--slots", str(MOST), "--ear", "fast", cpu=TESTED_CPU) as worker:
@@ -80,7 +83,7 @@ async def measure(is_short: bool) -> Report:
 
 
 async def _most(misses: Any, held: bool) -> int:
-    """Return the largest crowd that is carried, by halves."""
+    """Return the largest crowd within the limits, by bisection."""
     low, high = (CARRIED, MOST) if held else (0, CARRIED)
     while high - low > 4:
         middle = (low + high) // 2

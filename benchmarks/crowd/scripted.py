@@ -1,4 +1,4 @@
-"""Sessions that decide what workload W says, whatever the model would."""
+"""Sessions that say the text of workload W instead of the model's own."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def tokens(tokenizer: Tokenizer, place: int, step: int) -> int:
 
 
 class ScriptedSession(DuplexSession):
-    """A session whose sampled tokens give way to the script's, and whose speech fills each second."""
+    """A session whose sampled tokens are replaced by the script's, and whose speech fills each second."""
 
     def _yielding(self, token: int) -> int:
         return tokens(self.tokenizer, place(self.id, self._run.number), self._run.steps)
@@ -40,7 +40,7 @@ class ScriptedSession(DuplexSession):
 
 
 class ScriptedKind(DuplexKind):
-    """Opens them."""
+    """The kind that opens scripted sessions."""
 
     def open(self, session_id: str, slot: int, setup: DuplexSetup, sink: Sink) -> DuplexSession:
         session: Any = super().open(session_id, slot, setup, sink)
@@ -49,5 +49,5 @@ class ScriptedKind(DuplexKind):
 
 
 def script(runtime: DuplexRuntime) -> None:
-    """Every full-duplex session that this runtime opens from now on is scripted."""
+    """Make every later full-duplex session of this runtime a scripted one."""
     runtime.kinds[DuplexSetup] = ScriptedKind(runtime, runtime.components, runtime.look)

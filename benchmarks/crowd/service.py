@@ -1,4 +1,4 @@
-"""E5: what a unit costs the service, model aside, of what the same messages cost bare gRPC."""
+"""Overhead E5: the cost of a unit in the service without the model, relative to bare gRPC."""
 
 import statistics
 from typing import Any, Final
@@ -14,7 +14,10 @@ SERVICE: Final = "service: all but the engine's thread and features"
 
 
 async def measure(is_short: bool) -> Report:
-    """Crowds in real time, in front of the worker and of bare streams with and without a model, in turn."""
+    """Measure crowds in real time against the worker and against bare streams, in turn.
+
+    The streams run with and without a model.
+    """
     warm_up, units = (3, 10) if is_short else (10, 20)
     rounds: list[dict[str, float]] = []
     slots = ("--slots", str(SESSIONS))

@@ -43,11 +43,11 @@ from inference_service.interface.setups import (
 from inference_service.session.base.session import QueuedUnit, Session
 
 SESSIONS: Final = 8
-"""That tick without a pause."""
+"""The number of sessions that tick without a pause."""
 
 
 class Model:
-    """Sessions of a runtime, with no caller."""
+    """Sessions of a runtime without a caller."""
 
     def __init__(self, slots: int) -> None:
         torch.set_num_threads(1)
@@ -63,7 +63,7 @@ class Model:
         return self._tick.has_work(self.sessions.values())
 
     def open(self, name: str) -> None:
-        """A new session in the slot of its number; whoever had it has left."""
+        """Open a new session in the slot of its number, after the last one has left."""
         slot = workload.number(name)
         if slot in self.sessions:
             self.sessions[slot].leave()
@@ -74,20 +74,20 @@ class Model:
         self._runtime.start(session)
 
     def queue(self, session: Session[Any], number: int) -> None:
-        """A unit has come, with all its orders."""
+        """Queue a unit with all its orders."""
         heard = session.preprocessor.prepare(UnitInput(self._audio[number % len(self._audio)]))
         unit = QueuedUnit(number, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True)
         session.queue.prefill(unit)
 
     def tick(self) -> None:
-        """Once for everybody."""
+        """Run one tick for all sessions."""
         self._tick.run(self.sessions.values())
         for session in self.sessions.values():
             session.events.clear()
 
 
 class Endless:
-    """Conversations one unit of which follows the other, on a processor of their own if it is given."""
+    """Conversations without pauses, on a processor of their own if one is given."""
 
     def __init__(self, cpu: int | None) -> None:
         self._model = Model(SESSIONS)
@@ -107,7 +107,7 @@ class Endless:
             self._model.tick()
 
     def tell(self) -> None:
-        """Answer every line that comes; the first one begins."""
+        """Answer every line on standard input; the first one starts the engine."""
         thread: threading.Thread | None = None
         for _ in sys.stdin:
             thread = thread or pinned(_engine(self._run), self._cpu)
@@ -116,7 +116,7 @@ class Endless:
 
 
 class Paced:
-    """Conversations whose units come from elsewhere."""
+    """Conversations whose units come from outside."""
 
     def __init__(self, slots: int) -> None:
         self._model = Model(slots)
@@ -125,7 +125,7 @@ class Paced:
         self._thread = _engine(self._run)
 
     def hear(self, name: str, number: int) -> None:
-        """A unit of the session `name` has come."""
+        """Accept a unit of the session `name`."""
         with self._came:
             self._units.append((name, number))
             self._came.notify()
@@ -144,7 +144,7 @@ class Paced:
             self._model.tick()
 
     def tell(self) -> None:
-        """Answer every line that comes."""
+        """Answer every line on standard input."""
         for _ in sys.stdin:
             engine = spent_by(self._thread)
             print(json.dumps(asdict(Spent(time.process_time(), engine, engine))), flush=True)
@@ -157,7 +157,7 @@ def _engine(run: Callable[[], None]) -> threading.Thread:
 
 
 def main() -> None:
-    """Serve and ticks until it is told to stop."""
+    """Serve and tick until a signal."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--paced", action="store_true")
     parser.add_argument("--slots", type=int, default=64)

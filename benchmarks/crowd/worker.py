@@ -1,10 +1,9 @@
-"""The worker under test: `antiphon worker` with scripted words, which tells where its time went.
+"""The worker under test: `antiphon worker` with scripted words, which reports its times.
 
 `python -m benchmarks.crowd.worker [--slots N] [--model NAME] [--ear fast] [--free] [--unmetered]
 [--engine-cpu N]`; prints `ready on <address>`. With `--free` the model decides by itself; the engine's thread
-may have a processor of its own.
-Each line on its standard input is answered by a line of JSON, see `Spent`; not with `--unmetered`, where no
-clock is looked at for it.
+may have a processor of its own. Each line on its standard input is answered by a line of JSON, see `Spent`;
+not with `--unmetered`, where no clock is looked at for it.
 """
 
 import argparse
@@ -40,22 +39,22 @@ _NOT_COMPUTING = ("open", "clear")
 
 @dataclass(frozen=True)
 class Spent:
-    """Processor seconds since the start."""
+    """The processor seconds since the start."""
 
     process: float
-    """All threads."""
+    """The time of all threads."""
     engine: float
-    """The engine's thread."""
+    """The time of the engine's thread."""
     model: float
-    """Of that, inside the runtime: forwards, embeddings, scores, speech, sound."""
+    """The part of it inside the runtime: forwards, embeddings, scores, speech, sound."""
     features: float = 0.0
-    """Making features of sound, which is the model's too, in whichever thread."""
+    """The time to compute audio features, part of the model, in any thread."""
     waited: float = 0.0
-    """In which the engine's thread had work and a processor, and did not run."""
+    """The time in which the engine's thread had work and a processor, and did not run."""
 
 
 class Meter:
-    """Counts the processor time inside a runtime's methods, which only the engine's thread calls."""
+    """A meter of the processor time in a runtime's methods, which only the engine's thread calls."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.seconds = 0.0
@@ -78,7 +77,7 @@ class Meter:
 
 
 class Features:
-    """Counts the processor time in which sound becomes features, in any thread."""
+    """A meter of the processor time to compute audio features, in any thread."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -95,7 +94,7 @@ class Features:
 
 
 class Idle:
-    """Counts the seconds in which the engine's thread waits for orders."""
+    """A meter of the seconds in which the engine's thread waits for orders."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -113,21 +112,20 @@ class Idle:
 
 
 def pinned(thread: threading.Thread, cpu: int | None) -> threading.Thread:
-    """Return the thread, on a processor of its own if there is one for it."""
+    """Pin a thread to a processor of its own, if one is given, and return it."""
     if cpu is not None and thread.native_id is not None:
         os.sched_setaffinity(thread.native_id, {cpu})
     return thread
 
 
 def waited_for_processor(thread: threading.Thread) -> float:
-    """Return seconds in which a thread of this process could have run but for others on its processor
-    (Linux)."""
+    """Return the seconds that a thread of this process waited for a busy processor (Linux)."""
     _, queued, _ = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()
     return int(queued) / 1e9
 
 
 def spent_by(thread: threading.Thread) -> float:
-    """Return its processor time."""
+    """Return the processor time of a thread."""
     assert thread.ident is not None
     return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
 
@@ -138,7 +136,7 @@ def _engine_thread() -> threading.Thread:
 
 
 class Reporter:
-    """Answers questions about the time spent."""
+    """A reporter of the time spent."""
 
     def __init__(self) -> None:
         self.meter: Meter | None = None
@@ -147,11 +145,11 @@ class Reporter:
         self._began = 0.0
 
     def begin(self) -> None:
-        """The engine's thread is about to start."""
+        """Prepare for the start of the engine's thread."""
         self._began = time.monotonic()
 
     def listen(self) -> None:
-        """Answer every line that comes, on a thread of its own."""
+        """Answer every line on standard input, on a thread of its own."""
         threading.Thread(target=self._answer, daemon=True).start()
 
     def _answer(self) -> None:
@@ -167,7 +165,7 @@ class Reporter:
 
 
 async def main() -> int:
-    """Serve until it is told to stop."""
+    """Serve until a signal."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--model", default="antiphon-mini")
@@ -177,7 +175,7 @@ async def main() -> int:
     parser.add_argument("--engine-cpu", type=int)
     arguments = parser.parse_args()
     reporter = None if arguments.unmetered else Reporter()
-    # How many are carried is what is measured: nobody is kept out.
+    # The benchmark measures the capacity, so admission control is off.
     setattr(Admission, "has_time", lambda _: True)  # noqa: B010 - a method is no variable to mypy
 
     def load(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:

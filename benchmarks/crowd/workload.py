@@ -1,19 +1,19 @@
 """Workload W: of every 40 seconds a session listens in 24 and speaks in 16, six words of text in each.
 
-What is said is scripted, so that every run holds the same conversation. The model still computes everything:
-it hears each second, scores and samples each token before the script's takes its place, and speaks and
-sounds what the script says.
+The text is scripted, so that every run holds the same conversation. The model still computes everything: it
+encodes each second, scores and samples each token before the script's replaces it, and generates the speech
+of the script.
 """
 
 from typing import Final
 
 CYCLE: Final = 40
 LISTENS: Final = 24
-"""Units at the beginning of a cycle."""
+"""The number of listening units at the beginning of a cycle."""
 SAYS: Final = 6
-"""Tokens of text of a speaking unit."""
+"""The number of text tokens of a speaking unit."""
 TEXT: Final = "so this is what it is"
-"""Words to say, over and over."""
+"""The words to say, repeated."""
 
 
 def name(phase: int, number: int) -> str:

@@ -28,7 +28,7 @@ SEEDS: Final = 3
 
 
 def main() -> int:
-    """Simulate, print and write."""
+    """Simulate the crowds, print the table and write it."""
     given = _parser().parse_args()
     torch.set_num_threads(1)
     assumed = Assumptions(**{it.name: getattr(given, it.name) for it in fields(Assumptions)})

@@ -1,4 +1,4 @@
-"""GPUs by their data sheets, and what is assumed of any of them."""
+"""Data sheets of GPUs, and assumptions about all of them."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any, Final

@@ -44,7 +44,7 @@ class Cost(Protocol):
     """Seconds of the steps of a tick."""
 
     def hear(self, streams: int) -> float:
-        """Return the time in which the ear hears a second of so many streams."""
+        """Return the time in which the ear processes a second of each stream."""
 
     def see(self, slices: int) -> float:
         """Return the time in which the eye sees so many slices."""
@@ -53,7 +53,7 @@ class Cost(Protocol):
         """Return the time of a forward of the language model and of the draws behind it."""
 
     def codes(self, spans: Sequence[Span]) -> float:
-        """Return the time in which the speech head says a second of each of these sessions."""
+        """Return the time in which the speech head generates a second of each session."""
 
     def sound(self, voices: int, *, ends_turn: bool) -> float:
         """Return the time in which the vocoder makes a second of sound of so many voices."""

@@ -1,4 +1,4 @@
-"""A crowd of callers of workload W, who ask for a session and then send a unit every second."""
+"""A crowd of callers of workload W that request a session and then send a unit every second."""
 
 import heapq
 import random
@@ -12,7 +12,7 @@ from inference_service.engine.batch.scheduler import UNIT_S
 from inference_service.session.base.session import Session
 
 IN_FLIGHT: Final = 2
-"""Units of a session that an adapter has at a worker at most; it drops what comes meanwhile."""
+"""The largest number of a session's units in flight; the adapter drops further ones."""
 
 
 @dataclass

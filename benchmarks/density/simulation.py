@@ -41,7 +41,7 @@ from inference_service.session.kinds.duplex import Perceived
 from inference_service.session.slots import SlotTable
 
 SETTLING_S: Final = 5.0
-"""Between the last caller and the first unit that counts."""
+"""The seconds between the last caller and the first unit that counts."""
 LEAST_TICK_S: Final = 1e-4
 """Time of a turn of the engine's loop in which nothing is computed."""
 _UNHEARD: Final = torch.zeros(1, 1)
@@ -74,9 +74,9 @@ class Outcome:
 
     plan: Plan
     refused_slots: int = 0
-    """Callers for whom there was no slot."""
+    """The number of callers without a free slot."""
     refused_time: int = 0
-    """Callers for whom there was no time."""
+    """The number of callers that admission refused for lack of time."""
     admitted: list[Caller] = field(default_factory=list)
     ticks: list[float] = field(default_factory=list)
     """Lengths of the ticks while units counted."""
@@ -89,7 +89,7 @@ class Outcome:
 
     @property
     def latencies(self) -> list[float]:
-        """Those of all units that were answered, ascending."""
+        """The latencies of all answered units, ascending."""
         return sorted(it for caller in self.admitted for it in caller.latencies)
 
     @property
@@ -99,7 +99,7 @@ class Outcome:
 
     @property
     def latest(self) -> float:
-        """The same share of the session that fared worst."""
+        """The same percentile of the session with the worst latencies."""
         return max((it.late / max(1, it.units) for it in self.admitted), default=0.0)
 
     @property

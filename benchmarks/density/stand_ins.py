@@ -19,7 +19,7 @@ from inference_service.session.kinds.components import DuplexComponents, Sound, 
 
 
 class Clock:
-    """Seconds that pass only when something takes them."""
+    """A clock whose time advances only when a step takes it."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -34,7 +34,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Ear:
-    """Hears nothing, in the time that an ear needs."""
+    """An ear that takes the time of the real one and hears nothing."""
 
     clock: Clock
     cost: Cost
@@ -57,7 +57,7 @@ class Ear:
 
 @dataclass(frozen=True)
 class Eye:
-    """Sees nothing, in the time that an eye needs."""
+    """An eye that takes the time of the real one and sees nothing."""
 
     clock: Clock
     cost: Cost
@@ -81,7 +81,7 @@ class Voice:
 
 @dataclass(frozen=True)
 class Mouth:
-    """Makes silence, in the time that a vocoder needs."""
+    """A vocoder that takes the time of the real one and makes silence."""
 
     clock: Clock
     cost: Cost
@@ -102,7 +102,7 @@ class Mouth:
 
 
 class TimedSpeaker(Speaker):
-    """Says the same code over and over, a second of it in each step, in pages of the speech head's cache."""
+    """A speech head that repeats one code, a second of it in each step, in pages of its cache."""
 
     clock: Clock
     cost: Cost

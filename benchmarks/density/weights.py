@@ -35,7 +35,7 @@ class Weights:
     eye: int
     speech: int
     encoder: int
-    """Of the vocoder's flow, without its estimator."""
+    """The parameters of the vocoder's flow, without its estimator."""
     estimator: int
     hift: int
     row_bytes: int

@@ -19,7 +19,7 @@ from ws_adapter.process.tasks import end
 ADAPTERS: Final = 10
 WORKERS: Final = 50
 SLOTS: Final = 16
-"""Of each worker."""
+"""The number of slots of each worker."""
 
 SETTLE_S: Final = 3.1
 """An empty database grants nothing for 3 s."""
@@ -32,7 +32,7 @@ _tickets: Final = count()
 
 
 class Adapter:
-    """One that waits for slots, and measures how long each one that became free was on its way."""
+    """An adapter that waits for slots, and measures the time until each free slot reaches it."""
 
     def __init__(self, url: str, number: int, cluster: "Cluster") -> None:
         self.name = f"adapter-{number}"
@@ -54,7 +54,7 @@ class Adapter:
         await disconnect(self._client)
 
     async def enqueue(self) -> None:
-        """One ticket more."""
+        """Add one ticket."""
         ticket = f"ticket_{next(_tickets):012x}"
         self.waiting[ticket] = None
         answer = await call(
@@ -64,7 +64,7 @@ class Adapter:
             self._got(ticket, *answer[1:4])
 
     async def beat(self, *tickets: str) -> None:
-        """Of these tickets, or of all."""
+        """Send a heartbeat of these tickets, or of all."""
         named = tickets or tuple(self.waiting)
         _, places, *grants = await call(self._client, "adapter_beat", _PREFIX, self.name, _TICKET_MS, *named)
         granted = (ticket for ticket, place in zip(named, places.split(), strict=True) if place == "granted")
@@ -85,14 +85,14 @@ class Adapter:
 
 
 class Cluster:
-    """All of them."""
+    """All workers and adapters of one queue."""
 
     def __init__(self, url: str) -> None:
         self.adapters = [Adapter(url, number, self) for number in range(ADAPTERS)]
         self.held: dict[str, dict[int, int]] = {f"worker-{number}": {} for number in range(WORKERS)}
-        """Epochs of the leases of each worker's slots."""
+        """The epochs of the leases of each worker's slots."""
         self.waits_s: list[float] = []
-        """From a slot that is free to the lease in its next adapter's hands."""
+        """The seconds from a free slot to its lease at the next adapter."""
         self.grants = 0
         self._freed: dict[tuple[str, int], float] = {}
         self._client = connect(url)
@@ -114,7 +114,7 @@ class Cluster:
         await disconnect(self._client)
 
     async def fill(self, tickets: int) -> None:
-        """So many wait, as many at each adapter."""
+        """Enqueue this number of tickets, spread evenly over the adapters."""
 
         async def enter(adapter: Adapter) -> None:
             for _ in range(tickets // ADAPTERS):
@@ -137,7 +137,7 @@ class Cluster:
                 task.result()
 
     async def worker_beat(self, worker: str) -> None:
-        """It has what it has been told of."""
+        """Send the heartbeat of a worker with the leases that it knows."""
         held = [number for pair in self.held[worker].items() for number in pair]
         await call(
             self._client,
@@ -146,18 +146,18 @@ class Cluster:
         )
 
     async def beat_workers(self, rounds: int) -> None:
-        """Of all of them, one after the other."""
+        """Send the heartbeats of all workers, one after the other."""
         for _ in range(rounds):
             for worker in self.held:
                 await self.worker_beat(worker)
 
     async def ask_state(self, times: int) -> None:
-        """What an adapter asks for its estimates and its page."""
+        """Request the state that an adapter needs for its estimates and its page."""
         for _ in range(times):
             await call(self._client, "stats", _PREFIX, "audio_duplex")
 
     async def end_one(self) -> None:
-        """A session is over: its slot is free, and somebody new comes to a queue."""
+        """End one session: its slot becomes free, and a new ticket joins a queue."""
         taken = [(worker, slot) for worker, slots in self.held.items() for slot in slots]
         worker, slot = self._chance.choice(taken)
         epoch = self.held[worker].pop(slot)
@@ -185,5 +185,5 @@ class Cluster:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Of sorted or unsorted values."""
+    """Return a percentile of values in any order."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]

@@ -1,4 +1,4 @@
-"""Ten adapters that let clients in together: what it costs Redis, and how long a handshake waits for it."""
+"""Cost for Redis of ten adapters that admit clients together, and its latency in a handshake."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from ws_adapter.peers.base import AdmissionRequest, Admitted, Peer
 from ws_adapter.peers.shared import RedisPeers
 
 HELD: Final = 10_000
-"""Connections that are there all the time, of as many clients."""
+"""The number of connections that stay open all the time, each of another client."""
 
 NEWCOMERS_PER_S: Final = 500
 MOST: Final = 1000

@@ -1,4 +1,4 @@
-"""A worker of the benchmarks in the shared queue: what its registrar would say, said from here."""
+"""A worker of the benchmarks in the shared queue, with the calls that its registrar would make."""
 
 import asyncio
 import json
@@ -25,7 +25,10 @@ _ATTACHING_MS: Final = 1000
 
 
 class Registration:
-    """Keeps the worker at `target` in the queue of the Redis at `url`, with whatever leases were granted."""
+    """The registration of a worker, at `target`, in the queue of the Redis at `url`.
+
+    It has the worker's granted leases.
+    """
 
     def __init__(self, url: str, target: str) -> None:
         self.client = connect(url)

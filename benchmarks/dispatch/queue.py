@@ -1,4 +1,4 @@
-"""Ten thousand who wait at ten adapters: what their beats cost Redis, and how soon a free slot is taken."""
+"""Cost of ten thousand tickets at ten adapters for Redis, and the time until a free slot is taken."""
 
 import asyncio
 import time
@@ -12,10 +12,10 @@ from benchmarks.report import Goal, Report
 
 WAITING: Final = 10_000
 ENDS_PER_S: Final = 50
-"""Sessions that end while everybody beats: 800 of 16 s each."""
+"""The sessions that end per second during heartbeats: 800 of 16 s each."""
 
 CHAINS: Final = 8
-"""Sessions that end one after the other without a pause, where throughput is measured."""
+"""The number of session chains without pauses, for the measurement of throughput."""
 
 _ROUNDS: Final = 20
 

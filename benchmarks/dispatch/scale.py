@@ -37,14 +37,14 @@ PER_ADAPTER: Final = 1000
 """Sessions of one adapter, which has one core; the benchmark of density holds as many."""
 
 FILL: Final = 0.5
-"""Of a core of Redis, of a line: more than that is never planned for."""
+"""The largest planned load of a core of Redis, and of a network line, as a share."""
 
 LINE_GBIT: Final = 25.0
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What one conversation, or one event of the queue, costs; seconds and bytes."""
+    """The costs of a conversation, or of an event of the queue, in seconds and bytes."""
 
     adapter_sessions: float
     session_bytes: float
@@ -52,7 +52,7 @@ class Costs:
     worker_s: float
     ticket_beat_s: float
     slot_s: float
-    """Of one of a worker's slots, in its beats, for a second."""
+    """The cost of one worker slot in heartbeats, per second."""
     start_s: float
     lease_state_s: float
     newcomer_s: float
@@ -71,7 +71,7 @@ class Costs:
 
 
 def measured() -> Costs:
-    """From the files of results."""
+    """Read the costs from the files of results."""
     queue, limits = _rows("dispatch/results/queue"), _rows("dispatch/results/limits")
     each = "CPU-us of Redis each"
     density, idle = _read("adapter/results/density"), _rows("adapter/results/idle")
@@ -107,7 +107,7 @@ def measured() -> Costs:
 
 
 class Redis:
-    """The load of one Redis that has `sessions` conversations to share out; cores."""
+    """The load of one Redis with `sessions` conversations to distribute, in cores."""
 
     def __init__(self, costs: Costs, sessions: float) -> None:
         starts, adapters = sessions / SESSION_S, max(1.0, sessions / costs.adapter_sessions)
@@ -120,11 +120,11 @@ class Redis:
 
 
 STATE_EVERY_S: Final = 1.0
-"""How often an adapter asks for the state of a pool."""
+"""The seconds between an adapter's requests for the state of a pool."""
 
 
 def largest(fits: Callable[[float], bool]) -> float:
-    """Return the most conversations that `fits` still says yes to."""
+    """Return the largest number of conversations that `fits` accepts."""
     low, high = 1.0, 1e12
     while high / low > 1.001:
         middle = math.sqrt(low * high)

@@ -23,7 +23,7 @@ class Server:
     url: str
 
     def cpu_s(self) -> float:
-        """User and system time of all its threads so far, in seconds."""
+        """The user and system time of all its threads so far, in seconds."""
         return time.clock_gettime((~self.pid << 3) | 2)
 
     def resident_bytes(self) -> int:
@@ -33,7 +33,7 @@ class Server:
 
 @contextmanager
 def redis_server(cpu: int = TESTED_CPU) -> Iterator[Server]:
-    """One of the machine's, until the block is left, pinned to `cpu`."""
+    """Run the machine's Redis, pinned to `cpu`, while the block is open."""
     program = shutil.which("redis-server")
     if program is None:
         raise SystemExit("redis-server is not installed: apt install redis-server")

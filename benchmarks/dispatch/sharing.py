@@ -23,11 +23,11 @@ from benchmarks.report import Goal, Report
 
 LATE_S = 1.0
 TALKERS = 100
-"""Sessions in real time while Redis is taken away."""
+"""The number of sessions in real time during the outage of Redis."""
 
 
 async def measure(is_short: bool) -> Report:
-    """The cost of a unit, alone and shared, and units that are late while Redis is away."""
+    """Return the cost of a unit, alone and shared, and the deadline misses while Redis is away."""
     rounds, seconds = (3, 2.0) if is_short else (5, 4.0)
     with ExitStack() as stack:
         worker = stack.enter_context(running("benchmarks.load.worker"))
@@ -93,7 +93,7 @@ def _sharing(server: Server) -> Iterator[Process]:
 
 
 async def _both(one: Window, other: Window, seconds: float) -> float:
-    """CPU-us of both for each unit of both."""
+    """Return the CPU-microseconds of both for each unit of both."""
     results = await asyncio.gather(one(seconds), other(seconds))
     return sum(cost * units for cost, units in results) / sum(units for _, units in results)
 

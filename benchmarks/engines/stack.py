@@ -1,4 +1,4 @@
-"""One `antiphon serve` with an engine, from its start to what its processes hold of memory."""
+"""One `antiphon serve` with an engine, from its start to the memory of its processes."""
 
 import os
 import re

@@ -35,7 +35,7 @@ CPU: Final = torch.device("cpu")
 
 
 def main() -> int:
-    """Write, serve, measure; return the exit code."""
+    """Write the model, serve it and measure it; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folder", type=Path, help="of the checkpoint")
     parser.add_argument("--size", default="full", choices=SIZES, help="full needs 19.5 GB of disk")
@@ -82,7 +82,7 @@ def told_bytes(folder: Path) -> int:
 
 
 def report(name: str, device: str, answers: list[Answer], peak: Peak, told: int | None) -> str:
-    """Return the table; what `check-config` told of the host's memory is known on the CPU alone."""
+    """Return the table; the host's memory by `check-config` is known on the CPU alone."""
     lines = [f"{name}, bfloat16, on {device}, one thread, kernels off", ""]
     lines += [f"| {'asked for':<22} | seconds | characters | samples |", "|---|---:|---:|---:|"]
     lines += [

@@ -29,7 +29,7 @@ _SPEAKS: Final = common.DuplexConfig(
 
 
 class WrongAnswer(Exception):
-    """The worker answered something else than what was asked for; the message says what."""
+    """The error for an answer that does not match the request; the message describes it."""
 
 
 @dataclass(frozen=True)

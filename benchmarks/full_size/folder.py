@@ -22,7 +22,10 @@ from inference_service.models.token2wav.config import FRAMES_PER_TOKEN, MELS, To
 from inference_service.models.token2wav.flow import VoicePrompt
 
 SLICES_AT_ONCE: Final = 4
-"""Of pictures: a CPU takes minutes for the 16 of the published configuration. `check-config` counts these."""
+"""The number of slices at once: a CPU takes minutes for the 16 of the published configuration.
+
+`check-config` counts these.
+"""
 _SPARE: Final = 64 << 20
 """Bytes that stay free on the disk."""
 _VOICE_TOKENS: Final = 50

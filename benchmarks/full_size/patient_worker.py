@@ -1,4 +1,4 @@
-"""`antiphon worker`, which waits longer than usual for a step of its engine.
+"""`antiphon worker` with a longer limit for a step of its engine.
 
 A full-size model on a CPU takes longer than the ten seconds after which a worker counts its device as hung.
 """

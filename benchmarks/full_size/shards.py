@@ -43,7 +43,7 @@ def file_bytes(tensors: Sequence[Stored]) -> int:
 
 
 def write(path: Path, tensors: Sequence[Stored], progress: Progress) -> None:
-    """Write a file, which gets its name and its line in `SUMS` when it is whole and on the disk."""
+    """Write a file; once it is whole and on the disk, it gets its name and its line in `SUMS`."""
     part, digest = path.with_name(path.name + ".part"), hashlib.sha256()
     with part.open("wb") as file:
 
@@ -97,7 +97,7 @@ def _header(tensors: Sequence[Stored]) -> bytes:
 
 
 def _noted(folder: Path) -> dict[str, str]:
-    """Return the digests in `SUMS` by file; a line that says nothing counts for nothing."""
+    """Return the digests in `SUMS` by file; malformed lines are ignored."""
     try:
         lines = (folder / SUMS).read_text().splitlines()
     except OSError:

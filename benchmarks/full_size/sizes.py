@@ -33,10 +33,12 @@ class Size:
     changes: dict[str, Any]
     vocoder: Token2WavConfig
     shard_bytes: int
-    """A shard holds at most so many bytes."""
+    """The largest size of a shard in bytes."""
     tolerance: float
-    """How far from what is told its memory may be, as a share. Libraries, and what oneDNN's kernels may take,
-    weigh the more the smaller the weights are."""
+    """The largest relative difference between the predicted and the measured memory.
+
+    Libraries, and what oneDNN's kernels may take, weigh the more the smaller the weights are.
+    """
 
     @cached_property
     def raw(self) -> dict[str, Any]:

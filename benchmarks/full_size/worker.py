@@ -1,4 +1,4 @@
-"""A worker process that serves a checkpoint, and the memory that it held."""
+"""A worker process that serves a checkpoint, and its memory."""
 
 import re
 import subprocess
@@ -14,13 +14,13 @@ from typing import IO, Final
 from benchmarks.full_size.patient_worker import PATIENCE_S
 
 CONTEXT_LIMIT: Final = 1024
-"""With less the worker skips its warm-up: its longest unit would not fit."""
+"""The context limit; below it the worker skips its warm-up, as its longest unit would not fit."""
 OPTIONS: Final = ("--dtype", "bfloat16", "--kernels", "off", "--slots", "1", "--threads", "1")
 _GRACE_S: Final = 60.0
 
 
 class WorkerEnded(Exception):
-    """The worker has ended instead of serving; the message is what it said."""
+    """The error for a worker that ended instead of serving; the message is its output."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Peak:
 
 
 def options_on(device: str) -> tuple[str, ...]:
-    """Return the options of a worker on `device`: there is no such option where it is the CPU."""
+    """Return the options of a worker on `device`; none are needed on the CPU."""
     return OPTIONS if device == "cpu" else (*OPTIONS, "--device", device)
 
 
@@ -47,7 +47,7 @@ class Worker:
     pid: int
 
     def peak(self) -> Peak:
-        """Return what the kernel says about its memory."""
+        """Return the kernel's figures for its memory."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         sizes = {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", status, re.M)}
         return Peak(sizes["VmHWM"], sizes["RssAnon"], sizes["RssFile"])

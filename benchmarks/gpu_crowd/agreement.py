@@ -14,7 +14,7 @@ from inference_service.models.minicpmo.model import MiniCPMO
 from inference_service.models.token2wav.model import Token2Wav
 
 TOLERANCE: Final = {torch.float32: 2e-3, torch.bfloat16: 0.08, torch.float16: 0.02}
-"""Of the largest value: what numbers of that kind lose on their way through all layers."""
+"""The tolerance as a share of the largest value: the rounding error of a dtype through all layers."""
 
 _CAPACITY: Final = 128
 _STEPS: Final = ((40, 7, 1), (1, 1, 9), (5, 1, 1), (1, 30, 1))
@@ -35,13 +35,16 @@ class Agreement:
 
     @property
     def holds(self) -> bool:
-        """Whether it is what rounding explains."""
+        """Whether rounding explains the difference."""
         return self.difference <= self.tolerance
 
 
 @torch.inference_mode()
 def agreements(device: torch.device, dtype: torch.dtype) -> list[Agreement]:
-    """Of the language model, with others in the forward and alone, of the ear, and of the vocoder's flow."""
+    """Return the agreements of the language model, of the ear and of the vocoder's flow.
+
+    The language model runs batched with others and alone.
+    """
     size = model.small()
     plain = model.weights(size, torch.device("cpu"), torch.float32)
     state = {name: tensor.to(device, dtype) for name, tensor in plain.state_dict().items()}

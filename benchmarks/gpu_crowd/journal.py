@@ -14,7 +14,7 @@ class Journal:
     """The trials of one file that were made with these settings."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
-        """A line that was cut off is left out, and so are lines of other settings."""
+        """Read the file; truncated lines and lines of other settings are ignored."""
         self._path = path
         self._settings = dict(settings)
         self._trials: dict[tuple[str, int], Trial] = {}

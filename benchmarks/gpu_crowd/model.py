@@ -1,6 +1,6 @@
 """MiniCPM-o 4.5 at full size with random weights, and a small one for machines without a GPU.
 
-What is random costs what is trained costs: the same rows through the same layers. The tokenizer is that of
+Random weights cost as much as trained ones: the same rows through the same layers. The tokenizer is that of
 the tests, whose ids are the first of the published vocabulary.
 """
 
@@ -36,12 +36,12 @@ class Size:
 
 
 def full() -> Size:
-    """MiniCPM-o 4.5 as published."""
+    """Return the size of MiniCPM-o 4.5 as published."""
     return Size(FULL.name, FULL.config, FULL.vocoder)
 
 
 def small() -> Size:
-    """That of the tests' recordings, which runs anywhere."""
+    """Return the size of the tests' recordings, which runs anywhere."""
     return Size(TINY.name, TINY.config, TINY.vocoder)
 
 
@@ -72,7 +72,7 @@ def components(size: Size, device: torch.device, dtype: torch.dtype, context_lim
 
 
 def _random(name: str, like: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Norms are ones and biases zeros, as in a model before its training."""
+    """Return random values; norms are ones and biases zeros, as in a model before its training."""
     if like.ndim < 2:
         fill = torch.zeros if name.endswith("bias") else torch.ones
         return fill(like.shape, device=device, dtype=dtype)
@@ -80,7 +80,7 @@ def _random(name: str, like: Tensor, device: torch.device, dtype: torch.dtype) -
 
 
 def voice() -> VoicePrompt:
-    """Any."""
+    """Return an arbitrary voice."""
     generator = torch.Generator().manual_seed(_SEED)
     mel = torch.randn(2 * _VOICE_TOKENS, 80, generator=generator)
     return VoicePrompt(torch.arange(_VOICE_TOKENS), mel, torch.randn(192, generator=generator))

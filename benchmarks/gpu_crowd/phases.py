@@ -24,11 +24,14 @@ class Phase:
 
     name: str
     calls: float
-    """Of it in a tick, on average."""
+    """The average number of calls in a tick."""
     host_ms: float
-    """In a tick, waiting for the device included; transfers are part of all others."""
+    """The host time of a tick in milliseconds, with waits for the device.
+
+    Transfers are part of other phases.
+    """
     device_ms: float
-    """From its first kernel to its last, in a tick; 0 on the CPU."""
+    """The time from its first kernel to its last in a tick, in milliseconds; 0 on the CPU."""
 
 
 class Phases:
@@ -56,11 +59,11 @@ class Phases:
                     self._watch(module, name, "transfers")
 
     def close(self) -> None:
-        """All is as it was."""
+        """Restore the watched methods."""
         self._undo.close()
 
     def take(self, ticks: Sequence[Ticked]) -> None:
-        """What `Engine.watch` tells."""
+        """Accept the ticks of `Engine.watch`."""
         self.ticks += len(ticks)
 
     def reset(self) -> None:
@@ -70,7 +73,7 @@ class Phases:
             kept.clear()
 
     def told(self) -> list[Phase]:
-        """All parts; the device has nothing to do any more."""
+        """Return all phases, once the device is idle."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         ticks = max(1, self.ticks)
@@ -85,7 +88,7 @@ class Phases:
         ]
 
     def _watch(self, owner: Any, name: str, phase: str | Callable[[Any], str]) -> None:
-        """`phase` is named, or told by the first argument of the call."""
+        """Watch a method; `phase` is its phase, or the first argument of the call determines it."""
         call, is_own = getattr(owner, name), name in vars(owner)
 
         def timed(*given: Any) -> Any:

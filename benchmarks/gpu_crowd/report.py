@@ -26,7 +26,7 @@ PHASES: Final = "| a tick | calls | host ms | device ms |\n|---|---:|---:|---:|"
 
 @dataclass(frozen=True)
 class Row:
-    """What was found for one kind of session."""
+    """The results for one kind of session."""
 
     way: Way
     memory: int
@@ -35,7 +35,7 @@ class Row:
     """The best good one last."""
 
     def parts(self) -> list[str]:
-        """Return what each part of a tick of the largest crowd took, line by line."""
+        """Return the times of each part of a tick of the largest crowd, line by line."""
         if self.best is None:
             return []
         told = [

@@ -1,4 +1,4 @@
-"""The largest crowd whose units are in time."""
+"""Search for the largest crowd whose units meet their deadlines."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +15,12 @@ from inference_service.interface.setups import Window, WindowMode
 MOST_MISSED: Final = 0.01
 MOST: Final = 512
 HIGH, LOW = 1600, 1200
-"""Of the window, in tokens."""
+"""The bounds of the window in tokens."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """What the sessions of a crowd are."""
+    """The kind of a crowd's sessions."""
 
     sees: bool
     slides: bool
@@ -32,13 +32,13 @@ class Way:
 
     @property
     def window(self) -> Window:
-        """That of its sessions."""
+        """The window of its sessions."""
         return Window(WindowMode.BASIC, HIGH, LOW) if self.slides else Window()
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How a crowd fared."""
+    """The results of one crowd."""
 
     sessions: int
     units: int
@@ -50,7 +50,7 @@ class Trial:
     """To the first event of an answer."""
     text_tokens: float
     speech_tokens: float
-    """Of a speaking unit, on average."""
+    """The average number of speech tokens of a speaking unit."""
     phases: Sequence[Phase] = ()
 
     @property
@@ -77,12 +77,12 @@ def trial(sessions: int, units: list[Unit]) -> Trial:
 
 
 def _percentile_ms(seconds: list[float], share: float) -> float:
-    """Of times some of which may be infinite, so that none lies between two."""
+    """Return a percentile of times without interpolation, since some may be infinite."""
     return 1000 * float(np.percentile(seconds, share, method="higher"))
 
 
 def run(worker: Worker, sessions: int, way: Way, *, seconds: float, aged: int, seed: int) -> Trial:
-    """One crowd, whose sessions have a past of `aged` units, for so many seconds."""
+    """Run one crowd for some seconds; its sessions have a history of `aged` units."""
     phases = np.random.default_rng(seed).integers(CYCLE, size=sessions).tolist()
     crowd = Crowd(worker, phases, way.window, sees=way.sees, seed=seed)
     try:

@@ -1,4 +1,4 @@
-"""Conversations of workload W with an engine, in its own process, each second of which is noted."""
+"""Conversations of workload W with an engine in its own process, with the times of each second."""
 
 import heapq
 import threading
@@ -67,7 +67,7 @@ class Talker:
     closed: threading.Event = field(default_factory=threading.Event)
 
     def take(self, events: Sequence[Event]) -> None:
-        """What the engine tells."""
+        """Accept the events of the engine."""
         now = time.monotonic()
         for event in events:
             self._take(event, now)
@@ -125,7 +125,7 @@ class Crowd:
                 raise SystemExit(f"A session could not be opened: {talker.failure or worker.fatal}")
 
     def age(self, units: int) -> None:
-        """Give everybody a past of so many units, as fast as they can be heard."""
+        """Give every session a history of `units` units, as fast as the engine processes them."""
         for _ in range(units):
             for number, talker in enumerate(self.talkers):
                 talker.say(self._contents[number % len(self._contents)], None)

@@ -1,4 +1,4 @@
-"""The engine of a worker, loaded as `antiphon worker` loads it, whose sessions say what workload W says."""
+"""The engine of a worker, loaded as by `antiphon worker`, whose sessions say the text of workload W."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -12,7 +12,7 @@ from inference_service.kernels.packed_linear import pack_linears
 
 LAYERS: Final = 8
 SHAPES: Final = ((512, 512), (512, 256), (512, 256), (512, 512), (512, 1536), (512, 1536), (1536, 512))
-"""Of queries, keys, values, the attention's output, both halves of the gate and its way back."""
+"""The shapes of queries, keys, values, the attention's output, both halves of the gate, and its output."""
 ROWS: Final = (1, 4, 16, 64)
 DTYPES: Final = (torch.float32, torch.bfloat16)
 COLUMNS: Final = ("dtype, rows", "nn.Linear, ms", "packed, ms", "packed / nn.Linear")

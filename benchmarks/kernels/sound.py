@@ -17,7 +17,7 @@ from inference_service.models.vocoder import Vocoder
 SESSIONS: Final = (1, 16, 64)
 FRAMES: Final = 100
 CODES: Final = 25
-"""Of a second."""
+"""The number of codes of a second."""
 COLUMNS: Final = ("part, sessions", "one after another, ms each", "together, ms each", "together / alone")
 
 Second = Callable[[Sequence[int]], object]

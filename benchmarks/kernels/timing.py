@@ -1,4 +1,4 @@
-"""Processor time of calls, in turn, so that what else happens on the machine happens to all of them."""
+"""Processor time of calls, measured in turn, so that other load on the machine affects all of them alike."""
 
 import statistics
 import time

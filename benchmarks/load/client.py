@@ -13,7 +13,7 @@ OnEvent = Callable[["Client", bytes], None]
 
 
 def text_frame(data: bytes) -> bytes:
-    """A masked text frame; the mask is zero, which costs the sender nothing and the receiver the same."""
+    """Return a masked text frame; the zero mask costs the sender nothing and the receiver the same."""
     size = len(data)
     if size < 126:
         head = struct.pack("!BB", 0x81, 0x80 | size)
@@ -55,18 +55,18 @@ class Client(asyncio.Protocol):
         self.transport.write(frame)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
+        """Store the transport of the new connection."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See asyncio.Protocol."""
+        """Mark the connection as closed."""
         self.closed.set()
         if not self.is_open.done():
             self.is_open.set_exception(ConnectionError("closed before it was open"))
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol."""
+        """Pass the beginning of each message to `on_event`."""
         position = 0 if self._upgraded else self._upgrade(data)
         size = len(data)
         while position < size:

@@ -18,7 +18,7 @@ _OPENING_AT_ONCE = 32
 
 @dataclass
 class Tally:
-    """What became of the units whose answers came in a stretch of time. Latencies in seconds."""
+    """The outcome of the units whose answers came in a period. Latencies are in seconds."""
 
     sent: int = 0
     good: int = 0
@@ -110,7 +110,7 @@ class Crowd:
             await asyncio.sleep(0.05)
 
     def begin(self) -> None:
-        """Everybody who is active begins to speak."""
+        """Start every active client."""
         self._task = asyncio.create_task(self._speak())
 
     async def measure(self, seconds: float) -> Tally:
@@ -120,7 +120,7 @@ class Crowd:
         return self.tally
 
     async def leave(self) -> None:
-        """Everybody hangs up."""
+        """Disconnect every client."""
         if self._task is not None:
             self._task.cancel()
         for speaker in self._speakers:

@@ -1,4 +1,4 @@
-"""A plain gRPC server of grpcio, for floors: what a worker's own is measured against."""
+"""A plain grpcio server, the floor for measurements of a worker's own server."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from antiphon.contract import MAX_MESSAGE_BYTES
 
 
 def server(sessions: int) -> "grpc.aio.Server":
-    """With room for so many sessions, and frames as large as a worker takes them."""
+    """Create a server with room for `sessions` sessions, and with a worker's limit of frames."""
     options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.http2.bdp_probe", 0),

@@ -17,10 +17,10 @@ from antiphon.v1 import inference_service_pb2 as pb
 _random = np.random.default_rng(1)
 
 PCM: Final = _random.uniform(-0.5, 0.5, 16_000).astype("<f4").tobytes()
-"""What a client says in a second."""
+"""The audio that a client sends in a second."""
 
 SPEECH: Final = _random.uniform(-0.5, 0.5, 24_000).astype("<f4").tobytes()
-"""What the model says in a second."""
+"""The audio that the model generates in a second."""
 
 PATH: Final = "/ws/duplex/adx_bench"
 PREPARE: Final = b'{"type":"prepare"}'
@@ -93,7 +93,7 @@ def prefilled(unit: int) -> pb.PrefillResponse:
 
 
 def generated(unit: int, speaks: bool) -> pb.GenerateResponse:
-    """Return what a unit says, in one message."""
+    """Return the output of a unit in one message."""
     answer = pb.GenerateResponse(unit=unit)
     if speaks:
         answer.audio.encoding = common_pb2.AUDIO_ENCODING_PCM_F32LE
@@ -111,14 +111,14 @@ def generated(unit: int, speaks: bool) -> pb.GenerateResponse:
 
 
 def record(unit: int, end: pb.UnitEnd) -> pb.UnitRecord:
-    """Return what a unit came to, for a replay."""
+    """Return the outcome of a unit, for a replay."""
     return pb.UnitRecord(
         end=end, sampled_ids=range(6), speech_codes=range(25), text_draws=6 * unit, speech_draws=25 * unit
     )
 
 
 def finalized(unit: int) -> pb.FinalizeResponse:
-    """A unit is closed."""
+    """Return the message that closes a unit."""
     answer = pb.FinalizeResponse(unit=unit, context_tokens=168)
     answer.session_usage.input_audio_tokens = 10 * unit
     return answer

@@ -12,7 +12,7 @@ from typing import IO
 
 _CPUS = sorted(os.sched_getaffinity(0))
 TESTED_CPU = _CPUS[0]
-"""Where the process under test runs; everything else runs on the last one."""
+"""The CPU of the process under test; everything else runs on the last one."""
 
 OTHER_CPU = _CPUS[-1]
 
@@ -37,18 +37,18 @@ class Process:
         return time.clock_gettime((~self.pid << 3) | 2)
 
     def thread_cpu_s(self, name: str) -> float:
-        """Of its threads that the system knows by that name."""
+        """Return the CPU time of the threads with this system name."""
         tasks = [task for task in Path(f"/proc/{self.pid}/task").iterdir()]
         named = [task for task in tasks if (task / "comm").read_text().strip() == name]
         return sum(int((task / "schedstat").read_text().split()[0]) for task in named) / 1e9
 
     def resident_bytes(self) -> int:
-        """Return its memory."""
+        """Return its resident memory in bytes."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is gone, and nobody has told it to."""
+        """Whether the process has ended by itself."""
         status = Path(f"/proc/{self.pid}/stat").read_text()
         return status.rpartition(")")[2].split()[0] == "Z"
 

@@ -1,9 +1,9 @@
-"""A gRPC worker without a model: answers every unit at once, always in the same way. For load, not for truth.
+"""A gRPC worker for load tests, without a model: it answers every unit at once, always in the same way.
 
 Its server is that of `antiphon worker`, so what reaches an adapter comes as it does from one.
 
-`python -m benchmarks.load.worker [--listens | --listening-of-five N] [--obeys] [--slots N]`; prints
-`ready on <address>`.
+`python -m benchmarks.load.worker [--listens | --listening-of-five N] [--obeys] [--slots N]`; prints `ready on
+<address>`.
 """
 
 import argparse
@@ -29,7 +29,7 @@ WORKER_ID: Final = "bench"
 
 
 class Stream:
-    """One of the three calls of a session: `answer` writes to each request what it has to."""
+    """One of the three calls of a session: `answer` writes the answers to each request."""
 
     def __init__(self, call: Call, answer: Callable[[bytes], None]) -> None:
         self._call = call
@@ -110,7 +110,7 @@ class Answering:
         self._sessions: dict[str, Session] = {}
 
     def methods(self) -> grpc.GenericRpcHandler:
-        """Return what answers the service's calls."""
+        """Return the handler of the service's calls."""
         handlers: dict[str, Any] = {
             name: grpc.stream_stream_rpc_method_handler(partial(self._serve, name))
             for name in ("Prefill", "Generate", "Finalize")
@@ -149,7 +149,7 @@ class Answering:
 
 
 async def main() -> None:
-    """Serve until it is told to stop."""
+    """Serve until a signal."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--slots", type=int, default=4096)
     parser.add_argument("--listen", metavar="HOST:PORT", help="instead of a Unix socket")

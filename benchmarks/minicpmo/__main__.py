@@ -14,7 +14,7 @@ from benchmarks.minicpmo import models, report, schedules
 SESSIONS = (1, 16)
 UNITS = 4
 ROUNDS = 2
-"""One after another in turn; the quicker one counts."""
+"""The number of rounds, in turn; the quickest one counts."""
 
 
 def main() -> int:

@@ -26,7 +26,7 @@ class Row:
     model: str
     sessions: int
     units: str
-    """What they do: listening or speaking."""
+    """The kind of unit: listening or speaking."""
     ours: Cost
     theirs: Cost
 
@@ -36,13 +36,13 @@ class Row:
         return self.ours.said == self.theirs.said
 
     def forwards(self, part: str) -> str:
-        """Return how many times as many the reference's schedule runs; nothing where none is run."""
+        """Return the number of forwards of the reference's schedule as a multiple; empty without any."""
         ours, theirs = (cost.forwards.get(part) for cost in (self.ours, self.theirs))
         return f"{theirs / ours:.2f}" if ours and theirs else ""
 
     @property
     def time(self) -> float:
-        """How many times as long the reference's schedule takes."""
+        """The time of the reference's schedule as a multiple."""
         return self.theirs.seconds / self.ours.seconds
 
     def cells(self) -> tuple[str, ...]:

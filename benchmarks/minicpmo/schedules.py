@@ -39,7 +39,7 @@ _WINDOW = Window(WindowMode.BASIC, 1200, 900)
 
 
 class Counting(DuplexRuntime):
-    """Counts forwards by the part that runs them."""
+    """A runtime that counts forwards by the part that runs them."""
 
     def __init__(self, components: DuplexComponents, slots: int) -> None:
         super().__init__(components, slots)
@@ -90,18 +90,18 @@ class Reference(Counting):
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one unit of one session, on average."""
+    """The average cost of one unit of one session."""
 
     forwards: dict[str, float]
     seconds: float
-    """Of processor time, on one thread."""
+    """The processor time on one thread, in seconds."""
     said: list[tuple[int, ...]]
-    """All text, by which the two can be compared."""
+    """All generated text, for the comparison of both schedules."""
 
 
 @torch.inference_mode()
 def cost(runtime: Counting, sessions: int, units: int, *, listens: bool) -> Cost:
-    """Of conversations that all have a unit at once; with `listens` none of them says anything."""
+    """Return the cost of conversations with simultaneous units; with `listens` all of them are silent."""
     talks = [_opened(runtime, slot) for slot in range(sessions)]
     together = not isinstance(runtime, Reference)
     said: list[list[int]] = [[] for _ in talks]
@@ -136,7 +136,7 @@ def _opened(runtime: Counting, slot: int) -> DuplexSession:
 
 
 def _send(talk: DuplexSession, number: int, listens: bool) -> None:
-    """A second of noise, each session's and unit's own."""
+    """Send a second of noise, different for each session and unit."""
     noise = np.random.default_rng(1000 * talk.slot + number).standard_normal(RATE_HZ) * 0.1
     heard = talk.preprocessor.prepare(UnitInput(noise.astype(np.float32)))
     unit = QueuedUnit(number, heard, time.monotonic(), overrides=UnitOverrides(), finalize=True)

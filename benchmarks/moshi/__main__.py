@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def crowd(cost: TickCost, sessions: int, seconds: float) -> Outcome:
-    """Return what becomes of so many conversations, each of which looks back on the whole window."""
+    """Return the results of a crowd, each conversation of which attends to the whole window."""
     return simulate(sessions, seconds, lambda frames, rows: cost.seconds(frames, rows, window()))
 
 

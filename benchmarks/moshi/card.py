@@ -35,7 +35,7 @@ class Card:
     launch_s: float = 8e-6
     """Time of the Python thread for each operator outside regions."""
     launches: int = 190
-    """Launches of a tick, whoever is in it; `test_moshi_launches.py` counts them."""
+    """The number of launches of a tick, whatever its sessions; `test_moshi_launches.py` counts them."""
     kernel_s: float = 2.5e-6
     """Time of the card for each kernel within a captured region."""
     kernels: int = 1200
@@ -65,7 +65,7 @@ class TickCost:
 
     @property
     def most_sessions(self) -> int:
-        """How many fit into its memory, as `antiphon check-config` counts them."""
+        """The number of sessions that fit into its memory, as `antiphon check-config` counts them."""
         return published().slots_within(int(self.card.memory_bytes * self.card.share_of_memory - _weights()))
 
 

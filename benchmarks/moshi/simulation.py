@@ -63,7 +63,7 @@ class Seat:
 
 
 def simulate(sessions: int, seconds: float, cost: Cost, seed: int = 1) -> Outcome:
-    """Return what becomes of so many conversations at once for so long."""
+    """Return the results of concurrent conversations."""
     draw, outcome, budget = random.Random(seed), Outcome(), Runtime.budget
     seats = [Seat(draw.random() * LIFE_S) for _ in range(sessions)]
     coming = [(draw.random() * FRAME_S, slot) for slot in range(sessions)]

@@ -75,7 +75,7 @@ def config() -> MoshiConfig:
 
 
 def runtime(slots: int) -> MoshiRuntime:
-    """Return it with so many slots."""
+    """Return the runtime with this number of slots."""
     torch.manual_seed(3)
     with TemporaryDirectory() as name:
         folder = Path(name)

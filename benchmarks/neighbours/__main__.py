@@ -55,7 +55,7 @@ def main() -> int:
     if given.logs is not None:
         given.logs.mkdir(parents=True, exist_ok=True)
     os.sched_setaffinity(0, {CLIENTS_CPU})
-    # Whoever ends us ends what we have started too.
+    # SIGTERM must end the child processes, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     outcomes = []
     for name in given.names or ATTACKS:

@@ -19,10 +19,10 @@ from benchmarks.neighbours.attacks.stranger import Gone, Stranger
 
 LOW_PRIORITY: Final = 10
 MOST_ASSAULTS: Final = 200_000
-"""In one go, of all attackers together."""
+"""The largest number of assaults of all attackers together in one run."""
 
 REFUSED_S: Final = 0.1
-"""Before somebody who was not let in, or was cut, comes again."""
+"""The seconds before a rejected or disconnected attacker returns."""
 
 
 async def assail(attack: Attack, address: str, tally: Counter[str]) -> None:

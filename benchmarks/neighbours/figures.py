@@ -1,4 +1,4 @@
-"""The table: an attack on a line."""
+"""The table of figures, with one attack on each line."""
 
 import json
 import math
@@ -57,7 +57,7 @@ def row(outcome: Outcome) -> tuple[object, ...]:
 
 
 def told(outcome: Outcome) -> str:
-    """Return what the attackers saw, the most frequent first, and what is wrong beside that."""
+    """Return the attackers' results, the most frequent first, and other problems."""
     parts = [f"{name} x {count}" for name, count in outcome.tally.most_common(_LISTED)]
     if not outcome.took_place:
         parts.append("NOT WHAT WAS EXPECTED")
@@ -66,7 +66,7 @@ def told(outcome: Outcome) -> str:
 
 
 def report(outcomes: Sequence[Outcome], command: str) -> Report:
-    """All of them. `command` is how they were measured."""
+    """Return the report of all outcomes. `command` is the command that measured them."""
     judged = [outcome for outcome in outcomes if not outcome.attack.is_control] or outcomes
     slowest = max(judged, key=lambda one: one.times if math.isfinite(one.times) else math.inf)
     poorest = min(judged, key=lambda one: one.kept if math.isfinite(one.kept) else -math.inf)
@@ -105,5 +105,5 @@ def _goals(slowest: str, times: float, poorest: str, kept: float) -> tuple[Goal,
 
 
 def _extra(attacked_s: float, quiet_s: float, seconds: float) -> str:
-    """Cores in use under attack, and how many more than without."""
+    """Return the cores in use under attack, and the additional ones relative to the quiet windows."""
     return f"{attacked_s / seconds:.2f} ({(attacked_s - quiet_s) / seconds:+.2f})"

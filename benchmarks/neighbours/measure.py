@@ -1,4 +1,4 @@
-"""Measurement of one attack: conversations go on while the attack comes and goes.
+"""Measurement of one attack: conversations go on before, during and after it.
 
 Worker and adapter run as a user starts them, each on a processor of its own where there are three. Quiet and
 attacked windows follow each other within the same conversations, so that whatever else happens on the machine
@@ -31,11 +31,11 @@ from benchmarks.neighbours.neighbour import Neighbour, Unit
 NEIGHBOURS: Final = 8
 RECORDINGS: Final = Path(__file__).parents[2] / "clients/recordings"
 SAID: Final = ("arithmetic", "counting", "digits", "greeting", "how_are_you", "joke", "light", "name")
-"""Of the recordings, by each neighbour in turn."""
+"""The recordings that each neighbour plays in turn."""
 
 WARM_UP_S: Final = 5.0
 REST_S: Final = 3.0
-"""After an attack, before it is called quiet again: what is left of it counts for neither."""
+"""The seconds after an attack before the next quiet window: its after-effects count for neither."""
 
 STOP_S: Final = 60.0
 """Longest that attackers may take to hang up."""
@@ -49,7 +49,7 @@ CLIENTS_CPU: Final = _CPUS[-1]
 
 @dataclass
 class Side:
-    """The windows of one sort: quiet, or attacked."""
+    """The windows of one kind: quiet, or attacked."""
 
     units: list[Unit] = field(default_factory=list)
     adapter_s: float = 0.0
@@ -65,40 +65,40 @@ class Side:
 
     @property
     def goodput(self) -> float:
-        """Share of the units that was heard and answered before the next one."""
+        """The share of the units that were processed and answered before the next one."""
         return sum(unit.is_good for unit in self.units) / len(self.units)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one attack."""
+    """The outcome of one attack."""
 
     attack: Attack
     quiet: Side
     attacked: Side
     tally: Counter[str]
-    """What the attackers were told, and how often."""
+    """The answers to the attackers, and their counts."""
     ended: tuple[str, ...]
     """Processes that were gone afterwards."""
 
     @property
     def times(self) -> float:
-        """The latency under attack, of that without."""
+        """The latency under attack as a multiple of the quiet one."""
         return self.attacked.p99_ms / self.quiet.p99_ms
 
     @property
     def kept(self) -> float:
-        """The goodput under attack, of that without."""
+        """The goodput under attack as a share of the quiet one."""
         return self.attacked.goodput / self.quiet.goodput if self.quiet.goodput else math.nan
 
     @property
     def took_place(self) -> bool:
-        """Whether the attack did what it says."""
+        """Whether the attack really happened."""
         return any(self.tally[proof] for proof in self.attack.proofs)
 
 
 def conversations() -> list[list[str]]:
-    """Return what each neighbour says, a second at a time; they take turns in asking."""
+    """Return the input of each neighbour, a second at a time; they ask in turn."""
     said = [script(read_wav(RECORDINGS / f"{name}.wav"))[0] for name in SAID]
     return [
         seconds[shift:] + seconds[:shift]
@@ -149,19 +149,19 @@ class _Scene:
     attackers: Process
 
     def ended(self) -> tuple[str, ...]:
-        """Those of the service that are gone."""
+        """The processes of the service that have ended."""
         named = {"worker": self.worker, "adapter": self.adapter}
         return tuple(name for name, process in named.items() if process.has_ended)
 
     def cpu_s(self) -> tuple[float, float]:
-        """Return what adapter and worker have used so far."""
+        """Return the CPU time of adapter and worker so far."""
         adapter, worker = (
             math.nan if process.has_ended else process.cpu_s() for process in (self.adapter, self.worker)
         )
         return adapter, worker
 
     async def stop(self) -> Counter[str]:
-        """Have the attackers hang up; return what came of it."""
+        """Stop the attackers; return their tally."""
         self.attackers.say("stop")
         async with asyncio.timeout(STOP_S):
             line = await asyncio.to_thread(self.attackers.output.readline)

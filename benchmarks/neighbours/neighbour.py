@@ -1,4 +1,4 @@
-"""A conversation in real time beside an attack, every second of which is noted."""
+"""A conversation in real time during an attack, with the times of every second."""
 
 import asyncio
 import json
@@ -30,27 +30,30 @@ class Unit:
 
     @property
     def latency_s(self) -> float:
-        """From when it was due to its first answer; not a number without one."""
+        """The time from its due time to its first answer; NaN without an answer."""
         return self.answered - self.due
 
     @property
     def is_good(self) -> bool:
-        """Heard, and answered before the next one."""
+        """Whether the unit was processed, and answered before the next one."""
         return self.latency_s <= UNIT_S and not self.dropped
 
 
 class Neighbour:
-    """Says a second every second. `open`, then `converse` until it is cancelled; `close` in any case."""
+    """A client that sends a second every second.
+
+    Call `open`, then `converse` until it is cancelled; `close` in any case.
+    """
 
     def __init__(self, seconds: Sequence[str]) -> None:
-        """`seconds` are said over and over: base64 of float32 mono at 16 kHz."""
+        """Create a client that repeats `seconds`: base64 of float32 mono at 16 kHz."""
         self.units: list[Unit] = []
         self._seconds = seconds
         self._waiting: dict[str, Unit] = {}
         self._socket: ClientConnection | None = None
 
     async def open(self, url: str) -> None:
-        """Open a session, again if the adapter has too much to do. Raises `ConnectError`, `TimeoutError`."""
+        """Open a session; retry if the adapter is overloaded. Raises `ConnectError`, `TimeoutError`."""
         async with asyncio.timeout(OPEN_S):
             while True:
                 self._socket = await open_websocket(endpoint(url, REALTIME, "audio"), None)
@@ -76,7 +79,7 @@ class Neighbour:
             await asyncio.gather(listening, return_exceptions=True)
 
     async def close(self) -> None:
-        """Leaves."""
+        """Leave the conversation."""
         if self._socket is not None:
             await self._socket.close()
 

@@ -42,9 +42,9 @@ CONDITIONS: tuple[AnyCondition, ...] = (*Condition, *ChatCondition, *DictationCo
 
 @contextmanager
 def running_worker(model: str) -> Iterator[str]:
-    """A worker process on a free loopback port; its address."""
+    """Run a worker process on a free loopback port; yield its address."""
     command = [sys.executable, "-m", "antiphon_command", "worker", "--listen", "127.0.0.1:0"]
-    # What it answers is measured, however late: nobody is kept out.
+    # The benchmark measures answers, however late, so admission control is off.
     command += [
         "--slots",
         str(SESSIONS_AT_ONCE),
@@ -79,7 +79,7 @@ async def measure(target: str, condition: AnyCondition, questions: int) -> Measu
 
 
 async def measure_spoken(target: str, condition: Condition, questions: int) -> Score:
-    """Full-duplex sessions."""
+    """Measure full-duplex sessions."""
     written = await asyncio.to_thread(scripts, condition, questions, SEED)
     score = Score()
     right: list[tuple[Exchange, Turn]] = []

@@ -42,7 +42,7 @@ _OTHERS = 0.4
 
 
 class ChatCondition(StrEnum):
-    """What a row of the chat table is measured under."""
+    """The condition of a row in the chat table."""
 
     TEXT = "chat: text"
     PICTURE = "chat: pictures"

@@ -20,7 +20,7 @@ _CHUNK = SAMPLE_RATE // 4
 
 
 class DictationCondition(StrEnum):
-    """Whose utterances a row of the table of transcriptions is about."""
+    """The source of the utterances of a row in the table of transcriptions."""
 
     UNSEEN = "transcription: unseen voices"
     FLITE_SLT = "transcription: flite slt"
@@ -111,7 +111,7 @@ def _say(condition: DictationCondition, rng: random.Random, intent: Intent) -> U
 
 
 async def dictate(channel: grpc.aio.Channel, utterances: list[Utterance], seed: int) -> list[str]:
-    """Return what is written down for each utterance, sent in chunks of a quarter second."""
+    """Return the transcript of each utterance, sent in chunks of a quarter second."""
     session = UnitByUnit(channel)
     await session.open(pb.SessionConfig(mode=pb.SESSION_MODE_TRANSCRIBE, seed=seed))
     texts = []

@@ -1,4 +1,4 @@
-"""Plays a script into a worker through the three streams and collects what the model says."""
+"""A player of scripts into a worker through the three streams, which collects the model's output."""
 
 import asyncio
 

@@ -32,7 +32,7 @@ class Measured(Protocol):
 
     @property
     def name(self) -> str:
-        """Its condition."""
+        """The name of its condition."""
 
     def missed(self) -> list[str]:
         """Return the bars that it misses, in words."""

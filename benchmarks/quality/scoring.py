@@ -14,7 +14,7 @@ from benchmarks.quality.script import Question, Script
 
 @dataclass
 class Turn:
-    """One thing the model said: from which unit on, its words and its sound (24 kHz)."""
+    """One turn of the model: its first unit, its words and its audio (24 kHz)."""
 
     first_unit: int
     text: str = ""
@@ -52,11 +52,11 @@ class Score:
     wrong: list[tuple[str, str, str]] = field(default_factory=list)
     """Question, right reply, and what was said instead."""
     misheard: list[tuple[str, str]] = field(default_factory=list)
-    """What was said and what the recogniser understood instead."""
+    """Pairs of the spoken text and the recogniser's different result."""
 
     @property
     def total(self) -> Tally:
-        """All intents together."""
+        """The sum over all intents."""
         total = Tally()
         for tally in self.by_intent.values():
             total += tally

@@ -1,4 +1,4 @@
-"""Conversations to measure with: unheard voices, sentences never trained on, and what would be right."""
+"""Conversations for measurements: unheard voices, sentences never trained on, and the right answers."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ _FIRST_UNIT = 3
 
 
 class Condition(StrEnum):
-    """What a row of the table is measured under."""
+    """The condition of a row in the table."""
 
     PLAIN = "plain"
     PAUSES = "pauses up to 20 s"
@@ -35,7 +35,7 @@ class Condition(StrEnum):
 
     @property
     def intents(self) -> tuple[Intent, ...]:
-        """What is asked; with the camera on, the questions are those of the other rows."""
+        """The intents of the questions; with the camera on, the questions are those of the other rows."""
         match self:
             case Condition.VISION:
                 return (Intent.VISION,)

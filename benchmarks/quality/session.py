@@ -1,4 +1,4 @@
-"""A session whose units are played one after another: what goes in, and what comes back."""
+"""A session whose units are played one after another, with its input and output."""
 
 import uuid
 from collections.abc import AsyncIterator

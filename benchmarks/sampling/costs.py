@@ -44,7 +44,7 @@ class Row:
 
     @property
     def times(self) -> float:
-        """How many times as long one after another takes."""
+        """The time of one-by-one draws as a multiple."""
         return self.theirs / self.ours
 
 
@@ -57,7 +57,7 @@ class Step:
     code_us: float
     """Processor time of a code of one session."""
     step_ms: float
-    """Processor time of a step, for which everybody else waits."""
+    """The processor time of a step, which delays all other sessions."""
 
 
 def decisions(vocabulary: int, sessions: int, rounds: int) -> Iterator[Row]:
@@ -119,7 +119,7 @@ def codes(head: SpeechHead, sessions: int, rounds: int) -> Row:
 
 
 def steps(head: SpeechHead, sessions: int, rounds: int, capacity: int = 512) -> list[Step]:
-    """Whole units of the speech head, with few and with many codes at once."""
+    """Measure whole units of the speech head, with few and with many codes at once."""
     speaker, options = Speaker(head, sessions, capacity), (1, 5, 25)
     took: dict[int, list[float]] = {at_once: [] for at_once in options}
     for _ in range(rounds):

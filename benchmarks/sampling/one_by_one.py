@@ -49,7 +49,7 @@ class Alone:
         return self._draw(likely(scores, sampling.temperature, sampling.top_k, sampling.top_p))
 
     def code(self, scores: Tensor, said: Sequence[int], penalty: float, top_k: int) -> int:
-        """A speech code by scores [codes + 1]; `said` are those before it."""
+        """Draw a speech code from scores [codes + 1]; `said` are the earlier codes."""
         if not bool(torch.isfinite(scores).all()):
             raise ValueError("These are no numbers.")
         if said:

@@ -20,7 +20,7 @@ END: Final = "<!-- end of draws -->"
 
 
 def tables(rows: list[Row], steps: list[Step], trades: list[Trade]) -> str:
-    """In Markdown."""
+    """Return the tables in Markdown."""
     draws = table(
         ("draw", "of", "sessions", "ours, us", "one by one, us", "times"),
         [

@@ -30,14 +30,14 @@ _MEASURED = ("unit_ms", "p50_ms", "p99_ms", "tick_ms")
 
 @dataclass(frozen=True)
 class Trade:
-    """So many codes at once, while so many sessions converse; times are processor time."""
+    """The costs of a number of codes at once with a number of sessions; times are processor time."""
 
     at_once: int
     sessions: int
     unit_ms: float
-    """What a unit costs."""
+    """The cost of a unit in milliseconds."""
     p50_ms: float
-    """From a second's arrival to the last word about it."""
+    """The time from a second's arrival to its last message."""
     p99_ms: float
     tick_ms: float
     """99 of 100 ticks take less."""
@@ -82,7 +82,7 @@ class Talks:
         self._ticks: list[float] = []
 
     def measure(self, units: int) -> Trade:
-        """So many units of each session, the first of which does not count."""
+        """Run `units` units of each session; the first one does not count."""
         sessions = len(self._sessions)
         while any(self._arrived[slot].keys() != set(range(1, units + 1)) or session.has_work
                   for slot, session in enumerate(self._sessions)):  # fmt: skip
@@ -103,7 +103,10 @@ class Talks:
         )
 
     def _send(self, units: int) -> None:
-        """What has arrived; if nobody has anything to do, time goes on to the next second."""
+        """Send the seconds that have arrived.
+
+        If all sessions are idle, advance the time to the next second.
+        """
         if not self._tick.has_work(self._sessions):
             self._now = max(self._now, min(self._next))
         for slot, session in enumerate(self._sessions):

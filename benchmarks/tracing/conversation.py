@@ -54,7 +54,7 @@ def as_json(resources: Iterable[ResourceSpans]) -> dict[str, Any]:
 
 
 def _hexadecimal(span: dict[str, Any]) -> dict[str, Any]:
-    """protobuf writes ids in base64, and OTLP wants them in hexadecimal."""
+    """Convert ids from protobuf's base64 to the hexadecimal of OTLP."""
     for part in (span, *span.get("links", [])):
         part.update({key: base64.b64decode(part[key]).hex() for key in _IDS if part.get(key)})
     return span

@@ -87,17 +87,17 @@ class Window:
 
 @dataclass
 class Setting:
-    """One way to trace, and what was found with it."""
+    """One way to trace, and its results."""
 
     name: str
     share: float | None
-    """Of the sessions; None for no collector at all."""
+    """The share of sampled sessions; None for no collector at all."""
     variables: Mapping[str, str]
     windows: list[Window] = field(default_factory=list)
     units: int = 0
     """Answered in all, also while nothing was measured."""
     spans: int = 0
-    """That the collector got, of every kind."""
+    """The number of spans of every kind that the collector received."""
 
 
 def settings(*, without_telemetry: bool) -> list[Setting]:
@@ -195,7 +195,7 @@ async def compare_with_model(chosen: Sequence[Setting], sessions: int, windows: 
 
 
 def ratios(chosen: Sequence[Setting], name: str) -> list[float]:
-    """Return what a unit costs of what it costs without tracing, in each window."""
+    """Return the cost of a unit relative to the cost without tracing, in each window."""
     return [own.both_us / base.both_us for own, base in _pairs(chosen, name)]
 
 

@@ -1,4 +1,4 @@
-"""Puts the figures of `results/cost.json` between the marks in `docs/observability.md`."""
+"""The writer of the figures of `results/cost.json` between the marks in `docs/observability.md`."""
 
 import json
 from pathlib import Path

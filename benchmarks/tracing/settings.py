@@ -7,11 +7,11 @@ NOTHING: Final[Mapping[str, str]] = {"OTEL_SDK_DISABLED": "true"}
 """Neither traces nor metrics."""
 
 METRICS: Final[Mapping[str, str]] = {"OTEL_TRACES_EXPORTER": "none"}
-"""As by default: metrics and no traces."""
+"""The default: metrics and no traces."""
 
 
 def sampled(endpoint: str, share: float) -> Mapping[str, str]:
-    """Metrics, and traces of this share of the sessions."""
+    """Return variables for metrics, and for traces of this share of the sessions."""
     return {
         "OTEL_TRACES_EXPORTER": "otlp",
         "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,

@@ -1,4 +1,4 @@
-"""Draws a recorded conversation: one bar for each span, then one of its units close up."""
+"""Drawing of a recorded conversation: one bar for each span, then one of its units close up."""
 
 import json
 import math
@@ -77,12 +77,12 @@ class Bar:
 
     @property
     def ms(self) -> float:
-        """How long it lasted, in milliseconds."""
+        """Its duration in milliseconds."""
         return (self.end - self.begin) * 1000
 
     @property
     def title(self) -> str:
-        """What a pointer that rests on it shows."""
+        """The tooltip of a bar."""
         details = (self.attributes.get(name) for name in (ATTR_UNIT, ATTR_UNIT_END))
         return " ".join([self.name, *(str(detail) for detail in details if detail is not None)])
 
@@ -148,7 +148,7 @@ class Panel:
 
     @property
     def height(self) -> int:
-        """In pixels, with title and axis."""
+        """The height in pixels, with title and axis."""
         return TITLE + ROW * len(self.rows) + AXIS
 
     def x(self, seconds: float) -> float:

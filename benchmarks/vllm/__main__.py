@@ -66,7 +66,7 @@ class Player:
         self._input, self._output = input, output
 
     def play(self, **scene: Any) -> Figures:
-        """Return what came of a scene."""
+        """Return the results of a scene."""
         self._input.write(json.dumps(scene) + "\n")
         self._input.flush()
         line = self._output.readline()
@@ -98,7 +98,7 @@ def playing(python: Path, name: str, folder: Path, dtype: str) -> Iterator[Playe
 
 
 def compare(python: Path, folder: Path, dtype: str, *, is_short: bool) -> tuple[list[Any], list[Goal], bool]:
-    """Return rows and goals of one kind of numbers, and whether one caller was told the same by both."""
+    """Return rows and goals of one dtype, and whether both engines gave one caller the same answer."""
     rounds, seconds = (1, 10) if is_short else (3, 30)
     with ExitStack() as stack:
         pythons = dict(zip(ENGINES, (Path(sys.executable), python), strict=True))

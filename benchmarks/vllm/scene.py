@@ -27,13 +27,13 @@ LIMIT: Final = 1024
 
 @dataclass
 class Figures:
-    """What came of a scene."""
+    """The results of a scene."""
 
     tokens_per_s: float = 0.0
     cpu_ms_per_token: float = 0.0
     """Processor time of the whole process, of a token out."""
     latencies_ms: list[float] = field(default_factory=list)
-    """Of chunks of streams, from when each was due to its last token."""
+    """The latencies of stream chunks, from the due time to the last token."""
     said: list[list[int]] = field(default_factory=list)
 
 
@@ -43,17 +43,17 @@ def ids(count: int, seed: int) -> list[int]:
 
 
 class Engine(Protocol):
-    """One that continues ids greedily."""
+    """An engine that continues token ids greedily."""
 
     def chats(self, prompts: Sequence[list[int]], most: int) -> list[list[int]]:
-        """So many ids after each prompt, all at once."""
+        """Generate tokens after each prompt, all at once."""
 
     def streams(self, seconds: int) -> list[float]:
         """Latencies in seconds of `STREAMS` streams, a chunk a second each at a phase of its own."""
 
 
 def chat(engine: Engine, callers: int, seed: int) -> Figures:
-    """So many callers at once, each with a prompt of its own."""
+    """Run concurrent callers, each with a prompt of its own."""
     prompts = [ids(PROMPT, seed * 1000 + caller) for caller in range(callers)]
     began, spent = time.monotonic(), time.process_time()
     said = engine.chats(prompts, ANSWER)

@@ -81,7 +81,7 @@ class Theirs:
         return str(self._count)
 
     def _step(self) -> dict[str, list[int]]:
-        """Return what is finished after one step."""
+        """Return the answers that are finished after one step."""
         return {
             it.request_id.partition("-")[0]: list(it.outputs[0].token_ids)
             for it in self._engine.step()

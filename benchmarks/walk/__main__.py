@@ -34,12 +34,14 @@ QUIET_BEFORE: Final = 2
 QUIET_AFTER: Final = 5
 
 SETTLE_S: Final = 1.0
-"""How long the processes may take to find each other."""
+"""The seconds that the processes may take to find each other."""
 IDLE_S: Final = 2.5
-"""How long nobody talks to them then, and in the conversation when all is said: what they do on their own."""
+"""The idle seconds, before the conversation and after it, that show the processes' background work."""
 GOALS: Final = (14, 20, 12)
-"""Of a listening unit, which is what every second of every conversation costs. What a speaking unit passes
-beyond that is the model: sampler, tokenizer, speech head, vocoder."""
+"""The goals for a listening unit, the cost of every second of every conversation.
+
+A speaking unit adds only parts of the model: sampler, tokenizer, speech head, vocoder.
+"""
 
 SAVE_S: Final = 30.0
 """The longest that a process may take to write down its calls."""
@@ -71,7 +73,7 @@ def walk() -> dict[Kind, list[Leg]]:
 
 
 def noted(process: Process, file: Path) -> list[Call]:
-    """Return what was called in a process until now. Raises `TimeoutError`."""
+    """Return the calls in a process until now. Raises `TimeoutError`."""
     os.kill(process.pid, signal.SIGUSR1)
     deadline = time.monotonic() + SAVE_S
     while not file.exists():

@@ -1,4 +1,4 @@
-"""A spoken question to the shipped model, whose units tell when they were sent and how they were answered."""
+"""A spoken question to the shipped model, with the times of its units and their answers."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ ANSWER_S: Final = 20.0
 
 
 class Kind(StrEnum):
-    """What became of a unit."""
+    """The outcome of a unit."""
 
     LISTENS = "listening"
     SPEAKS = "speaking"

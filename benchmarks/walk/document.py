@@ -1,4 +1,4 @@
-"""Writes the way of a unit into `docs/unit.md`."""
+"""The writer of the way of a unit into `docs/unit.md`."""
 
 import re
 from collections.abc import Mapping, Sequence

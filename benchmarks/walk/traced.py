@@ -20,7 +20,7 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).parents[2]
 OURS: Final = ("ws_adapter/", "inference_service/", "clients/python/antiphon/")
 _NOT_OURS: Final = ("clients/python/antiphon_command/", "clients/python/antiphon/v1/")
-"""What starts the process, and what is generated."""
+"""The paths of the code that starts the process, and of generated code."""
 
 
 class Recorder:
@@ -31,7 +31,7 @@ class Recorder:
         self._modules: dict[CodeType, str] = {}
         self._starts: dict[CodeType, int] = {}
         self._resumed: dict[str, FrameType] = {}
-        """In each thread, a coroutine that goes on and has called nothing yet."""
+        """The resumed coroutine in each thread that has called nothing yet."""
         self._depths: dict[str, int] = defaultdict(int)
 
     def trace(self, frame: FrameType, event: str, _: Any) -> None:

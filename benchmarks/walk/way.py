@@ -10,14 +10,14 @@ from typing import Final, NamedTuple
 from benchmarks.walk.conversation import Unit
 
 SETTLED_S: Final = 0.6
-"""So long after a unit was sent nothing more happens to it."""
+"""The seconds after which a sent unit causes no further work."""
 
 USUAL: Final = 0.5
 """A module is on the way if at least so large a share of the units passes it."""
 
 
 class Call(NamedTuple):
-    """One call of a function of ours; `is_root` if nothing of ours called it."""
+    """A call of one of our functions; `is_root` if none of our functions called it."""
 
     at: float
     thread: str
@@ -43,13 +43,13 @@ class Way:
 
     modules: tuple[str, ...]
     calls: float
-    """Of our functions, a unit."""
+    """The number of calls of our functions per unit."""
     handovers: float
-    """How often a unit goes on in another thread or in another turn of an event loop."""
+    """The number of times that a unit moves to another thread or another turn of an event loop."""
 
 
 def read(file: Path) -> list[Call]:
-    """Return what `traced` has written."""
+    """Return the calls that `traced` has written."""
     return [Call(*row) for row in json.loads(file.read_text())]
 
 

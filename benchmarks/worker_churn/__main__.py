@@ -34,7 +34,7 @@ READY: Final = "worker ready on "
 
 @contextmanager
 def running(name: str, socket: Path) -> Iterator[int]:
-    """A worker that listens on `socket`; yields its process id."""
+    """Run a worker that listens on `socket`; yield its process id."""
     process = subprocess.Popen(
         [sys.executable, "-m", *WORKERS[name], "--listen", f"unix:{socket}", "--slots", str(SLOTS)],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The resident memory of a worker while sessions come and go, and while one goes on and on."""
+"""The resident memory of a worker while sessions come and go, and during one long session."""
 
 import asyncio
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ def rss_kib(pid: int) -> int:
 
 
 async def session(channel: grpc.aio.Channel) -> None:
-    """One session from its streams to its end, with one unit of silence."""
+    """Run one session from its streams to its end, with one unit of silence."""
     async with Session.open(channel, CONFIG) as opened:
         await opened.send_unit(UNIT)
         opened.half_close()
@@ -52,7 +52,7 @@ async def session(channel: grpc.aio.Channel) -> None:
 
 
 async def churn(socket: Path, count: int) -> None:
-    """`count` sessions, as many at once as there are slots."""
+    """Run `count` sessions, as many at once as there are slots."""
     async with grpc.aio.insecure_channel(f"unix:{socket}", options=CLIENT_OPTIONS) as channel:
 
         async def one_slot() -> None:

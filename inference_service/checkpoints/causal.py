@@ -27,12 +27,12 @@ from inference_service.models.errors import CheckpointError
 from inference_service.models.plain_tokenizer import PlainTokenizer
 
 _DEFAULTS = ("temperature", "top_p", "top_k", "repetition_penalty")
-"""Fields of `generation_config.json` that sessions start from."""
+"""Fields of `generation_config.json` that are defaults of sessions."""
 
 
 @dataclass(frozen=True)
 class CausalCheckpoint:
-    """A loaded model with what its folder says about using it."""
+    """A loaded model with the settings of its folder."""
 
     name: str
     kind: str
@@ -48,11 +48,11 @@ class CausalCheckpoint:
 
 @dataclass(frozen=True)
 class CausalFolder:
-    """What a folder says about using its model, without the weights."""
+    """The settings of a model's folder, without the weights."""
 
     name: str
     tokens: int
-    """Those of the tokenizer."""
+    """The number of the tokenizer's tokens."""
     tokenizer: PlainTokenizer
     template: ChatTemplate | None
     ends: frozenset[int]
@@ -97,7 +97,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> CausalCheckp
 
 
 def read_config(folder: Path) -> PretrainedConfig:
-    """Return the configuration of the decoder alone. Raises `CheckpointError`."""
+    """Return the configuration of the decoder only. Raises `CheckpointError`."""
     try:
         config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the library raises no narrower type
@@ -152,8 +152,9 @@ def _generation(folder: Path) -> dict[str, Any]:
 def _ends(
     generation: dict[str, Any], raw: dict[str, Any], tokenizer: PreTrainedTokenizerFast
 ) -> frozenset[int]:
-    """Return the end tokens of the first file that names any: `generation_config.json`, `config.json`, the
-    tokenizer."""
+    """Return the end tokens of the first file that states any: `generation_config.json`, `config.json`, the
+    tokenizer.
+    """
     for named in (generation.get("eos_token_id"), raw.get("eos_token_id"), tokenizer.eos_token_id):
         if named is not None:
             return frozenset(named if isinstance(named, list) else [named])
@@ -168,7 +169,7 @@ def _context_limit(model: PreTrainedModel) -> int:
 
 
 def _sampling(generation: dict[str, Any]) -> Sampling:
-    """Return the model's own way of sampling, where its values are ones that a session may have."""
+    """Return the model's default sampling, as far as its values are valid for a session."""
     ranges = sampling_ranges(1)
     values = {
         name: value

@@ -18,7 +18,7 @@ from inference_service.models.tokenizer import Tokenizer
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put tensors into a module by name, in the module's own dtype; none may be missing or left over."""
+    """Copy tensors into a module by name, in the module's own dtype; none may be missing or left over."""
     own = module.state_dict()
     given = {own[name].data_ptr() for name in tensors if name in own}
     # A tied tensor is stored once, under one of its names.

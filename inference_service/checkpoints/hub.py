@@ -1,4 +1,4 @@
-"""Checkpoints by their name on the Hugging Face hub, where one can be reached."""
+"""Download of checkpoints by name from the Hugging Face hub."""
 
 from pathlib import Path
 
@@ -8,13 +8,14 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from inference_service.models.errors import CheckpointError
 
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt"]
-"""No code and no pickles."""
+"""File patterns to download: no code and no pickles."""
 _TIMEOUT_S = 10.0
 
 
 def model_name(folder: Path) -> str:
-    """Return what the checkpoint in a folder is called: as on the hub if it was downloaded, else as its
-    folder."""
+    """Return the name of the checkpoint in a folder: its name on the hub if downloaded, or else the
+    folder's.
+    """
     folder = folder.resolve()
     if folder.parent.name == "snapshots":
         return folder.parent.parent.name.rpartition("--")[2]
@@ -22,7 +23,7 @@ def model_name(folder: Path) -> str:
 
 
 def fetch(name: str) -> Path:
-    """Return the folder with the checkpoint `owner/name`: from the hub, or as it was downloaded before.
+    """Return the folder with the checkpoint `owner/name`, from the hub or an earlier download.
 
     Raises `CheckpointError` if there is no such checkpoint or no hub.
     """

@@ -1,4 +1,4 @@
-"""The location of a checkpoint: known before anything heavy is loaded."""
+"""The location of a checkpoint, which is found before heavy imports."""
 
 import re
 from pathlib import Path
@@ -12,13 +12,14 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def is_hub_name(name_or_path: str) -> bool:
-    """Return whether it reads as the hub's `owner/name`."""
+    """Return whether the name has the hub's form `owner/name`."""
     return _HUB_NAME.fullmatch(name_or_path) is not None
 
 
 def find(name_or_path: str) -> Path:
-    """Return the folder of a shipped checkpoint, of a path, or of a name on the hub; raises
-    `CheckpointError`."""
+    """Return the folder of a shipped checkpoint, of a path, or of a name on the hub. Raises
+    `CheckpointError`.
+    """
     folder = locate(name_or_path)
     if folder is None:
         from inference_service.checkpoints import hub  # a library that who names a folder need not wait for
@@ -28,10 +29,10 @@ def find(name_or_path: str) -> Path:
 
 
 def locate(name_or_path: str) -> Path | None:
-    """Return the folder of a shipped checkpoint or of a path; None for the hub's `owner/name`, which has none
-    yet.
+    """Return the folder of a shipped checkpoint or of a path; None for the hub's `owner/name`, which may have
+    no folder.
 
-    Raises `CheckpointError` for what is none of them.
+    Raises `CheckpointError` for any other text.
     """
     shipped = {path.parent.name: path.parent for path in SHIPPED.glob("*/config.json")}
     if name_or_path in shipped:

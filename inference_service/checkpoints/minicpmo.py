@@ -30,28 +30,28 @@ INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
 _FILES = ("config.json", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _UNUSED = ("tts.model.embed_tokens.", "tts.projector_spk.")
-"""Stored in published checkpoints, and used by nothing."""
+"""Prefixes of published weights that no code uses."""
 _NORM = "tts.head_code.0.parametrizations.weight.original0"
 _DIRECTION = "tts.head_code.0.parametrizations.weight.original1"
 _HEAD = "tts.head_code.0.weight"
 _DTYPES = ("F32", "F16", "BF16")
-"""Of stored weights, as safetensors names them."""
+"""Data types of stored weights, as safetensors names them."""
 
 
 @dataclass(frozen=True)
 class MiniCPMOCheckpoint:
-    """A model ready to run, and what its folder says about using it."""
+    """A model ready to run, with the settings of its folder."""
 
     name: str
     model: MiniCPMO
     tokenizer: Tokenizer
     config: MiniCPMOConfig
     bad_token_ids: tuple[int, ...]
-    """Ids that a conversation never decides on."""
+    """Ids that are never decided in a conversation."""
 
 
 def read_minicpmo(folder: Path) -> MiniCPMOConfig:
-    """Return the configuration alone. Raises `CheckpointError`."""
+    """Return the configuration only. Raises `CheckpointError`."""
     missing = [name for name in _FILES if not (folder / name).is_file()]
     if missing:
         raise CheckpointError(f"{folder} lacks {listed(missing)}. Download the whole checkpoint into it.")
@@ -96,7 +96,7 @@ def _bad_token_ids(folder: Path, vocabulary: int) -> tuple[int, ...]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files that hold the weights. Raises `CheckpointError` if any is not there."""
+    """Return the files of the weights. Raises `CheckpointError` if any is missing."""
     if not (folder / INDEX).is_file():
         if not (folder / WHOLE).is_file():
             raise CheckpointError(_no_weights(folder))
@@ -131,7 +131,7 @@ def _no_weights(folder: Path) -> str:
 
 
 def _check(model: MiniCPMO, files: list[Path]) -> None:
-    """Compare names, shapes and dtypes in the headers of files with what the model needs; read no weights.
+    """Compare names, shapes and dtypes in the headers of files with the model's; read no weights.
 
     Raises `CheckpointError` naming the file and the tensor.
     """
@@ -193,7 +193,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _fill(model: MiniCPMO, files: list[Path], device: torch.device, dtype: torch.dtype) -> None:
-    """Assign every tensor, one by one, so that the weights are in memory but once.
+    """Assign every tensor, one by one, so that the weights are in memory only once.
 
     On the CPU, weights that are stored in `dtype` stay mapped from their files. They are read here, so that
     no unit waits for the disk.
@@ -220,7 +220,7 @@ def _tensors(files: list[Path]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _folded(tensors: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """`tensors` with the two of a weight norm become the one matrix that they stand for."""
+    """Yield the tensors, with each pair of weight norm tensors replaced by its matrix."""
     norm: dict[str, Tensor] = {}
     for name, tensor in tensors:
         if name not in (_NORM, _DIRECTION):

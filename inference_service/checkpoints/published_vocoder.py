@@ -1,4 +1,4 @@
-"""The vocoder's files as they are published: pickles and YAML that names code. Read as data, never run.
+"""The vocoder's published files: pickles, and YAML that names code. They are read as data, never run.
 
 A folder has `flow.yaml` and `flow.pt`, `hift.pt`, and two ONNX files for voices. With a `config.yaml` beside
 them `hift.pt` is the causal variant (`minicpmo-utils` 1.0.7); `hift_original.pt` is not read then.
@@ -56,7 +56,7 @@ _FLOW_FIXED: dict[str, Any] = {
     "flow.decoder.estimator.in_channels": 320,
     "flow.decoder.estimator.out_channels": 80,
 }
-"""What our modules are built for; a checkpoint that says otherwise is not this architecture."""
+"""Fixed values of the modules; a checkpoint with others has another architecture."""
 _CAUSAL_FIXED: dict[str, Any] = {
     "hift.in_channels": 80,
     "hift.sampling_rate": 24_000,
@@ -80,15 +80,14 @@ _CAUSAL_FIXED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Tagged:
-    """A node of the YAML that names code: data here, and nothing is made of it."""
+    """A YAML node that names code; it is kept as data."""
 
     kind: str
     fields: dict[str, Any]
 
 
 def read_config(folder: Path, vocoder: Mapping[str, Tensor]) -> Token2WavConfig:
-    """Return the typed form of the YAML; the sizes of HiFT are those of its weights. Raises
-    `CheckpointError`."""
+    """Return the typed YAML; the sizes of HiFT come from its weights. Raises `CheckpointError`."""
     flow = _Section(folder / FLOW_YAML, _FLOW_KINDS, _FLOW_FIXED)
     is_causal = (folder / CAUSAL_YAML).is_file()
     if is_causal:
@@ -140,7 +139,7 @@ def _shape(tensors: Mapping[str, Tensor], name: str) -> list[int]:
 
 
 class _Section:
-    """Fields of a YAML file by their dotted paths, their classes as expected."""
+    """Fields of a YAML file by their dotted paths, with their expected classes."""
 
     def __init__(self, path: Path, kinds: dict[str, str], fixed: dict[str, Any]) -> None:
         self._path = path
@@ -166,7 +165,7 @@ class _Section:
             self._fields[name] = value
 
     def fix(self, fixed: dict[str, Any]) -> None:
-        """Refuse a field that is given and have another value."""
+        """Refuse a field that has another value."""
         for name, value in fixed.items():
             if self._fields.get(name, value) != value:
                 raise CheckpointError(
@@ -190,7 +189,8 @@ class _Section:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the file as plain data: what names code becomes `Tagged`, `!ref <name>` the value of `name`.
+    """Return the file as plain data: a node that names code becomes `Tagged`, `!ref <name>` the value of
+    `name`.
 
     Tags of other kinds are refused, as are aliases. Raises `CheckpointError`.
     """
@@ -212,7 +212,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _check_shape(raw: bytes, path: Path) -> None:
-    """Refuse content that would make its reader slow, or larger than the file."""
+    """Refuse content that would make the parser slow, or its result larger than the file."""
     depth = 0
     for event in yaml.parse(raw, Loader=yaml.SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -265,7 +265,9 @@ def _resolved(value: Any, root: dict[str, Any]) -> Any:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a `.pt` file, by PyTorch's reader that runs no code. Raises `CheckpointError`."""
+    """Return the tensors of a `.pt` file, with PyTorch's reader, which runs no code. Raises
+    `CheckpointError`.
+    """
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -284,7 +286,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def folded(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weight norms, in either spelling, as the weights that they stand for, in float64: g * v / |v|."""
+    """Return the tensors with weight norms, in either naming, folded into weights in float64: g * v / |v|."""
     plain = dict(tensors)
     for magnitude, direction, weight in _norms(tensors):
         norm, vector = plain.pop(magnitude).double(), plain.pop(direction).double()

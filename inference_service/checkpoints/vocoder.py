@@ -112,12 +112,12 @@ def read_vocoder_config(folder: Path) -> Token2WavConfig:
 
 
 def as_json(config: Token2WavConfig) -> dict[str, Any]:
-    """Return what `read_vocoder_config` reads."""
+    """Return the JSON that `read_vocoder_config` reads."""
     return {"model_type": MODEL_TYPE, **dataclasses.asdict(config)}
 
 
 def check_sizes(config: Token2WavConfig, path: Path) -> None:
-    """Raise `CheckpointError` if sizes contradict one another; `path` is where they come from."""
+    """Raise `CheckpointError` if sizes contradict one another; `path` is their file."""
     encoder = config.encoder
     if encoder.width % (2 * encoder.heads):
         raise CheckpointError(
@@ -137,7 +137,7 @@ def wanted_tensors(config: Token2WavConfig) -> dict[str, Tensor]:
 
 
 def check_tensors(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Raise `CheckpointError` that lists tensors which are missing, left over, or of another shape."""
+    """Raise `CheckpointError` that lists tensors that are missing, left over, or of another shape."""
     missing = sorted(set(wanted) - set(tensors))
     extra = sorted(set(tensors) - set(wanted))
     wrong = [
@@ -162,7 +162,7 @@ def _part(kind: type[Part], raw: Any, path: Path) -> Part:
 
 
 def _number(kind: type, value: Any, name: str, path: Path) -> Any:
-    """Convert to the type that the configuration has there: a flag, a size of 1 or more, or a number."""
+    """Convert to the type of the configuration's field: a flag, a size of 1 or more, or a number."""
     if kind is bool:
         expected, fits = "true or false", isinstance(value, bool)
     elif kind is int:

@@ -1,4 +1,4 @@
-"""From the vocoder as it is published to one that the worker reads, on the user's machine."""
+"""Conversion of the published vocoder to the worker's format, on the user's machine."""
 
 import json
 import re
@@ -39,7 +39,7 @@ _VOICE_ID = re.compile(r"[a-z0-9_-]{1,64}")
 
 @dataclass(frozen=True)
 class Recording:
-    """Somebody speaks: float32 [samples] in [-1, 1], mono."""
+    """A recording of a speaker: float32 [samples] in [-1, 1], mono."""
 
     pcm: NDArray[np.float32]
     rate_hz: int
@@ -48,8 +48,8 @@ class Recording:
 def convert(source: Path, target: Path, voices: Mapping[str, Recording]) -> Token2WavConfig:
     """Write the folder `target` from the published files in `source`, with `voices` by their ids.
 
-    Pickles are read without running anything in them, and YAML as data. `target` appears whole or not at all.
-    Raises `CheckpointError`, or `VoiceError` for a recording.
+    Pickles are read without running code, and YAML as data. `target` is written atomically. Raises
+    `CheckpointError`, or `VoiceError` for a recording.
     """
     if target.exists():
         raise CheckpointError(f"{target} exists. Remove it, or name another folder.")

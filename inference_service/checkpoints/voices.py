@@ -1,4 +1,4 @@
-"""Voices: recordings become voice prompts, through the checkpoint's ONNX files."""
+"""Conversion of recordings to voice prompts, with the checkpoint's ONNX files."""
 
 import hashlib
 import threading
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 TOKENIZER, SPEAKER_ENCODER = "speech_tokenizer_v2_25hz.onnx", "campplus.onnx"
 DEFAULT_VOICE = "default"
 LONGEST_S = 10.0
-"""What is used of a recording, unless the operator wants another length; the published package bears 17 s."""
+"""Seconds of a recording that are used, unless the operator sets another length; the published package allows
+17 s.
+"""
 SHORTEST_S = 1.0
 RATES_HZ = (16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 
@@ -48,10 +50,10 @@ _INSTALL = "Install with: pip install 'antiphon[minicpmo]'"
 
 
 class VoiceReader:
-    """Turns recordings into voice prompts; remembers the last of them. Any thread may use it."""
+    """Turns recordings into voice prompts, and caches the latest. Any thread may use it."""
 
     def __init__(self, folder: Path, config: Token2WavConfig, longest_s: float = LONGEST_S) -> None:
-        """`folder` is that of a converted vocoder.
+        """Open the ONNX files; `folder` is that of a converted vocoder.
 
         Raises `CheckpointError` if onnxruntime or one of the ONNX files is missing.
         """
@@ -65,8 +67,8 @@ class VoiceReader:
     def read(self, pcm: NDArray[np.float32], rate_hz: int = HEARD_HZ, salt: bytes = b"") -> VoicePrompt:
         """Return the voice of a mono recording, float32 [samples] in [-1, 1].
 
-        Only its first `longest_s` seconds are used. The result is remembered for callers with the same
-        `salt`. Raises `VoiceError`, which says what to give instead.
+        Only its first `longest_s` seconds are used. The result is cached for callers with the same `salt`.
+        Raises `VoiceError`, which says what to give instead.
         """
         pcm = self._checked(pcm, rate_hz)
         key = hashlib.sha256(salt + pcm.tobytes() + rate_hz.to_bytes(4, "little")).digest()
@@ -145,7 +147,7 @@ def _session(path: Path, inputs: int) -> "InferenceSession":
 
 
 def _run(session: "InferenceSession", name: str, *inputs: NDArray[Any]) -> NDArray[Any]:
-    """Return the first output, flat."""
+    """Return the first output, flattened."""
     names = [it.name for it in session.get_inputs()]
     try:
         outputs = session.run(None, dict(zip(names, inputs, strict=True)))
@@ -168,7 +170,7 @@ def save_voice(folder: Path, name: str, prompt: VoicePrompt) -> None:
 def load_voices(folder: Path, config: Token2WavConfig) -> dict[str, VoicePrompt]:
     """Load the registered voices by id; `DEFAULT_VOICE` is one of them unless none was converted.
 
-    Needs no onnxruntime. Raises `CheckpointError` naming the file at fault.
+    It needs no onnxruntime. Raises `CheckpointError` naming the file at fault.
     """
     return {path.stem: _voice(path, config) for path in sorted((folder / _FOLDER).glob("*.safetensors"))}
 

@@ -23,7 +23,7 @@ MODEL_TYPE = "voxtral_realtime"
 
 @dataclass(frozen=True)
 class VoxtralCheckpoint:
-    """A model ready to run, and what stands before and behind it."""
+    """A model ready to run, with its features and its tokens."""
 
     name: str
     model: VoxtralModel

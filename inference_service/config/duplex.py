@@ -33,7 +33,7 @@ _WINDOW_MODES = {
 
 
 class DuplexReader(ConfigReader):
-    """AUDIO and VIDEO."""
+    """Reader of AUDIO and VIDEO configs."""
 
     def _setup(self, seed: int) -> DuplexSetup:
         prompt, (duplex, units) = self._read_prompt(), self._read_duplex()
@@ -92,7 +92,7 @@ class DuplexReader(ConfigReader):
     def _narrowed(
         self, formats: list[UnitFormat], name: str, value: Callable[[UnitFormat], int]
     ) -> list[UnitFormat]:
-        """Those formats that a field of `duplex` asks for; it is refused if there is none."""
+        """Return the formats that match a field of `duplex`; the field is refused if there is none."""
         duplex = self._config.duplex
         if not duplex.HasField(name):
             return formats
@@ -104,7 +104,7 @@ class DuplexReader(ConfigReader):
         return found
 
     def _add_sampling(self, given: dict[str, Number]) -> None:
-        """Take from `sampling` what `duplex` leaves open."""
+        """Apply fields of `sampling` where `duplex` leaves them unset."""
         sampling = self._config.sampling
         for name, value, bad in sampling_values(sampling, "sampling", DUPLEX_SAMPLING_RANGES):
             if bad:
@@ -163,7 +163,7 @@ class DuplexReader(ConfigReader):
 
 
 def duplex_config(settings: DuplexSettings, units: UnitFormat) -> common_pb2.DuplexConfig:
-    """`settings` with every field stated, as GetInfo and SessionReady show them."""
+    """Return `settings` with every field stated, as GetInfo and SessionReady show them."""
     numbers = {name: getattr(settings, name) for name in DUPLEX_RANGES}
     return common_pb2.DuplexConfig(
         generate_audio=settings.generate_audio,

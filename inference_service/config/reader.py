@@ -21,7 +21,7 @@ _VOICE_ID = re.compile(r"[a-z0-9_-]{1,64}")
 
 
 class ConfigReader(ABC):
-    """Collects what is wrong and what is without effect while it reads a config."""
+    """Reads a config, and collects invalid fields and fields without effect."""
 
     default_idle_timeout_s: float | None = None
 
@@ -51,11 +51,11 @@ class ConfigReader(ABC):
 
     @property
     def has_seed(self) -> bool:
-        """Whether the config names a seed."""
+        """Whether the config has a seed."""
         return self._config.HasField("seed") or self._config.sampling.HasField("seed")
 
     def effective(self, setup: SessionSetup) -> pb.SessionConfig:
-        """Return the config as it applies, every value stated."""
+        """Return the effective config, every value stated."""
         result = pb.SessionConfig(mode=self._config.mode, model=self._info.name, seed=setup.seed)
         for name, seconds in (("max_duration", self.max_duration_s), ("idle_timeout", self.idle_timeout_s)):
             if seconds is not None:
@@ -65,7 +65,7 @@ class ConfigReader(ABC):
 
     @abstractmethod
     def _setup(self, seed: int) -> SessionSetup:
-        """Return what the mode makes of the config."""
+        """Return the mode's setup from the config."""
 
     @abstractmethod
     def _state(self, setup: SessionSetup, effective: pb.SessionConfig) -> None:
@@ -128,12 +128,12 @@ class ConfigReader(ABC):
 
     @property
     def _references(self) -> list[str]:
-        """The names of the references that are given."""
+        """The names of the given references."""
         names = ("llm_reference", "speech_reference")
         return [name for name in names if self._config.voice.HasField(name)]
 
     def _reference(self, name: str) -> NDArray[np.float32] | None:
-        """Reference audio; None if there is none or it cannot be used."""
+        """Return reference audio; None if there is none or it cannot be used."""
         if not self._config.voice.HasField(name):
             return None
         rate = self._info.input_sample_rate_hz
@@ -154,7 +154,7 @@ class ConfigReader(ABC):
             self._bad.append(BadField(path, problem))
 
     def _ignore(self, path: str, message: Message) -> None:
-        """Note every field that is set in `message` as one without effect."""
+        """Note every field that is set in `message` as without effect."""
         self.ignored += [f"{path}.{field.name}" for field, _ in message.ListFields()]
 
     def _ignore_if_given(self, *names: str) -> None:

@@ -1,4 +1,4 @@
-"""A session's config: checked as a whole, completed with the model's defaults, and stated back."""
+"""Resolution of a session's config: checked as a whole, and completed with the model's defaults."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ MODES = {
     pb.SESSION_MODE_TRANSCRIBE: Mode.TRANSCRIBE,
     pb.SESSION_MODE_TOKENS: Mode.TOKENS,
 }
-"""The modes of the wire."""
+"""The mode of each value on the wire."""
 
 READERS: dict[Mode, type[ConfigReader]] = {
     Mode.AUDIO: DuplexReader,
@@ -27,12 +27,12 @@ READERS: dict[Mode, type[ConfigReader]] = {
     Mode.TOKENS: TokensReader,
     Mode.TRANSCRIBE: TranscribeReader,
 }
-"""What reads the config of each kind of session."""
+"""The config reader of each kind of session."""
 
 
 @dataclass(frozen=True)
 class SessionPlan:
-    """The result of a config: how the session runs, and what its caller is told about that."""
+    """The resolved config: the session's setup, and the effective values for the caller."""
 
     setup: SessionSetup
     effective: pb.SessionConfig
@@ -40,12 +40,12 @@ class SessionPlan:
     max_duration_s: float | None
     idle_timeout_s: float | None
     automatic: bool = False
-    """Whether units are generated and finalised without requests of their own."""
+    """Whether units are generated and finalised without requests."""
 
     def within(
         self, tenant: Tenant, max_duration_s: float | None, idle_timeout_s: float | None
     ) -> "SessionPlan":
-        """Return the plan for a tenant, with limits that are at most these; None is no limit."""
+        """Return the plan for a tenant, with limits of at most these values; None is no limit."""
         longest = _shorter(self.max_duration_s, max_duration_s)
         idle = _shorter(self.idle_timeout_s, idle_timeout_s)
         effective = pb.SessionConfig()
@@ -87,7 +87,7 @@ def resolve(config: pb.SessionConfig, info: ModelInfo, draw_seed: Callable[[], i
 
 
 def modes(info: ModelInfo) -> list[pb.SessionMode]:
-    """Return what kinds of session the model can hold, as the wire names them."""
+    """Return the kinds of session that the model supports, in the wire's values."""
     return [number for number, mode in MODES.items() if mode in info.modes]
 
 

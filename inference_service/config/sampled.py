@@ -1,4 +1,4 @@
-"""The config of sessions whose tokens are simply sampled: chat, token streams and transcription."""
+"""The config of chat, token stream and transcription sessions."""
 
 from dataclasses import replace
 from typing import ClassVar, cast
@@ -17,13 +17,13 @@ from inference_service.interface.setups import (
 )
 
 STREAM_IDLE_TIMEOUT_S = 60.0
-"""How long a stream may be idle where its config does not say: it holds its context all the while."""
+"""Default idle timeout of a stream in seconds: its context takes memory all the while."""
 
 SampledSetup = ChatSetup | TokensSetup | TranscribeSetup
 
 
 def sampling_defaults(info: ModelInfo, mode: Mode) -> Sampling:
-    """Return what an unset field means: the model's value, but speech is written down without chance."""
+    """Return the defaults of unset fields: the model's values, except that transcription is greedy."""
     sampling = info.sampling_defaults
     sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, info.context_limit))
     return replace(sampling, temperature=0.0) if mode is Mode.TRANSCRIBE else sampling
@@ -62,7 +62,7 @@ class SampledReader(ConfigReader):
 
 
 class ChatReader(SampledReader):
-    """CHAT."""
+    """Reader of CHAT configs."""
 
     mode = Mode.CHAT
     default_idle_timeout_s = None
@@ -90,7 +90,7 @@ class ChatReader(SampledReader):
 
 
 class TokensReader(SampledReader):
-    """TOKENS."""
+    """Reader of TOKENS configs."""
 
     mode = Mode.TOKENS
 
@@ -105,7 +105,7 @@ class TokensReader(SampledReader):
 
 
 class TranscribeReader(SampledReader):
-    """TRANSCRIBE."""
+    """Reader of TRANSCRIBE configs."""
 
     mode = Mode.TRANSCRIBE
 

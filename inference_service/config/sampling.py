@@ -22,12 +22,12 @@ from inference_service.interface.setups import (
 Number = int | float
 
 MAX_CHAT_TOKENS = 4096
-"""Most tokens of one chat answer."""
+"""Limit of tokens of a chat answer."""
 MAX_STOPS = 16
-"""Most strings that end a chat answer."""
+"""Limit of stop strings of a chat answer."""
 MAX_STOP_CHARACTERS = 256
 MAX_STOP_TOKENS = 1024
-"""Most ids that end a unit."""
+"""Limit of ids that end a unit."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Range:
     above_low: bool = False
 
     def problem(self, value: Number) -> str | None:
-        """Return what is wrong with `value`; None when nothing is. NaN is outside every range."""
+        """Return the problem with `value`; None if there is none. NaN is outside every range."""
         inside = self.low < value <= self.high if self.above_low else self.low <= value <= self.high
         if inside:
             return None
@@ -63,7 +63,7 @@ DUPLEX_RANGES = {
     "listen_top_k": Range(1, float("inf")),
     "tts_temperature": Range(0, 2),
 }
-"""Fields of `DuplexConfig` that hold a number, by the name they also have in `DuplexSettings`."""
+"""Numeric fields of `DuplexConfig`, which have the same names in `DuplexSettings`."""
 
 SAMPLING_TO_DUPLEX = {
     "max_new_tokens": "max_new_speak_tokens_per_chunk",
@@ -73,15 +73,15 @@ SAMPLING_TO_DUPLEX = {
     "repetition_penalty": "text_repetition_penalty",
     "length_penalty": "length_penalty",
 }
-"""Fields of `SamplingParams` that a duplex session has a setting for."""
+"""Fields of `SamplingParams` with the setting of a duplex session that they stand for."""
 
 _EVERY_K = Range(0, 1000)
-"""On the wire 0 keeps all."""
+"""The range of `top_k` on the wire, where 0 keeps all."""
 
 DUPLEX_SAMPLING_RANGES = {name: DUPLEX_RANGES[duplex] for name, duplex in SAMPLING_TO_DUPLEX.items()} | {
     "top_k": _EVERY_K
 }
-"""Fields of `SamplingParams` that hold a number, in a duplex session."""
+"""Numeric fields of `SamplingParams` in a duplex session."""
 
 
 def sampling_ranges(most_tokens: int) -> dict[str, Range]:
@@ -98,14 +98,14 @@ def sampling_ranges(most_tokens: int) -> dict[str, Range]:
 
 
 def decimal(value: Number) -> Number:
-    """Return the number that its sender wrote: a 32-bit float of the wire read as its shortest decimal."""
+    """Return the number that the sender wrote: a 32-bit float of the wire as its shortest decimal."""
     return value if isinstance(value, int) else float(str(np.float32(value)))
 
 
 def sampling_values(
     params: common_pb2.SamplingParams, path: str, ranges: Mapping[str, Range]
 ) -> Iterator[tuple[str, Number, BadField | None]]:
-    """Yield the numbers set in `params`: name, value as the engine takes it, and what is wrong with it."""
+    """Yield the numbers set in `params`: name, value for the engine, and the problem with it."""
     for name, allowed in ranges.items():
         if params.HasField(name):
             value = decimal(getattr(params, name))
@@ -128,8 +128,7 @@ def without_meaning_in_duplex(params: common_pb2.SamplingParams) -> list[str]:
 def read_sampling(
     params: common_pb2.SamplingParams, path: str, info: ModelInfo, *, chats: bool
 ) -> tuple[UnitOverrides, list[BadField]]:
-    """Return what `params` sets for a session that `chats` or streams, and every field that it may not set
-    so."""
+    """Return the settings in `params` for a session that `chats` or streams, and every invalid field."""
     ranges = sampling_ranges(MAX_CHAT_TOKENS if chats else info.context_limit)
     values: dict[str, object] = {}
     bad = []
@@ -163,7 +162,7 @@ def _stop_ids_problem(ids: Iterable[int], vocabulary: int) -> str | None:
 
 
 def unknown_id_problem(ids: Iterable[int], vocabulary: int) -> str | None:
-    """Return what is wrong with ids of which one is not in the vocabulary; None if all are."""
+    """Return the problem with ids outside the vocabulary; None if there are none."""
     highest = max(ids, default=-1)
     return f"must be ids below {vocabulary}, not {highest}" if highest >= vocabulary else None
 
@@ -180,7 +179,7 @@ def _stops_problem(stops: Sequence[str]) -> str | None:
 
 
 def sampling_params(sampling: Sampling) -> common_pb2.SamplingParams:
-    """`sampling` with every field stated, as GetInfo and SessionReady show it."""
+    """Return `sampling` with every field stated, as GetInfo and SessionReady show it."""
     return common_pb2.SamplingParams(
         max_new_tokens=sampling.max_new_tokens,
         temperature=sampling.temperature,
@@ -197,7 +196,9 @@ def sampling_params(sampling: Sampling) -> common_pb2.SamplingParams:
 def unit_overrides(
     params: common_pb2.SamplingParams, path: str, setup: SessionSetup, info: ModelInfo
 ) -> UnitOverrides:
-    """Return what `params` changes for one unit. Raises `UnitRefused` (PARAMS_INVALID) naming a bad field."""
+    """Return the overrides in `params` for one unit. Raises `UnitRefused` (PARAMS_INVALID) naming a bad
+    field.
+    """
     if setup.is_duplex:
         return _duplex_overrides(params, path)
     overrides, bad = read_sampling(params, path, info, chats=setup.is_chat)

@@ -33,11 +33,11 @@ class Layout(Protocol):
 
 
 class CommonLayers:
-    """The computation of a backbone of common layers, equal to its own modules."""
+    """The computation of a backbone of common layers, with the same results as its own modules."""
 
     @staticmethod
     def fit(backbone: PreTrainedModel) -> bool:
-        """Return whether it has common layers alone, and their linear layers are as they were loaded."""
+        """Return whether it has only common layers, with linear layers as they were loaded."""
         layers = list(getattr(backbone, "layers", ()))
         return (
             bool(layers)
@@ -52,7 +52,7 @@ class CommonLayers:
         self._turn, self._think = compiled(_turn), compiled(_think)
 
     def run(self, rows: Tensor, positions: Tensor, layout: Layout) -> Tensor:
-        """Final-norm hidden states [n, hidden] of embeddings [n, hidden] at positions [n]."""
+        """Return final-norm hidden states [n, hidden] of embeddings [n, hidden] at positions [n]."""
         cosines, sines = (it[0] for it in self._backbone.rotary_emb(rows[None], positions[None]))
         for number, layer in enumerate(self._layers):
             attention, network = layer.self_attn, layer.mlp
@@ -135,7 +135,7 @@ def _think(
     down: Tensor,
     down_bias: Tensor | None,
 ) -> Tensor:
-    """Return rows [n, hidden] after what was seen [n, heads, head size] and the gated network."""
+    """Return rows [n, hidden] after the attention output [n, heads, head size] and the gated network."""
     rows = rows + F.linear(seen.flatten(1), out, out_bias)
     normed = _normed(rows, norm, epsilon)
     gated = F.silu(F.linear(normed, gate, gate_bias)) * F.linear(normed, up, up_bias)

@@ -13,12 +13,12 @@ from inference_service.options import COMPILE
 F = TypeVar("F", bound=Callable[..., object])
 
 _MOST_SHAPES = 64
-"""Shapes that one function is compiled for, at most: numbers of rows of two decoders."""
+"""Limit of shapes that one function is compiled for: numbers of rows of two decoders."""
 _chosen: str | None = None
 
 
 def choose(choice: str | None) -> None:
-    """Compile regions (`on`) or not (`off`) from now on; None compiles on CUDA alone."""
+    """Compile regions (`on`) or not (`off`) from now on; None compiles on CUDA only."""
     global _chosen
     if choice is not None and choice not in COMPILE:
         raise ValueError(f"compile must be one of {', '.join(COMPILE)}, not {choice!r}.")
@@ -41,7 +41,7 @@ def compiled(function: F) -> F:
 
 @cache
 def _watch() -> None:
-    """Have each compilation of this process noted, whoever asks for it."""
+    """Count every compilation of this process."""
     from torch._dynamo.callback import CallbackArgs, CallbackTrigger, on_compile_start
 
     def note(begun: CallbackArgs) -> None:

@@ -1,7 +1,7 @@
 """Attention of all rows of a forward over pages, in one call of FlexAttention.
 
-Queries of rows and heads that share a key stand together in tiles of 16. A tile belongs to one context and
-sees pages of that context alone, so prompts, seconds of sound and single tokens are all the same.
+Queries of rows and heads that share a key form tiles of 16. A tile belongs to one context and attends only to
+its pages, so prompts, seconds of sound and single tokens are treated alike.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,12 +22,15 @@ from inference_service.device.transfer import Array
 TILE: Final = 16
 """Queries of a tile."""
 OPTIONS: Final[Any] = {"BLOCK_M": TILE, "BLOCK_N": PAGE, "FORCE_USE_FLEX_ATTENTION": True}
-"""Blocks of the kernel: with larger ones, its own choice, a block would span several pages of 16 rows, which
-do not lie side by side. The kernel for few queries takes all of them for one tile."""
+"""Block sizes of the kernel: by default a block spans several pages of 16 rows, which are not contiguous. The
+kernel for few queries takes all of them for one tile.
+"""
 
 
 class Part(NamedTuple):
-    """Rows of one context: its pages, rows of the first page before entry 0, first new entry, new rows."""
+    """Rows of one context: its pages, rows of the first page before entry 0, first new entry, number of new
+    rows.
+    """
 
     pages: Sequence[int]
     offset: int
@@ -37,35 +40,37 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiles:
-    """The keys that the queries of a forward see."""
+    """The keys that the queries of a forward attend to."""
 
     table: Tensor
-    """Pages of each context in order, int32 [contexts, width]; behind them one that is nobody's."""
+    """Pages of each context in order, int32 [contexts, width], then padding with a page of no context."""
     owners: Tensor
     """The context of each tile, int32 [tiles]."""
     counts: Tensor
-    """Of how many pages each tile sees something, int32 [tiles]."""
+    """The number of pages that each tile attends to, int32 [tiles]."""
     firsts: Tensor
-    """The first entry that each query sees, from the beginning of the first page on, int32 [tiles * 16]."""
+    """The first entry that each query attends to, from the start of the first page, int32 [tiles * 16]."""
     lasts: Tensor
-    """The last one; -1 where there is no query."""
+    """The last entry; -1 where there is no query."""
     queries: Tensor
-    """Which query stands at each place, int64 [tiles * 16]: row times heads of a key, plus the head."""
+    """The query at each place, int64 [tiles * 16]: row times heads of a key, plus the head."""
     places: Tensor
-    """Where each query stands, int64 [rows * heads of a key]."""
+    """The place of each query, int64 [rows * heads of a key]."""
     numbers: Tensor
-    """The number of each page of the cache in each context, int32 [contexts, pages]; -1 where it has none."""
+    """The index of each page of the cache in each context, int32 [contexts, pages]; -1 for other contexts'
+    pages.
+    """
 
     @classmethod
     def of(cls, arrays: Sequence[Tensor], pages: int) -> "Tiles":
-        """Those of `tiled`, on the device, over a cache of so many pages."""
+        """Return the tiles of `tiled`'s arrays, on the device, over a cache of `pages` pages."""
         table, owners, counts, firsts, lasts, queries, places = arrays
         numbers = _numbers(table, pages)
         return cls(table, owners, counts, firsts, lasts, queries, places, numbers)
 
     @classmethod
     def alone(cls, table: Tensor, begins: Tensor, ends: Tensor, groups: int, pages: int) -> "Tiles":
-        """Return tiles of one row of each context, which is its last entry: made on the device.
+        """Return tiles of the last row of each context, made on the device.
 
         `begins` and `ends` [contexts] count from the beginning of the first page; `groups` heads share a key.
         """
@@ -89,14 +94,14 @@ class Tiles:
 
 
 def tiles_of_row(groups: int) -> int:
-    """Return the tiles that a row takes by itself where so many heads share a key."""
+    """Return the number of tiles of a single row where `groups` heads share a key."""
     return -(-groups // TILE)
 
 
 def tiled(
     parts: Sequence[Part], rows: int, contexts: int, width: int, groups: int, nobody: int
 ) -> list[Array]:
-    """Return arrays for `Tiles.of`, always of the same shapes for so many rows and contexts of so many pages.
+    """Return arrays for `Tiles.of`, whose shapes depend only on `rows`, `contexts` and `width`.
 
     There may be fewer rows than `rows`, and fewer contexts. `nobody` is a page of no context.
     """
@@ -130,7 +135,7 @@ def attend(
     """Attend with queries [rows, heads, head size] to keys and values [kv heads, cache rows, head size] of a
     layer.
 
-    A row sees at most `window` entries, its own included. Returns [rows, heads, head size].
+    A row attends to at most `window` entries, its own included. Returns [rows, heads, head size].
     """
     firsts = tiles.firsts if window is None else torch.maximum(tiles.firsts, tiles.lasts - (window - 1))
     call = _compiled() if compiles(keys.device) else _attend
@@ -151,7 +156,7 @@ def over_contexts(
 
 
 def mask(tiles: Tiles, firsts: Tensor, rows: int) -> BlockMask:
-    """Return which of `rows` rows of the cache each query sees."""
+    """Return the mask of cache rows that each query attends to."""
     return _mask(tiles.table, tiles.owners, tiles.counts, firsts, tiles.lasts, tiles.numbers, rows)
 
 

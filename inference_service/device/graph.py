@@ -1,4 +1,6 @@
-"""Steps of one shape over and over: captured once on a CUDA device, called as they are elsewhere."""
+"""Captured steps: a computation of fixed shape is captured once on a CUDA device, and called directly
+elsewhere.
+"""
 
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
@@ -13,30 +15,29 @@ from inference_service.device.preparations import PREPARATIONS
 Made = TypeVar("Made", Tensor, tuple[Tensor, ...])
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Numbers of rows that there are steps for; what lacks is filled up."""
+"""Row counts for which steps are captured; other counts are padded."""
 
 
 _ALIGNED = 256
-"""Bytes at multiples of which the inputs of a region begin."""
+"""Alignment in bytes of the inputs of a region."""
 
 
 def size_for(count: int, sizes: Sequence[int] = SIZES) -> int | None:
-    """Return the smallest of the sizes that holds so many; None if none does."""
+    """Return the smallest size that holds `count`; None if none does."""
     at = bisect_left(sizes, count)
     return sizes[at] if at < len(sizes) else None
 
 
 class Graph(Generic[Made]):
-    """A captured computation on buffers that stay where they are.
+    """A captured computation on buffers with fixed addresses.
 
-    On a CUDA device the first call runs it and records its kernels, every other one launches all of them at
-    once: without waiting for Python, which takes longer for a small step than the device. There it must wait
-    for nothing of the device, and what it is given must lie in the same memory in every call. *Not run on
-    CUDA.*
+    On a CUDA device the first call runs it and records its kernels. Every other call launches all of them at
+    once, because Python takes longer than the device for a small step. The computation must not synchronise
+    with the device, and its inputs must lie in the same memory in every call. *Not run on CUDA.*
     """
 
     def __init__(self, device: torch.device, compute: Callable[[], Made], pool: Any = None) -> None:
-        """Share the memory of all graphs of one `pool`, so that only one of them may run at a time."""
+        """Create a graph; those of one `pool` share memory, so only one of them may run at a time."""
         PREPARATIONS.note(Preparation.CAPTURE, getattr(compute, "__qualname__", type(compute).__name__))
         self._device = device
         self._compute: Callable[[], Made] = compute
@@ -45,7 +46,7 @@ class Graph(Generic[Made]):
         self._made: Made
 
     def __call__(self) -> Made:
-        """Return the result, which is the caller's own."""
+        """Return the result, which belongs to the caller."""
         if self._device.type != "cuda":
             return self._compute()
         if self._graph is None:
@@ -57,7 +58,9 @@ class Graph(Generic[Made]):
         return tuple(part.clone() for part in self._made)
 
     def _capture(self) -> None:
-        """Run once outside the graph, as libraries set themselves up in their first calls; then capture."""
+        """Run once outside the graph, because libraries set themselves up in their first calls;
+        then capture.
+        """
         with torch.cuda.device(self._device):
             stream = torch.cuda.Stream(self._device)
             stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -73,7 +76,7 @@ class Graph(Generic[Made]):
 
 
 class Region:
-    """A function of tensors that is captured for some shapes of them, and called as it is for others.
+    """A function of tensors that is captured for some shapes, and called directly for others.
 
     Captured shapes share the memory of their inputs, so only one of them may run at a time.
     """
@@ -81,7 +84,7 @@ class Region:
     def __init__(
         self, device: torch.device, compute: Callable[..., tuple[Tensor, ...]], pool: Any = None
     ) -> None:
-        """`compute` is called with a name, which says what shapes do not, and tensors.
+        """Create a region; `compute` is called with tensors and a name, which tells apart equal shapes.
 
         Graphs of one `pool` share their memory.
         """
@@ -92,9 +95,9 @@ class Region:
         self._known: dict[Hashable, tuple[list[Tensor], Graph[tuple[Tensor, ...]]]] = {}
 
     def prepare(self, name: Hashable, given: Sequence[Tensor]) -> None:
-        """Capture it for tensors like these; call it for the largest ones first.
+        """Capture the region for tensors like these; the largest ones must come first.
 
-        Raises `ValueError` for larger ones than before: graphs that exist read the memory of the first.
+        Raises `ValueError` for larger ones than before, since existing graphs read the memory of the first.
         """
         places, size = list[int](), 0
         for it in given:
@@ -115,11 +118,11 @@ class Region:
         self(name, *given)
 
     def knows(self, name: Hashable, given: Sequence[Tensor]) -> bool:
-        """Return whether it is captured for tensors like these."""
+        """Return whether the region is captured for tensors like these."""
         return _key(name, given) in self._known
 
     def __call__(self, name: Hashable, *given: Tensor) -> tuple[Tensor, ...]:
-        """Return what it makes of these tensors, which is the caller's own."""
+        """Return the result for these tensors, which belongs to the caller."""
         known = self._known.get(_key(name, given)) if self._known else None
         if known is None:
             return self._compute(name, *given)
@@ -143,5 +146,5 @@ def make_current(device: torch.device) -> None:
 
 
 def graph_pool(device: torch.device) -> Any:
-    """Memory that graphs may share; None where there are none."""
+    """Return memory that graphs may share; None without CUDA graphs."""
     return torch.cuda.graph_pool_handle() if device.type == "cuda" else None

@@ -1,4 +1,4 @@
-"""Attention of one row each of many contexts, whose keys and values lie in pages: one call for all."""
+"""Paged attention of one row from each of many contexts in one call."""
 
 import inspect
 import logging
@@ -18,30 +18,32 @@ logger = logging.getLogger(__name__)
 PAGE = 16
 """Rows of a page."""
 _TOLERANCE = 0.02
-"""Between two ways in half precision, as a part of the largest value."""
+"""Tolerance between two backends in half precision, as a fraction of the largest value."""
 
 
 @dataclass(frozen=True)
 class Contexts:
-    """The contexts of n rows, each of which sees its own from the first entry to the last."""
+    """The contexts of n rows, each of which attends to all entries of its own."""
 
     table: Tensor
-    """Their pages in order, int32 [n, pages]; behind the last one of a context may be any."""
+    """Their pages in order, int32 [n, pages]; the padding after a context's last page may be any page."""
     ends: Tensor
-    """Entries of each context, int32 [n], from the beginning of its first page on."""
+    """Entries of each context, int32 [n], from the start of its first page."""
     begins: Tensor | None = None
-    """Rows of the first page before the first entry, int32 [n]; None where it begins its page."""
+    """Rows of the first page before the first entry, int32 [n]; None if there are none."""
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, Contexts, float | None, int | None], Tensor]
-"""Queries [n, heads, head size], keys and values [kv heads, rows, head size] of a layer, contexts, the scale
-of scores, and how many entries a row sees at most, its own included: [n, heads, head size]."""
+"""Attends with queries [n, heads, head size] to keys and values [kv heads, rows, head size] of a layer:
+`Attend(queries, keys, values, contexts, scale, window)`. A row attends to at most `window` entries, its own
+included. Returns [n, heads, head size].
+"""
 
 
 def gathered(
     queries: Tensor, keys: Tensor, values: Tensor, contexts: Contexts, scale: float | None, window: int | None
 ) -> Tensor:
-    """Copy all contexts side by side, and attends to them padded."""
+    """Attend by copying all contexts into one padded tensor."""
     (n, heads, head), kv = queries.shape, keys.shape[0]
     within = torch.arange(PAGE, device=keys.device)
     cells = (contexts.table[:, :, None] * PAGE + within).flatten()
@@ -62,10 +64,10 @@ def gathered(
 def varlen(
     queries: Tensor, keys: Tensor, values: Tensor, contexts: Contexts, scale: float | None, window: int | None
 ) -> Tensor:
-    """Read keys and values where they lie, by torch's flash attention.
+    """Attend to keys and values in place, with torch's flash attention.
 
-    It never splits a context between blocks: how it would depends on the longest context of the call, and the
-    sums of a row would vary with its neighbours. *Not run on CUDA.*
+    It never splits a context between blocks: the split would depend on the longest context of the call, and a
+    row's sums on its neighbours. *Not run on CUDA.*
     """
     from torch.nn.attention.varlen import varlen_attn
 
@@ -88,8 +90,7 @@ def varlen(
 
 
 def has_block_tables() -> bool:
-    """Return whether this torch's variable-length attention knows pages: since 2.12, and with kernels that
-    do."""
+    """Return whether torch's variable-length attention supports pages: since 2.12, with suitable kernels."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -101,13 +102,13 @@ def has_block_tables() -> bool:
 
 @dataclass(frozen=True)
 class AttentionBackend:
-    """The implementation with which rows attend to pages on a device, and why none is faster."""
+    """The attention backend for pages on a device, with the reasons against faster ones."""
 
     name: str
     why: str
     _attend: Attend
     all_rows: bool = False
-    """Whether rows of prompts attend in the same call, and contexts may begin within a page."""
+    """Whether rows of prompts attend in the same call; contexts may then begin within a page."""
 
     def __call__(
         self,
@@ -123,9 +124,9 @@ class AttentionBackend:
 
 
 def way_on(device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int) -> AttentionBackend:
-    """Return the fastest way that computes what `gathered` does there.
+    """Return the fastest backend that gives the results of `gathered` on this device.
 
-    `flex`, where regions are compiled, as it takes rows of prompts too.
+    It is `flex` where regions are compiled, as that also takes rows of prompts.
     """
     why = "this torch has no block tables for variable-length attention"
     if device.type == "cpu":
@@ -149,7 +150,8 @@ def way_on(device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: 
 
 
 def _activate_flash_attention_3() -> bool:
-    """Have torch use FlashAttention 3 where it is installed: its pages may have 16 rows, those of 2 need 256.
+    """Make torch use FlashAttention 3 if it is installed: its pages may have 16 rows, those of version 2 need
+    256.
 
     *Not run on CUDA.*
     """
@@ -164,7 +166,9 @@ def _activate_flash_attention_3() -> bool:
 
 
 def _why_not(attend: Attend, device: torch.device, dtype: torch.dtype, heads: int, kv: int, head: int) -> str:
-    """Try it on two small contexts; empty if it computes what `gathered` does."""
+    """Try the backend on two small contexts; return why its result is not that of `gathered`, or an empty
+    text.
+    """
     queries = torch.randn(2, heads, head, device=device, dtype=dtype)
     keys, values = torch.randn(2, kv, 4 * PAGE, head, device=device, dtype=dtype)
     table = torch.tensor([[2, 0], [1, 3]], dtype=torch.int32, device=device)

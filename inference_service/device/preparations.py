@@ -1,4 +1,4 @@
-"""Captures and compilations: a worker makes all of them at its start, and counts those that come later."""
+"""Captures and compilations: a worker makes all of them at its start, and counts later ones."""
 
 import logging
 from collections import Counter
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class Preparations:
-    """Counts captures and compilations while sessions are served: all sessions wait for each."""
+    """Counts captures and compilations while sessions are served: each delays all sessions."""
 
     def __init__(self) -> None:
         self.late: Counter[Preparation] = Counter()
@@ -19,13 +19,13 @@ class Preparations:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Count nothing in the block of this `with`, and everything after it unless it raises."""
+        """Return a context manager that suspends counting; counting starts at its end unless it raises."""
         self._is_over = False
         yield
         self._is_over = True
 
     def note(self, what: Preparation, region: str) -> None:
-        """Count a capture or a compilation that comes late, and warn of it."""
+        """Count a late capture or compilation, and log a warning."""
         if not self._is_over:
             return
         self.late[what] += 1
@@ -36,4 +36,4 @@ class Preparations:
 
 
 PREPARATIONS = Preparations()
-"""Those of this process, as is the choice of `compiling`."""
+"""The counters of this process; the choice of `compiling` is per process too."""

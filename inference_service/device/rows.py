@@ -1,4 +1,4 @@
-"""Rows that a decoder is to be fed, as the host knows them: by ids, by embeddings, and by names of these."""
+"""Rows to feed to a decoder, as the host holds them: ids, embeddings, and names of embeddings."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _NONE = -1
-"""Instead of an id."""
+"""Stands for a row without an id."""
 _DIGEST = 4
-"""Numbers of a SHA-256."""
+"""Number of integers that hold a SHA-256."""
 
 
 class Rows:
-    """Rows of one context in order: each is the embedding of an id, one that was made of media, or their sum.
+    """Rows of one context in order: each is the embedding of an id, an embedding of media, or their sum.
 
-    Ids stay on the host until a forward takes them up. Nothing here looks at what was made: rows have equal
-    `content` if their ids and the names of their media are equal.
+    Ids stay on the host until a forward uploads them. Embeddings are not compared: rows have equal `content`
+    if their ids and the names of their media are equal.
     """
 
     __slots__ = ("ids", "is_made", "made", "names")
@@ -30,7 +30,9 @@ class Rows:
         made: Tensor | None,
         names: NDArray[np.int64] | None,
     ) -> None:
-        """`ids` and `is_made` are [n]; `made` [m, hidden] and `names` [m, 5] are of the rows that have it."""
+        """Create rows: `ids` and `is_made` are [n]; `made` [m, hidden] and `names` [m, 5] belong to the rows
+        of media.
+        """
         self.ids = ids
         self.is_made = is_made
         self.made = made
@@ -43,8 +45,7 @@ class Rows:
 
     @classmethod
     def of(cls, made: Tensor, name: bytes = b"") -> "Rows":
-        """Return rows of media embeddings [n, hidden]; `name` is the SHA-256 of what they were made of, if
-        known."""
+        """Return rows of media embeddings [n, hidden]; `name` is the SHA-256 of their source, if known."""
         count = made.shape[0]
         names = None
         if name:
@@ -71,7 +72,7 @@ class Rows:
         return len(self.ids)
 
     def __getitem__(self, part: slice) -> "Rows":
-        """Some rows in a row."""
+        """Return a slice of the rows."""
         begin, end, _ = part.indices(len(self.ids))
         if self.made is None:
             return Rows(self.ids[begin:end], self.is_made[begin:end], None, None)
@@ -82,22 +83,22 @@ class Rows:
         return Rows(self.ids[begin:end], self.is_made[begin:end], self.made[first : first + count], names)
 
     def plus(self, ids: Sequence[int]) -> "Rows":
-        """These rows, of media, with the embedding of an id added to each."""
+        """Return these rows of media with the embedding of an id added to each."""
         return Rows(np.array(ids, np.int64), self.is_made, self.made, self.names)
 
     @property
     def has_content(self) -> bool:
-        """Whether all media in it have a name."""
+        """Whether all media in the rows have a name."""
         return self.made is None or self.names is not None
 
     @property
     def content(self) -> bytes:
-        """What these rows are, of rows that have content."""
+        """Return the content of these rows, which must have content."""
         own = self.ids.tobytes() + self.is_made.tobytes()
         return own if self.names is None else own + self.names.tobytes()
 
 
 @lru_cache(maxsize=256)
 def _of_media(count: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the ids of so many rows that have none, and that they are made; nobody writes there."""
+    """Return ids and flags of `count` rows of media; both are read-only."""
     return np.full(count, _NONE, np.int64), np.ones(count, np.bool_)

@@ -1,4 +1,4 @@
-"""Work on the device beside that of the engine, which the host need not wait for."""
+"""Work on the device in parallel with the engine's, without synchronising the host."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,37 +12,38 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Arrival:
-    """A tensor that is on its way to the host, or is there."""
+    """A tensor that is being copied to the host, or has been."""
 
     _tensor: Tensor
     _event: torch.cuda.Event | None = None
-    """Of its copy."""
+    """The event of its copy."""
 
     @property
     def is_here(self) -> bool:
-        """Whether nothing is to be waited for."""
+        """Whether the copy is complete."""
         return self._event is None or self._event.query()
 
     def take(self) -> Tensor:
-        """Return the tensor on the CPU; blocks until it is there."""
+        """Return the tensor on the CPU; blocks until the copy is complete."""
         if self._event is not None:
             self._event.synchronize()
         return self._tensor
 
 
 class SideStream:
-    """A stream of its own on a CUDA device; elsewhere plain calls. *Not run on CUDA.*
+    """A separate stream on a CUDA device; plain calls elsewhere. *Not run on CUDA.*
 
-    A stream has memory of its own: whatever is kept between calls must be made and used in calls alone. What
-    they have left free goes back to the device when another stream finds no memory, which waits for both.
+    A stream has its own memory: tensors kept between calls must be made and used only in calls. Its free
+    memory returns to the device when another stream runs out, which synchronises both.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def call(self, compute: Callable[[], T]) -> T:
-        """Return what `compute` makes, for further calls alone; it sees all that was asked of the device
-        before."""
+        """Return the result of `compute`, for use in later calls only; it sees all earlier work of the
+        device.
+        """
         if self._stream is None:
             return compute()
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
@@ -50,7 +51,7 @@ class SideStream:
             return compute()
 
     def send(self, compute: Callable[[], list[Tensor]]) -> list[Arrival]:
-        """Return what `compute` makes, on its way to the host."""
+        """Return the results of `compute`, which are being copied to the host."""
         return self.call(lambda: self._sent(compute()))
 
     def _sent(self, tensors: list[Tensor]) -> list[Arrival]:

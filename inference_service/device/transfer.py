@@ -1,8 +1,8 @@
-"""Copies between the host and a device. All that a tick needs of either goes through here.
+"""Copies between the host and a device. Every copy of a tick goes through this module.
 
-A copy from ordinary memory, and every number that Python asks of a tensor, stops the host until the device
-has done all that it was asked before. So what a step needs is written side by side into pinned memory and
-goes up in one copy that nobody waits for; what the host must know comes back in one.
+A copy from pageable memory, and every number that Python reads from a tensor, blocks the host until the
+device has done all earlier work. So the inputs of a step are packed into pinned memory and uploaded in one
+asynchronous copy. The results that the host needs come back in one copy.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _ALIGNED = 16
-"""Bytes at multiples of which each array begins."""
+"""Alignment in bytes of each array."""
 
 Array = NDArray[Any]
 
 
 def upload(device: torch.device, *arrays: Array) -> list[Tensor]:
-    """These arrays as tensors of the same shapes and dtypes on the device, in one copy.
+    """Upload arrays in one copy; return tensors of the same shapes and dtypes.
 
     On the CPU they share the arrays' memory.
     """
@@ -33,26 +33,25 @@ def upload(device: torch.device, *arrays: Array) -> list[Tensor]:
 
 
 def download(*tensors: Tensor) -> list[Array]:
-    """These tensors, of four bytes a number, in one copy; whoever asks waits for the device."""
+    """Download tensors, of four bytes a number, in one copy; blocks until the device is done."""
     if len(tensors) == 1 or tensors[0].device.type == "cpu":
         return [tensor.cpu().numpy() for tensor in tensors]
     return unpacked(packed(tensors).cpu(), tensors)
 
 
 def packed(tensors: Sequence[Tensor]) -> Tensor:
-    """Return all numbers behind one another, int32."""
+    """Return all numbers concatenated, int32."""
     return torch.cat([tensor.reshape(-1).view(torch.int32) for tensor in tensors])
 
 
 def unpacked(cells: Tensor, like: Sequence[Tensor]) -> list[Array]:
-    """Return numbers that lie behind one another in the host's memory, as arrays of these shapes and
-    dtypes."""
+    """Return concatenated numbers in host memory as arrays of these shapes and dtypes."""
     parts = cells.split([it.numel() for it in like])
     return [part.view(it.dtype).numpy().reshape(it.shape) for part, it in zip(parts, like, strict=True)]
 
 
 def _places(arrays: Sequence[Array]) -> tuple[list[int], int]:
-    """Return where each array begins, and how long all of them are."""
+    """Return the start of each array, and the total length."""
     ends = np.cumsum([-(-array.nbytes // _ALIGNED) * _ALIGNED for array in arrays]).tolist()
     return [0, *ends[:-1]], ends[-1]
 

@@ -39,13 +39,13 @@ from inference_service.session.base.session import Session, Stage
 logger = logging.getLogger(__name__)
 
 MOST_TICKS = 64
-"""Ticks that may wait for an event to travel with."""
+"""Limit of ticks that wait to be reported with the next event."""
 
 _FATAL = SessionFailed("ENGINE_FATAL", "The model's device state is lost; the worker ends.")
 
 
 class Inbox:
-    """Thread-safe and in order. Bounded by the unit windows of the sessions that write to it."""
+    """A thread-safe FIFO of orders, bounded by the unit windows of the sessions that write to it."""
 
     def __init__(self) -> None:
         self._orders: SimpleQueue[Order] = SimpleQueue()
@@ -55,11 +55,11 @@ class Inbox:
         self._orders.put(order)
 
     def take(self, wait: bool) -> Order | None:
-        """Return the next order; None if there is none and `wait` is False. For one thread."""
+        """Return the next order; None if there is none and `wait` is False. For one thread only."""
         return self._orders.get() if wait or not self._orders.empty() else None
 
     def take_within(self, seconds: float) -> Order | None:
-        """Return the next order; None if none comes within so many seconds. For one thread."""
+        """Return the next order; None if none arrives within `seconds`. For one thread only."""
         try:
             return self._orders.get(timeout=seconds)
         except Empty:
@@ -127,7 +127,7 @@ class LiveEngine:
         return live
 
     def _prepare(self, session: Session[Any]) -> None:
-        """Make ready what a session begins with, beside the engine thread."""
+        """Prepare a session's opening, outside the engine's thread."""
         refusal = None
         try:
             session.preprocessor.begin()
@@ -140,11 +140,11 @@ class LiveEngine:
         self.inbox.put(lambda: self._begin(session, refusal))
 
     def order(self, session: Session[Any], order: Order) -> None:
-        """Have an order followed on the engine's thread; its fault is the session's."""
+        """Queue an order for the engine's thread; an error in it counts as the session's."""
         self.inbox.put(lambda: self._tick.guard.attempt(session, order))
 
     def close(self, session: Session[Any]) -> None:
-        """Have a session forgotten on the engine's thread."""
+        """Queue the release of a session on the engine's thread."""
         self.inbox.put(lambda: self.release(session))
 
     def stop(self) -> None:
@@ -170,7 +170,7 @@ class LiveEngine:
                 self._die(f"{type(error).__name__}: {error}")
 
     def _loop_once(self) -> None:
-        """Whatever orders have come, then one tick. A dead engine only follows orders."""
+        """Carry out the waiting orders, then one tick. A dead engine only carries out orders."""
         sessions = self._sessions.values()
         wait = self._is_dead or not self._tick.has_work(sessions)
         self.busy_since = None if wait else self._clock()
@@ -184,7 +184,7 @@ class LiveEngine:
     def _pause(self) -> None:
         """Leave the processor to the recogniser while units wait for its words.
 
-        Work without a deadline gets an eighth of the time then, as beside units of the engine: see `Share`.
+        Work without a deadline then gets an eighth of the time, as it does while units wait: see `Share`.
         """
         end = self._clock() + self._tick.pause_s
         sessions = self._sessions.values()
@@ -197,7 +197,7 @@ class LiveEngine:
             self.busy_since = self._clock()
 
     def _follow(self, wait: bool = False) -> None:
-        """Whatever orders have come; at least one if it waits."""
+        """Carry out the waiting orders; wait for at least one if `wait`."""
         while (order := self.inbox.take(wait)) is not None:
             self.busy_since = self._clock()
             order()
@@ -224,7 +224,7 @@ class LiveEngine:
             session.tell_progress(now)
 
     def release(self, session: Session[Any]) -> None:
-        """Forget a session: its caches are emptied before its slot is offered again."""
+        """Release a session: its caches are emptied before its slot is offered again."""
         if self._sessions.get(session.slot) is session:
             del self._sessions[session.slot]
         else:
@@ -236,7 +236,7 @@ class LiveEngine:
                 if (tenant := session.context.tenant).is_session:
                     self._runtime.language.cache.forget(tenant.salt)
         except Exception as error:
-            # What is left in the slot would be the next session's.
+            # Entries left in the slot would leak into the next session.
             raise DeviceLost(f"slot {session.slot} cannot be emptied: {error}") from error
         finally:
             self._deliver([(session.sink, [Closed()])])
@@ -255,7 +255,7 @@ class LiveEngine:
             self._deliver(told)
 
     def _die(self, message: str) -> None:
-        """Fail every session, present and future, because the device cannot be trusted any more."""
+        """Fail every session, present and future, because the device cannot be trusted."""
         if not self._is_dead:
             self._is_dead = True
             try:
@@ -265,12 +265,12 @@ class LiveEngine:
 
 
 def _processors() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _taken(sessions: Iterable[Session[Any]], now: float) -> list[tuple[Callable[[Any], None], Any]]:
-    """Return the events of these sessions, each with where it goes; they have none afterwards."""
+    """Take the events of these sessions; return them with their receivers."""
     told: list[tuple[Callable[[Any], None], Any]] = []
     for session in sessions:
         if session.events:

@@ -1,4 +1,4 @@
-"""A fault of one session's step ends that session and no other."""
+"""Fault isolation: an error in one session's step ends that session only."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -18,24 +18,24 @@ T = TypeVar("T")
 
 _DEVICE_ERRORS = ("CUDA error", "CUDA driver error", "cuDNN error", "HIP error")
 _MEMORY_ERRORS = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""How `RuntimeError`s begin, or what stands in them, for which torch has no type."""
+"""Texts of memory errors for which torch raises a plain `RuntimeError`."""
 _OUT_OF_MEMORY = SessionFailed(Reason.KV_EXHAUSTED, "The worker has no memory for what this asks for.")
 _FAILED = SessionFailed(Reason.INFERENCE_FAILED, "The worker failed in a step of this session.")
 
 
 class DeviceLost(Exception):
-    """Nothing can be computed any more; the message says what happened."""
+    """Raised when the device cannot compute any more; the message says what happened."""
 
 
 class FaultySession(Exception):
-    """A step over several sessions failed in the part of one: in its cause, of `session`."""
+    """Raised when a step over several sessions failed in the part of `session`; the cause is the error."""
 
     def __init__(self, session: object) -> None:
         self.session = session
 
 
 class blame:
-    """Whatever is raised inside is the fault of this session alone, which may be left half done."""
+    """Context manager that assigns any error inside to this session, which may be left half done."""
 
     def __init__(self, session: object) -> None:
         self._session = session
@@ -53,15 +53,15 @@ class blame:
 class Guard:
     """Runs the steps of a tick; sessions that fail get `SessionFailed` and take no further part.
 
-    Raises `DeviceLost`, from every method, if the fault is the device's. `probe` computes as little as can be
-    computed, in the slot of a session that has failed: if that is impossible too, so is everything.
+    Every method raises `DeviceLost` if the device is at fault. `probe` does a minimal computation in the slot
+    of a failed session; if that fails too, the device is lost.
     """
 
     def __init__(self, probe: Callable[[int], None]) -> None:
         self._probe = probe
 
     def attempt(self, session: Session[Any], step: Callable[..., T], *given: Any) -> T | None:
-        """Return what a step of this session alone gives; None if it failed."""
+        """Return the result of a step of this session; None if it failed."""
         try:
             return step(*given)
         except Exception as error:
@@ -74,11 +74,10 @@ class Guard:
         step: Callable[[list[S]], object],
         is_pending: Callable[[S], bool] = lambda session: True,
     ) -> None:
-        """Run a step of all sessions at once; if it fails, of halves of them, until the faulty session fails
-        alone.
+        """Run a step of all sessions at once; on failure bisect them until the faulty session fails alone.
 
-        A step that raises must have left all sessions as they were, but for one that it `blame`s and for
-        those that are no longer pending, which have made the step.
+        A step that raises must leave all sessions as they were, except one that it `blame`s, and those that
+        have made the step and so are no longer pending.
         """
         if not sessions:
             return
@@ -94,13 +93,13 @@ class Guard:
             self.run(half, step, is_pending)
 
     def together(self, sessions: list[S], step: Callable[[list[S]], Sequence[T]]) -> list[tuple[S, T]]:
-        """Return what a step that changes no session gives for each; see `run`."""
+        """Return the result for each session of a step that changes none; see `run`."""
         given: list[tuple[S, T]] = []
         self.run(sessions, lambda group: given.extend(zip(group, step(group), strict=True)))
         return given
 
     def _culprit(self, sessions: list[S], error: Exception) -> S | None:
-        """Return the session that is to blame, which is ended; None if it may be any of several."""
+        """Return the session at fault, which is ended; None if it may be any of several."""
         if isinstance(error, FaultySession):
             culprit = next((session for session in sessions if session is error.session), None)
             if culprit is not None:

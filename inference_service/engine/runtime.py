@@ -1,4 +1,4 @@
-"""A model on its device, with the KV caches of all slots; the parts that a tick is made of."""
+"""The runtime: a model on its device, with the KV caches of all slots and the steps of a tick."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,39 +28,40 @@ from inference_service.session.base.session import Session, SessionKind
 logger = logging.getLogger(__name__)
 
 CPU_ROWS = 128
-"""Rows of one forward on the CPU, where more of them only take longer: as many as linear layers take in one
-piece."""
+"""Limit of rows in one forward on the CPU, where more rows only take longer: linear layers take this many in
+one piece.
+"""
 
 
 class Runtime:
-    """One family of models. Only the engine thread calls it, but for `open`."""
+    """The runtime of a model family. Only the engine thread calls it, except for `open`."""
 
     budget = MOST_ROWS
-    """Rows of one forward, all sessions together."""
+    """Limit of rows in one forward of all sessions."""
     slice_rows = 1
     """Embeddings of a slice of a picture."""
 
     def __init__(self, info: ModelInfo, language: PackedDecoder, head: nn.Module) -> None:
-        """`language` has the embeddings of its ids."""
+        """Create the runtime; `language` has the embeddings of its ids."""
         self.info = info
         self.most_waiting = CPU_ROWS if language.cache.device.type == "cpu" else self.budget
-        """Rows of one forward that may have no deadline."""
+        """Limit of rows without a deadline in one forward."""
         self.language = language
         self.kinds: dict[type[SessionSetup], SessionKind[Any]] = {}
-        """The kinds of session that the model holds, each by what its sessions are set up with."""
+        """The model's kinds of session, by the type of their setup."""
         self.by_rows = goes_by_rows(self.device, info.vocabulary)
-        """Whether the host draws: then nothing is gained by drawing beside a forward."""
+        """Whether the host samples; then speculative sampling gains nothing."""
         self._expected: Mapping[int, Draw] = {}
         self._foreseen: list[SpeculativeTokens] = []
         self._head = head
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.language.cache.device
 
     def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> Session[Any]:
-        """Return a session of one of the model's kinds, in a slot that is clean. Any thread may call this."""
+        """Return a session of one of the model's kinds in a clean slot. Any thread may call this."""
         kind = self.kinds.get(type(setup))
         if kind is None:
             raise TypeError(f"This model takes no {type(setup).__name__}.")
@@ -70,22 +71,24 @@ class Runtime:
 
     @torch.inference_mode()
     def share(self, system_prompts: Iterable[str]) -> None:
-        """Let sessions of every tenant find the pages of these prompts. Call it before the first session."""
+        """Let sessions of every tenant find the pages of these prompts. Must be called before the first
+        session.
+        """
         for prompt in system_prompts:
             for kind in self.kinds.values():
                 for rows in kind.rows_of(prompt):
                     self.language.cache.share(shared_names(rows))
 
     def prepare(self, session: Session[Any]) -> Iterator[None]:
-        """Do what takes long of a session's opening, in portions; see `SessionKind.prepare`."""
+        """Do the long work of a session's opening in portions; see `SessionKind.prepare`."""
         return session.kind.prepare(session)
 
     def start(self, session: Session[Any]) -> SessionFailed | None:
-        """Begin the session's context; the refusal if its settings do not fit this model."""
+        """Begin the session's context; return a refusal if its settings do not fit this model."""
         return session.kind.start(session)
 
     def hear(self, sessions: Sequence[Session[Any]]) -> None:
-        """Hand each session its next unit, in one batch for each kind; see `SessionKind.hear`."""
+        """Give each session its next unit, in one batch for each kind; see `SessionKind.hear`."""
         groups: dict[SessionKind[Any], list[Session[Any]]] = {}
         for session in sessions:
             groups.setdefault(session.kind, []).append(session)
@@ -97,13 +100,15 @@ class Runtime:
         raise RuntimeError("This model has no eye.")
 
     def speak(self, sessions: Sequence[Session[Any]]) -> None:
-        """Run one step of speech for the sessions in stage SPEAK; the rule about raising holds here too."""
+        """Run one step of speech for the sessions in stage SPEAK; `hear`'s rule about errors holds
+        here too.
+        """
         raise RuntimeError("This model has no voice.")
 
     def think(self, segments: list[Segment]) -> list[Tensor | None]:
-        """Final hidden state [hidden] of each segment's last row; None where it is no number any more.
+        """Return the final hidden state [hidden] of each segment's last row; None where it is not finite.
 
-        One bad row spoils every later one of its session.
+        One such row spoils every later one of its session.
         """
         asked = [row for row, segment in enumerate(segments) if segment.slot in self._expected]
         if asked:
@@ -115,7 +120,7 @@ class Runtime:
         return [row if is_sound else None for row, is_sound in zip(hidden.unbind(), sound, strict=True)]
 
     def _drawn_beside(self, segments: list[Segment], asked: list[int]) -> tuple[Tensor, Array]:
-        """Hidden states and their sums; one copy up and one down for tokens and forward."""
+        """Return hidden states and their sums, with one upload and one download for tokens and forward."""
         asked.sort(key=lambda row: id(self._expected[segments[row].slot].forbidden))
         draws = [self._expected[segments[row].slot] for row in asked]
         table = DrawTable(draws)
@@ -127,16 +132,17 @@ class Runtime:
         return hidden, sums
 
     def expect(self, draws: Mapping[int, Draw]) -> None:
-        """Announce by slot how the sessions fed next will draw: `think` does it beside, as `choose` will ask.
+        """Announce by slot the next draws of the sessions that are fed next, so that `think` can sample
+        speculatively.
 
-        Without any, it does nothing beside; what was drawn before is kept until others are expected.
+        Without any it samples nothing; earlier samples are kept until others are announced.
         """
         self._expected = draws
         if draws:
             self._foreseen.clear()
 
     def settle(self, contexts: list[Context]) -> None:
-        """Feed what is pending, so that it is in the slot before the window slides."""
+        """Feed the pending rows, so that they are in the slot before the window slides."""
         carried = [context.carry() for context in contexts]
         try:
             segments = [
@@ -154,20 +160,20 @@ class Runtime:
                 context.advance(len(segment.rows))
 
     def rebuild(self, contexts: list[Context]) -> None:
-        """Feed the ends of prompts that say more now, after the window slid; then comes `end_rebuild`."""
+        """Feed the extended ends of prompts after the window slid; then call `end_rebuild`."""
         self.think([context.rebuild() for context in contexts])
 
     def probe(self, slot: int) -> None:
-        """Compute one row in a slot whose session is over; raises if not even that is possible."""
+        """Compute one row in a slot whose session is over; raises if the device fails."""
         self.think([Segment(slot, 0, 0, Rows.of_ids([0]))])
 
     def scores(self, hidden: Tensor) -> Tensor:
-        """Float32 scores [n, vocabulary] on the device for hidden states [n, hidden]."""
+        """Return float32 scores [n, vocabulary] on the device for hidden states [n, hidden]."""
         logits: Tensor = self._head(hidden)
         return logits.float()
 
     def choose(self, hidden: list[Tensor], draws: list[Draw]) -> list[int | None]:
-        """Return the next token for each of n last hidden states; None where the scores are no numbers."""
+        """Return the next token for each of n last hidden states; None where the scores are not finite."""
         if self.by_rows:
             together = hidden[0][None] if len(hidden) == 1 else torch.stack(hidden)
             return choose_by_rows(self.scores(together), draws)
@@ -182,7 +188,7 @@ class Runtime:
 
     @torch.inference_mode()
     def capture(self) -> None:
-        """Make ready what a device other than the CPU does over and over, before the first session."""
+        """Capture repeated work on a device other than the CPU, before the first session."""
         way = self.language.way
         if way is not None:
             told = {"way": way.name, "instead": way.why}
@@ -192,7 +198,7 @@ class Runtime:
 
     @property
     def decoders(self) -> list[PackedDecoder]:
-        """Those that make a step for each token or code."""
+        """The decoders that make a step for each token or code."""
         return [self.language]
 
     def clear(self, slot: int) -> None:
@@ -201,17 +207,17 @@ class Runtime:
 
 
 class SpeculativeTokens:
-    """Tokens that were drawn beside a forward, before it was known that they would be asked for."""
+    """Tokens that were sampled together with a forward, before it was known that they were needed."""
 
     def __init__(self, hidden: Tensor, rows: list[int], draws: list[Draw], tokens: list[int | None]) -> None:
-        """`tokens` were drawn by `draws` from these rows of hidden states [n, hidden]."""
+        """Keep `tokens`, which were sampled by `draws` from these rows of hidden states [n, hidden]."""
         self._hidden = hidden  # as long as it lives, nothing else begins where its rows do
         begin, size = hidden.data_ptr(), hidden.stride(0) * hidden.element_size()
         places = (begin + row * size for row in rows)
         self._drawn = dict(zip(places, zip(draws, tokens, strict=True), strict=True))
 
     def tokens(self, hidden: list[Tensor], draws: list[Draw]) -> Iterator[tuple[int, int | None]]:
-        """Those of hidden states, each [hidden], that were drawn from and are asked for in the same way."""
+        """Yield the tokens of hidden states, each [hidden], that are now drawn in the same way."""
         for row, (state, draw) in enumerate(zip(hidden, draws, strict=True)):
             asked, token = self._drawn.get(state.data_ptr(), (None, None))
             if asked is not None and asked.is_like(draw):

@@ -16,21 +16,22 @@ from inference_service.session.base.session import Session, Stage
 
 Sessions = Collection[Session[Any]]
 _OPENING_S = 0.005
-"""A tick in which opening sessions has taken so long opens no further one."""
+"""Seconds of opening sessions after which a tick opens no further one."""
 BACKGROUND_S = 0.1
-"""So often a tick has room for work in the background while others have work."""
+"""Seconds between ticks with background work while other sessions have work."""
 _PREPARED = object()
-"""Instead of a portion: there is none left."""
+"""Stands for a portion: none is left."""
 _UNDER_WAY = (Stage.PREFILL, Stage.HEARD, Stage.DECODE, Stage.SPEAK)
 _SPEAKING_ROWS = 16
-"""What a step of speech counts as, in rows of the language model."""
+"""Cost of a step of speech, in rows of the language model."""
 
 
 class Tick:
-    """Close, open, rewind, see, hear, think, decide and speak: each step once, for everybody who is ready.
+    """Close, open, rewind, see, hear, think, decide and speak: each step once, for all sessions that are
+    ready.
 
-    Sessions whose unit is due soon come first, by their slack. What has no deadline gets what the scheduler
-    grants it, in every step. What fails is failed by `guard`, see there.
+    Sessions with a deadline come first, by their slack. Work without a deadline gets the scheduler's grant in
+    every step. `guard` handles errors.
     """
 
     def __init__(
@@ -45,21 +46,23 @@ class Tick:
         self._urgent: set[Session[Any]] = set()
         self._allowance = 0
         self._background_at = 0.0
-        """When work in the background is done next, whoever else has some."""
+        """Time of the next background work while other sessions have work."""
         self._others_s = 0.0
 
     def has_work(self, sessions: Sessions) -> bool:
-        """Return whether a tick would do anything for anyone."""
+        """Return whether a tick would do any work."""
         return any(session.has_work for session in sessions)
 
     def has_units(self, sessions: Sessions) -> bool:
-        """Return whether a tick would do anything for a unit that is due soon."""
+        """Return whether a tick would do any work for a unit that is due soon."""
         now = self._clock()
         return any(session.has_work and is_urgent(session.due, now) for session in sessions)
 
     @property
     def pause_s(self) -> float:
-        """How long the last tick's work without a deadline leaves the processor to units."""
+        """Return for how many seconds the last tick's work without a deadline leaves the processor
+        to units.
+        """
         return self._share.pause(self._others_s)
 
     def run(
@@ -68,18 +71,18 @@ class Tick:
         listen: Callable[[], None] | None = None,
         tell: Callable[[Sessions], None] | None = None,
     ) -> Ticked | None:
-        """Run one tick; everything that happened is in the sessions' events afterwards.
+        """Run one tick; its results are in the sessions' events.
 
-        `listen` follows the orders that came while units were heard: most often those to decide and to close
-        them. `tell` hands out the events of sessions whose words are complete, before these are spoken. None
-        if the model did not run.
+        `listen` carries out orders that arrived while units were heard, usually to decide and to close them.
+        `tell` sends the events of sessions whose words are complete, before these are spoken. The result is
+        None if the model did not run.
         """
         started = self._clock()
         sessions = self._without_background(sessions, started)
         self._urgent = {session for session in sessions if is_urgent(session.due, started)}
         units_wait = any(session.has_work for session in self._urgent)
         self._allowance, self._others_s = self._share.rows(units_wait=units_wait), 0.0
-        # Whoever waits for a forward wants none of what is before it.
+        # Sessions that await a forward skip the earlier stages.
         free = [c for c in sessions if c.to_feed is None]
         if free:
             self._close(free)
@@ -113,8 +116,9 @@ class Tick:
         )
 
     def _without_background(self, sessions: Sessions, now: float) -> Sessions:
-        """Return the sessions of a tick: those in the background only where nobody else has work, or where
-        they have not been in one for `BACKGROUND_S`."""
+        """Return the sessions of a tick, with background ones only if no other has work, or every
+        `BACKGROUND_S`.
+        """
         others = [session for session in sessions if not session.is_background]
         if len(others) == len(sessions):
             return sessions
@@ -124,12 +128,12 @@ class Tick:
         return sessions
 
     def _charge(self, since: float, others: int, everybody: int) -> None:
-        """Work without a deadline was so many parts of what has been done since then."""
+        """Charge work without a deadline for its share of the time since then."""
         if others:
             self._others_s += (self._clock() - since) * others / everybody
 
     def _by_slack(self, sessions: Iterable[Session[Any]]) -> list[Session[Any]]:
-        """Those whose unit is due soon, by when; then the others, the oldest first."""
+        """Return the sessions with a deadline, earliest first, then the others, oldest first."""
 
         def slack(session: Session[Any]) -> tuple[bool, float, int]:
             due = session.due if session in self._urgent else None
@@ -138,7 +142,7 @@ class Tick:
         return sorted(sessions, key=slack)
 
     def _close(self, sessions: Sessions) -> None:
-        """End units whose last word has been sent; forwards are needed only where a window slides."""
+        """End units whose last answer is sent; forwards are needed only where a window slides."""
         guard = self.guard
         ending = [c for c in sessions if c.stage is Stage.DONE and c.wants_end]
         if not ending:
@@ -157,10 +161,10 @@ class Tick:
                 guard.attempt(session, session.context.end_rebuild)
 
     def _open(self, sessions: Sessions) -> None:
-        """Open sessions, the oldest first, in portions of their voices.
+        """Open sessions, oldest first, in portions of work on their voices.
 
-        While units wait, a tick does one portion of one session: a GPU is asked for work without waiting for
-        it, so the clock alone bounds nothing. Else it goes on for a few milliseconds.
+        While units wait, a tick does one portion of one session: GPU work is asynchronous, so the clock alone
+        bounds nothing. Otherwise it goes on for a few milliseconds.
         """
         opening = [session for session in sessions if session.stage is Stage.OPENING]
         if not opening or not self._allowance:
@@ -187,13 +191,15 @@ class Tick:
             session.fail(refusal)
 
     def _rewind(self, sessions: Sessions) -> None:
-        """Take back what is to be; what must be fed again for it is fed with everybody's rows."""
+        """Carry out rewinds; rows that they feed again join those of all sessions."""
         for session in sessions:
             if session.wants_rewind:
                 self.guard.attempt(session, session.rewind)
 
     def _hear(self, sessions: Sessions) -> None:
-        """Hear the next unit, or portion of one, of all sessions that await it and have seen its pictures."""
+        """Encode the next unit, or portion of one, of all sessions that wait for it and have seen its
+        pictures.
+        """
         wanting = [session for session in sessions if session.wants_unit]
         if not wanting:
             return
@@ -212,12 +218,12 @@ class Tick:
         self._charge(since, self._others(starting), len(starting))
 
     def _is_short_of_time(self) -> bool:
-        """Return whether a unit under way has less than half of its time left: then no further one is begun.
+        """Return whether a running unit has less than half of its time left, so that no further one is begun.
 
-        Units that join those under way make each step longer. Where units come faster than they are done, all
-        of them would be late; so those under way are done first, and the others begin together, which costs
-        less. Nobody waits for a unit whose caller has kept its order back for so long, or for sessions that
-        do the same step in every tick, whoever is in it.
+        Units that join the running ones make each step longer. If units arrive faster than they are done, all
+        would be late. So the running ones are finished first, and the others begin together, which costs
+        less. No session waits for a unit whose caller has delayed its order for so long, or for sessions that
+        take the same step in every tick.
         """
         now = self._clock()
         return any(
@@ -231,7 +237,7 @@ class Tick:
         )
 
     def _see(self, waiting: list[Session[Any]]) -> list[Session[Any]]:
-        """See as many slices of pictures as a tick may; return the sessions that have no more to see."""
+        """Encode as many slices of pictures as a tick may; return the sessions with no slice left."""
         since, looking = self._clock(), {}
         rows = {True: self._runtime.most_waiting, False: self._allowance}
         ready = []
@@ -290,7 +296,7 @@ class Tick:
         return fed
 
     def _granted(self, waiting: Mapping[int, tuple[Session[Any], Rows]]) -> dict[int, int]:
-        """Return how many of the rows that wait, by slot, go into the next forward."""
+        """Return by slot how many of the waiting rows go into the next forward."""
         rows = {slot: len(rows) for slot, (_, rows) in waiting.items()}
         others = sum(rows[slot] for slot, (c, _) in waiting.items() if c not in self._urgent)
         if sum(rows.values()) <= self._budget and others <= self._allowance:
@@ -327,7 +333,7 @@ class Tick:
         self._charge(since, self._others(ready), len(ready))
 
     def _speak(self, sessions: Sessions) -> Sequence[Session[Any]]:
-        """Run one step of speech for every unit, and for as many others as may speak."""
+        """Run one step of speech for every unit, and for as many other sessions as allowed."""
         since = self._clock()
         speaking = [session for session in sessions if session.stage is Stage.SPEAK]
         if not speaking:
@@ -342,7 +348,7 @@ class Tick:
         return speaking
 
     def _others(self, sessions: Sequence[Session[Any]]) -> int:
-        """Return how many of them have no deadline."""
+        """Return how many of the sessions have no deadline."""
         return sum(session not in self._urgent for session in sessions)
 
 

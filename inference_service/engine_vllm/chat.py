@@ -24,19 +24,19 @@ from inference_service.session.kinds.prompt import Dialogue, Prompt, Words
 
 @dataclass
 class TurnRun(Run[Prompt]):
-    """The turn being answered."""
+    """The running turn."""
 
     _: KW_ONLY
     sampling: Sampling
     answer: Answer
     most: int = 0
-    """Tokens that may be sampled."""
+    """Limit of sampled tokens."""
     is_single: bool = False
     """Whether the answer ends with its first call."""
 
 
 class VllmChat(VllmSession[Prompt]):
-    """One CHAT session. Nothing of a unit is kept after it."""
+    """One CHAT session. It keeps nothing of a unit."""
 
     def __init__(
         self,

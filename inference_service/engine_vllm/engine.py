@@ -1,4 +1,4 @@
-"""The engine that lets vLLM compute: one thread with an event loop, on which every session is a task."""
+"""The vLLM engine: one thread with an event loop, on which every session is a task."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _FATAL: Final = SessionFailed("ENGINE_FATAL", "vLLM's engine has ended; the worker ends.")
 _FAILED: Final = SessionFailed(Reason.INFERENCE_FAILED, "The worker failed in a step of this session.")
 _CHECK_S: Final = 0.5
-"""How often the engine looks whether vLLM lives, and whom to tell that it gets on."""
+"""Seconds between checks that vLLM is alive, and progress events."""
 _STOP_S: Final = 10.0
 
 Opening = Callable[[str, Any, Sink], AnySession]
@@ -54,7 +54,7 @@ class VllmEngine:
         deliver: Deliver,
         on_fatal: OnFatal,
     ) -> None:
-        """`thread` is the one on which the generator lives; it is stopped with the engine."""
+        """Create the engine; `thread` is that of the generator, and is stopped with the engine."""
         self.info = info
         self.slots = slots
         self._generator = generator
@@ -64,11 +64,11 @@ class VllmEngine:
         self._on_fatal = on_fatal
         self._media = MediaPool()
         self._sessions: dict[AnySession, asyncio.Task[None] | None] = {}
-        """All that are open, each with its task once it has begun."""
+        """All open sessions, each with its task once it has begun."""
         self._on_ticks: list[OnTicks] = []
         self._ticks = 0
         self._advanced = time.monotonic()
-        """When the generator made its last step, or had nothing to do."""
+        """Time at which the generator made its last step, or had no work."""
         self._is_dead = self._is_stopped = False
         generator.on_step = self._stepped
         self._watch = asyncio.run_coroutine_threadsafe(self._watch_over(), thread.loop)
@@ -104,11 +104,11 @@ class VllmEngine:
         return live
 
     def order(self, session: AnySession, order: Order) -> None:
-        """Have an order followed on the engine's thread; its fault is the session's."""
+        """Queue an order for the engine's thread; an error in it counts as the session's."""
         self._thread.post(lambda: self._follow(session, order))
 
     def close(self, session: AnySession) -> None:
-        """Have a session ended on the engine's thread."""
+        """Queue the end of a session on the engine's thread."""
         self._thread.post(lambda: self._release(session))
 
     def stop(self) -> None:
@@ -186,7 +186,7 @@ class VllmEngine:
             session.tell(Progress(session.queue.first.number if session.queue.first else 0))
 
     def _stepped(self, requests: int, tokens: int) -> None:
-        """Tell of a step of vLLM's scheduler. Its work has no deadline, so that it makes no session late."""
+        """Report a step of vLLM's scheduler. Its work has no deadline, so it makes no session late."""
         began, self._advanced = self._advanced, time.monotonic()
         if tokens:
             self._ticks += 1
@@ -196,7 +196,7 @@ class VllmEngine:
             self._deliver([(on_ticks, [ticked]) for on_ticks in self._on_ticks])
 
     async def _watch_over(self) -> None:
-        """Notice the end of vLLM while nothing is asked of it, and tell sessions that wait of progress."""
+        """Detect the end of vLLM while it has no request, and report progress to sessions that wait."""
         while not self._is_dead:
             await asyncio.sleep(_CHECK_S)
             if self._generator.is_dead:
@@ -219,7 +219,7 @@ class VllmEngine:
         self._generator.stop()
 
     def _die(self, message: str) -> None:
-        """Nothing can be computed any more: every session is told, and whoever still comes."""
+        """Fail every session, present and future, because vLLM cannot compute any more."""
         if not self._is_dead:
             self._is_dead = True
             try:

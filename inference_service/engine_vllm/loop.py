@@ -1,4 +1,4 @@
-"""A thread that runs an event loop, for what must live on one thread."""
+"""A thread that runs an event loop, for objects that must live on one thread."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """An event loop on a daemon thread of its own, from its making to `stop`."""
+    """An event loop on its own daemon thread, from creation to `stop`."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -24,7 +24,7 @@ class LoopThread:
             self.loop.close()
 
     def post(self, act: Callable[[], object]) -> None:
-        """Call `act` on the thread, after what was posted before; not at all after `stop`."""
+        """Call `act` on the thread, after earlier posts; do nothing after `stop`."""
         try:
             self.loop.call_soon_threadsafe(act)
         except RuntimeError:
@@ -32,7 +32,9 @@ class LoopThread:
                 raise
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run `work` on the thread and wait for what it returns or raises. Raises `TimeoutError`."""
+        """Run `work` on the thread, wait for it, and return its result or raise its error. Raises
+        `TimeoutError`.
+        """
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
 
     def stop(self, timeout: float) -> None:

@@ -1,4 +1,6 @@
-"""What vLLM's processes do when they start. Found by the entry point group `vllm.general_plugins`."""
+"""The plugin of vLLM's processes, run at their start. Found by the entry point group
+`vllm.general_plugins`.
+"""
 
 import ctypes
 import os
@@ -7,12 +9,12 @@ import sys
 from typing import Final
 
 WORKER: Final = "ANTIPHON_VLLM_WORKER"
-"""Names the process id of the worker whose vLLM it is; without it the plugin does nothing."""
+"""Holds the process id of vLLM's worker; without it the plugin does nothing."""
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def follow_worker() -> None:
-    """Leave Ctrl-C to the worker, which drains first, and end when the process that started this one ends."""
+    """Ignore Ctrl-C, which the worker handles by draining, and end when the parent process ends."""
     worker = os.environ.get(WORKER, "")
     if worker in ("", str(os.getpid())):
         return

@@ -31,9 +31,9 @@ from inference_service.video.messages import Order
 from inference_service.video.process import VideoReader
 
 MOST_VIDEO_S: Final = 600.0
-"""Most seconds of all videos of a turn."""
+"""Limit of seconds of all videos of a turn."""
 FRAME_PIXELS: Final = 602_112
-"""Most pixels of a video's frame, one each second: 768 squares of 28, the most of Qwen2.5-VL."""
+"""Limit of pixels of a video's frame, at one a second: 768 squares of 28, the most of Qwen2.5-VL."""
 _KINDS: Final = {Picture: Media.PICTURE, Clip: Media.CLIP, Video: Media.VIDEO}
 _LACKS: Final = {
     Media.PICTURE: "sees no pictures",
@@ -42,19 +42,19 @@ _LACKS: Final = {
 }
 
 Expand = Callable[[list[int], Sequence[MediaInput]], Expanded]
-"""The generator's `expand`, on any thread. Raises `MediaRefused`, and `TimeoutError`."""
+"""The generator's `expand`, for any thread. Raises `MediaRefused`, and `TimeoutError`."""
 
 
 @dataclass(frozen=True)
 class MediaPrompt(Prompt):
-    """A prompt with media in it."""
+    """A prompt with media."""
 
     payload: Any = None
-    """For `Request`."""
+    """The payload for `Request`."""
 
 
 class VllmPreprocessor(ChatPreprocessor):
-    """Renders conversations, and has vLLM's processor make arrays of what they show and play."""
+    """Renders conversations, and lets vLLM's processor turn their media into arrays."""
 
     def __init__(
         self, dialogue: Dialogue, system_prompt: str, generator: Generator, tenant: Tenant, expand: Expand
@@ -65,7 +65,9 @@ class VllmPreprocessor(ChatPreprocessor):
         self._expand = expand
 
     def priority(self, content: Content | None) -> Priority:
-        """Turns with media wait for each other alone: vLLM prepares one after another."""
+        """Return the priority of a turn; turns with media have their own, since vLLM prepares one after
+        another.
+        """
         has_media = isinstance(content, TurnInput) and any(_media(content))
         return Priority.VIDEOS if has_media else super().priority(content)
 
@@ -102,7 +104,7 @@ class VllmPreprocessor(ChatPreprocessor):
         )
 
     def _require(self, field: str, part: Picture | Clip | Video) -> None:
-        """Refuse what the model cannot take."""
+        """Refuse media that the model does not support."""
         kind = _KINDS[type(part)]
         problem = None if kind in self._generator.media else f"this model {_LACKS[kind]}"
         if isinstance(part, Video) and part.stack_frames > 1:
@@ -190,7 +192,7 @@ class VllmPreprocessor(ChatPreprocessor):
 
 
 def _media(content: TurnInput) -> Iterator[tuple[str, Picture | Clip | Video]]:
-    """Yield what is no text, with the path of its part."""
+    """Yield all media, with the paths of their parts."""
     for i, message in enumerate(content.messages):
         for j, part in enumerate(message.parts):
             if not isinstance(part, str):

@@ -1,4 +1,4 @@
-"""Folders of models of vLLM's realtime interface, and how an engine that transcribes with one is made."""
+"""Folders of models for vLLM's realtime interface, and the engine that transcribes with one."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,7 @@ from inference_service.session.kinds.transcription import transcriber_info
 BEGIN, PAD = "<s>", "[STREAMING_PAD]"
 _FILES: Final = ("params.json", "consolidated.safetensors", "tekken.json")
 _MELS_PER_ROW: Final = 2
-"""Mel frames of a row of the encoder, whose second convolution has this stride."""
+"""Mel frames in a row of the encoder, whose second convolution has this stride."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class RealtimeFolder:
     is_mistrals: bool = True
 
     def rules(self, limit: int) -> HearingRules:
-        """Return how sessions hear whose utterances have at most `limit` tokens."""
+        """Return the rules of hearing for utterances of at most `limit` tokens."""
         pad = self.tekken.control(PAD)
         pads = self.pacing.prompt_tokens - 1
         return HearingRules(self.tekken, self.pacing, (self.tekken.control(BEGIN), *[pad] * pads), pad, limit)

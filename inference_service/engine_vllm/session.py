@@ -1,4 +1,4 @@
-"""One session of the vLLM engine: a task that takes its units one after another."""
+"""One session of the vLLM engine: a task that serves its units in order."""
 
 import asyncio
 import time
@@ -28,10 +28,10 @@ from inference_service.session.base.session import (
 
 
 class VllmSession(ABC, Generic[Prepared]):
-    """Common part of all sessions.
+    """The common part of all sessions.
 
-    Only the thread of the event loop touches it, but for `preprocessor`, which is the media pool's. Orders
-    are put into `queue`, after which `wake` is called.
+    Only the thread of the event loop touches it, except for `preprocessor`, which belongs to the media pool.
+    Orders are put into `queue`; then `wake` is called.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class VllmSession(ABC, Generic[Prepared]):
         self.queue: UnitQueue[Prepared] = UnitQueue()
         self.preprocessor = preprocessor
         self.told = time.monotonic()
-        """When its caller heard of it last; monotonic seconds."""
+        """Monotonic seconds of the last event for its caller."""
         self.is_over = False
-        """Whether it has failed, and takes part in nothing any more."""
+        """Whether it has failed, and takes no further part."""
         self._sink = sink
         self._generator = generator
         self._deliver = deliver
@@ -59,7 +59,7 @@ class VllmSession(ABC, Generic[Prepared]):
     @property
     @abstractmethod
     def run(self) -> Run[Prepared]:
-        """The unit under way."""
+        """The running unit."""
 
     @property
     @abstractmethod
@@ -68,33 +68,35 @@ class VllmSession(ABC, Generic[Prepared]):
 
     @abstractmethod
     def begin(self) -> Event:
-        """Take what the session begins with: `Ready`, or why there is no session."""
+        """Begin with the session's prepared opening; return `Ready`, or the reason why there is no
+        session.
+        """
 
     @abstractmethod
     def read(self, unit: QueuedUnit[Prepared]) -> None:
-        """Make `run` of a unit and take its input, or set why it cannot be taken as its failure."""
+        """Make the `run` of a unit and take its input, or set its failure."""
 
     @abstractmethod
     def refused(self) -> End | None:
-        """Return how the unit ends without sampling; None if it is to be continued."""
+        """Return the end of a unit that is not sampled; None if it is to be continued."""
 
     @abstractmethod
     def request(self) -> Request:
-        """Return what is to be continued."""
+        """Return the request for the running unit."""
 
     @abstractmethod
     def decide(self, token: int, tell: Callable[[Event], None]) -> End | None:
-        """Take a sampled token; how the unit ends if it ends with it."""
+        """Take a sampled token; return the end of the unit if it ends with this token."""
 
     @abstractmethod
     def fold(self) -> int:
-        """Close the unit in the context; how many sampled tokens did not stay there."""
+        """Close the unit in the context; return the number of sampled tokens that did not stay there."""
 
     # ------------------------------------------------------------------------------------------- orders
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the unit under way is to end without another token."""
+        """Whether the running unit must end without further tokens."""
         return self.queue.is_cancelled(self.run.unit)
 
     @property
@@ -103,13 +105,13 @@ class VllmSession(ABC, Generic[Prepared]):
         return self._sampling is not None
 
     def wake(self) -> None:
-        """An order has been followed."""
+        """Wake the task after an order."""
         self._woken.set()
         if self._sampling is not None and self.is_cancelled:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """End the sampling of the unit under way, which is cancelled."""
+        """End the sampling of the running unit, which is cancelled."""
         assert self._sampling is not None
         self._sampling.cancel()
 
@@ -119,7 +121,7 @@ class VllmSession(ABC, Generic[Prepared]):
         self._deliver([(self._sink, list(events))])
 
     def fail(self, failure: SessionFailed) -> None:
-        """End the session, once."""
+        """End the session with a failure, once."""
         if not self.is_over:
             self.is_over = True
             self.tell(failure)
@@ -127,7 +129,7 @@ class VllmSession(ABC, Generic[Prepared]):
     # --------------------------------------------------------------------------------------------- task
 
     async def live(self) -> None:
-        """Take units until the task is cancelled. Raises `GeneratorDead`."""
+        """Serve units until the task is cancelled. Raises `GeneratorDead`."""
         begun = self.begin()
         if isinstance(begun, SessionFailed):
             self.fail(begun)
@@ -162,7 +164,7 @@ class VllmSession(ABC, Generic[Prepared]):
             await self._woken.wait()
 
     async def _continue(self) -> End:
-        """Sample in a task of its own, so that a cancel ends it wherever it waits."""
+        """Sample in a separate task, so that a cancel ends it at any await."""
         task = self._sampling = asyncio.create_task(self._sample())
         try:
             await asyncio.wait({task})

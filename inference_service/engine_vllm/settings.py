@@ -1,4 +1,4 @@
-"""How the options of a worker become vLLM's. Imports no vLLM."""
+"""Conversion of the worker's options to vLLM's. Imports no vLLM."""
 
 import os
 from collections.abc import MutableMapping
@@ -14,12 +14,13 @@ _USUAL = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
-"""Variables of vLLM that mean this where the operator has not set them: it tells nobody of its use, standard
-output stays the worker's, and no process with gRPC's threads is forked."""
+"""Defaults of vLLM's variables that the operator has not set: no usage reports, standard output stays the
+worker's, and no process with gRPC's threads is forked.
+"""
 
 
 def prepare_environment(options: WorkerOptions, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set what vLLM reads from variables when it is imported; what is set already stays."""
+    """Set the variables that vLLM reads at import; existing values stay."""
     for name, value in _USUAL.items():
         environment.setdefault(name, value)
     environment[WORKER] = str(os.getpid())
@@ -33,9 +34,9 @@ def engine_arguments(
 ) -> dict[str, Any]:
     """Return the keyword arguments of vLLM's `AsyncEngineArgs`.
 
-    `positions` is how many the model has, and `is_mistrals` whether the folder has Mistral's layout. vLLM
-    counts the token sampled last, which needs no entry of the context, so it gets one token more than a
-    context may have where the model allows it.
+    `positions` is the number of the model's positions; `is_mistrals` says whether the folder has Mistral's
+    layout. vLLM counts the last sampled token, which needs no entry of the context. So it gets one token more
+    than the limit of a context, where the model allows it.
     """
     arguments: dict[str, Any] = {
         "model": str(folder),

@@ -1,4 +1,4 @@
-"""Folders of language models, and how an engine that chats and continues token streams is made of one."""
+"""Folders of language models, and the engine of one for chats and token streams."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -31,7 +31,7 @@ from inference_service.models.errors import CheckpointError
 from inference_service.session.kinds.prompt import Dialogue
 
 _EXPAND_S = 60.0
-"""How long the media of a turn may take to be prepared, the wait for those of others included."""
+"""Limit in seconds for preparing the media of a turn, including the wait for other turns."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A token stream of the vLLM engine: the ids of its context, sent whole for each chunk.
 
-The prefix cache finds what earlier chunks have computed. As in the other engine, the token sampled last is no
+The prefix cache holds the results of earlier chunks. As in the other engine, the last sampled token is not
 part of the context unless it is to be kept.
 """
 
@@ -28,17 +28,17 @@ from inference_service.session.kinds.text import Detokenizer
 from inference_service.session.kinds.tokens import TokensChunk, TokensPreprocessor
 
 _LEAD = 4
-"""Ids of a chunk that the text of its output is told from: a decoder may join them with what follows."""
+"""Ids of a chunk that precede its output for detokenizing: a decoder may join them with the following ids."""
 
 
 @dataclass(frozen=True)
 class StreamRules:
-    """What a model is in a token stream."""
+    """The facts about a model that its token streams need."""
 
     tokenizer: PlainTokenizer
     ends: frozenset[int]
     limit: int
-    """Tokens of the context."""
+    """Limit of tokens of the context."""
 
 
 @dataclass
@@ -53,9 +53,9 @@ class StreamRun(Run[TokensChunk]):
     """Length of the context without the chunk."""
     said: list[int] = field(default_factory=list)
     carried: bool = False
-    """Whether its input begins with a token that was kept from the unit before."""
+    """Whether its input begins with a token that was kept from the previous unit."""
     is_cut: bool = False
-    """Whether the last of `said` was the last that was wanted: it is no part of the context."""
+    """Whether the last token of `said` reached the limit: then it is not part of the context."""
 
 
 class VllmStream(VllmSession[TokensChunk]):
@@ -81,7 +81,7 @@ class VllmStream(VllmSession[TokensChunk]):
         self._ids: list[int] = []
         self._prompt = 0
         self._kept = False
-        """Whether the last id was kept from the unit before, and counts as input of the next."""
+        """Whether the last id was kept from the previous unit, and counts as input of the next."""
         self._run: StreamRun | None = None
 
     @property
@@ -127,7 +127,7 @@ class VllmStream(VllmSession[TokensChunk]):
                 run.text.add(token)
 
     def _too_long(self, chunk: TokensChunk, before: int) -> Failure | None:
-        """Why the chunk does not fit; of a context with no room at all the session has come to its end."""
+        """Return why the chunk does not fit; a context without any room ends the session."""
         limit = self._rules.limit
         if before + len(chunk.ids) <= limit:
             return None
@@ -179,7 +179,7 @@ class VllmStream(VllmSession[TokensChunk]):
         return self._or_full(run.end)
 
     def _finish_at(self, token: int) -> Finish | None:
-        """Why the chunk ends with this token, if it does."""
+        """Return the reason why this token ends the chunk; None if it does not."""
         run = self.run
         if token in run.sampling.stop_token_ids:
             return Finish.STOP

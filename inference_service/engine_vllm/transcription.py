@@ -1,7 +1,7 @@
 """A transcription of the vLLM engine: one request of its streaming input for each utterance.
 
 The model takes a token and its sound, and gives the next token, step by step. A cancel does not end the
-request, which would lose the utterance: the rest of the unit is heard without a word.
+request, because that would lose the utterance: the rest of the unit is heard without producing text.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ from inference_service.session.kinds.transcription import PaddedSound, chunk_of,
 
 _LOOK_BACK: Final = 800
 _LOOK_AHEAD: Final = 40
-"""Samples before and behind the sound of a token that its mel frames and their convolutions reach into.
+"""Samples around the sound of a token that its mel frames and their convolutions read.
 
-vLLM's own server looks back 840, no multiple of the 160 between two frames, so that all frames but those of
-the prompt lie 2.5 ms off those of the whole sound. 800 makes them the same.
+vLLM's own server looks back 840 samples, which is no multiple of the 160 between two frames. So all frames
+except the prompt's are 2.5 ms off those of the whole sound. With 800 they are the same.
 """
 _FULL: Final = Failure(Reason.INPUT_TOO_LONG, "The context is full; begin a new utterance.")
 _SEED: Final = Failure(
@@ -57,7 +57,7 @@ Sound = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class HearingRules:
-    """Tokens and pace of a model, and the bounds of an utterance."""
+    """Tokens and pace of a model, and the limits of an utterance."""
 
     tekken: Tekken
     pacing: Pacing
@@ -66,11 +66,11 @@ class HearingRules:
     pad: int
     """The id that is fed where none was decided."""
     limit: int
-    """Tokens of an utterance."""
+    """Limit of tokens of an utterance."""
 
     @property
     def silence(self) -> Sound:
-        """Sound of the prompt of an utterance that begins in the middle."""
+        """The sound of the prompt of an utterance that begins in the middle."""
         return np.zeros(len(self.prompt) * self.pacing.samples_per_token + _LOOK_AHEAD, np.float32)
 
 
@@ -85,7 +85,9 @@ class Steps:
 
 
 class StepPreprocessor(Preprocessor[Steps]):
-    """Cuts chunks of any length into the sound of whole tokens. An utterance stands between silences."""
+    """Cuts chunks of any length into the sound of whole tokens, with silence before and after an
+    utterance.
+    """
 
     def __init__(self, rules: HearingRules) -> None:
         self._rules = rules
@@ -139,7 +141,7 @@ class Utterance:
 
 @dataclass
 class HearingRun(Run[Steps]):
-    """The unit being written down."""
+    """The unit that a session is transcribing."""
 
     _: KW_ONLY
     sampling: Sampling
@@ -167,10 +169,10 @@ class VllmTranscription(VllmSession[Steps]):
         self._token: int | None = None
         """The id that is fed with the next sound; None before the prompt."""
         self._is_lost = False
-        """Whether sound was passed over, so that what comes next begins an utterance."""
+        """Whether sound was skipped, so that the next sound begins an utterance."""
         self._text = Detokenizer(rules.tekken.decode)
         self._unshown: list[int] = []
-        """Ids that no text has been given out for yet."""
+        """Ids without any text sent for them yet."""
         self._run: HearingRun | None = None
 
     @property
@@ -246,7 +248,7 @@ class VllmTranscription(VllmSession[Steps]):
         return None
 
     def interrupt(self) -> None:
-        """Go on hearing: the next token is the last that is written."""
+        """Continue hearing; the next token is the last one that is written."""
 
     def request(self) -> Request:
         raise AssertionError("A unit has a request for each step.")
@@ -267,7 +269,7 @@ class VllmTranscription(VllmSession[Steps]):
         return self._ended()
 
     def _stops_writing(self) -> bool:
-        """Note why the rest of the unit is heard without a word; return whether it is."""
+        """Note why the rest of the unit produces no text; return whether that is so."""
         run = self.run
         if self.is_cancelled:
             run.end = End.CANCELLED
@@ -276,7 +278,7 @@ class VllmTranscription(VllmSession[Steps]):
         return run.end is End.CANCELLED or run.finish is not None
 
     def _decided(self, token: int) -> int:
-        """Write a token; return what is fed with the next sound."""
+        """Write a token; return the id to feed with the next sound."""
         end = self._decide_all([token])
         assert end is None
         return self._rules.pad if self.run.finish is not None else token

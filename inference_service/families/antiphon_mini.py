@@ -1,4 +1,4 @@
-"""`antiphon-mini`, taken apart for the duplex runtime."""
+"""The parts of `antiphon-mini` for the duplex runtime."""
 
 import logging
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ SPEECH_CAPACITY = 512
 """Entries of speech context in a slot: about fifteen units of one turn."""
 _SECONDS_AT_ONCE = 2
 _SHAPES = DECODER_SHAPES + 6
-"""Of linear layers: most are those of the language model in the speech head too."""
+"""Shapes of linear layers: most are those of the language model, and the speech head has the same."""
 
 
 def components(
@@ -73,9 +73,9 @@ def components(
     *,
     reads_words: bool = False,
 ) -> DuplexComponents:
-    """Return what the runtime is made of; without a `recogniser` the encoder hears alone.
+    """Return the parts for the runtime; without a `recogniser` only the encoder hears.
 
-    `reads_words`: records may have words that the recogniser of another worker has heard.
+    With `reads_words`, records may have words from the recogniser of another worker.
     """
     second_tokens = SAMPLE_RATE // HOP // 2 // config.audio.pool
     special, size = tokenizer.special, config.language.vocab_size
@@ -114,7 +114,7 @@ def components(
 
 
 def recogniser(folder: Path) -> RecogniserProcess | None:
-    """Return the recogniser of a checkpoint that has a grammar; None where it cannot run."""
+    """Return the recogniser of a checkpoint with a grammar; None where it cannot run."""
     grammar = folder / GRAMMAR
     if not grammar.exists():
         return None
@@ -130,7 +130,9 @@ def recogniser(folder: Path) -> RecogniserProcess | None:
 
 
 def footprint(folder: Path, config: ModelConfig) -> Footprint:
-    """Memory of the checkpoint in `folder`, in float32, without the little that ear and vocoder remember."""
+    """Return the memory of the checkpoint in `folder`, in float32, without the small states of ear and
+    vocoder.
+    """
     queries = config.vision.queries if config.vision else None
     rows = slot_capacity(config.context_limit, queries)
     session = {
@@ -152,10 +154,10 @@ def footprint(folder: Path, config: ModelConfig) -> Footprint:
 
 
 class MiniSenses:
-    """Seconds as log-mel [100, 80]; pictures as squares of `side` pixels, one slice each."""
+    """Turns seconds into log-mel [100, 80], and pictures into squares of `side` pixels, one slice each."""
 
     def __init__(self, side: int, second_tokens: int) -> None:
-        """`side` 0 sees nothing."""
+        """Create the senses; with a `side` of 0 the model has no vision."""
         self._side = side
         self._second_tokens = second_tokens
 
@@ -184,7 +186,7 @@ class MiniSenses:
         return -(-samples // SAMPLE_RATE) * self._second_tokens
 
     def sounds(self, pcm: Pcm) -> Iterator[Sound]:
-        """Yield a clip, filled up with silence to whole seconds."""
+        """Yield the sounds of a clip, which is padded with silence to whole seconds."""
         pcm = np.pad(pcm, (0, -len(pcm) % SAMPLE_RATE))
         stream, size = MelStream(), SAMPLE_RATE * _SECONDS_AT_ONCE
         for at in range(0, len(pcm), size):
@@ -193,7 +195,7 @@ class MiniSenses:
 
 
 class MiniEye:
-    """The vision encoder; a batch of pictures goes up in one copy."""
+    """The vision encoder; a batch of pictures is uploaded in one copy."""
 
     def __init__(self, model: DuplexModel) -> None:
         self._model = model
@@ -204,7 +206,7 @@ class MiniEye:
 
 
 class MiniEar:
-    """The audio encoder; clips go through it as streams do."""
+    """The audio encoder; it encodes clips as it encodes streams."""
 
     def __init__(self, encoder: AudioEncoder) -> None:
         self._encoder = encoder
@@ -218,7 +220,7 @@ class MiniEar:
         return heard, after
 
     def capture(self, streams: int) -> None:
-        """Capture nothing: the few layers are called as they are."""
+        """Capture nothing: the few layers are called directly."""
 
 
 class MiniMouth:
@@ -238,11 +240,11 @@ class MiniMouth:
         return list(map(Arrival, said))
 
     def capture(self) -> None:
-        """Capture nothing: it is on the CPU."""
+        """Capture nothing: the vocoder is on the CPU."""
 
 
 class MiniOpenings:
-    """The checkpoint's own words round the system prompt."""
+    """The checkpoint's own text round the system prompt."""
 
     def __init__(self, tokenizer: Tokenizer, config: ModelConfig) -> None:
         self._tokenizer = tokenizer
@@ -267,11 +269,11 @@ def _modes(config: ModelConfig, chats: bool) -> frozenset[Mode]:
 def model_info(
     config: ModelConfig, *, chats: bool = False, calls_tools: bool = False, reads_words: bool = False
 ) -> ModelInfo:
-    """Return what sessions are told about a model, which `chats` if it has a chat template.
+    """Return the description of a model, which `chats` if it has a chat template.
 
-    `reads_words`: its units may have words of a recogniser.
+    With `reads_words`, its units may have words from a recogniser.
 
-    Raises `CheckpointError` for defaults that are no settings.
+    Raises `CheckpointError` for invalid defaults.
     """
     try:
         defaults = DuplexSettings(**config.duplex_defaults)

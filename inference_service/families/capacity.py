@@ -1,4 +1,4 @@
-"""The default number of slots: as many as fit into memory, and as may be answered in time."""
+"""The default number of slots: as many as fit into memory, and as can probably be served in time."""
 
 import logging
 from collections.abc import Callable
@@ -16,21 +16,20 @@ from inference_service.options import MOST_SLOTS
 logger = logging.getLogger(__name__)
 
 FEWEST = 4
-"""Slots of a worker of which nothing is known, and the least where so many fit."""
+"""Slots of a worker without any estimate, and the minimum if they fit."""
 CROWD = 8
-"""Conversations that are tried out at once."""
+"""Conversations in the measurement."""
 _GAIN = 2.0
-"""How much cheaper a session is in a large crowd than in one of eight, at most."""
+"""Highest gain per session of a large crowd over one of eight."""
 _MEMORY = {"cpu": 0.5}
-"""Share of the free memory of a device that the slots of such a worker may take."""
+"""Share of a device's free memory that the slots may take."""
 _USUAL_MEMORY = 0.9
 
 Measure = Callable[[Runtime, int], float]
 
 
 def usual_slots(build: Build, measure: Measure = unit_seconds) -> int:
-    """Return what a worker has that was given no number; what it measures in service then says who may
-    come."""
+    """Return the default number of slots; at run time, admission control decides by measurements."""
     fit = slots_that_fit(build.footprint, build.device, free_bytes(build.device))
     slots = _in_time(build, fit, measure)
     logger.info("the worker was given no number of slots", extra={"slots": slots, "slots_that_fit": fit})
@@ -38,7 +37,7 @@ def usual_slots(build: Build, measure: Measure = unit_seconds) -> int:
 
 
 def slots_that_fit(footprint: Footprint | None, device: torch.device, free: int | None) -> int:
-    """Return as many slots as fit into so many free bytes; `FEWEST` where that is not known."""
+    """Return how many slots fit into `free` bytes; `FEWEST` if that is unknown."""
     if footprint is None or free is None:
         return FEWEST
     share = _MEMORY.get(device.type, _USUAL_MEMORY)
@@ -46,7 +45,7 @@ def slots_that_fit(footprint: Footprint | None, device: torch.device, free: int 
 
 
 def _in_time(build: Build, most: int, measure: Measure) -> int:
-    """Return as many conversations as this machine may answer in time, at most `most`."""
+    """Return how many conversations this machine can probably serve in time, at most `most`."""
     crowd = min(CROWD, most)
 
     def cost(runtime: Runtime) -> float:

@@ -1,4 +1,4 @@
-"""Any causal language model of transformers on its device: it chats and continues token streams."""
+"""The runtime of any causal language model of transformers: chats and token streams."""
 
 import torch
 from torch import Tensor, nn
@@ -31,13 +31,13 @@ from inference_service.session.kinds.prompt import Dialogue, call_grammar
 from inference_service.session.kinds.tokens import TokensKind
 
 _PROBE = 12
-"""Tokens on which a model is tried out."""
+"""Tokens of the probe of a model."""
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
-"""Largest difference between packed and plain scores, as a part of the largest score."""
+"""Largest difference between packed and plain scores, as a fraction of the largest score."""
 
 
 class CausalRuntime(Runtime):
-    """Loaded weights and their caches."""
+    """Loaded weights with their caches."""
 
     def __init__(self, loaded: CausalCheckpoint, context_limit: int, slots: int) -> None:
         embeddings = loaded.model.get_input_embeddings()
@@ -62,7 +62,7 @@ class CausalRuntime(Runtime):
 
 
 def model_info(loaded: CausalCheckpoint, context_limit: int) -> ModelInfo:
-    """Return what sessions are told about a model."""
+    """Return the description of a model."""
     modes = {Mode.TOKENS} | ({Mode.CHAT} if loaded.template else set())
     return ModelInfo(
         name=loaded.name,
@@ -86,10 +86,10 @@ def model_info(loaded: CausalCheckpoint, context_limit: int) -> ModelInfo:
 
 @torch.inference_mode()
 def require_packable(loaded: CausalCheckpoint) -> None:
-    """Try the model out: fed piece by piece, beside another session, it must score as it does by itself.
+    """Check that the model scores the same when fed in pieces beside another session as it does alone.
 
-    That needs attention that goes through transformers' attention interface and depends on nothing but keys
-    and values of equal size. Raises `CheckpointError`.
+    Its attention must use transformers' attention interface, and depend only on keys and values of equal
+    size. Raises `CheckpointError`.
     """
     model = loaded.model
     _require_known_windows(loaded)
@@ -112,7 +112,7 @@ def require_packable(loaded: CausalCheckpoint) -> None:
 
 
 def _packed_scores(model: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Score [n, vocabulary] of ids fed to slot 1 in two pieces, with other rows in slot 0 beside them."""
+    """Return scores [n, vocabulary] of ids fed to slot 1 in two pieces, beside other rows in slot 0."""
     decoder = PackedDecoder(model.get_decoder(), 2, len(ids), embeddings=model.get_input_embeddings())
     head: nn.Module = model.get_output_embeddings()
     rows = Rows.of_ids(ids.tolist())
@@ -150,7 +150,7 @@ def causal_footprint(
     device: torch.device,
     weights: dict[str, int] | None = None,
 ) -> Footprint:
-    """Memory of a decoder's sessions, and of its `weights` where they are not loaded yet."""
+    """Return the memory of a decoder's sessions, and of its `weights` if they are not loaded yet."""
     rows = CPU_ROWS if device.type == "cpu" else Runtime.budget
     return Footprint(
         weights or {},

@@ -1,4 +1,4 @@
-"""A duplex model on its device: it hears, sees, decides and speaks."""
+"""The runtime of a duplex model: it hears, sees, decides and speaks."""
 
 import time
 from collections.abc import Sequence
@@ -34,11 +34,11 @@ from inference_service.session.kinds.spoken_chat import SpokenChatKind
 from inference_service.session.kinds.tokens import TokensKind
 
 UNIT_ROOM = 128
-"""Room above the window for the longest unit that settings allow, pictures aside."""
+"""Entries above the window for the longest unit that settings allow, without pictures."""
 
 
 class DuplexRuntime(Runtime):
-    """Loaded weights of a duplex architecture and their caches."""
+    """Loaded weights of a duplex architecture, with their caches."""
 
     def __init__(self, components: DuplexComponents, slots: int) -> None:
         self.components = components
@@ -88,8 +88,8 @@ class DuplexRuntime(Runtime):
         """Run one step of the speech head for all speaking sessions, and the vocoder for those that have
         finished.
 
-        At most `VOICES_AT_ONCE` sounds are begun in a tick; those put off longest come first. A sound that is
-        not here yet is waited for in the next tick, and the device goes on meanwhile.
+        A tick begins at most `VOICES_AT_ONCE` sounds, and those delayed longest come first. The next tick
+        takes a sound that is not complete, so that the device goes on meanwhile.
         """
         speaking = []
         for session in cast(Sequence[SpeakingSession], sessions):
@@ -127,7 +127,7 @@ class DuplexRuntime(Runtime):
                     session.spoken(job.sound.take(), job.spoken_at)
 
     def _say(self, finished: list[tuple[SpeakingSession, SpeechJob]]) -> None:
-        """Make the sound of each job; if that fails, no voice has moved."""
+        """Compute the sound of each job; if that fails, no voice has changed."""
         assert self.components.speech is not None
         marks = [session.mouth.mark() for session, _ in finished if session.mouth is not None]
         spoken_at = time.monotonic()
@@ -162,7 +162,8 @@ class DuplexRuntime(Runtime):
 
 
 def slot_capacity(context_limit: int, slice_tokens: int | None) -> int:
-    """Return rows of a session's slot in the language model's cache; `slice_tokens` is None for a blind
-    model."""
+    """Return the rows of a session's slot in the language model's cache; without vision, `slice_tokens` is
+    None.
+    """
     pictures = MAX_FRAMES * (slice_tokens + SLICE_MARKS) if slice_tokens is not None else 0
     return context_limit + UNIT_ROOM + pictures

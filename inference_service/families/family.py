@@ -1,4 +1,4 @@
-"""A family of models: how its folders are told, what they take, and how they become a runtime.
+"""A family of models: how it recognises its folders, its options, and how it makes a runtime.
 
 Packages add families by an entry point in the group `antiphon.families` that names a `Family`.
 """
@@ -24,27 +24,27 @@ SPEECH: Final = "no_speech, vocoder, vocoder_steps, vocoder_dtype and voice"
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of a worker that concern its model; None is the family's usual value."""
+    """Options of a worker for its model; None is the family's default."""
 
     device: torch.device
     context_limit: int | None = None
-    """Most rows of one context."""
+    """Limit of rows of one context."""
     dtype: str | None = None
-    """Name of the numbers in which it computes: one of `inference_service.options.DTYPES`."""
+    """Name of the data type for computing: one of `inference_service.options.DTYPES`."""
     speech: SpeechOptions = USUAL_SPEECH
     ear: str | None = None
     """One of `inference_service.options.EARS`."""
 
     @property
     def numbers(self) -> torch.dtype:
-        """Return the numbers that are asked for, or float32 on the CPU and bfloat16 elsewhere."""
+        """Return the data type that is set; the default is float32 on the CPU and bfloat16 elsewhere."""
         usual = "float32" if self.device.type == "cpu" else "bfloat16"
         chosen: torch.dtype = getattr(torch, self.dtype or usual)
         return chosen
 
     @property
     def given(self) -> list[str]:
-        """Return those of the options `DTYPE`, `SPEECH` and `EAR` that are not as usual."""
+        """Return the options among `DTYPE`, `SPEECH` and `EAR` that do not have their defaults."""
         unusual = {
             SPEECH: self.speech != USUAL_SPEECH,
             DTYPE: self.dtype is not None,
@@ -55,21 +55,21 @@ class Settings:
 
 @dataclass(frozen=True)
 class Build:
-    """Makes a runtime with so many slots; the weights are loaded once."""
+    """Makes a runtime with a number of slots; the weights are loaded once."""
 
     make: Callable[[int], Runtime]
     device: torch.device
     footprint: Footprint | None = None
-    """None where it is known no sooner than the runtime is made, which then looks itself."""
+    """The memory; None where the runtime must be made to know it, which then checks by itself."""
 
     def __call__(self, slots: int) -> Runtime:
-        """Raise `ConfigurationError` if so many do not fit into what is free."""
+        """Return a runtime. Raises `ConfigurationError` if the slots do not fit into the free memory."""
         if self.footprint is not None:
             self.footprint.require(slots, self.device)
         return self.make(slots)
 
     def try_out(self, slots: int, use: Callable[[Runtime], T]) -> T:
-        """Return what `use` makes of a runtime with so many slots, whose memory is free afterwards.
+        """Return the result of `use` for a temporary runtime with `slots` slots, and free its memory.
 
         A runtime and its kinds of session refer to each other, as do a graph and its step, so that only the
         garbage collector frees them.
@@ -82,16 +82,17 @@ class Build:
 
 @dataclass(frozen=True)
 class Family:
-    """One family. Its functions raise `CheckpointError` for a folder that cannot be used, and
-    `ConfigurationError` for settings that do not suit it."""
+    """One family of models. Its functions raise `CheckpointError` for a folder that cannot be used, and
+    `ConfigurationError` for unsuitable settings.
+    """
 
     name: str
-    """For people, as a noun that follows `for`: `MiniCPM-o`, `causal language models`."""
+    """The name in messages, as a noun that follows `for`: `MiniCPM-o`, `causal language models`."""
     matches: Callable[[Mapping[str, Any]], bool]
-    """Whether a folder with this `config.json` is of the family."""
+    """Return whether a folder with this `config.json` is of the family."""
     load: Callable[[Path, Settings], Build]
     """Load the weights of a folder."""
     footprint: Callable[[Path, Settings], Footprint]
-    """Tell without loading what `load` and its sessions will take. Raises `FootprintUnknown`, too."""
+    """Estimate the memory of `load` and its sessions without loading. Also raises `FootprintUnknown`."""
     takes: frozenset[str] = frozenset()
-    """Options of `DTYPE`, `SPEECH` and `EAR` that mean something here; others are refused."""
+    """Options among `DTYPE`, `SPEECH` and `EAR` that have an effect here; others are refused."""

@@ -1,4 +1,4 @@
-"""From a checkpoint's name to an engine that has made its first units."""
+"""Loading of a checkpoint into an engine that is warmed up."""
 
 import logging
 
@@ -33,10 +33,10 @@ def usable_device(name: str) -> torch.device:
 
 
 def load_engine(options: WorkerOptions, deliver: Deliver, on_fatal: OnFatal) -> Engine:
-    """Load the checkpoint that `options` name, starts the engine and warms it up.
+    """Load the checkpoint that `options` name, start the engine and warm it up.
 
     Raises `CheckpointError` if the checkpoint cannot be used, `ConfigurationError` if the device or the file
-    of shared prompts cannot, or if another engine of this process computes with other kernels.
+    of shared prompts cannot be used, or if another engine of this process computes with other kernels.
     """
     selection.select(options.kernels)
     torch.set_num_threads(options.threads or 1)

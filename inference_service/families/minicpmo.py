@@ -1,4 +1,4 @@
-"""MiniCPM-o, taken apart for the duplex runtime."""
+"""The parts of MiniCPM-o for the duplex runtime."""
 
 from collections.abc import Iterator
 
@@ -61,13 +61,13 @@ UNIT_TOKENS = 10
 SPEECH_CAPACITY = 1024
 """Entries of speech context in a slot: about thirty units of one turn."""
 CONTEXT_LIMIT = 8192
-"""Tokens that a conversation may have, as the reference server holds it."""
+"""Tokens of a conversation, as in the reference server."""
 _FRAME_DETAIL = 4
-"""Pixels of a video's frame for one of a slice, at most: what is scaled twice stays sharp."""
+"""Highest ratio of a video frame's pixels to a slice's: a picture that is scaled twice stays sharp."""
 _SHAPES = 2 * DECODER_SHAPES + 20
-"""Of the linear layers of both decoders; of ear, eye and vocoder."""
+"""Shapes of linear layers: of both decoders, and of ear, eye and vocoder."""
 _SYSTEM_PROMPT = "Streaming Omni Conversation."
-"""What stands in the prompt of a session that brings none."""
+"""The system prompt of a session that brings none."""
 _CHAT_ENDS = ("<|im_end|>", "<|endoftext|>", "<|tts_eos|>")
 
 
@@ -78,8 +78,9 @@ def components(
     context_limit: int = CONTEXT_LIMIT,
     reference_quirks: bool = False,
 ) -> DuplexComponents:
-    """Return what the runtime is made of. Raises `CheckpointError` for a tokenizer that lacks what it
-    needs."""
+    """Return the parts for the runtime. Raises `CheckpointError` for a tokenizer that lacks
+    required tokens.
+    """
     model, tokenizer, config = loaded.model, loaded.tokenizer, loaded.config
     special = tokenizer.special
     forbidden = sorted({*loaded.bad_token_ids, special.tts_pad, special.chunk_eos})
@@ -134,7 +135,7 @@ def components(
 
 
 def limit(config: MiniCPMOConfig, context_limit: int | None) -> int:
-    """Return tokens of a conversation. Raises `ConfigurationError` for more than the model can have."""
+    """Return the limit of tokens. Raises `ConfigurationError` for more than the model supports."""
     most = int(config.language.max_position_embeddings)
     if context_limit is not None and context_limit > most:
         raise ConfigurationError(f"context_limit must be at most the model's {most}, not {context_limit}.")
@@ -148,7 +149,7 @@ def footprint(
     voice: Needs | None,
     device: torch.device,
 ) -> Footprint:
-    """Memory of the model with its voice, or without one."""
+    """Return the memory of the model, with or without its voice."""
     entries = slot_capacity(context_limit, config.vision.queries)
     own = sizes(
         config,
@@ -192,7 +193,7 @@ def _token(tokenizer: Tokenizer, text: str) -> int:
 
 
 class MiniCPMOSenses:
-    """Seconds as log-mel [80, 104]; pictures cut up into slices."""
+    """Turns seconds into log-mel [80, 104], and cuts pictures into slices."""
 
     def __init__(self, audio: AudioConfig, vision: VisionConfig, ear: Ear) -> None:
         self._audio = audio
@@ -233,13 +234,13 @@ class MiniCPMOSenses:
         return sum(self._ear.clip_tokens(-(-max(length, SHORTEST) // HOP)) for length in lengths)
 
     def sounds(self, pcm: Pcm) -> Iterator[Sound]:
-        """Yield a clip in pieces of at most 30 s, none of which hears the other."""
+        """Yield the sounds of a clip in independent pieces of at most 30 s."""
         for mel in clip_mels(pcm, self._audio.bands):
             yield Sound(torch.from_numpy(mel), mel.shape[1] * HOP / SAMPLE_RATE, begins=True)
 
 
 class MiniCPMOEar:
-    """The Whisper encoder: streams with a state, clips without."""
+    """The Whisper encoder: it encodes streams with a state, and clips without one."""
 
     def __init__(self, ear: Ear) -> None:
         self._ear = ear
@@ -259,13 +260,13 @@ class MiniCPMOEar:
 
 
 def interject_as_system(tokenizer: Tokenizer) -> Interject:
-    """Write a text between two units as a system message, as the prompt is."""
+    """Return a function that writes a text between two units as a system message, like the prompt."""
     begin, end = tokenizer.special.im_start, tokenizer.special.im_end
     return lambda text: [begin, *tokenizer.encode(f"system\n{text.text}"), end]
 
 
 class MiniCPMOOpenings:
-    """The system prompt and, behind it, the reference voice."""
+    """Makes prompts of the system prompt and then the reference voice."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

@@ -1,4 +1,4 @@
-"""The voice of MiniCPM-o: its converted vocoder, and whose voice it speaks with."""
+"""The voice of MiniCPM-o: its converted vocoder, and its default voice."""
 
 import hashlib
 from collections import OrderedDict
@@ -39,7 +39,7 @@ from inference_service.options import SpeechOptions
 from inference_service.session.kinds.components import Pcm, SpeechCodes, SpeechComponents
 
 FOLDER = "vocoder"
-"""Where the converted vocoder is looked for, in the model's own folder."""
+"""The folder of the converted vocoder within the model's folder."""
 PUBLISHED_VOICE = Path("assets") / "HT_ref_audio.wav"
 """The reference voice that is published with the model."""
 LONGEST_HEARD_S = 30.0
@@ -55,15 +55,15 @@ class Needs:
     session: dict[str, int]
     default_voice: int
     step: int
-    """Of each stream in it: new caches beside the old, and the arrays of HiFT."""
+    """Bytes of each stream in a step: new caches beside the old, and the arrays of HiFT."""
     captured: int = 0
-    """Memory of captured seconds, where there are any."""
+    """Memory of captured seconds, if there are any."""
 
 
 def load(
     model: Path, head: SpeechHead, capacity: int, device: torch.device, options: SpeechOptions
 ) -> tuple[SpeechComponents, Needs]:
-    """Return the voice of the checkpoint in `model`, on `device`, and what it needs.
+    """Return the voice of the checkpoint in `model`, on `device`, and its needs.
 
     Raises `CheckpointError` if there is no vocoder or it has no voice, `ConfigurationError` for
     `options.voice`.
@@ -113,8 +113,9 @@ def require_folder(folder: Path, model: Path) -> None:
 
 
 def _reader(folder: Path, config: Token2WavConfig, *, required: bool) -> VoiceReader | None:
-    """Return the reader of recorded voices; None where onnxruntime or its files are missing, unless
-    required."""
+    """Return the reader of recorded voices; None if onnxruntime or its files are missing, unless it is
+    required.
+    """
     try:
         return VoiceReader(folder, config)
     except CheckpointError:
@@ -133,7 +134,7 @@ def _default(model: Path, options: SpeechOptions) -> VoiceReference:
 
 
 def recording(path: Path) -> Pcm:
-    """Return a mono WAV file at 16 kHz, at most 30 s of it. Raises `ConfigurationError`."""
+    """Return the samples of a mono WAV file at 16 kHz of at most 30 s. Raises `ConfigurationError`."""
     try:
         raw = path.read_bytes()
         header = read_header(raw) if is_wav(raw) else None
@@ -147,10 +148,9 @@ def recording(path: Path) -> Pcm:
 
 
 class Token2WavMouth:
-    """token2wav; sessions that speak with one voice share what it heard of that voice.
+    """The mouth of token2wav; sessions with the same voice share the cache of that voice.
 
-    Each session has room for a voice of its own. What they leave of it is for the last voices that somebody
-    spoke with before.
+    There is memory for one voice for each session. Unused memory keeps the caches of the latest voices.
     """
 
     def __init__(self, model: Token2Wav, default: VoicePrompt) -> None:
@@ -161,7 +161,7 @@ class Token2WavMouth:
         self._heard: WeakValueDictionary[bytes, VoiceCache] = WeakValueDictionary()
         self._last: OrderedDict[bytes, VoiceCache] = OrderedDict()
         self.room = 1
-        """Voices that there is memory for beside the model's own."""
+        """Voices in memory besides the model's own."""
 
     def initial_state(self, voice: VoicePrompt | None, seed: int) -> StreamState:
         return self._model.initial_state(drained(self._cache(voice)))
@@ -170,7 +170,7 @@ class Token2WavMouth:
         yield from self._cache(voice)
 
     def _cache(self, voice: VoicePrompt | None) -> Generator[None, None, VoiceCache]:
-        """Return the cache of a voice, which is heard in portions unless it was before."""
+        """Return the cache of a voice; it is computed in portions unless it is cached already."""
         if voice is None or voice is self._default:
             self._own = self._own or (yield from self._hear(self._default))
             return self._own
@@ -185,7 +185,7 @@ class Token2WavMouth:
         return heard
 
     def _hear(self, voice: VoicePrompt) -> Generator[None, None, VoiceCache]:
-        """Hear a voice on the side stream, which keeps the memory of each portion."""
+        """Compute the cache of a voice on the side stream, which keeps the memory of each portion."""
         portions = self._model.hearing(voice)
         while True:
             cache = self._side.call(lambda: next_portion(portions))
@@ -198,13 +198,13 @@ class Token2WavMouth:
         return self._side.send(lambda: self._model.step(jobs))
 
     def capture(self) -> None:
-        """Capture whole seconds in the model's own voice; voices of sessions are computed as before."""
+        """Capture whole seconds in the model's own voice; voices of sessions are not captured."""
         voice = drained(self._cache(None))
         self._side.call(lambda: self._model.capture(voice))
 
 
 class VoiceRegistry:
-    """Registered voices by their ids, and voices of recordings where onnxruntime can read them."""
+    """Registered voices by id, and voices of recordings where onnxruntime can read them."""
 
     def __init__(self, registered: Mapping[str, VoicePrompt], reader: VoiceReader | None) -> None:
         self._registered = registered
@@ -223,8 +223,9 @@ class VoiceRegistry:
 
 
 def needs(config: Token2WavConfig, options: SpeechOptions, default_frames: int, *, can_clone: bool) -> Needs:
-    """Return the needs of a vocoder whose own voice takes `default_frames`; with `can_clone` sessions may
-    bring theirs."""
+    """Return the needs of a vocoder whose own voice takes `default_frames`; with `can_clone`, sessions may
+    bring voices.
+    """
     dtype: torch.dtype = getattr(torch, options.vocoder_dtype or "float32")
     steps = options.vocoder_steps or DEFAULT_STEPS
     voice = partial(voice_bytes, config, steps=steps, dtype=dtype, cache_dtype=dtype)
@@ -237,8 +238,9 @@ def needs(config: Token2WavConfig, options: SpeechOptions, default_frames: int, 
 
 
 def planned(model: Path, options: SpeechOptions) -> Needs:
-    """Return the needs of the vocoder of the checkpoint in `model`, without loading it; as published if
-    there is none yet."""
+    """Return the needs of the vocoder in `model` without loading it; those of the published one if there is
+    none.
+    """
     folder = options.vocoder or model / FOLDER
     can_clone = find_spec("onnxruntime") is not None
     if (folder / vocoder.CONFIG).is_file():

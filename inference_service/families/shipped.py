@@ -1,4 +1,4 @@
-"""The families that ship: how their folders are told, loaded and measured."""
+"""The families that ship: how each recognises, loads and measures its folders."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -124,7 +124,7 @@ def _mini_footprint(folder: Path, settings: Settings) -> Footprint:
 
 
 def limited(config: ModelConfig, context_limit: int | None) -> ModelConfig:
-    """Return `config` with a smaller context. Raises `ConfigurationError` if it would be a larger one."""
+    """Return `config` with a smaller context. Raises `ConfigurationError` for a larger one."""
     if context_limit is None:
         return config
     if context_limit > config.context_limit:
@@ -194,9 +194,9 @@ SHIPPED: Final = (
     ),
     Family("antiphon-mini", _is_mini, _load_mini, _mini_footprint, frozenset({EAR})),
 )
-"""Those whose folders name them."""
+"""The families whose folders name them."""
 
 CAUSAL: Final = Family(
     "causal language models", lambda config: True, _load_causal, _causal_footprint, frozenset({DTYPE})
 )
-"""The family of every other folder: it tries out whether it can serve the model."""
+"""The family of every other folder; it tests whether it can serve the model."""

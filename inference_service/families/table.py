@@ -1,4 +1,4 @@
-"""The families of models that there is a runtime for, and how a folder's is told."""
+"""The table of model families with a runtime, and the lookup of a folder's family."""
 
 from functools import cache
 from importlib.metadata import entry_points
@@ -21,8 +21,8 @@ FAMILIES: Final = "antiphon.families"
 
 @cache
 def families() -> tuple[Family, ...]:
-    """Return all families in the order in which a folder is offered to them: those of packages before
-    `CAUSAL`, which takes every folder.
+    """Return all families in order of lookup: those of packages come before `CAUSAL`, which accepts every
+    folder.
 
     Raises `ConfigurationError` if a package's entry point does not name a `Family`.
     """
@@ -53,7 +53,7 @@ def load(
 ) -> Build:
     """Load the checkpoint in `folder`.
 
-    Raises `CheckpointError` if it cannot be used, `ConfigurationError` if the settings do not suit it.
+    Raises `CheckpointError` if it cannot be used, `ConfigurationError` for unsuitable settings.
     """
     settings = Settings(device, context_limit, dtype, speech, ear)
     family = family_of(folder)
@@ -68,7 +68,7 @@ def footprint(
     dtype: str | None = None,
     speech: SpeechOptions = USUAL_SPEECH,
 ) -> Footprint:
-    """Tell without loading what `load` and its sessions will take.
+    """Estimate the memory of `load` and its sessions without loading.
 
     Raises `CheckpointError`, or `FootprintUnknown`.
     """
@@ -76,7 +76,7 @@ def footprint(
 
 
 def family_of(folder: Path) -> Family:
-    """Return the first family that a folder is of. Raises `CheckpointError` if there is none."""
+    """Return the first family that matches a folder. Raises `CheckpointError` if there is none."""
     found = named_family(folder)
     if found is CAUSAL:
         require_causal(read_json(folder, "config.json"))
@@ -84,14 +84,13 @@ def family_of(folder: Path) -> Family:
 
 
 def named_family(folder: Path) -> Family:
-    """Return the family that a folder names; `CAUSAL` for any other, which this engine may not be able to
-    serve."""
+    """Return the family that a folder names, or `CAUSAL`, which may be unable to serve it."""
     raw = read_json(folder, "config.json")
     return next(family for family in families() if family.matches(raw))
 
 
 def _require_meaning(settings: Settings, family: Family) -> None:
-    """Raise `ConfigurationError` for an option that only other families take."""
+    """Raise `ConfigurationError` for an option that only other families have."""
     for option in settings.given:
         if option not in family.takes:
             takers = " and for ".join(it.name for it in families() if option in it.takes)

@@ -1,4 +1,4 @@
-"""A Voxtral Realtime model on its device: it hears and writes."""
+"""The runtime of a Voxtral Realtime model, which transcribes."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def _reach(config: Any) -> int:
 
 
 def _footprint(checkpoint: VoxtralCheckpoint, rows: int, ear_rows: int) -> Footprint:
-    """Memory of its sessions, whose caches have so many rows, and all of which may hear in one step."""
+    """Return the memory of sessions with caches of these rows, all of which may hear in one step."""
     network, heard = checkpoint.model.network, HEARD_AT_ONCE * checkpoint.model.rows_per_token
     text, audio = network.config.text_config, network.config.audio_config
     dtype, device = network.dtype, network.device

@@ -1,4 +1,4 @@
-"""Voxtral Realtime writes down what it hears, one token for every 80 ms."""
+"""Transcription by Voxtral Realtime, one token for every 80 ms."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -33,15 +33,15 @@ from inference_service.session.kinds.transcription import (
 )
 
 HEARD_AT_ONCE = 32
-"""Tokens' worth of sound that a session hears in one tick; more of a long chunk waits for the next."""
+"""Limit of tokens' worth of sound that a session hears in one tick; the rest of a long chunk waits."""
 BEGIN, PAD = "<s>", "[STREAMING_PAD]"
 
 
 class VoxtralPreprocessor(Preprocessor[ChunkFeatures]):
     """Cuts chunks of any length into the mel frames of whole tokens.
 
-    An utterance stands between silences. A frame is centred on its hop, so it waits for half a window of
-    sound behind it.
+    Silence precedes and follows an utterance. A frame is centred on its hop, so it needs half a window of
+    later sound.
     """
 
     def __init__(self, features: VoxtralRealtimeFeatureExtractor, pacing: Pacing) -> None:
@@ -86,22 +86,22 @@ class VoxtralTranscription(TranscriptionSession):
     tekken: Tekken
     prompt: list[int]
     pad_token: int
-    """What is fed where none was decided."""
+    """The token that is fed where none was decided."""
     silence: Tensor
     """Mel frames of the silence before an utterance."""
     heard_at_once: int
-    """Frames that are encoded in one tick."""
+    """Limit of frames that are encoded in one tick."""
     ear: RollingContext
-    """What the encoder looks back on."""
+    """The encoder's context."""
     deaf: ConvState
-    """The state of convolutions that have heard nothing."""
+    """The state of the convolutions at the start of a stream."""
     past: ConvState
     audio: Rows
     """Sound that waits to be fed."""
     token: int | None = None
-    """What is fed with the next of them; None before the prompt."""
+    """The token that is fed with the next row of audio; None before the prompt."""
     is_lost: bool = False
-    """Whether the utterance cannot go on, so that the next unit begins one."""
+    """Whether the utterance cannot go on; then the next unit begins a new one."""
 
     def restart(self) -> None:
         self.context.restart()
@@ -121,7 +121,7 @@ class VoxtralTranscription(TranscriptionSession):
         return self.mel[: self.heard_at_once]
 
     def hear(self, audio: Tensor) -> None:
-        """Take audio embeddings [n, hidden] of `next_frames`; with too few of them, more is heard first."""
+        """Queue audio embeddings [n, hidden] of `next_frames`; with too few of them, wait for more sound."""
         assert self.mel is not None
         names = [digest(frames.numpy()) for frames in self.next_frames().chunk(max(1, len(audio)))]
         heard = [Rows.of(row, name) for row, name in zip(audio.split(1), names, strict=True)]
@@ -171,7 +171,7 @@ class VoxtralTranscription(TranscriptionSession):
 
 
 class VoxtralKind(SessionKind[VoxtralTranscription]):
-    """The transcriptions of a Voxtral model, whose encoder `ear` looks back `ear_reach` rows."""
+    """The transcription kind of a Voxtral model, whose encoder `ear` looks back `ear_reach` rows."""
 
     def __init__(
         self, runtime: Runtime, checkpoint: VoxtralCheckpoint, ear: PackedDecoder, ear_reach: int

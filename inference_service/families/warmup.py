@@ -1,4 +1,4 @@
-"""A few units before the first session, so that no caller pays for lazy set-up."""
+"""Warm-up units before the first session, so that no caller pays for lazy set-up."""
 
 import math
 import time
@@ -32,12 +32,12 @@ from inference_service.session.kinds.duplex import DuplexSession
 
 UNITS = 3
 _SPOKEN = 0.4
-"""Share of the units of a conversation in which something is said."""
+"""Share of the units of a conversation with speech."""
 
 
 @torch.inference_mode()
 def warm_up(runtime: Runtime) -> None:
-    """Run each kind of session that the model is there for on slot 0, and clears it again."""
+    """Run each kind of session of the model on slot 0, then clear the slot."""
     if Mode.AUDIO in runtime.info.modes:
         _converse(runtime, 1)
     if Mode.TOKENS in runtime.info.modes:
@@ -48,15 +48,15 @@ def warm_up(runtime: Runtime) -> None:
 
 @torch.inference_mode()
 def unit_seconds(runtime: Runtime, sessions: int, clock: Callable[[], float] = time.monotonic) -> float:
-    """Return what a second costs each of so many conversations at once, where four units of ten are spoken.
+    """Return the cost of a second of each of `sessions` parallel conversations, with speech in 4 of 10 units.
 
-    The best of some tries; 0 if none can be held.
+    It is the best of several tries, and 0 if the model has no conversations.
     """
     return _converse(runtime, sessions, clock)
 
 
 def _converse(runtime: Runtime, count: int, clock: Callable[[], float] = time.monotonic) -> float:
-    """Hear and speak `UNITS` units in the first `count` slots; what the best one cost each of them."""
+    """Run `UNITS` units in the first `count` slots; return the best one's seconds for each session."""
     setup = DuplexSetup("", DuplexSettings(force_listen_count=0), Window(), seed=0, sees=runtime.info.sees)
     sessions = [runtime.open("warm-up", slot, setup, lambda event: None) for slot in range(count)]
     for session in sessions:
@@ -122,7 +122,7 @@ def _continue(runtime: Runtime) -> None:
 
 
 def _speak(runtime: DuplexRuntime, sessions: Sequence[DuplexSession]) -> None:
-    """Speak one full second in each session, whatever the model would have said."""
+    """Speak one full second in each session, whatever the model would decide."""
     if runtime.speaker is None or runtime.components.speech is None:
         return
     keys = runtime.language.cache.keys

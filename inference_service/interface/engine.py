@@ -33,7 +33,7 @@ from inference_service.interface.setups import (
 
 @dataclass(frozen=True)
 class UnitUsage:
-    """Tokens of one unit or, summed, of a session."""
+    """Token counts of one unit, or the sum of a session's."""
 
     input_text_tokens: int = 0
     input_audio_tokens: int = 0
@@ -48,17 +48,17 @@ class UnitTimings:
     """Seconds that a unit spent in each part of the worker."""
 
     queue: float = 0.0
-    """Waiting for a tick, once the session's unit before was closed."""
+    """Waiting for a tick, from the end of the session's previous unit."""
     prefill: float = 0.0
     decode: float = 0.0
     speech: float = 0.0
     vocoder: float = 0.0
     total: float = 0.0
-    """From its arrival to its last word, waiting for its own orders included."""
+    """From the unit's arrival to its last answer, including the wait for its orders."""
 
     @property
     def worked(self) -> float:
-        """What of that is the worker's: a caller that keeps its orders back makes no worker slow."""
+        """The worker's own part of the total, without the wait for a slow caller's orders."""
         return self.queue + self.prefill + self.decode + self.speech + self.vocoder
 
 
@@ -74,7 +74,7 @@ class End(Enum):
 
 
 class Finish(Enum):
-    """Why decoding of a unit stopped."""
+    """The reason why decoding of a unit stopped."""
 
     EOS = auto()
     STOP = auto()
@@ -93,14 +93,14 @@ class Failure:
 
 @dataclass(frozen=True)
 class Ready:
-    """The prompt is in the context; the session takes units now."""
+    """The event that the prompt is in the context: the session accepts units now."""
 
     prompt_tokens: int
 
 
 @dataclass(frozen=True)
 class Prefilled:
-    """Unit `unit` is in the context, or failed before (then nothing of it is)."""
+    """The event that unit `unit` is in the context, or that it failed and nothing of it is."""
 
     unit: int
     context_tokens: int = 0
@@ -109,26 +109,26 @@ class Prefilled:
     failure: Failure | None = None
     vision_slices: int = 0
     ignored_fields: tuple[str, ...] = ()
-    """Paths of settings of a chat turn that were given and have no effect with this model."""
+    """Paths of given settings of a chat turn that have no effect with this model."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Unit `unit` is getting on: a sign of life in between for whoever watches, not for its caller."""
+    """The event that unit `unit` makes progress; for the worker's watchdogs, not for the caller."""
 
     unit: int
 
 
 @dataclass(frozen=True)
 class CallDelta:
-    """More of a call to a tool: the first piece of each has `id` and `name`, the last is `complete`."""
+    """A part of a tool call: the first has `id` and `name`, the last is `complete`."""
 
     index: int
-    """Which call of the unit, from 0."""
+    """The number of the call in its unit, from 0."""
     id: str = ""
     name: str = ""
     arguments: str = ""
-    """To be appended: together a JSON object."""
+    """Text to append; all parts together are a JSON object."""
     complete: bool = False
 
 
@@ -146,12 +146,12 @@ class Piece:
     thinking: str = ""
     call: CallDelta | None = None
     sampled: tuple[int, ...] = ()
-    """In a chat with `records`: the ids sampled since the piece before."""
+    """Ids sampled since the previous piece, in a chat with `records`."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """The last word about a unit's generation."""
+    """The last answer to a unit's Generate."""
 
     unit: int
     end: End
@@ -161,14 +161,14 @@ class Done:
     timings: UnitTimings = field(default_factory=UnitTimings)
     failure: Failure | None = None
     record: UnitRecord | None = None
-    """Of a duplex unit whose session asked for it."""
+    """The record of a duplex unit whose session asked for it."""
     replayed: bool = False
-    """Whether nothing was sampled, because it came with its record."""
+    """Whether nothing was sampled, because the unit came with its record."""
 
 
 @dataclass(frozen=True)
 class Finalized:
-    """The unit is closed; terminator tokens are carried into the next forward and counted here."""
+    """The event that the unit is closed; its terminator tokens join the next forward and are counted here."""
 
     unit: int
     context_tokens: int
@@ -176,117 +176,119 @@ class Finalized:
     session_usage: UnitUsage
     timings: UnitTimings = field(default_factory=UnitTimings)
     discarded_tokens: int = 0
-    """Sampled tokens that did not stay in the context: 1 where a stream's last one was let go."""
+    """Sampled tokens that did not stay in the context: 1 if the last token of a stream was dropped."""
 
 
 @dataclass(frozen=True)
 class Rewound:
-    """The answer to a rewind to `unit`: what was said after it is no longer there, unless it `failure`s."""
+    """The answer to a rewind to `unit`: later words are removed, unless it has a `failure`."""
 
     unit: int
     context_tokens: int = 0
     units: int = 0
-    """Of which something was taken back."""
+    """Units from which something was removed."""
     failure: Failure | None = None
 
 
 @dataclass(frozen=True)
 class SessionFailed:
-    """The session cannot go on. `reason` is an `antiphon.contract.Reason` value."""
+    """The event that the session cannot go on. `reason` is an `antiphon.contract.Reason` value."""
 
     reason: str
     message: str
     field: str = "system_prompt"
-    """Of the config, if that is the reason."""
+    """The field of the config that is the reason, if one is."""
 
 
 @dataclass(frozen=True)
 class Closed:
-    """Every cache of the session is clean and its slot is free again; the last event, exactly once."""
+    """The last event, sent exactly once: the session's caches are clean and its slot is free."""
 
 
 Event = Ready | Prefilled | Progress | Piece | Done | Finalized | Rewound | SessionFailed | Closed
 Sink = Callable[[Sequence[Event]], None]
-"""Is told what happened to a session in a tick, in order."""
+"""Receives the events of a session in a tick, in order."""
 
 Deliver = Callable[[list[tuple[Callable[[Any], None], Any]]], None]
-"""Hands what is told to whom it is told, events to their sinks, in order, on the serving event loop.
+"""Delivers events to their sinks, in order, on the serving event loop.
 
 Callable from any thread.
 """
 
 OnFatal = Callable[[str], None]
-"""Reports that the device's state is gone: every session ends with ENGINE_FATAL, the worker exits with 3."""
+"""Reports that the device's state is lost: every session ends with ENGINE_FATAL, and the worker
+exits with 3.
+"""
 
 
 NAMED_TICKS = 100
-"""One tick in so many names who was in it; naming them in each would cost the engine's thread."""
+"""Interval of ticks that name their members; naming them in each would cost the engine's thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """One turn of the engine's loop in which the model ran. Times are monotonic seconds."""
+    """One tick of the engine's loop in which the model ran. Times are monotonic seconds."""
 
     number: int
-    """Counted from 1."""
+    """The number of the tick, from 1."""
     started: float
     ended: float
     sessions: int
-    """Sessions that had rows or speech in it."""
+    """Sessions that had rows or speech in the tick."""
     tokens: int
-    """Rows of the language model's forward, all sessions together."""
+    """Rows of the language model's forward, of all sessions together."""
     members: tuple[tuple[str, int], ...] = ()
-    """Session and unit of each that was in it; empty in all ticks but one in `NAMED_TICKS`."""
+    """Session and unit of each member of the tick; empty except in one tick of `NAMED_TICKS`."""
     speaking: int = 0
-    """Sessions that had a step of speech in it."""
+    """Sessions that had a step of speech in the tick."""
     rest_s: float = 0.0
-    """Seconds of it that went into work without a deadline."""
+    """Seconds that went into work without a deadline."""
 
 
 OnTicks = Callable[[Sequence[Ticked]], None]
-"""Gets ticks, oldest first, each before the events that came of it, where events are delivered."""
+"""Receives ticks, oldest first, before the events of the same ticks, on the thread that delivers events."""
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Memory and slots that the sessions hold at the moment."""
+    """Memory and slots in use."""
 
     kv_tokens: int
     """Tokens in the contexts of all sessions."""
     kv_capacity_tokens: int
-    """Tokens that the slots have room for."""
+    """Tokens that fit in all slots."""
     device_memory_bytes: int | None
-    """What the process holds of the device's memory; None where that is not known."""
+    """The device's memory that the process holds; None if it is not known."""
     used_pages: int = 0
-    """Pages of keys and values that contexts refer to."""
+    """Pages of the KV cache that contexts refer to."""
     cached_pages: int = 0
-    """Pages that no context refers to, which hold what contexts have begun with."""
+    """Idle pages of the prefix cache."""
     free_pages: int = 0
     prefix_tokens: int = 0
-    """Tokens so far that were not computed, because another context had begun with them."""
+    """Tokens so far that were found in the prefix cache."""
     late_captures: int = 0
-    """Regions so far that were captured while sessions were served, and all of them waited."""
+    """Regions that were captured while sessions were served; each capture delays all sessions."""
     late_compilations: int = 0
 
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What computes a model."""
+    """The engine that computes a model."""
 
     name: str = "antiphon"
     version: str = ""
-    """Of the package that it comes from; empty for this one's."""
+    """Version of the engine's package; empty for this package."""
     device: str = ""
-    """Where it computes; empty for the device of the worker's options."""
+    """The engine's device; empty for the device of the worker's options."""
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     step_s: float | None = None
-    """How long a step may take before the engine counts as one that hangs; None is the worker's limit."""
+    """Limit of a step in seconds; a longer step counts as a hang. None is the worker's limit."""
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Description and needs of a loaded model. Rates are 0 for a model without audio."""
+    """The description and the needs of a loaded model. Rates are 0 for a model without audio."""
 
     name: str
     context_limit: int
@@ -296,60 +298,60 @@ class ModelInfo:
     duplex_defaults: DuplexSettings
     window: Window
     modes: frozenset[Mode] = frozenset({Mode.AUDIO})
-    """The kinds of session that it can hold."""
+    """The kinds of session that the model supports."""
     sampling_defaults: Sampling = field(default_factory=Sampling)
     sees: bool = False
-    """Whether it has a vision encoder."""
+    """Whether the model has a vision encoder."""
     max_slices: int = 0
-    """Most slices that it cuts a picture into: 0 if it sees none, 1 if it cuts none."""
+    """Limit of slices of a picture: 0 for a model without vision, 1 for one that cuts no pictures."""
     speaks: bool = True
-    """Whether it has a voice."""
+    """Whether the model has a voice."""
     windows: frozenset[WindowMode] = frozenset({WindowMode.OFF, WindowMode.BASIC})
-    """The windows that its full-duplex sessions can have."""
+    """The windows that full-duplex sessions support."""
     hears_voices: bool = False
-    """Whether its language model hears reference audio in its prompt."""
+    """Whether the language model hears reference audio in its prompt."""
     clones_voices: bool = False
-    """Whether it can speak with the voice of reference audio."""
+    """Whether the model can speak with the voice of reference audio."""
     voice_ids: frozenset[str] = frozenset()
-    """Voices that are registered with it."""
+    """Ids of the registered voices."""
     vocabulary: int = 0
-    """Token ids are below this."""
+    """The number of token ids."""
     text_purposes: frozenset[TextPurpose] = frozenset()
-    """What a text may be for that its full-duplex sessions read while they listen."""
+    """Purposes of texts that full-duplex sessions read while they listen."""
     speech_codes: int = 0
-    """Speech codes are below this."""
+    """The number of speech codes."""
     codes_per_unit: int = 0
-    """Most speech codes of a unit."""
+    """Limit of speech codes in a unit."""
     words_per_unit: int = 0
-    """Most ids of recognised words in a unit; 0 for a model that reads none."""
+    """Limit of recognised word ids in a unit; 0 for a model that reads none."""
     replays_units: bool = False
-    """Whether its full-duplex sessions give and take records of units."""
+    """Whether full-duplex sessions return records of units and replay them."""
     replays_turns: bool = False
-    """Whether its chats tell what they sampled, and go on with an answer that began elsewhere."""
+    """Whether chats return sampled ids, and continue answers that began elsewhere."""
     calls_tools: bool = False
-    """Whether its chats take tools."""
+    """Whether chats support tools."""
     engine: EngineInfo = field(default_factory=EngineInfo)
-    """What computes it."""
+    """The engine that computes the model."""
     reads_prompts: bool = True
     """Whether a system prompt has an effect."""
     without_effect: frozenset[str] = frozenset()
-    """Names of the fields of `DuplexSettings` that change nothing here."""
+    """Names of the fields of `DuplexSettings` without an effect."""
     sampling_without_effect: frozenset[str] = frozenset()
-    """Names of the fields of `Sampling` that its engine cannot apply; they keep their default."""
+    """Names of the fields of `Sampling` that the engine cannot apply; they keep their defaults."""
     other_formats: tuple[UnitFormat, ...] = ()
-    """Formats beside its usual one that its full-duplex sessions may ask for."""
+    """Formats, apart from the usual one, that full-duplex sessions may ask for."""
     waits_for_others: bool = True
-    """Whether its transcriptions can be asked to wait for all other sessions (`background`)."""
+    """Whether transcriptions may yield to all other sessions (`background`)."""
     yields: bool = False
-    """Whether it hears the user while it speaks and falls silent by itself."""
+    """Whether the model hears the user while it speaks, and falls silent by itself."""
 
     @property
     def unit_format(self) -> UnitFormat:
-        """The usual format of its duplex units."""
+        """The usual format of duplex units."""
         return UnitFormat(self.unit_seconds, self.input_sample_rate_hz)
 
     def format_of(self, setup: DuplexSetup) -> UnitFormat:
-        """Return the format of the units of a session."""
+        """Return the format of a session's units."""
         return setup.format or self.unit_format
 
 
@@ -359,37 +361,39 @@ class EngineSession(Protocol):
     def prefill(self, unit: int, content: Content) -> None:
         """Take the input of one unit, of the session's own mode.
 
-        At most one unit of duplex audio, which is padded if it is shorter, after its pictures. A picture that
-        cannot be read fails the unit (IMAGE_INVALID), as does what does not fit the context (INPUT_TOO_LONG).
+        Duplex audio is at most one unit long, is padded if shorter, and follows the unit's pictures. A
+        picture that cannot be read fails the unit (IMAGE_INVALID), as does input that does not fit the
+        context (INPUT_TOO_LONG).
         """
 
     def generate(self, unit: int, force_listen: bool, overrides: UnitOverrides) -> None:
         """Decide and speak for a prefilled unit."""
 
     def reject(self, unit: int, failure: Failure) -> None:
-        """Instead of `generate`, whose settings cannot be used: the unit ends FAILED without a word.
+        """Reject the settings of a unit in place of `generate`: the unit ends FAILED without output.
 
-        A duplex unit stays heard; a chunk of a stream is taken out of the context again.
+        A duplex unit stays heard; a chunk of a stream is removed from the context.
         """
 
     def finalize(self, unit: int, *, keep_last_token: bool = False) -> None:
-        """Close a generated unit. A stream lets its last sampled token go, unless it is to be kept."""
+        """Close a generated unit. A stream drops its last sampled token, unless it is to be kept."""
 
     def cancel(self, unit: int) -> None:
-        """Overtake everything: units up to and including `unit` end CANCELLED, heard but not spoken.
+        """Cancel units up to and including `unit` ahead of all other orders; they end CANCELLED, heard but
+        not spoken.
 
-        It holds for units that come later too.
+        The order also holds for units that come later.
         """
 
     def rewind(self, unit: int, heard_samples: int | None) -> None:
-        """Take back what a duplex session said after so many samples of `unit`, None for all of them.
+        """Remove a duplex session's words after `heard_samples` of `unit`; None keeps all of that unit.
 
         `unit` is finalised. It acts between the units with an order to generate and the first one without,
         and is answered by `Rewound`.
         """
 
     def close(self) -> None:
-        """Drop whatever is pending and release everything; answered by `Closed`. Idempotent."""
+        """Drop all pending work and release everything; answered by `Closed`. Idempotent."""
 
 
 class Engine(Protocol):
@@ -397,28 +401,28 @@ class Engine(Protocol):
 
     @property
     def info(self) -> ModelInfo:
-        """What the loaded model is."""
+        """The description of the loaded model."""
 
     @property
     def slots(self) -> int:
-        """How many sessions fit at once."""
+        """The number of sessions that fit at once."""
 
     def watch(self, on_ticks: OnTicks) -> None:
-        """Tell `on_ticks` too of every tick from now on."""
+        """Report every tick from now on to `on_ticks` too."""
 
     def occupancy(self) -> Occupancy:
-        """Return how full it is now."""
+        """Return the current occupancy."""
 
     @property
     def busy_since(self) -> float | None:
-        """When, on its monotonic clock, its thread began the step that it is at; None while it waits."""
+        """Start of the current step by the engine's monotonic clock; None while it is idle."""
 
     def open(self, session_id: str, slot: int, setup: SessionSetup, sink: Sink) -> EngineSession:
         """Start a session in a slot, from 0 to `slots` - 1; `Ready` or `SessionFailed` follows.
 
-        The slots are the caller's: it gives one away again only after the `Closed` of the session before. If
-        this raises, there is no session and nothing is in the slot.
+        The caller owns the slots: it reuses one only after the `Closed` of the previous session. If this
+        raises, there is no session, and the slot is empty.
         """
 
     def stop(self) -> None:
-        """End the engine's thread and wait for it; no event comes after. Idempotent."""
+        """Stop the engine's thread and wait for it; no event comes after. Idempotent."""

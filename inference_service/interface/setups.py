@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from inference_service.interface.engine import End
 
 MAX_SLICES: Final = 9
-"""Most slices that a caller may ask a picture to be cut into."""
+"""Limit of slices of a picture that a caller may ask for."""
 
 
 @dataclass(frozen=True)
@@ -34,28 +34,28 @@ class DuplexSettings:
 
 
 class WindowMode(Enum):
-    """Behaviour of a context that grows beyond its window."""
+    """The behaviour of a context that grows beyond its window."""
 
     OFF = auto()
     BASIC = auto()
     CONTEXT = auto()
-    """As BASIC, but what the model said in dropped units stays, as text behind the prompt."""
+    """As BASIC, but the model's words in dropped units stay as text after the prompt."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Above `high_tokens` of context, whole oldest units are dropped until at most `low_tokens` remain.
+    """A sliding window: above `high_tokens`, the oldest units are dropped until at most `low_tokens` remain.
 
-    The last two fields are of CONTEXT only.
+    The last two fields apply to CONTEXT only.
     """
 
     mode: WindowMode = WindowMode.OFF
     high_tokens: int = 0
     low_tokens: int = 0
     max_units: int = 24
-    """More units than these are dropped too."""
+    """Limit of units; older ones are dropped too."""
     remembered_tokens: int = 500
-    """Most tokens of dropped text that stay, the newest."""
+    """Limit of tokens of dropped text that stay; the newest are kept."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Tenant:
     """The caller on whose behalf a session runs: sessions of different tenants share no cached results."""
 
     salt: bytes = b""
-    """Part of the name of every cached page and result. Unguessable, and never the key of a caller."""
+    """Part of the name of every cached page and result. Unguessable, and never a caller's key."""
     is_session: bool = False
-    """Whether the tenant is this one session: then its cached pages are dropped with it."""
+    """Whether the tenant is only this session; then its cached pages are dropped with it."""
 
 
 COMMON: Final = Tenant()
@@ -83,16 +83,16 @@ class Mode(Enum):
 
 
 KEEP_ALL = 2**31 - 1
-"""`top_k` that keeps every token."""
+"""The `top_k` that keeps every token."""
 
 
 @dataclass(frozen=True)
 class Sampling:
     """Sampling options of a chat or a token stream.
 
-    `max_new_tokens` counts per unit, the token that ends it included. `length_penalty` divides the score of
-    the end-of-sequence token if that is positive, and multiplies it otherwise: above 1 answers get longer.
-    `repetition_penalty` sees the tokens of this unit. `stop` are strings, for chat only.
+    `max_new_tokens` is the limit of a unit, including the token that ends it. `length_penalty` divides the
+    score of the end-of-sequence token if that is positive, and multiplies it otherwise: above 1 answers get
+    longer. `repetition_penalty` applies to the tokens of this unit. `stop` holds strings, for chat only.
     """
 
     max_new_tokens: int = 512
@@ -111,11 +111,11 @@ class VoiceReference:
     """Reference audio, float32 mono at the model's input rate; None is the model's own voice."""
 
     heard: NDArray[np.float32] | None = None
-    """What the language model hears in its prompt."""
+    """Audio that the language model hears in its prompt."""
     spoken: NDArray[np.float32] | None = None
     """The voice of the output; `heard` if there is none."""
     voice_id: str = ""
-    """Instead: a registered voice of the output."""
+    """A registered voice of the output, in place of `spoken`."""
 
     @property
     def is_unset(self) -> bool:
@@ -124,23 +124,23 @@ class VoiceReference:
 
 
 MODELS_VOICE = VoiceReference()
-"""What a session has that asks for no voice."""
+"""The voice of a session that asks for none."""
 
 
 class _Kind:
     """Settings that all sessions of one kind share."""
 
     is_duplex: ClassVar[bool] = False
-    """Whether its units are seconds of a conversation."""
+    """Whether units are seconds of a conversation."""
     is_chat: ClassVar[bool] = False
-    """Whether each of its units brings a whole history."""
+    """Whether each unit brings a whole history."""
     is_stream: ClassVar[bool] = False
-    """Whether its units are chunks of a stream, of which many may be in flight."""
+    """Whether units are chunks of a stream, many of which may be in flight."""
 
 
 @dataclass(frozen=True)
 class UnitFormat:
-    """The sound of duplex units: how long one is, and the rate of its samples."""
+    """The sound of duplex units: the length of a unit, and its sample rate."""
 
     seconds: float
     sample_rate_hz: int
@@ -153,7 +153,7 @@ class UnitFormat:
 
 @dataclass(frozen=True)
 class DuplexSetup(_Kind):
-    """Everything that decides how a full-duplex session runs; nothing of it outlives the session."""
+    """All settings of a full-duplex session; none outlives the session."""
 
     is_duplex = True
 
@@ -162,13 +162,13 @@ class DuplexSetup(_Kind):
     window: Window
     seed: int
     sees: bool = False
-    """Whether its units may bring pictures."""
+    """Whether units may bring pictures."""
     voice: VoiceReference = MODELS_VOICE
     tenant: Tenant = COMMON
     records: bool = False
-    """Whether the end of each unit brings its `UnitRecord`, and units may be replayed."""
+    """Whether the end of each unit brings its `UnitRecord`; then units may also be replayed."""
     format: UnitFormat | None = None
-    """Of its units; None is the model's usual format."""
+    """The format of its units; None is the model's usual format."""
 
 
 @dataclass(frozen=True)
@@ -180,12 +180,12 @@ class ChatSetup(_Kind):
     sampling: Sampling
     seed: int
     system_prompt: str = ""
-    """Stands before the messages of a turn that begin with no system message of their own."""
+    """Precedes the messages of a turn that does not begin with its own system message."""
     voice: VoiceReference = MODELS_VOICE
-    """Of spoken answers."""
+    """The voice of spoken answers."""
     tenant: Tenant = COMMON
     records: bool = False
-    """Whether its answers tell what was sampled, as `Piece.sampled`."""
+    """Whether answers return the sampled ids as `Piece.sampled`."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class TokensSetup(_Kind):
 
 @dataclass(frozen=True)
 class TranscribeSetup(_Kind):
-    """Utterances that are written down while they are heard."""
+    """A session of utterances that are transcribed while they are heard."""
 
     is_stream = True
 
@@ -211,7 +211,7 @@ class TranscribeSetup(_Kind):
     seed: int
     tenant: Tenant = COMMON
     is_background: bool = False
-    """Whether its units have no deadline: those of conversations run first."""
+    """Whether its units have no deadline, so that those of conversations go first."""
 
 
 SessionSetup = DuplexSetup | ChatSetup | TokensSetup | TranscribeSetup
@@ -236,19 +236,19 @@ class StandaloneText:
 
 @dataclass(frozen=True)
 class UnitRecord:
-    """The outcome of a duplex unit, for a session that replays the unit."""
+    """The outcome of a duplex unit, from which a session can replay the unit."""
 
     end: "End"
     sampled: tuple[int, ...] = ()
-    """Ids drawn, in order; none of a unit that had to listen."""
+    """Sampled ids in order; empty for a unit that had to listen."""
     codes: tuple[int, ...] = ()
     """Speech codes that became sound."""
     text_draws: int = 0
-    """Random numbers that the session's text has used up after it."""
+    """Random numbers that the session's text has used up by the end of the unit."""
     speech_draws: int = 0
-    """As `text_draws`, of its speech."""
+    """Random numbers that the session's speech has used up by the end of the unit."""
     words: tuple[int, ...] = ()
-    """Ids of the words that a recogniser has heard in it."""
+    """Ids of the words that a recogniser has heard in the unit."""
 
 
 @dataclass(frozen=True)
@@ -256,12 +256,12 @@ class UnitInput:
     """Input of one duplex unit: float32 mono audio at the input rate, and encoded pictures, oldest first."""
 
     pcm: NDArray[np.float32] | None
-    """None for a unit of pictures alone."""
+    """The sound; None for a unit of pictures only."""
     frames: tuple[bytes, ...] = ()
     max_slice_nums: int = 1
-    """Into how many slices a picture may be cut, by a model that cuts them up."""
+    """Limit of slices of a picture, for a model that cuts pictures up."""
     texts: tuple[StandaloneText, ...] = ()
-    """What the model reads before it."""
+    """Texts that the model reads before the unit."""
     recorded: UnitRecord | None = None
     """The recorded outcome of a replayed unit; None if the model decides."""
 
@@ -286,12 +286,12 @@ class Video:
 
     data: bytes
     stack_frames: int = 1
-    """Frames seen of each second; those after the first are joined to one picture."""
+    """Frames of each second; those after the first are joined to one picture."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A function of the caller's; `parameters` is the JSON Schema of its arguments, an object."""
+    """A function of the caller; `parameters` is the JSON Schema of its arguments, an object."""
 
     name: str
     description: str
@@ -313,18 +313,18 @@ class Tools:
     offered: tuple[Tool, ...] = ()
     mode: ToolMode = ToolMode.AUTO
     named: str = ""
-    """With REQUIRED: the one to call; empty for any."""
+    """The tool to call if the mode is REQUIRED; empty for any."""
     are_parallel: bool = True
-    """Whether there may be several calls in the answer."""
+    """Whether the answer may hold several calls."""
 
 
 NO_TOOLS = Tools()
-"""What a turn has in which there is nothing to call."""
+"""The tools of a turn without tools."""
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call in the history; `arguments` is what its JSON object holds."""
+    """A call in the history; `arguments` is its JSON object."""
 
     id: str
     name: str
@@ -335,7 +335,7 @@ class ToolCall:
 class ChatMessage:
     """One message; `role` is `system`, `user`, `assistant` or `tool`, and a part that is a `str` is text.
 
-    `calls` are of the assistant. `call_id` is of a tool, whose text is the result of that call.
+    Only the assistant has `calls`. Only a tool has a `call_id`; its text is the result of that call.
     """
 
     role: str
@@ -346,11 +346,11 @@ class ChatMessage:
 
 @dataclass(frozen=True)
 class TurnInput:
-    """A whole conversation to which the model is to answer; nothing of an earlier unit is left."""
+    """A whole conversation for the model to answer; nothing of an earlier unit remains."""
 
     messages: tuple[ChatMessage, ...]
     speaks: bool = False
-    """Whether the answer is spoken too."""
+    """Whether the answer is also spoken."""
     use_tts_template: bool = False
     enable_thinking: bool = False
     omni_mode: bool = False
@@ -359,19 +359,19 @@ class TurnInput:
     use_image_id: bool | None = None
     """Whether pictures are numbered; None leaves it to the model."""
     tts_mode: str = ""
-    """The model's name for a way of speaking; empty means its default."""
+    """The model's name for a way of speaking; empty is the default."""
     language: str = ""
-    """Language to speak; empty means that of the text."""
+    """Language to speak; empty is the language of the text."""
     tools: Tools = NO_TOOLS
     begun: tuple[int, ...] = ()
-    """Ids with which the answer began in another session; it goes on behind them."""
+    """Ids with which the answer began in another session; decoding continues after them."""
 
 
 @dataclass(frozen=True)
 class StreamInput:
-    """A chunk that is appended to the context: ids, text or audio of any length; None for no chunk.
+    """A chunk to append to the context: ids, text or audio of any length; None for no chunk.
 
-    `begins` drops the context first, `ends` says that no more comes in this utterance.
+    `begins` drops the context first; `ends` marks the last chunk of an utterance.
     """
 
     chunk: "tuple[int, ...] | str | NDArray[np.float32] | None"
@@ -380,12 +380,12 @@ class StreamInput:
 
 
 Content = UnitInput | TurnInput | StreamInput
-"""The input of a unit, each mode its own: AUDIO and VIDEO, CHAT, TRANSCRIBE and TOKENS."""
+"""The input of a unit; each mode has its own: AUDIO and VIDEO, CHAT, TRANSCRIBE and TOKENS."""
 
 
 @dataclass(frozen=True)
 class UnitOverrides:
-    """Sampling settings for one unit only; None means the session's."""
+    """Sampling settings for one unit only; None means the session's setting."""
 
     max_new_tokens: int | None = None
     temperature: float | None = None
@@ -399,12 +399,12 @@ class UnitOverrides:
     seed: int | None = None
 
     def sampling(self, session: Sampling) -> Sampling:
-        """Return a session's sampling with these on top (the seed is the sampler's affair)."""
+        """Return a session's sampling with these overrides; the sampler handles the seed."""
         changes = {name: value for name, value in vars(self).items() if name != "seed" and value is not None}
         return replace(session, **changes)
 
     def apply(self, settings: DuplexSettings) -> DuplexSettings:
-        """Return the session's settings with these on top (the seed is the sampler's affair)."""
+        """Return the session's settings with these overrides; the sampler handles the seed."""
         changes = {
             "max_new_speak_tokens_per_chunk": self.max_new_tokens,
             "temperature": self.temperature,
@@ -417,4 +417,4 @@ class UnitOverrides:
 
 
 NO_OVERRIDES = UnitOverrides()
-"""What a unit has that asks for no settings of its own."""
+"""The overrides of a unit without settings of its own."""

@@ -1,7 +1,7 @@
-"""The common layers of a decoder on the CPU: linear layers, and all that is between them by `native`.
+"""The common layers of a decoder on the CPU: linear layers, with everything between them in `native`.
 
-Tensors that all layers share are checked once a forward, those that a layer makes in that layer, both before
-`native` gets their addresses. `native` checks sizes, spans and page numbers.
+Tensors that all layers share are checked once a forward, and those of a layer in that layer, before `native`
+gets their addresses. `native` checks sizes, spans and page numbers.
 """
 
 from dataclasses import dataclass
@@ -16,34 +16,36 @@ from inference_service.kernels.selection import usable
 from inference_service.kernels.tensors import address
 
 LANES = 16
-"""Heads and gates come in multiples of so many numbers."""
+"""Sizes of heads and gates are multiples of this."""
 LONGEST_HEAD = 1024
-"""Numbers of a head, at most."""
+"""Limit of a head's size."""
 
 
 @dataclass
 class Places:
-    """Places of some sessions' packed rows in the pages of a cache."""
+    """Places of sessions' packed rows in the pages of a cache."""
 
     keys: Tensor
     """[layers, kv heads, rows, head size], as are `values`."""
     values: Tensor
     spans: Tensor
-    """Of each session, int64 [sessions, 5]: its first packed row, how many it has, where its pages begin in
-    the table, and where its context begins and ends, counted from the beginning of its first page."""
+    """Spans of the sessions, int64 [sessions, 5]: first packed row, number of rows, start of the pages in the
+    table, and start and end of the context, counted from the beginning of its first page.
+    """
     table: Tensor
     """Pages, int32 [n]."""
 
     def ends(self, rows: Tensor) -> "Places":
-        """Return the places of these rows alone, int64 [n], each the last one of its session; all others
-        are in the cache."""
+        """Return the places of only these rows, int64 [n], each the last one of its session; all others are
+        in the cache.
+        """
         lasts = self.spans[:, 0] + self.spans[:, 1] - 1
         spans = self.spans[torch.isin(lasts, rows)]
         spans[:, 0], spans[:, 1] = rows, 1
         return Places(self.keys, self.values, spans, self.table)
 
     def part(self, begin: int, end: int) -> "Places":
-        """Return the places of these rows alone; those before them are in the cache by then."""
+        """Return the places of only these rows; earlier ones are in the cache by then."""
         firsts, lasts = self.spans[:, 0], self.spans[:, 0] + self.spans[:, 1]
         kept = (firsts < end) & (lasts > begin)
         firsts, lasts, spans = firsts[kept], lasts[kept], self.spans[kept]
@@ -53,7 +55,7 @@ class Places:
         return Places(self.keys, self.values, spans, self.table)
 
     def arguments(self, dtype: torch.dtype, shape: "_Shape", rows: int) -> "_Arguments":
-        """Return what the kernels are told of these places, for so many packed rows.
+        """Return the kernels' arguments for these places of `rows` packed rows.
 
         Raises `TypeError` or `ValueError` unless keys and values are [layers, kv, n, head] of `dtype`.
         """
@@ -80,7 +82,9 @@ class _Shape(NamedTuple):
 
 
 class _Arguments(NamedTuple):
-    """Checked addresses of keys and values, bytes of a layer of either, and all else about places."""
+    """Checked addresses of keys and values, the bytes of a layer of either, and the other arguments of
+    places.
+    """
 
     keys: int
     values: int
@@ -88,7 +92,7 @@ class _Arguments(NamedTuple):
     others: tuple[int, ...]
 
     def of(self, layer: int) -> tuple[int, ...]:
-        """Return those of one layer."""
+        """Return the arguments of one layer."""
         return self.keys + layer * self.layer, self.values + layer * self.layer, *self.others
 
 
@@ -97,7 +101,7 @@ class Layers:
 
     @staticmethod
     def fit(backbone: Any) -> bool:
-        """Return whether there are kernels, and nothing in its layers that they do not know."""
+        """Return whether there are kernels, and they support everything in its layers."""
         config, layers = backbone.config, list(getattr(backbone, "layers", ()))
         parameter = next(backbone.parameters())
         return (
@@ -127,10 +131,11 @@ class Layers:
         self._shape = _Shape(len(self._layers), *shapes.pop())
 
     def run(self, rows: Tensor, positions: Tensor, places: Places, asked: Tensor | None = None) -> Tensor:
-        """Return final-norm hidden states of embeddings [n, hidden] at positions [n], or those `asked` for.
+        """Return final-norm hidden states of embeddings [n, hidden] at positions [n], or of the `asked` rows.
 
-        The last ones of sessions can be, int64 [sessions]: then the last layer computes no others. Raises
-        `TypeError`, `ValueError` or `IndexError` for tensors, spans or pages that do not fit each other.
+        `asked` may hold the last rows of sessions, int64 [sessions]: then the last layer computes no others.
+        Raises `TypeError`, `ValueError` or `IndexError` for tensors, spans or pages that do not fit each
+        other.
         """
         if rows.dtype is not self._dtype or rows.ndim != 2 or rows.shape[1] != self._width:
             given = f"{list(rows.shape)} in {rows.dtype}"
@@ -152,7 +157,7 @@ class Layers:
     def _run(
         self, rows: Tensor, positions: Tensor, places: Places, size: int, asked: Tensor | None
     ) -> Tensor:
-        """Run as `run` does, on rows that are filled up to so many."""
+        """Run as `run` does, on rows that are padded to `size`."""
         count = len(rows)
         rows = F.pad(rows, (0, 0, 0, size - count)) if size > count else rows.contiguous().clone()
         angles = self._rotary(rows[None], positions[None])  # the kernels read them until this returns
@@ -192,7 +197,7 @@ class _Norm:
     """Root mean square normalisation, times weights."""
 
     def __init__(self, norm: Any, width: int) -> None:
-        """Raise `ValueError` unless there is a weight for each number of a row."""
+        """Create the norm. Raises `ValueError` unless there is a weight for each number of a row."""
         from inference_service.kernels import native
 
         self._weight, self._epsilon = norm.weight.detach().contiguous(), float(norm.variance_epsilon)
@@ -200,9 +205,9 @@ class _Norm:
         self._norm = native.norm
 
     def __call__(self, rows: Tensor, more: Tensor | None, out: Tensor) -> None:
-        """Add `more` to `rows` [n, width] if there is any, and write into `out` what they are normed.
+        """Add `more` to `rows` [n, width] if it is given, and write the normalised rows into `out`.
 
-        `Layers` makes `rows` and `out`, which are alike; `more` is a layer's and checked here.
+        `Layers` makes `rows` and `out`, which are alike; `more` comes from a layer, and is checked here.
         """
         at = rows.data_ptr()
         added, total = (0, 0) if more is None else (address(more, rows.dtype, rows.shape), at)
@@ -245,7 +250,7 @@ class _Layer:
             self._epsilon = float(attention.q_norm.variance_epsilon)
 
     def room(self, rows: Tensor) -> _Room:
-        """Return buffers for so many rows; rows that only fill up see nothing."""
+        """Return buffers for these rows; padding attends to nothing."""
         queries = rows.new_empty(len(rows), self.heads * self.head)
         return _Room(queries, torch.zeros_like(queries), rows.new_empty(len(rows), self.width))
 
@@ -259,14 +264,14 @@ class _Layer:
         )  # fmt: skip
 
     def see(self, where: "_Arguments", room: _Room) -> None:
-        """Compute what the rows in these places attend to."""
+        """Compute the attention output of the rows in these places."""
         self._attend(
             self._scaling, room.queries.data_ptr(), room.seen.data_ptr(), *where.of(self.index),
             self._window, _is_half(room.seen),
         )  # fmt: skip
 
     def think(self, rows: Tensor, normed: Tensor, room: _Room) -> None:
-        """Add to `rows` [n, hidden] what was seen, and leave in `room` what `down` has to project."""
+        """Add the attention output to `rows` [n, hidden], and leave the input of `down` in `room`."""
         self.between(rows, self._out(room.seen), normed)
         gates, gated, count = self._gates(normed), room.gated, len(rows)
         self._gate(
@@ -276,7 +281,7 @@ class _Layer:
 
 
 def _is_known(head: int) -> bool:
-    """Return whether the kernels take heads of so many numbers."""
+    """Return whether the kernels support heads of this size."""
     return head % LANES == 0 and 0 < head <= LONGEST_HEAD
 
 

@@ -1,12 +1,11 @@
-"""Linear layers for the CPU, whose weights lie in memory in the order in which their kernels read them.
+"""Linear layers for the CPU, whose weights are stored in the order in which their kernels read them.
 
-In float32, on one thread, the kernel is our own (`panels`), for any number of rows. Else it is oneDNN's,
-which in bfloat16 takes half the time of `nn.Linear` for one row. oneDNN makes a kernel for each number of
-rows that it meets and keeps it, half a MiB each. So rows reach it in a few `SIZES` only: more of them are cut
-up, and the last piece is filled with zeros. Layers of a decoder that read the same rows are joined, which
-saves calls.
+In float32, on one thread, the kernel is our own (`panels`), for any number of rows. Otherwise it is oneDNN's,
+which in bfloat16 takes half the time of `nn.Linear` for one row. oneDNN makes and caches a kernel of half a
+MiB for each number of rows. So rows reach it only in a few `SIZES`: more rows are cut up, and the last piece
+is padded with zeros. Layers of a decoder that read the same rows are joined, which saves calls.
 
-With kernels off weights stay as they are, in the order of their file: nothing is packed or joined, so that
+With kernels off, weights stay as they are, in the order of their file: nothing is packed or joined, so that
 weights which are mapped from a file take no memory of their own.
 """
 
@@ -26,9 +25,11 @@ Model = TypeVar("Model", bound=nn.Module)
 SIZES = (1, 4, 8, 16, 24, 32, 40, 48, 56, 64, 128, 256)
 """Numbers of rows that oneDNN has kernels for."""
 SMALLEST = 2**16
-"""Fewer weights are done with before a kernel is found."""
+"""Size below which weights are computed in less time than a kernel is found."""
 _WHOLE, _WASTE = 64, 8
-"""So many rows are not cut up; of more, at most one in so many is filled up."""
+"""The number of rows up to which rows are not cut up, and for more rows the share of padding, as a
+divisor.
+"""
 _COMMON = {
     f"transformers.models.{name.lower()}.modeling_{name.lower()}.{name}DecoderLayer"
     for name in ("Llama", "Mistral", "Qwen2", "Qwen3")
@@ -37,24 +38,24 @@ _JOINED = (
     ("self_attn", "qkv_proj", ("q_proj", "k_proj", "v_proj")),
     ("mlp", "gate_up_proj", ("gate_proj", "up_proj")),
 )
-"""Where in a common layer, what they become, and which."""
+"""Projections of a common layer to join: the module, the joined name, and the parts."""
 
 
 class PackedLinear(nn.Module):
     """Computes what an `nn.Linear` does, without gradients.
 
-    Its `weight` tells shape and dtype like any other; `state_dict` has it in the usual order.
+    Its `weight` has shape and dtype as usual; `state_dict` has it in the usual order.
     """
 
     def __init__(self, linear: nn.Linear, *, shared: bool = False) -> None:
-        """Take over `linear`; a weight that is `shared` with another module or a file stays as it is."""
+        """Take over `linear`; a weight that is `shared` with another module or a file is not packed."""
         super().__init__()
         self.in_features = linear.in_features
         self.out_features = linear.out_features
         weight = linear.weight
         self._panels = Panels(weight, linear.bias) if panels.fit(weight.dtype) and not shared else None
         if self._panels is not None:
-            # Says what it is like and takes no memory; whoever reads it meets no numbers.
+            # The placeholder keeps shape and dtype, and takes no memory; its numbers are NaN.
             weight = nn.Parameter(torch.full((), torch.nan).expand(weight.shape), requires_grad=False)
         elif not shared:
             weight = nn.Parameter(_packed(weight), requires_grad=False)
@@ -63,11 +64,11 @@ class PackedLinear(nn.Module):
 
     @property
     def is_cut(self) -> bool:
-        """Whether rows are cut up and filled to `SIZES`."""
+        """Whether rows are cut up and padded to `SIZES`."""
         return self._panels is None
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` [..., in] becomes [..., out]."""
+        """Return [..., out] for `x` [..., in]."""
         if self._panels is not None:
             return self._panels.product(x)
         rows = x.numel() // self.in_features
@@ -80,7 +81,7 @@ class PackedLinear(nn.Module):
         return torch.cat(products).view(*x.shape[:-1], self.out_features)
 
     def usual_weight(self) -> Tensor:
-        """[out, in] in the usual order."""
+        """Return the weight [out, in] in the usual order."""
         if self._panels is not None:
             return self._panels.weight()
         weight = self.weight.detach()
@@ -95,7 +96,7 @@ class PackedLinear(nn.Module):
 class Part(nn.Module):
     """One part of a joined layer; `parent` has the joined one by that name.
 
-    All of that is computed for it: whoever needs several parts should ask for it by itself.
+    It computes the whole joined layer: a caller that needs several parts should call the joined one.
     """
 
     def __init__(self, parent: nn.Module, name: str, begin: int, end: int) -> None:
@@ -104,7 +105,7 @@ class Part(nn.Module):
         self._name, self._begin, self._end = name, begin, end
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` [..., in] becomes [..., out]."""
+        """Return [..., out] for `x` [..., in]."""
         products: Tensor = getattr(self._parents[0], self._name)(x)
         return products[..., self._begin : self._end]
 
@@ -117,7 +118,7 @@ class Part(nn.Module):
 
 
 def is_common(layer: nn.Module) -> bool:
-    """Return whether it is a decoder's layer of the usual make: norm, attention, norm, gated network.
+    """Return whether it is a usual decoder layer: norm, attention, norm, gated network.
 
     Its attention has rotary positions, and perhaps norms of queries and keys, biases and a window.
     """
@@ -125,9 +126,9 @@ def is_common(layer: nn.Module) -> bool:
 
 
 def pack_linears(model: Model) -> Model:
-    """`model`, with a `PackedLinear` in the place of each `nn.Linear` on the CPU that can have one.
+    """Replace each suitable `nn.Linear` on the CPU by a `PackedLinear`; return `model`.
 
-    Those of a common layer that read the same rows are joined before, each then a `Part`.
+    Layers of a common layer that read the same rows are joined first; each is then a `Part`.
     """
     owners = Counter(id(it) for _, it in model.named_parameters(remove_duplicate=False))
     keeps_order = selection.selected() == "off"
@@ -144,7 +145,7 @@ def pack_linears(model: Model) -> Model:
 
 
 def _join(parent: nn.Module, name: str, parts: tuple[str, ...], owners: Counter[int]) -> None:
-    """Make linear layers of the same rows one, where none of them is anybody else's."""
+    """Join linear layers of the same rows, if no other module shares their weights."""
     linears = [getattr(parent, part) for part in parts]
     if (
         not all(
@@ -168,7 +169,7 @@ def _join(parent: nn.Module, name: str, parts: tuple[str, ...], owners: Counter[
 
 
 def _hide(name: str, parent: nn.Module, state: dict[str, Tensor], prefix: str, metadata: object) -> None:
-    """Hide the state of a joined layer, which its parts tell."""
+    """Remove the state of a joined layer, because its parts have it."""
     for tensor in ("weight", "bias"):
         state.pop(f"{prefix}{name}.{tensor}", None)
 
@@ -181,8 +182,7 @@ def _gains(weight: Tensor, shared: bool) -> bool:
 
 @cache
 def runs(dtype: torch.dtype) -> bool:
-    """Return whether oneDNN, on this machine and in this build of torch, computes with packed weights of
-    `dtype`."""
+    """Return whether oneDNN supports packed weights of `dtype` on this machine and in this build of torch."""
     if dtype not in (torch.float32, torch.bfloat16):
         return False
     x = torch.arange(32, dtype=dtype)[None]
@@ -204,8 +204,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def pieces_of(rows: int) -> tuple[tuple[int, int, int], ...]:
-    """Return how oneDNN best has rows cut up: where pieces begin and end, and the size that each is filled up
-    to."""
+    """Return the best cut of rows for oneDNN: start and end of each piece, and its padded size."""
     pieces: list[tuple[int, int, int]] = []
     begin = 0
     while begin < rows or not pieces:

@@ -11,7 +11,7 @@ WIDE = 16
 
 
 def fit(dtype: torch.dtype) -> bool:
-    """Return whether rows of `dtype` are multiplied with panels here: the product has one thread."""
+    """Return whether products of `dtype` use panels here: they need one thread."""
     return dtype is torch.float32 and torch.get_num_threads() == 1 and usable("linear")
 
 
@@ -41,7 +41,7 @@ class Panels:
             address(self._bias, torch.float32, (self._out,))
 
     def product(self, x: Tensor) -> Tensor:
-        """`x` [..., in] becomes [..., out]. Raises `ValueError` for any other width or dtype."""
+        """Return [..., out] for `x` [..., in]. Raises `ValueError` for any other width or dtype."""
         if x.dtype is not torch.float32 or not x.ndim or x.shape[-1] != self._in or not x.is_cpu:
             given = f"{list(x.shape)} in {x.dtype} on {x.device}"
             raise ValueError(f"A layer takes [..., {self._in}] in float32 on the CPU, not {given}.")

@@ -34,14 +34,14 @@ def select(choice: str) -> None:
 
 
 def selected() -> str:
-    """Return the choice of this process; it is `auto` from the first call on if nobody has selected."""
+    """Return the choice of this process; without one, the first call chooses `auto`."""
     if _selected is None:
         select("auto")
     return _selected or "auto"
 
 
 def usable(module: Module) -> bool:
-    """Return whether this process calls a compiled module: it was built, and kernels are not off."""
+    """Return whether this process uses a compiled module: it was built, and kernels are not off."""
     return selected() == "auto" and _is_built(module)
 
 

@@ -1,4 +1,4 @@
-"""Encoded pictures become small arrays: dimensions are read before anything is decoded."""
+"""Decoding of pictures to small arrays; dimensions are checked before decoding."""
 
 import math
 import warnings
@@ -14,13 +14,13 @@ from antiphon.contract import Reason
 from inference_service.errors import UnitRefused
 
 MAX_FRAMES = 4
-"""Pictures of one unit."""
+"""Limit of pictures of one unit."""
 MAX_BYTES = 1 << 20
-"""Size of an encoded picture."""
+"""Limit of bytes of an encoded picture."""
 MAX_PIXELS = 4_000_000
-"""Width times height, as declared by the picture."""
+"""Limit of width times height, as declared by the picture."""
 MAX_RATIO = 20
-"""Of the longer side to the shorter one, where a picture keeps its shape."""
+"""Limit of the ratio of the longer side to the shorter one, where a picture keeps its shape."""
 FORMATS = ("JPEG", "PNG", "WEBP")
 
 Pixels = NDArray[np.uint8]
@@ -30,7 +30,7 @@ warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
 
 
 def decode_frame(data: bytes, *, field: str, side: int) -> Pixels:
-    """Return the picture in `data`, squeezed into a square: RGB, uint8, [side, side, 3].
+    """Return the picture in `data`, resized to a square: RGB, uint8, [side, side, 3].
 
     JPEG, PNG or WebP by content; of an animation the first picture. `field` is the path of `data` in its
     request. Raises `UnitRefused` (IMAGE_INVALID).
@@ -39,15 +39,16 @@ def decode_frame(data: bytes, *, field: str, side: int) -> Pixels:
 
 
 def decode_picture(data: bytes, *, field: str) -> Pixels:
-    """Decode the picture in `data` as it is: RGB, uint8, [height, width, 3]; the rest as in `decode_frame`.
+    """Return the picture in `data` in its own size: RGB, uint8, [height, width, 3]; otherwise as
+    `decode_frame`.
 
-    One whose sides differ by more than `MAX_RATIO` is refused as well.
+    A picture whose sides differ by more than `MAX_RATIO` is refused too.
     """
     return _decoded(data, field, lambda image: np.array(_flat(image)), max_ratio=MAX_RATIO)
 
 
 def picture_size(data: bytes, *, field: str) -> tuple[int, int]:
-    """Width and height of what `decode_picture` would give, told without decoding it. Raises as it does."""
+    """Return width and height of `decode_picture`'s result without decoding. Raises as it does."""
     return _decoded(data, field, lambda image: image.size, max_ratio=MAX_RATIO)
 
 
@@ -77,7 +78,7 @@ def _decoded(
 
 
 def squeeze(pixels: Pixels, side: int) -> Pixels:
-    """Return a picture [height, width, 3], squeezed into a square as `decode_frame` does it."""
+    """Return a picture [height, width, 3], resized to a square as in `decode_frame`."""
     return np.array(Image.fromarray(pixels, "RGB").resize((side, side), Image.Resampling.BILINEAR))
 
 
@@ -91,7 +92,7 @@ def _flat(image: Image.Image) -> Image.Image:
 
 
 def _on_white(image: Image.Image) -> Image.Image:
-    """Return what is transparent shows white paper, not whatever colour was stored there."""
+    """Return the picture on a white background, which replaces the stored colour of transparent parts."""
     image = image.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 

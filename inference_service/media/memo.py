@@ -1,4 +1,4 @@
-"""Results that cost much and are asked for again: kept by the hash of what they were made of."""
+"""A cache of expensive results, keyed by the hash of their input."""
 
 import hashlib
 import threading
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 T = TypeVar("T")
 
 PROMPTS_KNOWN = 32
-"""Prompts whose ids a model keeps."""
+"""Limit of prompts whose ids a model caches."""
 VOICES_KNOWN = 8
-"""Reference voices of which a model keeps what its language model hears, 3.5 MB each for the longest."""
+"""Limit of reference voices whose model input a model caches, 3.5 MB each for the longest."""
 
 
 def digest(*parts: bytes | str | bool | NDArray[np.float32]) -> bytes:
-    """SHA-256 over all of the parts, each with its length before it."""
+    """Return the SHA-256 of all parts, each with its length before it."""
     total = hashlib.sha256()
     for part in parts:
         match part:
@@ -37,7 +37,7 @@ def digest(*parts: bytes | str | bool | NDArray[np.float32]) -> bytes:
 
 
 class Memo(Generic[T]):
-    """The last `most` results. Any thread may ask; who asks while one is being made waits for it."""
+    """The last `most` results. Any thread may call it; a caller waits for a result that is being computed."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -49,7 +49,7 @@ class Memo(Generic[T]):
         return len(self._known)
 
     def get(self, key: bytes, make: Callable[[], T]) -> T:
-        """Return the result of `make`, or of an earlier one with this key; what it raises is not kept."""
+        """Return the cached result for this key, or that of `make`; an error is not cached."""
         with self._lock:
             known = self._known.get(key)
             if known is not None:

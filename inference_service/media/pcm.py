@@ -1,4 +1,4 @@
-"""AudioChunk bytes become samples: strictly and once."""
+"""Decoding of AudioChunk bytes to samples, with strict checks."""
 
 from math import isfinite
 
@@ -10,7 +10,7 @@ from antiphon.v1 import common_pb2
 from inference_service.errors import UnitRefused
 
 PEAK_LIMIT = 16.0
-"""Above this absolute value a sample is no overdriven recording but other data."""
+"""Absolute value above which a sample is not an overdriven recording but other data."""
 
 _LAYOUTS: dict[int, tuple[str, float]] = {
     common_pb2.AUDIO_ENCODING_PCM_F32LE: ("<f4", 1.0),
@@ -24,7 +24,7 @@ def decode_pcm(
     """Return the samples of `chunk` as float32 in [-1, 1], shape [samples]: one or more, at most
     `max_samples`.
 
-    They may not be writable.
+    The array may be read-only.
 
     `field` is the path of `chunk` in its request. Raises `UnitRefused` (AUDIO_INVALID) that names the
     field at fault. 16-bit samples are divided by 32768; louder floats are clipped.
@@ -47,7 +47,7 @@ def decode_pcm(
     samples = np.frombuffer(data, dtype).astype(np.float32, copy=False)
     if scale != 1.0:
         return samples * np.float32(scale)
-    # Of NaN among them both are NaN. The methods of arrays go round by Python.
+    # Both are NaN if a sample is. The methods of arrays take a detour through Python.
     peak = max(float(np.maximum.reduce(samples)), -float(np.minimum.reduce(samples)))
     if not isfinite(peak):
         raise _refused(f"{field}.data", "must be finite; it holds NaN or infinity")

@@ -1,4 +1,4 @@
-"""The threads that make arrays of bytes, text and samples, beside the engine's own."""
+"""The media pool: threads that turn bytes, text and samples into arrays outside the engine's thread."""
 
 import logging
 import os
@@ -13,31 +13,33 @@ logger = logging.getLogger(__name__)
 
 Job = Callable[[], None]
 TOLD_S = 2.0
-"""How often those who wait are told that the pool gets on."""
+"""Seconds between progress events for sessions that wait."""
 STOP_S = 10.0
-"""Longest that the end waits for a job: a thread that is in native code when the process ends aborts it."""
+"""Limit in seconds of the wait for running jobs at the end: a thread in native code would abort the
+process.
+"""
 _MOST_THREADS = 8
 GIVES_WAY = 15
-"""How much nicer than the engine's the threads are that decode pictures and read what is long:
-where there are few processors, ticks would wait for what others have sent (a `nice` value; Linux has one for
-each thread)."""
+"""Increase of the `nice` value of threads that decode pictures or read long input. With few processors, ticks
+would otherwise wait for other sessions' input. Linux has one `nice` value for each thread.
+"""
 
 
 class Priority(IntEnum):
-    """Priorities of jobs, the most pressing first: none ever waits for all of those that are less so."""
+    """Priorities of jobs, the most urgent first; no job waits for all jobs of lower priority."""
 
     SOUND = 0
-    """Small, and soon due."""
+    """Sound of units: small, and soon due."""
     PICTURES = 1
-    """Of units, which are soon due too."""
+    """Pictures of units, which are also soon due."""
     REST = 2
     """Prompts, voices, long recordings."""
     STEPS = 3
-    """Between two tokens of an answer; waits for none of the others."""
+    """Jobs between two tokens of an answer; they wait for no other kind."""
     WORDS = 4
-    """Sound that is looked at by the recogniser as well, whose process may be busy: waits for that alone."""
+    """Sound that the recogniser also hears, whose process may be busy; it waits only for its own kind."""
     VIDEOS = 5
-    """Turns with video files: each may take minutes, so that they wait for each other alone."""
+    """Turns with video files: each may take minutes, so they wait only for each other."""
 
 
 _TAKES = {
@@ -48,21 +50,21 @@ _TAKES = {
     Priority.WORDS: (Priority.WORDS,),
     Priority.VIDEOS: (Priority.VIDEOS,),
 }
-"""What a thread does, by what it is for."""
+"""Priorities of the jobs that a thread takes, by the thread's own priority."""
 
 
 class Abandoned(Exception):
-    """Nobody wants the result of a job any more."""
+    """Raised when the result of a job is no longer wanted."""
 
 
 class MediaPool:
-    """A few threads: one each for sound, steps, words and videos alone, the others for pictures, or for the
+    """A few threads: one each only for sound, steps, words and videos, the others for pictures, or for the
     rest and then for pictures.
 
-    All but the threads for sound and words give way to the engine's thread.
+    All threads except those for sound and words have a lower priority than the engine's thread.
 
-    Holds no more than the units in flight of the sessions that are open: a lane that is closed is emptied.
-    Lanes of one priority take turns.
+    The pool holds at most the units in flight of the open sessions: a closed lane is emptied. Lanes of one
+    priority take turns.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -73,8 +75,9 @@ class MediaPool:
         self._waiting: dict[Priority, deque[Lane]] = {priority: deque() for priority in Priority}
         self.lock = threading.RLock()
         self._came = tuple(threading.Condition(self.lock) for _ in Priority)
-        """For the threads of each kind: there is something for them. Whoever wakes takes the interpreter from
-        the engine."""
+        """Wakes the threads of each kind for new jobs. Every wake-up takes the GIL from the
+        engine's thread.
+        """
         self.units_without_words = 0
         """Units that wait for the words of their utterance."""
         self._is_stopped = False
@@ -87,12 +90,13 @@ class MediaPool:
             thread.start()
 
     def lane(self, on_wait: Job) -> "Lane":
-        """Return the lane of a new session; `on_wait` is called now and then while its work waits for that
-        of others."""
+        """Return the lane of a new session; `on_wait` is called from time to time while its work waits for
+        other sessions.
+        """
         return Lane(self, on_wait)
 
     def stop(self) -> None:
-        """Begin nothing more; wait up to `STOP_S` for running jobs."""
+        """Start no further job; wait up to `STOP_S` for running ones."""
         with self.lock:
             self._is_stopped = True
             for came in self._came:
@@ -120,9 +124,9 @@ class MediaPool:
             self.tell()
 
     def check(self, lane: "Lane") -> None:
-        """Tell the sessions that wait, among them that of `lane`, that its job gets on.
+        """Report progress to waiting sessions, including that of `lane`, whose job is running.
 
-        Raises `Abandoned` if nobody waits for that job any more.
+        Raises `Abandoned` if that job is no longer wanted.
         """
         with self.lock:
             if self._is_stopped or lane.is_closed:
@@ -134,7 +138,7 @@ class MediaPool:
         self.tell()
 
     def tell(self) -> None:
-        """Tell the sessions whose jobs wait, once in a while, that they have not been forgotten."""
+        """Report progress, from time to time, to the sessions whose jobs wait."""
         for waiting in self._patient():
             waiting.on_wait()
 
@@ -148,7 +152,7 @@ class MediaPool:
         return None
 
     def _patient(self) -> "list[Lane]":
-        """Those who are to be told now that they have not been forgotten."""
+        """Return the lanes whose sessions are due for a progress event."""
         with self.lock:
             if time.monotonic() - self._told < TOLD_S:
                 return []
@@ -170,25 +174,25 @@ def give_way() -> None:
 
 
 class Lane:
-    """The jobs of one session, done one at a time in the order in which they came."""
+    """The jobs of one session, done one at a time in order."""
 
     def __init__(self, pool: MediaPool, on_wait: Job) -> None:
         self.on_wait = on_wait
         self._pool = pool
         self._jobs: deque[tuple[Priority | None, Job]] = deque()
         self._is_busy = False
-        """A thread of the pool is at it, or will be."""
+        """Whether a thread of the pool is working on the lane, or will be."""
         self.is_closed = False
         self.told = 0.0
-        """When its session was told that a long job gets on; monotonic seconds."""
+        """Monotonic seconds of the last progress event for its session."""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is anything to be done."""
+        """Whether any job waits."""
         return bool(self._jobs)
 
     def submit(self, priority: Priority | None, job: Job) -> None:
-        """Have a job done by the pool; one that takes no time has none: see `follow`."""
+        """Queue a job for the pool; a job that takes no time has no priority: see `follow`."""
         if priority is None:
             self.follow(job)
             return
@@ -199,7 +203,7 @@ class Lane:
                 self._pool.put(priority, self)
 
     def follow(self, job: Job) -> None:
-        """Do a job that takes no time as soon as all before it are done, which may be at once."""
+        """Run a job that takes no time once all earlier ones are done, which may be at once."""
         with self._pool.lock:
             if self._is_busy:
                 self._jobs.append((None, job))
@@ -207,17 +211,17 @@ class Lane:
         job()
 
     def check(self) -> None:
-        """Raise `Abandoned` after `close`. A long job calls it ten times a second or so."""
+        """Raise `Abandoned` after `close`. A long job calls it about ten times a second."""
         self._pool.check(self)
 
     def close(self) -> None:
-        """Drop jobs that have not begun; long ones may end before their time."""
+        """Drop jobs that have not begun; long ones may end early."""
         with self._pool.lock:
             self.is_closed = True
             self._jobs.clear()
 
     def work(self) -> None:
-        """Do the next job and what follows it; called by the pool."""
+        """Run the next job and those that follow it; called by the pool."""
         with self._pool.lock:
             job = self._jobs.popleft()[1] if self._jobs else None
         if job is not None:

@@ -17,11 +17,11 @@ from inference_service.models.config import AudioConfig
 AudioState = list[Tensor]
 """Left context of each convolution: tensors [kernel - stride, channels] of one stream."""
 _TOGETHER = 5
-"""Streams in one pass: with more of them, arrays leave the processor's cache."""
+"""Limit of streams in one pass: with more, arrays leave the processor's cache."""
 
 
 class CausalConv(nn.Conv1d):
-    """A convolution that sees `kernel - stride` past steps and none of the future."""
+    """A causal convolution, which reads `kernel - stride` past steps and no future ones."""
 
     @property
     def past(self) -> int:
@@ -29,7 +29,9 @@ class CausalConv(nn.Conv1d):
         return self.kernel_size[0] - self.stride[0]
 
     def advance(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-        """`x` [batch, time, channels] after `past` [batch, self.past, channels]: output and new past."""
+        """Return output and new past for `x` [batch, time, channels] after `past` [batch, self.past,
+        channels].
+        """
         x = torch.cat([past, x], dim=1)
         # As a picture of one line it needs no other order of its channels.
         line = x.transpose(1, 2).unsqueeze(2)
@@ -49,13 +51,13 @@ class ConvBlock(nn.Module):
         self.down = nn.Linear(hidden * expansion, hidden)
 
     def advance(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-        """`x` [batch, time, hidden]: output of the same shape and the new past of the convolution."""
+        """Return output of the shape of `x` [batch, time, hidden], and the new past of the convolution."""
         mixed, past = self.mix.advance(x, past)
         return x + self.down(F.gelu(self.up(self.norm(mixed)))), past
 
 
 class AudioEncoder(nn.Module):
-    """Log-mel frames at 100 Hz -> states at 50 Hz -> embeddings at 50 / pool Hz."""
+    """A causal encoder: log-mel frames at 100 Hz, states at 50 Hz, embeddings at 50 / pool Hz."""
 
     def __init__(self, config: AudioConfig, output: int) -> None:
         super().__init__()
@@ -75,12 +77,14 @@ class AudioEncoder(nn.Module):
         return cast(list[ConvBlock], list(self.blocks))
 
     def initial_state(self) -> AudioState:
-        """Return the state of a stream that has heard nothing."""
+        """Return the state of a new stream."""
         convs = [self.conv1, self.conv2, *(block.mix for block in self._stack)]
         return [torch.zeros(conv.past, conv.in_channels, device=conv.weight.device) for conv in convs]
 
     def advance(self, mel: Tensor, past: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """`mel` [batch, frames, 80], frames even: states [batch, frames / 2, hidden] and the new past."""
+        """Return states [batch, frames / 2, hidden] and the new past for `mel` [batch, frames, 80], frames
+        even.
+        """
         x, first = self.conv1.advance(mel, past[0])
         x, second = self.conv2.advance(F.gelu(x), past[1])
         x = F.gelu(x)
@@ -115,6 +119,6 @@ class AudioEncoder(nn.Module):
         return embedded, after
 
     def hear(self, mel: Tensor) -> Tensor:
-        """Whole streams from their start, [batch, frames, 80] -> states [batch, frames / 2, hidden]."""
+        """Return states [batch, frames / 2, hidden] of whole streams [batch, frames, 80]."""
         past = [state.to(mel.dtype).expand(len(mel), -1, -1) for state in self.initial_state()]
         return self.advance(mel, past)[0]

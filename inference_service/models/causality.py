@@ -1,4 +1,4 @@
-"""A check that a model can be fed piece by piece: its attention never looks ahead."""
+"""A check that a model supports incremental decoding: its attention is causal."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ _STREAMS = frozenset({"voxtral_realtime"})
 
 
 def require_causal(config: Mapping[str, Any]) -> None:
-    """Raise `CheckpointError`, with the reason, for the `config.json` of a model that must see all input."""
+    """Raise `CheckpointError`, with the reason, for the `config.json` of a model without causal attention."""
     reason = _reason(config)
     if reason is not None:
         raise CheckpointError(

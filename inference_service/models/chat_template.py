@@ -1,4 +1,6 @@
-"""Prompts of chats: a checkpoint's own chat template, in which a caller's text can only ever be text."""
+"""Prompts of chats from a checkpoint's chat template, in which a caller's text can never become control
+tokens.
+"""
 
 import re
 from collections.abc import Sequence
@@ -18,9 +20,10 @@ from inference_service.tools import syntax
 from inference_service.tools.reader import END_THINK, THINK
 
 _OPEN, _CLOSE, _FREE = "\ufdd0", "\ufdd1", "\ufdd2"
-"""Round the number of what stands in a prompt but is no text of it; Unicode has no characters here.
+"""Delimiters of the number of a slot in a prompt, for parts that are not text; Unicode has no characters
+here.
 
-What is `_FREE` may stand anywhere, and any number of times.
+A slot with `_FREE` may stand anywhere, and any number of times.
 """
 _SLOT = re.compile(f"{_OPEN}(?:([0-9]+)|{_FREE}([0-9]+)){_CLOSE}")
 _PLAIN_TALK = [
@@ -29,15 +32,15 @@ _PLAIN_TALK = [
     {"role": "user", "content": "c"},
 ]
 PART_JOINT = "\n"
-"""What usually stands between the parts of a message."""
+"""Default text between the parts of a message."""
 _WORD = "mezzanine"
-"""A text that no template writes by itself."""
+"""A probe text that no template writes by itself."""
 _LAST = 8
-"""Ids at the end of a prompt in which what begins a thought would be."""
+"""Ids at the end of a prompt that are searched for the opening of a thought."""
 
 
 class Media(Enum):
-    """A part of a message that is no text."""
+    """A part of a message that is not text."""
 
     PICTURE = auto()
     CLIP = auto()
@@ -46,12 +49,11 @@ class Media(Enum):
 
 Part = str | Media
 _TYPES = {Media.PICTURE: "image", Media.CLIP: "audio", Media.VIDEO: "video"}
-"""Names that templates give them in content that is a list."""
+"""Names of media in templates whose content is a list."""
 
 
 class Message(NamedTuple):
-    """A message of one side. `calls` are of the assistant; `call_id` is of a tool, whose text is the
-    result."""
+    """A message. The assistant's may have `calls`; a tool's has a `call_id`, and its text is the result."""
 
     role: str
     parts: Sequence[Part]
@@ -60,14 +62,14 @@ class Message(NamedTuple):
 
 
 class TemplateRefused(ValueError):
-    """The template does not take these messages; the text says why."""
+    """Raised when the template does not take these messages; the text says why."""
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer, and how its prompts become ids.
+    """The chat template of a tokenizer, with the encoding of its prompts.
 
     The text of messages is encoded together with the template's words round it, as the tokenizer itself would
-    do, unless it spells a control token: then it is encoded by itself, as plain text.
+    do, unless it contains a control token: then it is encoded separately, as plain text.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -79,28 +81,28 @@ class ChatTemplate:
         except TemplateRefused as refused:
             raise CheckpointError(f"The chat template cannot be used: {refused}.") from None
         self.thinks = self.token(THINK) is not None or self._heeds("enable_thinking")
-        """Whether the model can be asked to think before it answers."""
+        """Whether the model can think before it answers."""
         self.prepares_speech = self._heeds("use_tts_template")
-        """Whether a prompt differs before an answer that is to be spoken."""
+        """Whether the prompt of a spoken answer differs."""
         self.calls = syntax.told_from(self._with_tools)
-        """How this model writes calls; None if it takes no tools, or writes calls in an unknown way."""
+        """The model's call syntax; None if it takes no tools, or has an unknown syntax."""
         if self.calls is not None:
             written += self._with_tools(syntax.TALK, [syntax.TOOL])
         self._special = {token for token, it in added.items() if it.special}
         self._control = self._special | (added.keys() & set(self._encode(written)))
         self._plain = FastTokenizer.from_str(self._fast.to_str())
-        # Whatever marks a role is special here, also where the checkpoint forgot to say so.
+        # Marks of roles count as special here, even if the checkpoint does not declare them so.
         self._plain.add_special_tokens(
             [AddedToken(added[token].content, special=True) for token in sorted(self._control)]
         )
         self._plain.encode_special_tokens = True
         self._longest = max(map(len, self._fast.get_vocab()))
         self.marks = self._marks()
-        """Special tokens that stand round calls and thoughts, and how they are spelled."""
+        """Special tokens round calls and thoughts, with their text."""
 
     @classmethod
     def load(cls, folder: Path) -> "ChatTemplate | None":
-        """Return the template of a checkpoint, from either of the usual files; None if it has none."""
+        """Return the template of a checkpoint from either of the usual files; None if it has none."""
         try:
             tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
         except Exception as error:  # the library raises no narrower type
@@ -108,7 +110,7 @@ class ChatTemplate:
         return cls(tokenizer) if tokenizer.chat_template else None
 
     def tokenizer_json(self) -> str:
-        """Return what the tokenizer's `tokenizer.json` holds."""
+        """Return the content of `tokenizer.json`."""
         return str(self._fast.to_str())
 
     def _marks(self) -> dict[int, str]:
@@ -117,7 +119,7 @@ class ChatTemplate:
 
     @property
     def around_calls(self) -> frozenset[int]:
-        """Tokens that stand round calls."""
+        """Return the tokens round calls."""
         return frozenset(self._tokens(*self._around_calls))
 
     @property
@@ -125,18 +127,18 @@ class ChatTemplate:
         return (self.calls.begin, self.calls.end) if self.calls else ()
 
     def _tokens(self, *texts: str) -> dict[int, str]:
-        """Those of these texts that are tokens."""
+        """Return those of these texts that are tokens."""
         found = ((self.token(text), text) for text in texts)
         return {token: text for token, text in found if token is not None}
 
     @cached_property
     def takes_text(self) -> bool:
-        """Whether the content of a message may be a string; the templates of some models take lists alone."""
+        """Whether the content of a message may be a string; some templates take only lists."""
         return _WORD in self._talk(_WORD)
 
     @cached_property
     def media_marks(self) -> frozenset[Media]:
-        """Media whose places the template marks by itself, in content that is a list."""
+        """Return media whose places the template marks by itself, in content that is a list."""
         words = {"type": "text", "text": _WORD}
         plain = self._talk([words])
         if _WORD not in plain or "'text'" in plain:
@@ -144,21 +146,21 @@ class ChatTemplate:
         return frozenset(it for it, name in _TYPES.items() if self._talk([{"type": name}, words]) != plain)
 
     def _talk(self, content: Any) -> str:
-        """Return what the template makes of one message; nothing if it refuses it."""
+        """Return the rendering of one message; empty if the template refuses it."""
         try:
             return self._rendered([{"role": "user", "content": content}], add_generation_prompt=True)
         except TemplateRefused:
             return ""
 
     def opens_thought(self, prompt: Sequence[list[int] | Media]) -> bool:
-        """Return whether a prompt ends in what begins a thought."""
+        """Return whether a prompt ends with the opening of a thought."""
         last = prompt[-1] if prompt else []
         if not isinstance(last, list):
             return False
         return str(self._fast.decode(last[-_LAST:], skip_special_tokens=False)).rstrip().endswith(THINK)
 
     def least_tokens(self, text: str) -> int:
-        """Return how many ids `text` has at least: known without encoding it."""
+        """Return the least number of ids of `text`, without encoding it."""
         return -(-len(text) // self._longest)
 
     def token(self, text: str) -> int | None:
@@ -167,15 +169,15 @@ class ChatTemplate:
         return token
 
     def is_text(self, token: int) -> bool:
-        """Return whether a token shows in the text, unlike a special one."""
+        """Return whether a token appears in the text, unlike a special one."""
         return token not in self._special
 
     def encode(self, text: str) -> list[int]:
-        """Return ids of text that is known to be harmless."""
+        """Return ids of text that is known to hold no control tokens."""
         return self._encode(text)
 
     def decode(self, ids: list[int]) -> str:
-        """Text of ids; special tokens leave no trace."""
+        """Return the text of ids without special tokens."""
         return str(self._fast.decode(ids, skip_special_tokens=True))
 
     def prompt(
@@ -188,11 +190,11 @@ class ChatTemplate:
         tools: Sequence[Tool] = (),
         in_lists: bool = False,
     ) -> list[list[int] | Media]:
-        """Return the prompt up to where the answer begins: ids, and the places of media.
+        """Return the prompt up to the start of the answer: ids, and the places of media.
 
         The parts of a message are joined by `joint`, or given to the template as a list, which then writes
-        its own marks for media. Raises `TemplateRefused` for messages that the template does not take or
-        does not place as they came.
+        its own marks for media. Raises `TemplateRefused` for messages that the template does not take, or
+        does not place in their order.
         """
         slots, free = _Slots(), _Slots(_FREE)
         told = [Message(*message) for message in messages]
@@ -243,7 +245,7 @@ class ChatTemplate:
         return {"type": "function", "function": self._harmless(about, free)}
 
     def _harmless(self, value: Any, free: "_Slots") -> Any:
-        """Return a JSON value whose texts are no more than text when it is written in a prompt."""
+        """Return a JSON value whose texts cannot become control tokens in a prompt."""
         match value:
             case dict():
                 return {self._harmless(key, free): self._harmless(it, free) for key, it in value.items()}
@@ -272,7 +274,7 @@ class ChatTemplate:
         return without != with_flag
 
     def _filled(self, part: Part, slots: "_Slots") -> str:
-        """Return what stands for a part in the rendered text; what is no harmless text goes to `slots`."""
+        """Return the rendered text of a part; parts that are not harmless text are moved to `slots`."""
         if not isinstance(part, str):
             return slots.take(part)
         return part if self._is_harmless(part) else slots.take(self._as_text(part))
@@ -294,7 +296,7 @@ class ChatTemplate:
 
 
 class _Slots:
-    """Parts of a prompt that are no text; `mark` tells those of one kind from another's."""
+    """Parts of a prompt that are not text; `mark` tells one kind of slot from another."""
 
     def __init__(self, mark: str = "") -> None:
         self._mark = mark
@@ -304,10 +306,10 @@ class _Slots:
         return len(self._content)
 
     def take(self, content: list[int] | Media) -> str:
-        """Return what stands for it in the rendered text."""
+        """Return the placeholder of this content in the rendered text."""
         self._content.append(content)
         return f"{_OPEN}{self._mark}{len(self) - 1}{_CLOSE}"
 
     def at(self, number: str) -> list[int] | Media:
-        """Return what has this number."""
+        """Return the content of the slot with this number."""
         return self._content[int(number)]

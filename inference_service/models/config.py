@@ -64,23 +64,23 @@ class VocoderConfig:
 
 @dataclass(frozen=True)
 class TurnBound:
-    """When a model that goes on talking must let the other side speak."""
+    """The bound on a turn of a model that would go on talking."""
 
     units: int
-    """After so many a turn ends, whatever would be said next."""
+    """Units after which a turn is ended."""
     rest: int
-    """Units of listening after a turn that was ended so."""
+    """Units of listening after a turn that was ended by the bound."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A duplex checkpoint: sizes of its parts, and the defaults that it was tuned for."""
+    """A duplex checkpoint: sizes of its parts, and its default settings."""
 
     name: str
     language: Qwen3Config
     audio: AudioConfig
     vision: VisionConfig | None
-    """None for a model without eyes."""
+    """The vision encoder; None for a model without one."""
     speech: SpeechConfig
     vocoder: VocoderConfig
     prompt_prefix: str
@@ -89,10 +89,10 @@ class ModelConfig:
     window_high: int
     window_low: int
     turn_bound: TurnBound | None
-    """None for a model that always comes to an end by itself."""
+    """The bound on open turns; None for a model that always ends its turns."""
     duplex_defaults: dict[str, Any]
     transcription_prompt: str
-    """What stands before an utterance that is to be written down; empty for a model that does not."""
+    """The prompt before an utterance to transcribe; empty for a model that does not transcribe."""
 
 
 def language_config(raw: dict[str, Any]) -> Qwen3Config:
@@ -135,7 +135,7 @@ def _speech_config(raw: dict[str, Any]) -> SpeechConfig:
 
 
 def parse_config(raw: dict[str, Any]) -> ModelConfig:
-    """Return the typed form of a parsed `config.json`; raises `CheckpointError` naming what is missing."""
+    """Return the typed form of a parsed `config.json`. Raises `CheckpointError` naming a missing field."""
     try:
         duplex = raw["duplex"]
         return ModelConfig(

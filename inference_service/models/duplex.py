@@ -12,9 +12,10 @@ from inference_service.models.vocoder import Vocoder
 
 
 class DuplexModel(nn.Module):
-    """Submodules carry the prefixes of the published parameter names; plus `vocoder`.
+    """A duplex model: submodules have the prefixes of the published parameter names, and there is a
+    `vocoder`.
 
-    `llm`, `apm` and `tts` are always there, `vpm` and `resampler` only in a model that sees.
+    `llm`, `apm` and `tts` always exist; `vpm` and `resampler` exist only in a model with vision.
     """
 
     def __init__(self, config: ModelConfig) -> None:

@@ -1,9 +1,9 @@
-"""Errors of loading a model, and of what it is given to speak with."""
+"""Errors of loading a model and of reading voice recordings."""
 
 from collections.abc import Sequence
 
 _NAMED = 8
-"""Names that an error lists."""
+"""Limit of names that an error lists."""
 
 
 class CheckpointError(Exception):
@@ -11,10 +11,10 @@ class CheckpointError(Exception):
 
 
 class VoiceError(Exception):
-    """A recording that no voice can be made of; the message says what to give instead."""
+    """A recording that cannot become a voice; the message says what to give instead."""
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first of them, and how many more there are."""
+    """Return the first names, and the number of the others."""
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""The pace of speech: the words that the voice says in one unit."""
+"""The pace of speech: how many words the voice speaks in one unit."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -6,12 +6,11 @@ from collections.abc import Sequence
 MAX_CHARACTERS = 16
 MAX_WORDS = 4
 WIDE = 3
-"""Letters that take as long to say as one character of a script without spaces, such as Chinese."""
+"""Letters that take as long to speak as one character of a script without spaces, such as Chinese."""
 
 
 def is_wide(character: str) -> bool:
-    """Return whether it is of a script whose words are not set apart by spaces: each counts as a word of its
-    own."""
+    """Return whether a character is of a script without spaces, in which each counts as a word."""
     return unicodedata.east_asian_width(character) in "WF"
 
 
@@ -21,7 +20,7 @@ def length(text: str) -> int:
 
 
 def fits(words: Sequence[str], word: str) -> bool:
-    """Return whether the unit that says `words` can say one more.
+    """Return whether a unit with `words` has room for one more.
 
     A unit takes words while they are at most four and, joined by spaces, at most 16 characters.
     """
@@ -29,7 +28,7 @@ def fits(words: Sequence[str], word: str) -> bool:
 
 
 def chunks(reply: str) -> list[list[str]]:
-    """Return the words of each speaking unit: as many as the voice says in about a second."""
+    """Return the words of each speaking unit: about a second of speech."""
     result: list[list[str]] = []
     for word in reply.split():
         if result and fits(result[-1], word):

@@ -1,10 +1,10 @@
-"""Text to token ids and back, where text is never more than text."""
+"""Plain tokenization, in which text never becomes special tokens."""
 
 from tokenizers import Tokenizer as FastTokenizer
 
 
 class PlainTokenizer:
-    """A checkpoint's tokenizer as token streams use it; safe to use from several threads."""
+    """A checkpoint's tokenizer for token streams. Any thread may use it."""
 
     def __init__(self, fast: FastTokenizer) -> None:
         self._fast = FastTokenizer.from_str(fast.to_str())
@@ -14,13 +14,13 @@ class PlainTokenizer:
         self._longest = max(map(len, self._fast.get_vocab()))
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`: nothing is put round it, and nothing in it becomes a special token."""
+        """Return the ids of `text`, without special tokens."""
         return list(self._fast.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: list[int]) -> str:
-        """Text of ids; special tokens leave no trace."""
+        """Return the text of ids without special tokens."""
         return str(self._fast.decode(ids, skip_special_tokens=True))
 
     def least_tokens(self, text: str) -> int:
-        """Return how many ids `text` has at least: known without encoding it."""
+        """Return the least number of ids of `text`, without encoding it."""
         return -(-len(text) // self._longest)

@@ -41,7 +41,9 @@ class SpeechHead(nn.Module):
         self.head_code = nn.ModuleList([nn.Linear(hidden, config.codes + 1, bias=False)])
 
     def condition(self, tokens: Tensor, hidden: Tensor) -> Tensor:
-        """Condition [n + 1, speech hidden] of n text tokens and their hidden states [n, language hidden]."""
+        """Return the condition [n + 1, speech hidden] of n text tokens with hidden states [n, language
+        hidden].
+        """
         meaning = F.normalize(self.projector_semantic(hidden), p=2, dim=-1)
         begin = self.emb_text.weight[self.config.audio_bos_token_id][None]
         return torch.cat([self.emb_text(tokens) + meaning, begin])
@@ -52,6 +54,6 @@ class SpeechHead(nn.Module):
         return embedded
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Score over `codes` + 1, the last of which ends the turn's speech."""
+        """Return scores over `codes` + 1 entries, the last of which ends the turn's speech."""
         scores: Tensor = self.head_code[0](hidden)
         return scores

@@ -1,6 +1,6 @@
-"""The `tekken.json` of a Mistral checkpoint: what its tokens spell, and how its audio is cut.
+"""The `tekken.json` of a Mistral checkpoint: the bytes of its tokens, and its audio settings.
 
-Transcription writes text and reads none, so only the way from ids to bytes is here.
+Transcription writes text and reads none, so only detokenization is here.
 """
 
 import base64
@@ -39,10 +39,11 @@ class Tekken:
         return self._controls[name]
 
     def spelling(self, token: int) -> bytes:
-        """Return the bytes that a token adds to the text, perhaps no whole characters; a control token adds
-        none."""
+        """Return the bytes that a token adds to the text, possibly partial characters; empty for a control
+        token.
+        """
         return self._bytes[token] if token < self.size else b""
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text of tokens; bytes that are no character are shown as U+FFFD."""
+        """Return the text of tokens; invalid bytes become U+FFFD."""
         return b"".join(map(self.spelling, tokens)).decode(errors="replace")

@@ -13,7 +13,7 @@ from inference_service.models.plain_tokenizer import PlainTokenizer
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids of the tokens that steer a duplex conversation."""
+    """Ids of the tokens that control a duplex conversation."""
 
     im_start: int
     im_end: int
@@ -36,7 +36,7 @@ class SpecialTokens:
 
     @cached_property
     def decisions(self) -> frozenset[int]:
-        """Tokens that the model may choose beside text; `chunk_eos` has a rule of its own."""
+        """Tokens that the model may choose besides text; `chunk_eos` has its own rule."""
         return frozenset((self.listen, self.speak, self.tts_bos, self.turn_eos, self.chunk_tts_eos))
 
 
@@ -89,12 +89,12 @@ class Tokenizer:
 
     @property
     def calls_tools(self) -> bool:
-        """Whether the chat template writes calls to tools in a known way."""
+        """Whether the chat template writes tool calls in a known syntax."""
         return self.chat_template is not None and self.chat_template.calls is not None
 
     @property
     def plain(self) -> PlainTokenizer:
-        """The same tokenizer for text alone."""
+        """The same tokenizer for text only."""
         return PlainTokenizer(self._fast)
 
     def encode(self, text: str) -> list[int]:
@@ -102,7 +102,7 @@ class Tokenizer:
         return list(self._fast.encode(text, add_special_tokens=False).ids)
 
     def encode_template(self, template: str) -> list[int]:
-        """Return ids of trusted text of the checkpoint, in which special tokens mean themselves."""
+        """Return ids of trusted text of the checkpoint, in which special tokens keep their meaning."""
         self._fast.encode_special_tokens = False
         try:
             return list(self._fast.encode(template, add_special_tokens=False).ids)
@@ -110,16 +110,16 @@ class Tokenizer:
             self._fast.encode_special_tokens = True
 
     def is_text(self, token: int) -> bool:
-        """Return whether a token is something to read aloud, not a special one."""
+        """Return whether a token is text, not a special token."""
         return token < self.size and token not in self._special_ids
 
     def most_characters(self, token: int) -> int:
-        """Return the most characters of a token in any text, whatever stands before and behind it."""
+        """Return the most characters of a token in any text."""
         most = self._most_characters.get(token)
         if most is None:  # what joins tokens may add one to what it is by itself
             most = self._most_characters[token] = len(self.decode([token])) + 1
         return most
 
     def decode(self, ids: list[int]) -> str:
-        """Text of ids; special tokens leave no trace."""
+        """Return the text of ids without special tokens."""
         return str(self._fast.decode(ids, skip_special_tokens=True))

@@ -15,7 +15,7 @@ _STRIDES = (2, 2, 2, 1, 1)
 
 
 class VisionEncoder(nn.Module):
-    """RGB pictures -> a grid of states, an eighth of the picture's side wide and high."""
+    """Turns RGB pictures into a grid of states, an eighth of the picture's side wide and high."""
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class VisionEncoder(nn.Module):
         self.post_layernorm = nn.LayerNorm(config.hidden)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """`pixels` uint8 [pictures, side, side, 3]: states [pictures, (side / 8) ** 2, hidden]."""
+        """Return states [pictures, (side / 8) ** 2, hidden] of `pixels`, uint8 [pictures, side, side, 3]."""
         x = pixels.permute(0, 3, 1, 2).to(self.post_layernorm.weight.dtype) / 127.5 - 1
         for conv in self.convs:
             out = F.gelu(conv(x))
@@ -50,7 +50,7 @@ class Resampler(nn.Module):
         self.proj = nn.Linear(hidden, output)
 
     def forward(self, states: Tensor) -> Tensor:
-        """`states` [pictures, grid, hidden]: embeddings [pictures, queries, output]."""
+        """Return embeddings [pictures, queries, output] of `states` [pictures, grid, hidden]."""
         query = self.query.expand(len(states), -1, -1)
         read, _ = self.attn(query, states + self.pos_embed, states, need_weights=False)
         embedded: Tensor = self.proj(self.ln_post(read))

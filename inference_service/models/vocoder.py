@@ -19,29 +19,29 @@ from inference_service.models.config import VocoderConfig
 
 FRAME_SECONDS = 0.01
 MAX_HZ = 8000.0
-"""The voice's own band: the recordings behind the codes are sampled at 16 kHz."""
+"""Bandwidth of the voice: the recordings behind the codes are sampled at 16 kHz."""
 _FFT = 1024
 _FLOOR = -14.0
 _TOGETHER = 4
-"""Streams in one pass: with more of them, arrays leave the processor's cache."""
+"""Limit of streams in one pass: with more, arrays leave the processor's cache."""
 _MIXED_HZ = (3000.0, 6500.0)
-"""Voiced sound turns from pulses to noise between these frequencies."""
+"""Frequencies between which voiced sound turns from pulses to noise."""
 
 
 def band_hertz(bands: int) -> Tensor:
-    """Centre frequencies of the envelope's bands: equally spaced on the mel scale from 0 to 8 kHz."""
+    """Return centre frequencies of the envelope's bands, equally spaced on the mel scale from 0 to 8 kHz."""
     top = 2595 * torch.log10(torch.tensor(1 + MAX_HZ / 700, dtype=torch.float64))
     return 700 * (10 ** (torch.linspace(0, 1, bands, dtype=torch.float64) * top / 2595) - 1)
 
 
 def filter_bytes(config: VocoderConfig) -> int:
-    """Return what the filters of all codes take."""
+    """Return the bytes of the filters of all codes."""
     return config.codes * config.frames_per_code * 2 * (_FFT // 2 + 1) * torch.complex64.itemsize
 
 
 @dataclass
 class VocoderState:
-    """Everything one stream remembers between chunks."""
+    """The state of one stream between chunks."""
 
     phase: float
     """Position in the pitch cycle, 0 to 1."""
@@ -50,17 +50,17 @@ class VocoderState:
     excitation: Tensor
     """The last 10 ms of pulses and of noise, [2, hop]."""
     overlap: Tensor
-    """Samples already begun by earlier frames, [fft - hop]."""
+    """Samples to which earlier frames have contributed, [fft - hop]."""
     noise: torch.Generator
 
     def reset(self) -> None:
-        """Silence: the next chunk begins a new turn. The noise goes on where it was."""
+        """Reset to silence: the next chunk begins a new turn. The noise continues."""
         self.excitation.zero_()
         self.overlap.zero_()
         self.phase = self.carry = 0.0
 
     def mark(self) -> Callable[[], None]:
-        """Return a way back to how it is now, unless it is reset."""
+        """Return a function that restores the current state, unless the state is reset."""
         before, noise = dict(vars(self)), self.noise.get_state()
 
         def go_back() -> None:
@@ -79,7 +79,7 @@ class _Sounds:
     size: Tensor
     """Amplitude of a pulse of unit power, float64; 0 where unvoiced."""
     most: int
-    """Pulses that may fall into a frame."""
+    """Limit of pulses in a frame."""
     pulses: Tensor
     """Filter of pulses, complex [..., bins]."""
     noise: Tensor
@@ -87,9 +87,9 @@ class _Sounds:
 
 
 class Vocoder(nn.Module):
-    """Codes at 25 per second -> float32 audio in [-1, 1] at the configured rate, on the CPU.
+    """Decodes codes at 25 per second to float32 audio in [-1, 1] at the configured rate, on the CPU.
 
-    The codebook stays as it is from the first sound on.
+    The codebook must not change after the first sound.
     """
 
     def __init__(self, config: VocoderConfig) -> None:
@@ -100,12 +100,12 @@ class Vocoder(nn.Module):
         self.codebook = nn.Parameter(torch.zeros(config.codes, config.frames_per_code, config.bands + 2))
 
     def initial_state(self, seed: int) -> VocoderState:
-        """Return the state of a stream that has said nothing; its noise depends on `seed` alone."""
+        """Return the state of a new stream; its noise depends only on `seed`."""
         generator = torch.Generator().manual_seed(seed)
         return VocoderState(0.0, 0.0, torch.zeros(2, self.hop), torch.zeros(_FFT - self.hop), generator)
 
     def decode(self, codes: list[list[int]], states: list[VocoderState]) -> list[Tensor]:
-        """Decode one chunk of each stream, any lengths; `states` move on in place. Float32 audio."""
+        """Decode one chunk of each stream, of any lengths, to float32 audio; `states` advance in place."""
         audio: list[Tensor] = [torch.zeros(0)] * len(codes)
         for length in sorted({len(chunk) for chunk in codes if chunk}):
             alike = [i for i, chunk in enumerate(codes) if len(chunk) == length]
@@ -130,7 +130,7 @@ class Vocoder(nn.Module):
         return _Sounds(step, size, most, shape * (1 - noisy).sqrt(), shape * noisy.sqrt())
 
     def _say(self, codes: Tensor, states: list[VocoderState]) -> Tensor:
-        """Audio [batch, samples] of codes [batch, codes]."""
+        """Return audio [batch, samples] of codes [batch, codes]."""
         of_code, hop = self.config.frames_per_code, self.hop
         frames = (codes[:, :, None] * of_code + torch.arange(of_code)).flatten(1)
         source = torch.empty(len(states), 2, hop + frames.shape[1] * hop)
@@ -145,8 +145,9 @@ class Vocoder(nn.Module):
         return self._overlap(torch.fft.irfft(pulses + noise, _FFT), states)
 
     def _pulses(self, frames: Tensor, states: list[VocoderState]) -> Tensor:
-        """Return a pulse for each pitch period where voiced, [batch, samples]; the cycles of `states` go
-        on."""
+        """Return a pulse for each pitch period where voiced, [batch, samples]; advance the phase of
+        `states`.
+        """
         step, size = self._sounds.step[frames, None], self._sounds.size[frames, None]
         begin = torch.tensor([state.phase for state in states], dtype=torch.float64)
         cycle = torch.cat([begin[:, None], begin[:, None] + (step[..., 0] * self.hop).cumsum(1)], 1)
@@ -171,7 +172,7 @@ class Vocoder(nn.Module):
         return pulses[:, :-1].float()
 
     def _overlap(self, grains: Tensor, states: list[VocoderState]) -> Tensor:
-        """Add filtered grains [batch, frames, fft] at every hop, onto what earlier chunks began."""
+        """Add filtered grains [batch, frames, fft] at every hop to the overlap of earlier chunks."""
         batch, frames, size = grains.shape
         hops = -(-size // self.hop)
         added = torch.zeros(batch, frames + hops - 1, self.hop)
@@ -187,7 +188,9 @@ class Vocoder(nn.Module):
 
 
 def _band_to_bin(bands: int, hertz: Tensor) -> Tensor:
-    """Linear interpolation from bands to FFT bins, [bands, bins]; above 8 kHz the top band goes on."""
+    """Return weights of linear interpolation from bands to FFT bins, [bands, bins]; above 8 kHz the top band
+    continues.
+    """
     centres = band_hertz(bands)
     right = torch.searchsorted(centres, hertz).clamp(1, len(centres) - 1)
     part = ((hertz - centres[right - 1]) / (centres[right] - centres[right - 1])).clamp(0, 1)
@@ -198,18 +201,20 @@ def _band_to_bin(bands: int, hertz: Tensor) -> Tensor:
 
 
 def _noise_share(hertz: Tensor) -> Tensor:
-    """Share of noise power in voiced sound per FFT bin."""
+    """Return the share of noise power in voiced sound by FFT bin."""
     low, high = _MIXED_HZ
     return ((hertz - low) / (high - low)).clamp(0.02, 0.95).float()
 
 
 def _top_fade(hertz: Tensor) -> Tensor:
-    """Log power taken off above 8 kHz, where the codebook knows nothing."""
+    """Return the log power to subtract above 8 kHz, where the codebook has no data."""
     return -((hertz - MAX_HZ) / 200).clamp(min=0).float()
 
 
 def _minimum_phase(log_power: Tensor) -> Tensor:
-    """Complex spectrum [..., bins] of the minimum-phase filter with this log power (by its cepstrum)."""
+    """Return the complex spectrum [..., bins] of the minimum-phase filter with this log power (by its
+    cepstrum).
+    """
     cepstrum = torch.fft.irfft(log_power / 2, _FFT)
     fold = torch.zeros(_FFT)
     fold[0] = fold[_FFT // 2] = 1

@@ -1,9 +1,9 @@
 """Voxtral Realtime: an audio encoder and a decoder that advance together, 80 ms a step.
 
 The network is transformers' own. Every row of the decoder is the sum of one audio embedding and the embedding
-of the token that was decided on the row before. The decoder is told by how many tokens its text lags behind
-the sound. Nothing of a stream is kept here: the past of the convolutions is an explicit state, and keys and
-values of both stacks belong to whoever runs them.
+of the token that was decided on the row before. The decoder's condition is the number of tokens by which its
+text lags behind the sound. The module holds no state of a stream: the past of the convolutions is an explicit
+state, and the KV caches of both stacks belong to the caller.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, VoxtralRealtimeForConditionalGeneratio
 from inference_service.models.errors import CheckpointError
 
 LONGEST_WORD = 10
-"""Tokens of silence beyond the delay after which the last word is out; as in mistral-common."""
+"""Tokens of silence beyond the delay until the last word is out; as in mistral-common."""
 
 ConvState = tuple[Tensor, ...]
 """Left context [channels, steps] of each convolution of one stream."""
@@ -32,18 +32,20 @@ class Pacing:
     samples_per_token: int
     mels_per_token: int
     left_pad_tokens: int
-    """Silence before an utterance."""
+    """Tokens of silence before an utterance."""
     delay_tokens: int
-    """By how many tokens the text lags behind the sound."""
+    """Tokens by which the text lags behind the sound."""
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens fed at once at the start of an utterance: one that begins it, then silence and delay."""
+        """The number of tokens fed at once at the start of an utterance: one that begins it, then silence and
+        delay.
+        """
         return 1 + self.left_pad_tokens + self.delay_tokens
 
     @property
     def right_pad_tokens(self) -> int:
-        """Silence after an utterance; the token of the last row is not needed."""
+        """Tokens of silence after an utterance; the token of the last row is not needed."""
         return self.delay_tokens + LONGEST_WORD
 
 
@@ -88,32 +90,32 @@ class VoxtralModel(nn.Module):
 
     @property
     def language(self) -> PreTrainedModel:
-        """The decoder; its layers want `condition` as `t_cond`."""
+        """The decoder; its layers take `condition` as `t_cond`."""
         model: PreTrainedModel = self.network.model.language_model
         return model
 
     @property
     def rows_per_token(self) -> int:
-        """Rows of the encoder that become one audio embedding."""
+        """Rows of the encoder in one audio embedding."""
         return int(self.network.config.downsample_factor)
 
     def condition(self) -> Tensor:
-        """Return what tells the decoder its delay, [1, hidden]."""
+        """Return the decoder's condition on its delay, [1, hidden]."""
         weight = self.network.lm_head.weight
         delay = torch.full((1,), self.pacing.delay_tokens, device=weight.device, dtype=weight.dtype)
         condition: Tensor = self.network.model.time_embedding(delay)[None]
         return condition
 
     def initial_state(self) -> ConvState:
-        """Return the state of a stream that has heard nothing."""
+        """Return the state of a new stream."""
         embedder = self.network.model.audio_tower.embedder
         weight = embedder.conv1.weight
         return tuple(weight.new_zeros(conv.in_channels, conv.left_pad) for conv in _convolutions(embedder))
 
     def embed(self, mels: list[Tensor], states: list[ConvState]) -> tuple[list[Tensor], list[ConvState]]:
-        """Mel frames [2 n, bands] of each stream, after its state: encoder rows [n, hidden] and new states.
+        """Return encoder rows [n, hidden] and new states for mel frames [2 n, bands] of each stream.
 
-        Streams that bring equally many frames share a batch.
+        Streams with equally many frames share a batch.
         """
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for index, mel in enumerate(mels):
@@ -130,7 +132,9 @@ class VoxtralModel(nn.Module):
         return [embedded[i] for i in order], [after[i] for i in order]
 
     def project(self, rows: Tensor) -> Tensor:
-        """Encoder outputs [n * rows_per_token, hidden] become audio embeddings [n, hidden of the decoder]."""
+        """Return audio embeddings [n, hidden of the decoder] of encoder outputs [n *
+        rows_per_token, hidden].
+        """
         joined = rows.reshape(len(rows) // self.rows_per_token, -1)
         embeddings: Tensor = self.network.model.multi_modal_projector(joined)
         return embeddings
@@ -141,14 +145,14 @@ def _convolutions(embedder: nn.Module) -> list[Any]:
 
 
 class _Past:
-    """The padding cache that transformers' convolutions ask for, over the states of a batch of streams."""
+    """The padding cache of transformers' convolutions, over the states of a batch of streams."""
 
     def __init__(self, states: list[ConvState], embedder: nn.Module) -> None:
         keys = [conv.cache_key for conv in _convolutions(embedder)]
         self._past = dict(zip(keys, map(torch.stack, zip(*states, strict=True)), strict=True))
 
     def update(self, x: Tensor, key: str, convolution: Any) -> Tensor:
-        """`x` [batch, channels, time] with its past in front; its end is the past of what comes next."""
+        """Return `x` [batch, channels, time] after its past, and keep its end as the next past."""
         x = torch.cat([self._past[key], x], dim=2)
         self._past[key] = x[:, :, x.shape[2] - convolution.left_pad :]
         return x

@@ -1,7 +1,8 @@
 """The worker's administration port: `/metrics`, `/healthz`, `/readyz`, and `/`, the status page.
 
 Tornado serves it on the event loop of the sessions. Each connection carries one request, lasts at most
-`CONNECTION_S` and makes room for newer ones, so idle or slow peers neither pile up nor block a scrape.
+`CONNECTION_S`, and the oldest is closed for a newer one, so idle or slow peers neither pile up nor block a
+scrape.
 """
 
 import asyncio
@@ -28,26 +29,26 @@ from antiphon_service.telemetry.port import (
 from inference_service.errors import ConfigurationError
 
 MOST_CONNECTIONS: Final = 64
-"""Open connections; one more closes the oldest."""
+"""Limit of open connections; one more closes the oldest."""
 
 CONNECTION_S: Final = 10.0
 """Lifetime of a connection in seconds, from accept to the last byte of the answer."""
 
 OPEN: Final = ("/healthz", "/readyz")
-"""Paths that need no key: a supervisor has none."""
+"""Paths that need no key, because a supervisor has none."""
 
 LONGEST_HEAD: Final = 1 << 15
 """Bytes of a request line with its headers."""
 
 LONGEST_BODY: Final = 16 << 20
-"""Bytes of a request body, which is read and discarded so that its sender gets to read the answer."""
+"""Bytes of a request body, which is read and discarded so that the sender can read the answer."""
 
 for _name in ("tornado.access", "tornado.general"):
     logging.getLogger(_name).setLevel(logging.ERROR)  # strangers could fill the log with bad requests
 
 
 class Refused(Exception):
-    """A request that is answered with an error: its status, code, message and further headers."""
+    """A request that is answered with an error: status, code, message and further headers."""
 
     def __init__(self, status: HTTPStatus, code: str, message: str, **headers: str) -> None:
         self.status = status
@@ -56,7 +57,7 @@ class Refused(Exception):
 
 
 class Administration:
-    """Serves health to everyone, the status page and the metrics to everyone or only to callers with a key.
+    """The administration server: public health, and a status page and metrics that may need a key.
 
     `exposition` runs on a thread of its own; an empty result says that metrics are not scraped. `status`
     returns HTML. `is_ready` says whether the worker takes sessions: kubelet's own gRPC probe speaks no TLS,
@@ -133,14 +134,14 @@ class Administration:
         return exposition, {"Content-Type": METRICS_TYPE}
 
     def check_key(self, authorization: str) -> None:
-        """Raise `Refused` unless the header `Authorization` proves the key, or none is needed."""
+        """Raise `Refused` unless the header `Authorization` proves the key, or no key is set."""
         if self._key is not None and not hmac.compare_digest(_secret(authorization), self._key):
             message = "The key of --admin-key-file is needed: send it as Authorization: Bearer KEY."
             challenge = {"WWW-Authenticate": 'Basic realm="Antiphon: the key of the worker", charset="UTF-8"'}
             raise Refused(HTTPStatus.UNAUTHORIZED, "unauthorized", message, **challenge)
 
     async def _expose(self) -> bytes:
-        """Return the exposition; scrapes at the same time share one, so that a flood queues no work."""
+        """Return the exposition; concurrent scrapes share one, so that a flood queues no work."""
         if self._exposing is None or self._exposing.done():
             # The exposition takes milliseconds, in which sessions would wait on the event loop.
             self._exposing = asyncio.create_task(asyncio.to_thread(self._exposition))
@@ -217,7 +218,7 @@ class _Server(HTTPServer):
         super().handle_stream(stream, address)
 
     def close_streams(self) -> None:
-        """Close every connection at once, whatever it waits for."""
+        """Close every connection at once."""
         for stream, deadline in self._streams.items():
             deadline.cancel()
             stream.close()

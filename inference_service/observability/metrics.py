@@ -1,4 +1,4 @@
-"""The worker's figures: instruments of OpenTelemetry, and plain counts for its status page."""
+"""The worker's metrics: instruments of OpenTelemetry, and plain counts for its status page."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -32,9 +32,9 @@ from inference_service.interface.engine import (
 from inference_service.session.slots import SlotState, SlotTable
 
 RECENT_TICKS = 1000
-"""Ticks that the status page tells about."""
+"""Ticks in the figures of the status page."""
 RECENT_UNITS = 1000
-"""Units of conversations that it tells about."""
+"""Units of conversations in the figures of the status page."""
 
 STATES = {
     SlotState.FREE: semconv.SlotState.FREE,
@@ -42,7 +42,7 @@ STATES = {
     SlotState.ATTACHED: semconv.SlotState.ATTACHED,
     SlotState.CLEANING: semconv.SlotState.CLEANING,
 }
-"""Slots in the words of figures and of the status page."""
+"""Names of the states of slots in metrics and on the status page."""
 _REASONS = frozenset(reason.value for reason in Reason)
 
 
@@ -52,11 +52,11 @@ class WorkerMetrics:
 
     def __init__(self, meter: Meter, worker_id: str, revision: str = STABLE) -> None:
         self.units: Counter[End] = Counter()
-        """Units that are done, by how they ended."""
+        """Finished units by their end."""
         self.misses = 0
-        """Units that took longer than the audio they hold."""
+        """Deadline misses: units that took longer than the audio they hold."""
         self.recent_slack: deque[float] = deque(maxlen=RECENT_UNITS)
-        """Seconds that units of conversations had left, below 0 of those that were late."""
+        """Slack of recent units of conversations in seconds, below 0 for deadline misses."""
         self.lag = Histogram(meter, semconv.EVENT_LOOP_LAG)
         self.recent_ticks: deque[Ticked] = deque(maxlen=RECENT_TICKS)
         self.on_named: Callable[[Ticked], None] = lambda tick: None
@@ -78,7 +78,7 @@ class WorkerMetrics:
         self._tokens = Histogram(meter, semconv.TICK_TOKENS).recorder()
         self._slack = Histogram(meter, semconv.UNIT_SLACK).recorder()
         self._units_s = self._rest_s = 0.0
-        """What ticks were spent on."""
+        """Seconds of ticks for units, and for work without a deadline."""
         self._cleanup = Histogram(meter, semconv.CLEANUP).recorder()
         self._calls = Histogram(meter, semconv.RPC_SERVER_CALL)
         observed_counter(meter, semconv.ERRORS, lambda: list(self._errors.items()))
@@ -91,7 +91,7 @@ class WorkerMetrics:
         observed_gauge(meter, semconv.BUILD_INFO, lambda: [((version("antiphon"),), 1)])
 
     def register(self, is_heard: Callable[[], bool]) -> None:
-        """Export metrics of the shared queue; `is_heard` says whether that answered last."""
+        """Export metrics of the shared queue; `is_heard` returns whether it answered last."""
         observed_gauge(self._meter, semconv.DISPATCHER_UP, lambda: [((), int(is_heard()))])
 
     def serve(self, engine: Engine, slots: SlotTable, device: str) -> None:
@@ -129,7 +129,7 @@ class WorkerMetrics:
         )
 
     def ticked(self, ticks: Sequence[Ticked]) -> None:
-        """Record ticks of the engine; `on_named` gets those that name their members."""
+        """Record ticks of the engine; `on_named` gets those with named members."""
         self.recent_ticks.extend(ticks)
         for tick in ticks:
             spent = tick.ended - tick.started
@@ -142,7 +142,7 @@ class WorkerMetrics:
                 self.on_named(tick)
 
     def finalized(self, seconds: float) -> None:
-        """Record a closed unit and how long that took."""
+        """Record a closed unit and its seconds."""
         self._finalize(seconds)
 
     def done(self, done: Done, unit_seconds: float) -> None:
@@ -173,7 +173,7 @@ class WorkerMetrics:
             self._errors[error.reason or semconv.OTHER, error.side] += 1
 
     def cleaned(self, seconds: float) -> None:
-        """Record a freed slot, so long after the end of its session."""
+        """Record a freed slot, `seconds` after the end of its session."""
         self._cleanup(seconds)
 
     def called(self, method: str, code: grpc.StatusCode, seconds: float) -> None:

@@ -15,7 +15,7 @@ _TITLE = "Antiphon worker"
 
 @dataclass(frozen=True)
 class SlotView:
-    """One slot, and the session in it; without one `session_id` is empty."""
+    """One slot and its session; `session_id` is empty without one."""
 
     slot: int
     state: str
@@ -27,7 +27,7 @@ class SlotView:
 
 @dataclass(frozen=True)
 class WorkerView:
-    """Everything that the page tells. `occupancy` is None, `model` empty and `slots` too while it loads."""
+    """All data of the page. `occupancy` is None, and `model` and `slots` are empty while the model loads."""
 
     worker_id: str
     state: str
@@ -37,15 +37,15 @@ class WorkerView:
     slots: Sequence[SlotView]
     occupancy: Occupancy | None
     ticks: Sequence[Ticked]
-    """The newest ones."""
+    """The newest ticks."""
     units: Mapping[End, int]
     misses: int
     slack: Sequence[float] = ()
-    """Seconds that the newest units of conversations had left."""
+    """Slack in seconds of the newest units of conversations."""
     shares: tuple[float, float] = (0.0, 0.0)
-    """Of its time, what the engine needs for the units of its sessions, and with one session more."""
+    """The engine's busy share for the units of its sessions, and that with one session more."""
     has_time: bool = True
-    """Whether one more session may come."""
+    """Whether one more session may be admitted."""
 
 
 def render(view: WorkerView) -> str:
@@ -85,7 +85,7 @@ def _held(occupancy: Occupancy | None) -> Iterator[tuple[str, str, str]]:
 
 
 def _units(view: WorkerView) -> list[tuple[str, str, str]]:
-    """Return how fast it is."""
+    """Return the rows about speed."""
     units, ticks = sum(view.units.values()), view.ticks
     late = view.misses / units if units else 0.0
     tiles = [

@@ -1,7 +1,6 @@
 """The worker's spans: the three steps of each sampled unit, and one tick of the engine in a hundred.
 
-A span is made when its step is over, with the times at which it began and ended: nothing is left open by a
-session that ends in another way.
+A span is made when its step is over, with its start and end times, so that no session leaves one open.
 """
 
 import time
@@ -44,7 +43,7 @@ from inference_service.interface.setups import (
 from inference_service.session.units import Stream, Unit
 
 MAX_CONTEXT = 512
-"""Characters of a trace context that are looked at."""
+"""Limit of characters of a trace context that are read."""
 
 Attributes = dict[str, AttributeValue]
 LastAnswer = Prefilled | Done | Finalized
@@ -58,9 +57,9 @@ _NAMES = {
 
 
 class Tracing:
-    """Makes spans with the tracers of `telemetry`; without an exporter of traces none, and at no cost.
+    """Makes spans with the tracers of `telemetry`; without an exporter it makes none, at no cost.
 
-    `ticks` are the latest ones that the engine has made, the newest last.
+    `ticks` are the engine's latest ticks, the newest last.
     """
 
     def __init__(
@@ -85,11 +84,11 @@ class Tracing:
     def session(
         self, session_id: str, slot: int, lease_epoch: int | None, peer: str, identity: str
     ) -> "SessionTrace | None":
-        """Return the spans of a new session of `peer`; None if no exporter takes any."""
+        """Return the spans of a new session of `peer`; None without an exporter."""
         return SessionTrace(self, session_id, slot, lease_epoch, peer, identity) if self.is_on else None
 
     def ticked(self, tick: Ticked, units: Iterable[SpanContext]) -> None:
-        """Record a tick that names its members; `units` are those of them that are sampled."""
+        """Record a tick with named members; `units` are the sampled ones of these."""
         links = [Link(unit) for unit in units]
         if not links:
             return
@@ -113,20 +112,20 @@ class Tracing:
 
 @dataclass
 class _Sampled:
-    """A unit that is traced."""
+    """A traced unit."""
 
     context: Context | None
-    """Where its spans hang; None until its first span has become their root."""
+    """The parent of its spans; None until its first span has become their root."""
     epoch_ns: int
     tick: int = 0
-    """The tick whose span links to it, if one does."""
+    """The tick whose span links to the unit, if any."""
 
 
 class SessionTrace:
     """The spans of one session's units.
 
-    They hang where the caller says: at the unit's own trace context, or else that of the session's streams,
-    and only if that is sampled. Without any the worker's own sampler decides, once for the session, and
+    Their parent is the caller's: the unit's own trace context, or else that of the session's streams, and
+    only if that is sampled. Without a context the worker's own sampler decides once for the session, and
     `prefill` is the root of each unit's trace.
     """
 
@@ -173,7 +172,7 @@ class SessionTrace:
         }
 
     def begin(self, number: int, traceparent: str) -> SpanContext | None:
-        """Begin a unit with this trace context or an empty one; return the one it is traced under."""
+        """Begin a unit with this trace context or an empty one; return its own span context."""
         parent = parse_traceparent(traceparent[:MAX_CONTEXT]) or self._parent
         if parent is None:
             if self._is_sampled is not False:
@@ -184,7 +183,9 @@ class SessionTrace:
         return parent
 
     def in_tick(self, number: int, tick: int) -> SpanContext | None:
-        """Return what the span of a tick links to, for a unit that was in it; None if that is not sampled."""
+        """Return the span context to which a tick's span links for a member unit; None if it is not
+        sampled.
+        """
         unit = self._units.get(number)
         if unit is None or unit.context is None:
             return None
@@ -227,7 +228,7 @@ class SessionTrace:
         attributes: Attributes,
         error: tuple[str, Side | None] | None,
     ) -> None:
-        """Make one span. The first one of an undecided session asks the sampler."""
+        """Make one span. The first span of an undecided session asks the sampler."""
         telemetry = self._tracing.telemetry
         is_undecided = unit.context is None and self._is_sampled is None
         tracer = telemetry.tracer if is_undecided else telemetry.always
@@ -270,13 +271,13 @@ _KINDS: dict[type[SessionSetup], tuple[str, str]] = {
 
 
 def kind_of(setup: SessionSetup) -> tuple[str, str]:
-    """Mode and operation of a session."""
+    """Return mode and operation of a session."""
     mode, operation = _KINDS[type(setup)]
     return ("omni_duplex" if getattr(setup, "sees", False) else mode), operation
 
 
 def _attributes_of(answer: LastAnswer) -> Attributes:
-    """Return what a span says of its step."""
+    """Return the attributes of a step's span."""
     match answer:
         case Prefilled(usage=usage):
             heard = usage.input_text_tokens + usage.input_audio_tokens + usage.input_vision_tokens

@@ -1,4 +1,4 @@
-"""A watchdog that tells an engine that hangs from one that works."""
+"""A watchdog that detects a hanging engine."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,14 +12,14 @@ class WatchedEngine(Protocol):
 
     @property
     def busy_since(self) -> float | None:
-        """When it began the step that it is at, on any clock; None while it waits."""
+        """Start of its current step on any clock; None while it waits."""
 
 
 class Watchdog:
-    """Watches one step of an engine after the other; `limit_s` is how long one may take.
+    """Watches the steps of an engine; `limit_s` is the limit of one step.
 
-    Time in which nobody called `check` counts as one period at most: a process that was stopped, or whose
-    event loop had no time, says nothing about the engine.
+    Time without a call of `check` counts as at most one period, because a stopped process or a busy event
+    loop is no evidence against the engine.
     """
 
     def __init__(self, engine: WatchedEngine, clock: Callable[[], float], limit_s: float) -> None:
@@ -42,7 +42,7 @@ class Watchdog:
         return self._watched_s >= self._limit_s
 
     async def watch(self, on_hang: Callable[[], None]) -> None:
-        """Call `on_hang` when it hangs, once."""
+        """Call `on_hang` once when the engine hangs."""
         while not self.check():  # noqa: ASYNC110 (a step that never ends sets no event)
             await asyncio.sleep(self._period_s)
         on_hang()

@@ -1,4 +1,4 @@
-"""pocketsphinx with a grammar: what was said, and how well the sound fits it."""
+"""Recognition with pocketsphinx and a grammar: the words, and how well the sound fits them."""
 
 import math
 import re
@@ -9,16 +9,18 @@ from typing import Any
 
 SAMPLE_RATE = 16_000
 GRAMMAR = "grammar.jsgf"
-"""The file of a checkpoint that holds its grammar."""
+"""The grammar file of a checkpoint."""
 FRAMES_PER_SECOND = 100
 _LEAST = 1e-300
-"""pocketsphinx tells likelihoods as plain numbers: those of long words end here."""
+"""Smallest likelihood: pocketsphinx gives likelihoods as plain numbers, and those of long words may
+underflow.
+"""
 _GRAMMAR_WEIGHT = 2.0
-"""How much the grammar's own probabilities count: with 6.5, the default, rare words fell out of the beams."""
+"""Weight of the grammar's own probabilities: with 6.5, the default, rare words fell out of the beams."""
 _WORD_PRICE = 1e-4
 """Probability of one more word: with 0.65, the default, digits had an eight or a two too many."""
 _SPOKEN = {"goodbye": ("G IH D B AY",)}
-"""Pronunciations that the dictionary does not have."""
+"""Pronunciations that are not in the dictionary."""
 _WORD = re.compile(r"[a-z']+")
 _NAME = re.compile(r"<[^>]*>|/[^/]*/|#JSGF.*?;|grammar \w+;|public")
 
@@ -29,9 +31,11 @@ class Recognised:
 
     words: tuple[str, ...]
     fit: float
-    """Log-likelihood of the words in a frame of 10 ms, against the likeliest of all sounds; 0 is the best."""
+    """Log-likelihood of the words per frame of 10 ms, relative to the likeliest of all sounds; 0 is
+    the best.
+    """
     worst_fit: float
-    """The same of the word that fits worst."""
+    """The same for the word with the worst fit."""
     is_complete: bool
     """Whether the words are a whole sentence of the grammar."""
     spoken_s: float
@@ -44,10 +48,12 @@ def vocabulary(grammar: str) -> list[str]:
 
 
 class Recogniser:
-    """A decoder of one grammar. It takes one piece of sound at a time, and remembers none."""
+    """A decoder of one grammar. It takes one piece of sound at a time, and keeps none."""
 
     def __init__(self, grammar: str) -> None:
-        """`grammar` is JSGF. Raises `ValueError` if it has a word that the dictionary does not have."""
+        """Create a decoder of a JSGF grammar. Raises `ValueError` for a word that is not in the
+        dictionary.
+        """
         from pocketsphinx import Config, Decoder, get_model_path
 
         model = Path(get_model_path()) / "en-us"
@@ -66,7 +72,7 @@ class Recogniser:
         self._sentences = self._decoder.get_fsg("grammar")
 
     def recognise(self, sound: bytes) -> Recognised | None:
-        """Return what was said in 16 kHz PCM16; None if nothing of the grammar was."""
+        """Return the likeliest sentence in 16 kHz PCM16; None if there is none of the grammar."""
         decoder = self._decoder
         decoder.start_utt()
         decoder.process_raw(sound, full_utt=True)
@@ -90,9 +96,9 @@ class Recogniser:
 
 
 def _pronounced(dictionary: Path, words: list[str]) -> list[str]:
-    """Return the lines of the dictionary about some words, and our own.
+    """Return the dictionary's lines for some words, and the extra pronunciations.
 
-    Raises `ValueError` for a word that the dictionary does not have.
+    Raises `ValueError` for a word that is not in the dictionary.
     """
     wanted, found, lines = set(words), set(), []
     for line in dictionary.read_text().splitlines(keepends=True):

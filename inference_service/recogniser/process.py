@@ -23,15 +23,15 @@ logger = logging.getLogger(__name__)
 
 PACKAGE: Final = "pocketsphinx"
 START_S: Final = 30.0
-"""Longest that the process may take to be ready."""
+"""Limit in seconds until the process is ready."""
 READY_S: Final = 2.0
-"""Longest that an utterance waits for a process that starts; after that the encoder alone has heard it."""
+"""Limit in seconds of an utterance's wait for a starting process; after that only the encoder hears it."""
 ANSWER_S: Final = 2.0
-"""Longest that an answer is waited for; a later one is thrown away."""
+"""Limit in seconds of the wait for an answer; a later one is discarded."""
 HUNG_S: Final = 10.0
-"""Age of a question without answer at which the process is given up."""
+"""Age in seconds of an unanswered request at which the process is killed."""
 REST_S: Final = 10.0
-"""Seconds without recogniser after its process failed."""
+"""Seconds without a recogniser after its process failed."""
 _MOST_LINE: Final = 1 << 12
 
 
@@ -54,11 +54,11 @@ class RecogniserProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._end: weakref.finalize[..., RecogniserProcess] | None = None
         self._is_ready = self._owes = False
-        """Whether the process has started, and whether it still owes an answer that came too late."""
+        """Whether the process has started, and whether a late answer is still due."""
         self._started_at = self._asked_at = self._rests_until = 0.0
 
     def start(self) -> None:
-        """Start the process unless it runs. Waits for nothing: the event loop may call it."""
+        """Start the process unless it runs. It never blocks: the event loop may call it."""
         if self._process is None and self._lock.acquire(blocking=False):
             try:
                 self._started()
@@ -66,7 +66,7 @@ class RecogniserProcess:
                 self._lock.release()
 
     def recognise(self, sound: bytes) -> Recognised | None:
-        """Return what was said in 16 kHz PCM16; None if that is nothing, or cannot be told in time."""
+        """Return the likeliest sentence in 16 kHz PCM16; None if there is none, or not in time."""
         with self._lock:
             process = self._started()
             if process is None:
@@ -80,7 +80,7 @@ class RecogniserProcess:
                 return None
 
     def close(self) -> None:
-        """End the process; it starts again when it is needed."""
+        """End the process; the next use starts it again."""
         with self._lock:
             self._stop()
 
@@ -127,7 +127,7 @@ class RecogniserProcess:
 
     @staticmethod
     def _send(process: subprocess.Popen[bytes], data: bytes) -> None:
-        """Write all of it. Raises `OSError` if the process does not read it in time."""
+        """Write all data. Raises `OSError` if the process does not read it in time."""
         assert process.stdin is not None
         rest, end = memoryview(data), time.monotonic() + ANSWER_S
         ready = select.poll()
@@ -141,7 +141,7 @@ class RecogniserProcess:
     def _line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
         """Return the next line of the process.
 
-        Raises `_LateError` if there is none in time, `OSError` if there will be none.
+        Raises `_LateError` if there is none in time, and `OSError` at the end of the output.
         """
         assert process.stdout is not None
         line, end = b"", time.monotonic() + seconds

@@ -1,7 +1,7 @@
-"""The program of the recogniser's process: sound on standard input, what was said on standard output.
+"""The program of the recogniser's process: sound on standard input, recognised words on standard output.
 
-Its argument is the path of a grammar. It writes a line when it is ready. Each piece of sound comes behind its
-length in four bytes; each answer is a line of JSON, `null` where nothing was said. It ends with its input.
+Its argument is the path of a grammar. It writes a line when it is ready. Each piece of sound follows its
+length in four bytes. Each answer is a line of JSON, `null` without words. It ends with its input.
 """
 
 import json
@@ -17,7 +17,7 @@ NICE = 5
 
 
 def main() -> None:
-    """Recognise what comes in."""
+    """Recognise each piece of sound."""
     os.nice(NICE)
     recogniser = Recogniser(Path(sys.argv[1]).read_text())
     source, out = sys.stdin.buffer, sys.stdout

@@ -1,8 +1,8 @@
 """Utterances of one session: their beginning, their end, and the words of one that has ended.
 
-A voice detector says where an utterance begins and when it is quiet. At the end of a unit in which it has
-become quiet the whole utterance is recognised, from its beginning: so nothing is remembered but its sound,
-and a session that is silent costs only the detector.
+Voice activity detection (VAD) finds where an utterance begins and when it is quiet. At the end of a unit that
+has become quiet, the whole utterance is recognised from its beginning. So only its sound is kept, and a
+silent session costs only the VAD.
 """
 
 from dataclasses import dataclass
@@ -14,34 +14,39 @@ from numpy.typing import NDArray
 from inference_service.recogniser.decoder import SAMPLE_RATE, Recognised
 
 _FRAME: Final = SAMPLE_RATE // 50
-"""Samples of a decision of the voice detector: 20 ms."""
+"""Samples of one VAD decision: 20 ms."""
 _LEAD: Final = round(0.3 * SAMPLE_RATE)
-"""Samples before the first voice that belong to an utterance too."""
+"""Samples before the first voice that belong to an utterance."""
 _TAIL: Final = round(0.3 * SAMPLE_RATE)
-"""Samples behind the last voice that belong to it: more cost time, and shift the mean of the cepstra."""
+"""Samples after the last voice that belong to an utterance: more cost time, and shift the mean of the
+cepstra.
+"""
 _OVERHANG_S: Final = 0.1
-"""How long the detector takes quiet for a voice, before an utterance and behind it."""
+"""Seconds for which the VAD takes silence for voice, before and after an utterance."""
 _QUIET: Final = round((0.3 - _OVERHANG_S) * SAMPLE_RATE)
-"""Samples without a voice that end an utterance: an answer begins 0.3 s after one. The model was not trained
-with words that come a unit earlier."""
+"""Samples without a voice that end an utterance: an answer begins 0.3 s after it. The model was not trained
+with words that come a unit earlier.
+"""
 _GIVEN_UP: Final = _QUIET + SAMPLE_RATE
-"""Samples without a voice after which the answer has begun already: words would be answered a second time."""
+"""Samples without a voice after which the answer has begun: later words would be answered a second time."""
 LONGEST: Final = 6 * SAMPLE_RATE
-"""Samples of the longest utterance that is recognised."""
+"""Limit of samples of a recognised utterance."""
 FIT: Final = -6.8
 WORST_FIT: Final = -8.0
-"""How well the words, and the worst of them, must fit the sound: sentences outside the grammar fit worse."""
+"""Lowest fit of the words, and of the worst word: sentences outside the grammar fit worse."""
 LEAST_SHARE: Final = 0.65
-"""Least share of the voiced time that the words must cover: few words may fit a part of another sentence."""
+"""Least share of the voiced time that the words must cover: few words may fit part of another sentence."""
 LEAST_CONTRAST_DB: Final = 18.0
-"""Between the loud and the quiet parts of an utterance: in more noise, wrong words fit as well as right."""
+"""Least contrast in dB between loud and quiet parts of an utterance: in more noise, wrong words fit as well
+as right ones.
+"""
 
 
 class Recogniser(Protocol):
-    """Tells what was said."""
+    """Recognises words."""
 
     def start(self) -> None:
-        """Get ready, for somebody speaks; does not wait."""
+        """Prepare because speech has begun; does not wait."""
 
     def recognise(self, sound: bytes) -> Recognised | None:
         """Return the likeliest sentence in 16 kHz PCM16."""
@@ -49,12 +54,12 @@ class Recogniser(Protocol):
 
 @dataclass(frozen=True)
 class Utterance:
-    """An utterance that seems to be over."""
+    """An utterance that seems to have ended."""
 
     sound: NDArray[np.int16]
-    """At 16 kHz, [n]."""
+    """Sound at 16 kHz, [n]."""
     voiced_s: float
-    """How long there was a voice."""
+    """Seconds with a voice."""
     end: int
     """Sample of the stream at its end."""
 
@@ -62,18 +67,18 @@ class Utterance:
 class Utterances:
     """The utterances in one endless stream of sound.
 
-    `follow` is cheap; `words` may take as long as a tenth of the utterance, and may run in another thread.
+    `follow` is cheap. `words` may take a tenth of the utterance's length, and may run in another thread.
     """
 
     def __init__(self, recogniser: Recogniser) -> None:
-        """Start the recogniser: it should be ready when the first utterance is over."""
+        """Start the recogniser, which should be ready at the end of the first utterance."""
         from pocketsphinx import Vad
 
         self._recogniser = recogniser
         recogniser.start()
         self._detector: Any = Vad(Vad.MEDIUM_STRICT, SAMPLE_RATE, _FRAME / SAMPLE_RATE)
         self._sound = np.zeros(0, np.int16)
-        """The utterance so far, or what may turn out to be its beginning."""
+        """The utterance so far, or its possible beginning."""
         self._at = 0
         """Samples of the stream up to the end of `_sound`."""
         self._voiced_to = 0
@@ -81,11 +86,11 @@ class Utterances:
         self._voiced = 0
         """Samples of the utterance with a voice."""
         self._told_to = 0
-        """Sample of the stream up to which words were told."""
+        """Sample of the stream up to which words were returned."""
         self._is_too_long = False
 
     def follow(self, pcm: NDArray[np.float32]) -> Utterance | None:
-        """Take the next unit, float32 [n] at 16 kHz; return an utterance whose words may be known now."""
+        """Take the next unit, float32 [n] at 16 kHz; return an utterance that may have ended."""
         if self._told_to >= self._voiced_to:
             self._forget()
         self._find_voice((np.nan_to_num(np.clip(pcm, -1, 1)) * 32767).astype(np.int16))
@@ -107,7 +112,7 @@ class Utterances:
         return Utterance(sound, self._voiced / SAMPLE_RATE, self._at)
 
     def words(self, utterance: Utterance) -> str:
-        """Return the words of an utterance; none if it is not over, or was not understood."""
+        """Return the words of an utterance; empty if it has not ended, or was not understood."""
         heard = self._recogniser.recognise(utterance.sound.tobytes())
         if heard is None or not _is_sure(heard, utterance):
             return ""
@@ -115,11 +120,11 @@ class Utterances:
         return " ".join(heard.words)
 
     def know(self, utterance: Utterance) -> None:
-        """Note that the words of an utterance are known: none of it is recognised again."""
+        """Note that the words of an utterance are known, so that none of it is recognised again."""
         self._told_to = utterance.end
 
     def _find_voice(self, sound: NDArray[np.int16]) -> None:
-        """Add sound to the utterance, or to what may become one."""
+        """Add sound to the utterance, or to its possible beginning."""
         whole = np.concatenate([self._sound, sound])
         first, begins = self._at - len(self._sound), 0
         for at in range(len(self._sound), len(whole) - _FRAME + 1, _FRAME):
@@ -139,13 +144,13 @@ class Utterances:
 
 
 def _is_clear(sound: NDArray[np.int16]) -> bool:
-    """Return whether speech stands out from what there is between the words."""
+    """Return whether speech stands out from the background between the words."""
     frames = sound[: len(sound) // _FRAME * _FRAME].reshape(-1, _FRAME).astype(np.float32)
     quiet, loud = np.percentile((frames**2).mean(1), (10, 90))
     return bool(loud >= (quiet + 1.0) * 10 ** (LEAST_CONTRAST_DB / 10))
 
 
 def _is_sure(heard: Recognised, utterance: Utterance) -> bool:
-    """Return whether a sentence is whole, well heard, and all that was said."""
+    """Return whether a sentence is complete, has a good fit, and covers the utterance."""
     is_all = heard.spoken_s >= LEAST_SHARE * (utterance.voiced_s - 2 * _OVERHANG_S)
     return heard.is_complete and is_all and heard.fit >= FIT and heard.worst_fit >= WORST_FIT

@@ -42,7 +42,7 @@ class Address:
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it stands for all addresses of this machine, so that no caller can dial it as written."""
+        """Whether it stands for all addresses of this machine, so that callers cannot dial it as written."""
         try:
             return not self.path and ipaddress.ip_address(self.host.strip("[]")).is_unspecified
         except ValueError:

@@ -19,18 +19,18 @@ class Certificate:
         """Whether callers need a certificate (mTLS)."""
         self._lock = threading.Lock()
         self._fresh: grpc.ServerCertificateConfiguration | None = None
-        """Configuration that no handshake has used yet; None once gRPC has it."""
+        """A configuration that no handshake has used yet; None once gRPC has it."""
         self.credentials = grpc.dynamic_ssl_server_credentials(
             self._read(),
             self._fetch,  # type: ignore[arg-type]  # None, which the stubs leave out, means no change
             require_client_authentication=self.asks,
         )
-        """For the server's ports; each handshake uses what was read last."""
+        """Credentials for the server's ports; each handshake uses the newest certificate."""
 
     def reload(self) -> None:
-        """Read the files again; established connections keep what they have.
+        """Read the files again; established connections keep the old certificate.
 
-        Raises `ConfigurationError`, and then the old certificate stays.
+        Raises `ConfigurationError` and keeps the old certificate if they are invalid.
         """
         fresh = self._read()
         with self._lock:

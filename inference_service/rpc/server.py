@@ -1,4 +1,4 @@
-"""The worker's gRPC server: its options, where it listens, health and reflection."""
+"""The worker's gRPC server: options, ports, health and reflection."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ _IDENTITY_AND_GZIP: Final = 1 << 2 | 1
 
 
 def max_streams(slots: int) -> int:
-    """Return how many calls a connection may have open: three for each session, and health checks."""
+    """Return the limit of open calls of a connection: three for each session, and health checks."""
     return 4 * slots + 16
 
 
@@ -67,7 +67,7 @@ def server_options(slots: int, *, compresses: bool) -> ChannelOptions:
 
 
 def _max_connections() -> int:
-    """Leave half of the process's descriptors to everything else."""
+    """Return the limit of connections, which leaves half of the process's descriptors for other uses."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(MAX_CONNECTIONS, descriptors // 2)
 
@@ -90,11 +90,11 @@ def _check_exposed(
 
 
 class WorkerServer:
-    """A `grpc.aio` server with reflection and health, which is NOT_SERVING until told otherwise.
+    """A `grpc.aio` server with reflection and health, which is NOT_SERVING until `set_serving`.
 
-    Raises `ConfigurationError` if `listen` is reachable from outside, unless callers need something there
-    (`is_keyed`: a lease; or a certificate) and the network cannot read along, or `insecure_grpc` lets it; and
-    for `compresses` where callers without a certificate can reach it.
+    Raises `ConfigurationError` if `listen` is reachable from other machines, unless callers need a lease
+    (`is_keyed`) or a certificate and the traffic is encrypted, or `insecure_grpc` permits it. Also raises it
+    for `compresses` where callers without a certificate can reach the server.
     """
 
     def __init__(
@@ -108,7 +108,9 @@ class WorkerServer:
         certificate: Certificate | None = None,
         compresses: bool = False,
     ) -> None:
-        """Speak TLS with a `certificate`; with `compresses` read and write gzip."""
+        """Create the server, with TLS if there is a `certificate`; with `compresses` it reads and writes
+        gzip.
+        """
         self._address = Address.parse(listen)
         asks = certificate is not None and certificate.asks
         if not self._address.is_local:
@@ -176,7 +178,7 @@ class WorkerServer:
         return self._server.add_secure_port(address, self._certificate.credentials)
 
     async def set_serving(self, is_serving: bool) -> None:
-        """Set what the health service says from now on."""
+        """Set the state of the health service."""
         status = health_pb2.HealthCheckResponse
         await self._set_health(status.SERVING if is_serving else status.NOT_SERVING)
 
@@ -185,7 +187,7 @@ class WorkerServer:
             await self._health.set(service, status)
 
     async def stop(self, grace_s: float) -> None:
-        """Close the ports; cut calls still open after `grace_s` seconds."""
+        """Close the ports; cancel calls that are open after `grace_s` seconds."""
         await self._server.stop(grace_s)
         if self._address.path and self._is_bound:
             with suppress(FileNotFoundError):
@@ -193,7 +195,7 @@ class WorkerServer:
 
 
 def _is_served(path: str) -> bool:
-    """Return whether a process listens on the socket `path`; gRPC would silently take it away from it."""
+    """Return whether a process listens on the socket `path`; gRPC would silently replace it."""
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             return False

@@ -1,4 +1,4 @@
-"""The gRPC methods: finds the session that a call belongs to, or says why there is none."""
+"""The gRPC methods: each finds the session of a call, or answers why there is none."""
 
 import asyncio
 import logging
@@ -46,9 +46,9 @@ class State(Enum):
 
 
 class InferenceServicer:
-    """Holds every session of the worker. Everything here runs on the serving event loop.
+    """The methods of the service, with every session of the worker. All of it runs on the serving event loop.
 
-    Who needs a lease, the `rules` say.
+    The `rules` decide which calls need a lease.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class InferenceServicer:
         self.worker_id = worker_id
         self.revision = revision
         self.changed: Callable[[], None] = lambda: None
-        """Called when a slot is taken, or somebody was refused for want of time."""
+        """Called when a slot is taken, or admission control refused a session."""
         self._metrics = metrics
         self._tracing = tracing
         self.state = State.LOADING
@@ -70,30 +70,30 @@ class InferenceServicer:
         """Set while the worker has no session."""
         self.empty.set()
         self.quiet = asyncio.Event()
-        """Set while no call of a session is open: callers have read everything."""
+        """Set while no session has an open call: callers have read everything."""
         self.quiet.set()
         self._open_calls = 0
         self._rules = rules
         self._leases = LeaseReader(rules, worker_id)
         self._backend: Backend | None = None
         self._model = pb.GetInfoResponse()
-        """What GetInfo says about the model."""
+        """GetInfo's description of the model."""
         self._sessions: dict[str, SessionCalls] = {}
 
     # --------------------------------------------------------- from the worker
 
     def start(self, backend: Backend) -> None:
-        """Take sessions from now on."""
+        """Accept sessions from now on."""
         self._backend = backend
         self._model = replies.model_info(backend.info)
         self.state = State.READY
 
     def drain(self) -> None:
-        """Drain: take no new session; running ones go on."""
+        """Drain: accept no new session; running ones go on."""
         self.state = State.DRAINING
 
     def go_away(self, time_left_s: float) -> None:
-        """Tell every session that it will be ended."""
+        """Announce to every session that it will be ended."""
         for session in list(self._sessions.values()):
             session.go_away(time_left_s, "draining")
 
@@ -103,17 +103,17 @@ class InferenceServicer:
             session.fail(error)
 
     def abandon_all(self, error: SessionError) -> None:
-        """End every session with `error` at once, since the engine is gone, and take no more."""
+        """End every session with `error` at once, since the engine is gone, and accept no more."""
         self.drain()
         for session in list(self._sessions.values()):
             session.abandon(error)
 
     def takes_sessions(self) -> bool:
-        """Return whether somebody with a lease may come."""
+        """Return whether a session with a lease would be accepted."""
         return self.state is State.READY and self._backend is not None and self._backend.admission.has_time()
 
     def revoke(self, slot: int, epoch: int) -> bool:
-        """Take a lease back, and end its session. Returns whether its slot is free already."""
+        """Revoke a lease and end its session; return whether its slot is free already."""
         if self._backend is None or not 0 <= slot < self._backend.slots.leased:
             return True
         if self._backend.slots.revoke(slot, epoch) is SlotState.FREE:
@@ -133,7 +133,7 @@ class InferenceServicer:
         self._tracing.ticked(tick, [context for context in linked if context is not None])
 
     def slot_views(self) -> list[SlotView]:
-        """Return every slot, and who is in it."""
+        """Return every slot with its session."""
         if self._backend is None:
             return []
         now, slots = self._backend.clock(), self._backend.slots
@@ -152,9 +152,9 @@ class InferenceServicer:
     # ------------------------------------------------------------- the methods
 
     def methods(self) -> grpc.GenericRpcHandler:
-        """Return what answers the service's calls.
+        """Return the handlers of the service's methods.
 
-        Requests of streams stay bytes: decoding a large one would hold the event loop.
+        Requests of streams stay bytes: decoding a large one would block the event loop.
         """
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             stream.value: grpc.stream_stream_rpc_method_handler(partial(self._serve, stream))
@@ -168,7 +168,7 @@ class InferenceServicer:
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     async def _get_info(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:
-        """Describe the worker; while it loads, nothing is known of the model."""
+        """Describe the worker; the description of the model is empty until it is loaded."""
         count = self._counted("GetInfo")
         info = self._describe()
         count(grpc.StatusCode.OK)
@@ -229,7 +229,7 @@ class InferenceServicer:
                 self.quiet.set()
 
     def _attach(self, stream: Stream, metadata: Metadata, peer: Peer) -> SessionCalls:
-        """Return the session of a call, a new one if need be. Refusing a call disturbs no session."""
+        """Return the session of a call; create it if needed. A refused call disturbs no session."""
         name = session_id(metadata)
         lease = self._leases.read(metadata)
         session = self._sessions.get(name) or self._open(name, lease, peer)

@@ -1,4 +1,6 @@
-"""Admission control: whether one more session would be answered in time, judged by recent ticks and units."""
+"""Admission control: estimate from recent ticks and units whether one more session would be served
+in time.
+"""
 
 import time
 from collections import deque
@@ -10,25 +12,26 @@ import numpy as np
 from inference_service.interface.engine import Ticked
 
 WINDOW_S = 30.0
-"""How far back is looked."""
+"""Length of the measured window, in seconds."""
 LEAST_UNITS = 20
-"""Units that must have been answered in that time before anybody is refused."""
+"""Units that must be answered within the window before admission control refuses a session."""
 FREE_SHARE = 0.5
-"""Share of its time up to which the engine takes everybody: what is late then is late for another reason."""
+"""Busy share of the engine up to which every session is admitted: lateness below it has another cause."""
 MOST_SHARE = 0.95
-"""Share of its time beyond which units wait for each other without end."""
+"""Busy share of the engine beyond which queues of units grow without end."""
 _PERCENTILE = 99
 _MOST_TICKS = 2**14
-"""That wait to be looked at: more than half a minute has, unless they take no time."""
+"""Ticks that may wait to be summed up: more than half a minute of them, unless ticks take no time."""
 _ALIKE = 1.0
-"""Variance of rows and speakers up to which ticks are as good as alike."""
+"""Variance of rows and speakers up to which ticks count as alike."""
 
 
 @dataclass
 class _Second:
-    """Sums over the ticks of a second: of 1, rows and speakers, of their products, and with seconds.
+    """Sums over the ticks of a second: of 1, of rows and speakers, of their products, and of products with
+    seconds.
 
-    Ticks that hear units and such as have speech in them are summed up by themselves.
+    Ticks that encode sound and ticks with speech in them are summed up separately.
     """
 
     at: int
@@ -37,30 +40,32 @@ class _Second:
 
 
 class Admission:
-    """Takes sessions as long as these are not expected to make units late, of whomever.
+    """Admits a session as long as it is not expected to make any session's units late.
 
     A tick takes a time of its own, and some for each row and each speaker in it. The last two are what one
     more session adds to the share of its time that the engine is busy; and the busier it is, the longer units
-    wait. Nothing is guessed: with no session, or none measured, everybody may come.
+    wait. Nothing is guessed: without sessions or measurements every session is admitted.
 
     Everything here is called on the serving event loop.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, is_on: bool = True) -> None:
-        """Admit everybody and only measure unless it is on."""
+        """Create admission control; unless `is_on`, it only measures and admits every session."""
         self._clock = clock
         self._is_on = is_on
         self._ticks: deque[Ticked] = deque(maxlen=_MOST_TICKS)
         self._seconds: deque[_Second] = deque()
         self._used: deque[tuple[float, float]] = deque(maxlen=_MOST_TICKS)
-        """When units were answered, and how much of their time they took."""
+        """The time at which each unit was answered, and the busy share that it took."""
         self.ticked: Callable[[Iterable[Ticked]], None] = self._ticks.extend
-        """The engine has made ticks. They are summed up once somebody asks: units do not wait for that."""
+        """Note ticks of the engine. They are summed up on demand, so that units do not wait for the sums."""
         self.answered: Callable[[tuple[float, float]], None] = self._used.append
-        """A unit was done at a monotonic time, and took the worker so many times the audio that it holds."""
+        """Note a unit that was done at a monotonic time, and the worker's time for it per second of its
+        audio.
+        """
         self._sessions = 0
         self._changes: deque[tuple[float, int]] = deque([(clock(), 0)])
-        """Since when there were so many sessions."""
+        """The number of sessions at each change, with its time."""
 
     def enter(self) -> None:
         """Count a session with a slot."""
@@ -71,7 +76,7 @@ class Admission:
         self._change(-1)
 
     def has_time(self) -> bool:
-        """Return whether one more session may come."""
+        """Return whether one more session may be admitted."""
         now, after = self.shares()
         if not self._is_on or not self._sessions or len(self._used) < LEAST_UNITS or after <= FREE_SHARE:
             return True
@@ -81,7 +86,9 @@ class Admission:
         return slowest * (1 - now) / (1 - after) < 1.0
 
     def shares(self) -> tuple[float, float]:
-        """Share of its time that the engine needs for the units of its sessions, and for one more besides."""
+        """Return the busy share that the engine needs for the units of its sessions, and that with one
+        session more.
+        """
         self._look()
         now = self._clock()
         length = max(1.0, min(WINDOW_S, now - self._changes[0][0]))
@@ -98,8 +105,8 @@ class Admission:
     def _variable_share(self) -> float:
         """Return the share of the ticks' time that grows with rows and speakers.
 
-        It is told from ticks of one sort that had more or fewer of them: a step of speech for one session
-        costs most of what it costs for any. Where all were alike it is 0.
+        It is estimated from ticks of one sort with different numbers of them: a step of speech for one
+        session costs most of what it costs for any. Where all were alike it is 0.
         """
         if not self._seconds:
             return 0.0
@@ -125,7 +132,7 @@ class Admission:
         self._look()
 
     def _look(self) -> None:
-        """Sum up the ticks that have come, and forget what is longer ago than the window."""
+        """Sum up the new ticks, and drop sums that are older than the window."""
         while self._ticks:
             tick = self._ticks.popleft()
             if not self._seconds or self._seconds[-1].at != int(tick.ended):

@@ -13,17 +13,18 @@ from inference_service.interface.setups import Tenant
 from inference_service.session.metadata import Metadata
 
 UNCLAIMED: Final = Claims("", max_duration_s=86_400.0, idle_timeout_s=3_660.0)
-"""Terms of a lease without claims, which a dispatcher of the release before signs: no tenant that could share
-anything, and limits beyond those of every session that its adapter runs."""
+"""Terms of a lease without claims, as a dispatcher of the previous release signs it. They have no tenant that
+could share anything, and exceed the limits of every session that its adapter runs.
+"""
 
 
 class Lease(NamedTuple):
-    """The right to one session in one slot; of two leases of a slot the one with the higher epoch counts."""
+    """The right to one session in one slot; of two leases of a slot, the one with the higher epoch counts."""
 
     slot: int
     epoch: int
     claims: Claims | None = None
-    """None of a dispatcher that signs no claims."""
+    """The claims; None from a dispatcher that signs none."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Terms:
 
     @classmethod
     def of(cls, lease: Lease | None) -> "Terms":
-        """Return the terms of a lease, or those of a session that came without one, which has no limits.
+        """Return the terms of a lease; a session without a lease has no limits.
 
         A session without a named tenant is a tenant of its own, by a random salt: its own id would not do,
         since callers choose that.
@@ -58,10 +59,10 @@ def _session_tenant() -> Tenant:
 
 @dataclass(frozen=True)
 class LeaseRules:
-    """The rules of leases. With a `key` they must be signed with that.
+    """The rules of leases. With a `key`, every lease must be signed with it.
 
-    Where leases are not `binding` nobody needs one, and what it says is only a wish. Of binding ones,
-    `unleased` slots are for those who come without.
+    Without `binding` no session needs a lease, and its slot is only a preference. With it, `unleased` slots
+    are reserved for sessions without a lease.
     """
 
     key: bytes | None = None
@@ -77,10 +78,11 @@ class LeaseReader:
         self._worker_id = worker_id
 
     def read(self, metadata: Metadata) -> Lease | None:
-        """Return the lease; None if there is none and none is needed. Raises `LeaseMissing` or
+        """Return the lease of a call; None if it has none and needs none. Raises `LeaseMissing` or
         `LeaseInvalid`.
 
-        Without a key the claims count as they stand: such a worker is dialled from its own machine alone.
+        Without a key the claims count as they stand: only clients on the same machine can reach such a
+        worker.
         """
         tokens = [value for name, value in metadata if name == METADATA_LEASE]
         rules = self._rules

@@ -1,8 +1,8 @@
 """One session as a state machine: no I/O, no tasks, no clock of its own.
 
-Requests, the engine's events and the time go in through methods; what follows from them goes out through
-`World` and `EngineSession`. A method that raises `SessionError` met a broken rule: the session must then be
-failed with that error. After `fail` every method is safe to call and nothing more is answered.
+Requests, the engine's events and the time go in through methods; effects go out through `World` and
+`EngineSession`. A method raises `SessionError` for a broken rule: the caller must then fail the session with
+that error. After `fail` every method is safe to call and nothing more is answered.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,27 +42,27 @@ class Phase(Enum):
     """The phases of a session."""
 
     ATTACHING = auto()
-    """Some of the three streams are missing."""
+    """Some of the three streams have not been opened."""
     CONFIGURING = auto()
-    """Waiting for the config, or for the engine to have read it."""
+    """The session waits for the config, or for the engine to read it."""
     ACTIVE = auto()
     DRAINING = auto()
-    """No further unit is accepted; the accepted ones are finished."""
+    """The session accepts no further unit, and finishes the accepted ones."""
     CLOSING = auto()
-    """Over; the engine cleans up."""
+    """The session is over, and the engine cleans up."""
     CLOSED = auto()
 
 
 _RUNNING = (Phase.ACTIVE, Phase.DRAINING)
-"""Units are under way."""
+"""The phases in which units are being served."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Times in seconds, and the most units that may be unfinalised at once: fewer where units are long.
+    """Time limits in seconds, and limits of unfinalised units, which are lower where units are long.
 
-    `go_away_ahead_s` is how long before the end of a drain sessions are told. `step_s` is how long the engine
-    may be at one step; it hangs if it takes longer.
+    `go_away_ahead_s` is the time between the notice and the end of a drain. `step_s` is the limit of one step
+    of the engine; a longer step counts as a hang.
     """
 
     attach_s: float = 5.0
@@ -73,16 +73,16 @@ class Limits:
     step_s: float = 10.0
     window: int = 2
     stream_window: int = 8
-    """Of TRANSCRIBE and TOKENS sessions."""
+    """The window of TRANSCRIBE and TOKENS sessions."""
 
     def window_of(self, setup: SessionSetup) -> int:
-        """Most units in flight of a session of this kind."""
+        """Return the limit of units in flight for a session of this kind."""
         return self.stream_window if setup.is_stream else self.window
 
 
 @dataclass(frozen=True)
 class GoAway:
-    """The session will be ended in `time_left_s` seconds."""
+    """A notice that the session will be ended in `time_left_s` seconds."""
 
     time_left_s: float
     reason: str
@@ -95,23 +95,24 @@ class World(Protocol):
     """The effects of a session outside its engine session."""
 
     def open(self, setup: SessionSetup) -> EngineSession:
-        """Start the engine's part of the session."""
+        """Start the engine session."""
 
     def ready(self, answer: Ready) -> None:
-        """Say that the session takes units now. Once."""
+        """Report that the session accepts units now. Called once."""
 
     def send(self, stream: Stream, answer: Answer, unit: Unit | None = None) -> None:
-        """Answer on one stream; `unit` is given with the last answer of each of its steps."""
+        """Send an answer on one stream; `unit` comes with the last answer of each of its steps."""
 
     def cleaning(self, error: SessionError | None, units: Sequence[Unit]) -> None:
-        """Handle the end of the session with `units` in the middle of a step; its caches are not yet
-        clean. Once."""
+        """Handle the end of the session with unfinished `units`; its caches are not clean yet.
+        Called once.
+        """
 
     def clean(self) -> None:
-        """Handle that nothing of the session is left in the engine. Once, after `cleaning`."""
+        """Handle that the engine holds nothing of the session any more. Called once, after `cleaning`."""
 
     def end(self, error: SessionError | None) -> None:
-        """End all three streams: with OK without an error. Once."""
+        """End all three streams, with OK if `error` is None. Called once."""
 
 
 class SessionMachine:
@@ -137,12 +138,12 @@ class SessionMachine:
 
     @property
     def phase(self) -> Phase:
-        """Where it is in its life."""
+        """The current phase."""
         return self._phase
 
     @property
     def is_attached(self) -> bool:
-        """All three streams have come."""
+        """Whether all three streams are open."""
         return len(self._attached) == len(Stream)
 
     # ------------------------------------------------------------------ streams
@@ -167,12 +168,12 @@ class SessionMachine:
         self._advance(now)
 
     def fail(self, error: SessionError, now: float) -> None:
-        """End the session with `error`; the first end of a session is the one that counts."""
+        """End the session with `error`; only the first end of a session counts."""
         if not self.is_over:
             self._close(error, now)
 
     def abandon(self, error: SessionError, now: float) -> None:
-        """Fail without waiting for an engine that will never answer."""
+        """End the session without waiting for an engine that will never answer."""
         self.fail(error, now)
         self._end()
 
@@ -200,9 +201,9 @@ class SessionMachine:
         idle_timeout_s: float | None = None,
         automatic: bool = False,
     ) -> None:
-        """Start the session in the engine with a config that was found good.
+        """Start the session in the engine with a valid config.
 
-        With `automatic` units come through `run_automatically` alone. Raises `UnitOutOfOrder` if a Generate
+        With `automatic`, units arrive only through `run_automatically`. Raises `UnitOutOfOrder` if a Generate
         or Finalize was read before.
         """
         if not self.is_over:
@@ -219,7 +220,7 @@ class SessionMachine:
                 self._engine.cancel(self._cancelled)
 
     def prefill(self, number: int, content: Content | Failure, now: float) -> None:
-        """Accept a unit with its input, or with the reason why that cannot be used."""
+        """Accept a unit with its input, or with the reason why the input cannot be used."""
         if not self.is_over and self._accept(number, content, now) is not None:
             self._units.check_askable()
             self._advance(now)
@@ -272,7 +273,7 @@ class SessionMachine:
             )
 
     def cancel(self, number: int) -> None:
-        """Act at once on every unit up to and including `number`, also on those that come later."""
+        """Cancel every unit up to and including `number` at once, also those that arrive later."""
         if number < 1:
             raise PayloadInvalid(BadField("unit", "must be 1 or more in a cancel"))
         if self._engine is None:
@@ -281,7 +282,7 @@ class SessionMachine:
             self._engine.cancel(number)
 
     def rewind(self, order: Rewind, now: float) -> None:
-        """Take back what was said and not heard."""
+        """Remove words that were spoken and not heard."""
         if order.unit < 1:
             raise PayloadInvalid(BadField("unit", "must be 1 or more in a rewind"))
         if not self.is_over:
@@ -321,7 +322,7 @@ class SessionMachine:
                     self._advance(now)
 
     def _advance(self, now: float) -> None:
-        """Let the units go on as far as they can, and end the session after the last one."""
+        """Advance the units as far as possible, and end the session after the last one."""
         if self._phase not in _RUNNING or self._engine is None:
             return
         self._units.advance(self._engine, now)
@@ -335,11 +336,11 @@ class SessionMachine:
     # ---------------------------------------------------------------- the clock
 
     def deadline(self) -> float | None:
-        """Return when `expire` is due next, if nothing happens before."""
+        """The time at which `expire` is due, if nothing happens before."""
         return min((timer.when for timer in self._timers()), default=None)
 
     def expire(self, now: float) -> None:
-        """End what has waited too long."""
+        """End the session if a request or the engine is overdue."""
         due = min((timer for timer in self._timers() if timer.when <= now), key=_when, default=None)
         if due is None:
             return
@@ -379,12 +380,12 @@ class SessionMachine:
     # ------------------------------------------------------------------ the end
 
     def _enter(self, phase: Phase, since: float | None = None) -> None:
-        """Enter a phase and set its timers, which count from `since` if it is new."""
+        """Enter a phase and set its timers, which count from `since` if the phase is new."""
         self._phase = phase
         self.patience = self._patience if phase in _RUNNING else 0.0
-        """Whatever begins now has so many seconds; 0 where that may be anything."""
+        """Seconds that anything started now may take; 0 without a limit."""
         self.is_over = phase in (Phase.CLOSING, Phase.CLOSED)
-        """Nothing more is accepted or answered."""
+        """Whether the session accepts and answers nothing any more."""
         if since is not None:
             self._since = since
 

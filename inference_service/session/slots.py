@@ -1,4 +1,4 @@
-"""The worker's slots: room for so many sessions, each free again only once it is clean."""
+"""The worker's slots: one for each session, free again only once its caches are clean."""
 
 from collections.abc import Callable
 from enum import Enum, auto
@@ -12,18 +12,19 @@ class SlotState(Enum):
 
     FREE = auto()
     HELD = auto()
-    """A session's first stream has come; the others have not yet."""
+    """The first stream of a session is open, but not all of them."""
     ATTACHED = auto()
-    """A session has all its streams."""
+    """All streams of a session are open."""
     CLEANING = auto()
-    """The session is over; its caches are not yet clean."""
+    """The session is over, and its caches are not clean yet."""
 
 
 class SlotTable:
-    """The slots: a session with a lease gets the slot that it names, one without any that is free.
+    """The slots: a session with a lease gets the slot that the lease names, others get any free slot.
 
-    With binding leases the last `unleased` slots are for those without one, and the others for those with
-    one. A lease that is not binding gets another slot if its own is not free, however old it is.
+    With binding leases, the last `unleased` slots are for sessions without a lease, and the others for
+    sessions with one. A lease that is not binding gets another slot if its own is not free, however old it
+    is.
     """
 
     def __init__(self, count: int, rules: LeaseRules | None = None) -> None:
@@ -32,36 +33,35 @@ class SlotTable:
         self._epochs = [0] * count  # of the lease with which its session came, 0 without one
         self._lowest_epochs = [0] * count  # of a lease that may still have the slot
         self.highest_epoch = 0
-        """Of all leases seen."""
+        """The highest epoch of all leases seen."""
         self.freed: Callable[[int, int], None] = lambda slot, epoch: None
-        """Called when a slot is clean, with the epoch of the lease with which its session came, or 0."""
+        """Called when a slot is clean, with the epoch of its session's lease, or 0."""
 
     @property
     def count(self) -> int:
-        """All slots."""
+        """The number of slots."""
         return len(self._states)
 
     @property
     def free_count(self) -> int:
-        """Slots that a session with a lease could take now."""
+        """The number of free slots for sessions with a lease."""
         return self.leased - len(self.held())
 
     def number_of(self, state: SlotState) -> int:
-        """Return slots in that state."""
+        """Return the number of slots in `state`."""
         return self._states.count(state)
 
     def state(self, slot: int) -> SlotState:
-        """Return where `slot` is."""
+        """Return the state of `slot`."""
         return self._states[slot]
 
     @property
     def leased(self) -> int:
-        """Slots that leases are given for, the first ones."""
+        """The number of slots for leases, which are the first ones."""
         return self.count - self._rules.unleased if self._rules.binding else self.count
 
     def held(self) -> list[tuple[int, int]]:
-        """Return slots for leases that are not free, each with the epoch with which its session came, or
-        0."""
+        """Return the leased slots that are not free, each with the epoch of its session's lease, or 0."""
         return [
             (slot, self._epochs[slot])
             for slot in range(self.leased)
@@ -74,8 +74,9 @@ class SlotTable:
         return self._states[slot]
 
     def acquire(self, lease: Lease | None = None) -> int:
-        """Acquire a free slot, now HELD. Raises `NoFreeSlot`, and with a lease `LeaseInvalid` or
-        `StaleLease`."""
+        """Acquire a free slot, which is then HELD. Raises `NoFreeSlot`, and with a lease `LeaseInvalid` or
+        `StaleLease`.
+        """
         if lease is None:
             slot = self._any_free()
         elif self._rules.binding:

@@ -1,4 +1,4 @@
-"""The units of a session: which may come, which are open, what the engine gets next, and their answers."""
+"""The units of a session: admission, open units, the engine's next steps, and answers."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ class Step(Enum):
 
 @dataclass(frozen=True)
 class Generate:
-    """A unit's Generate. With a `refusal` the unit says nothing and ends FAILED."""
+    """The Generate of a unit. With a `refusal` the unit has no output and ends FAILED."""
 
     force_listen: bool = False
     overrides: UnitOverrides = NO_OVERRIDES
@@ -60,12 +60,12 @@ class Unit:
 
     number: int
     asked_at: dict[Stream, float] = field(default_factory=dict)
-    """When each request was read; Generate and Finalize may be ahead of Prefill."""
+    """Time at which each request was read; Generate and Finalize may precede Prefill."""
     answered_at: dict[Stream, float] = field(default_factory=dict)
-    """When the last answer of each step was given."""
+    """Time of the last answer of each step."""
     content: Content | None = None
     refusal: Failure | None = None
-    """Why its input cannot be used; such a unit never reaches the engine."""
+    """The reason why its input cannot be used; such a unit never reaches the engine."""
     run: Generate | None = None
     finalize: bool = False
     keep_last_token: bool = False
@@ -73,12 +73,13 @@ class Unit:
 
     @property
     def accepted_at(self) -> float | None:
-        """When its Prefill was read; None as long as it has not come."""
+        """Time at which its Prefill was read; None before."""
         return self.asked_at.get(Stream.PREFILL)
 
     def began(self, step: Stream) -> float | None:
-        """Return when the worker could begin with a step: it was asked for, and the step before was
-        answered."""
+        """Return the time at which the worker could begin a step: requested, with the previous step
+        answered.
+        """
         asked, before = self.asked_at.get(step), _BEFORE[step]
         if before is None or asked is None:
             return asked
@@ -86,7 +87,7 @@ class Unit:
         return None if ready is None else max(asked, ready)
 
     def under_way(self) -> tuple[Stream, float] | None:
-        """Return the step that has begun and is not answered, and when it began."""
+        """Return the step that has begun and has no answer, and its start time."""
         for step in Stream:
             if step not in self.answered_at:
                 began = self.began(step)
@@ -102,7 +103,7 @@ class Unit:
         return None if self.finalize else Stream.FINALIZE
 
     def hand_on(self, engine: EngineSession) -> bool:
-        """Give the engine the next step if it was asked for; False when there is none to give."""
+        """Hand the next requested step to the engine; return False if there is none."""
         if self.step is Step.PREFILL and self.accepted_at is not None:
             if self.content is not None:
                 engine.prefill(self.number, self.content)
@@ -130,12 +131,14 @@ class Unit:
 UnitAnswer = Prefilled | Piece | Done | Finalized | Rewound
 
 MOST_REWINDS = 8
-"""Rewinds that may wait to be carried out."""
+"""Limit of rewinds that wait to be carried out."""
 
 
 @dataclass(frozen=True)
 class Rewind:
-    """A rewind: the last sample of `unit` that was heard, None for its last one, or why it cannot be."""
+    """A rewind: the last heard sample of `unit`, None for its last sample, or the reason why it is
+    impossible.
+    """
 
     unit: int
     heard_samples: int | None = None
@@ -143,13 +146,13 @@ class Rewind:
 
 
 class Send(Protocol):
-    """Passes an answer on; with the last one of a step comes its unit."""
+    """Passes an answer on; the last answer of a step comes with its unit."""
 
     def __call__(self, stream: Stream, answer: UnitAnswer, unit: Unit | None = None) -> None: ...
 
 
 class Timer(NamedTuple):
-    """When patience ends, and with which error."""
+    """The time at which a wait is over, and the resulting error."""
 
     when: float
     error: type[SessionError]
@@ -157,7 +160,7 @@ class Timer(NamedTuple):
 
 
 class Units:
-    """Units in the order of their numbers. Answers, the engine's and our own, leave through `send`."""
+    """The units in order of their numbers. All answers leave through `send`."""
 
     def __init__(self, window: int, send: Send) -> None:
         self._window = window
@@ -181,7 +184,7 @@ class Units:
     # ----------------------------------------------------------------- requests
 
     def admit(self, stream: Stream, number: int, now: float) -> Unit | None:
-        """Return the unit that a request on `stream` is about; None if the context is too full to hear it.
+        """Return the unit of a request on `stream`; None if the context is too full to hear it.
 
         Raises `UnitOutOfOrder` for a gap, a repeat or a unit beyond the last, and `UnitWindow`.
         """
@@ -228,7 +231,7 @@ class Units:
             )
 
     def half_close(self, stream: Stream) -> None:
-        """Half-close `stream`. Raises `UnitOutOfOrder` if a unit can then never be completed."""
+        """Half-close `stream`. Raises `UnitOutOfOrder` if that leaves a unit that can never be completed."""
         self._half_closed.add(stream)
         if stream is Stream.PREFILL:
             self._last = self._asked[Stream.PREFILL]
@@ -260,7 +263,7 @@ class Units:
         unit.refusal, self._refused = why, True
 
     def rewind(self, order: Rewind, now: float) -> None:
-        """Roll back, behind the units whose Generate has come; what cannot be is answered at once."""
+        """Roll back after the units whose Generate has arrived; an impossible rewind is answered at once."""
         refusal = order.refusal
         if refusal is None and order.unit > self._answered[Stream.FINALIZE]:
             refusal = _no_rewind(f"unit: unit {order.unit} is not finalised")
@@ -276,7 +279,7 @@ class Units:
     # -------------------------------------------------------------- to the engine
 
     def advance(self, engine: EngineSession, now: float) -> None:
-        """Do all that has become possible: hands steps to the engine, answers refused units."""
+        """Hand all possible steps to the engine, and answer refused units."""
         if self._rewinds:
             self._hand_rewinds_on(engine)
         while (unit := self._units.get(self._handing_on)) is not None:
@@ -296,7 +299,7 @@ class Units:
             engine.rewind(order.unit, order.heard_samples)
 
     def _answer_refused(self, unit: Unit, refusal: Failure, now: float) -> None:
-        """Answer a unit that the engine never sees on all three streams, each in its turn."""
+        """Answer a unit that never reaches the engine on all three streams, each in its turn."""
         number = unit.number
         if unit.accepted_at is not None and self._is_next(Stream.PREFILL, unit):
             self.answer(Prefilled(number, failure=refusal), now)
@@ -313,7 +316,7 @@ class Units:
     # ------------------------------------------------------------ from the engine
 
     def start(self, context_tokens: int, now: float) -> None:
-        """Start: the prompt is in the context, and units make progress."""
+        """Note that the prompt is in the context: units make progress from now on."""
         self._context_tokens = context_tokens
         self._progress_at = now
 
@@ -322,7 +325,7 @@ class Units:
         self._progress_at = now
 
     def answer(self, answer: UnitAnswer, now: float) -> None:
-        """Pass on one answer and book it; each is a sign of progress."""
+        """Pass on one answer and record it; each answer counts as progress."""
         self.progress(now)
         match answer:
             case Piece():
@@ -358,36 +361,38 @@ class Units:
 
     @property
     def wait_for_answers(self) -> bool:
-        """Whether something follows when a unit is answered: what a refused one is told, or the end."""
+        """Whether the next answer of a unit has consequences: another answer to a refused unit, or
+        the end.
+        """
         return self._refused or self._last is not None
 
     @property
     def is_ending(self) -> bool:
-        """No further unit is accepted."""
+        """Whether no further unit is accepted."""
         return self._last is not None
 
     @property
     def is_finished(self) -> bool:
-        """No further unit is accepted, every accepted one is finalised, and nothing is to be taken back."""
+        """Whether no further unit is accepted, every accepted one is finalised, and no rewind waits."""
         is_served = self._last is not None and self._answered[Stream.FINALIZE] >= self._last
         return is_served and not self._rewinding
 
     @property
     def idle_since(self) -> float | None:
-        """When the last unit was finalised; None while one is open."""
+        """Time at which the last unit was finalised; None while one is open."""
         is_idle = self._asked[Stream.PREFILL] == self._answered[Stream.FINALIZE]
         return self._progress_at if is_idle else None
 
     @property
     def open_units(self) -> list[Unit]:
-        """The units that are not over, in no order."""
+        """The units that are not over, in no particular order."""
         return list(self._units.values())
 
     def deadlines(self, patience: float) -> Iterator[Timer]:
-        """Yield when units will have waited for `patience` seconds, and what for.
+        """Yield the time at which each unit will have waited for `patience` seconds, and the error.
 
-        A unit waits for its own requests from its Prefill on, and for the engine from the last sign of
-        progress on: a long answer may take its time as long as it goes on. So does a rewind.
+        The wait for a unit's own requests begins with its Prefill. The wait for the engine begins with its
+        last sign of progress, so that a long answer is not cut off. The same holds for a rewind.
         """
         if self._rewinding:
             message = f"A rewind was not carried out within {patience:g} s."

@@ -1,5 +1,5 @@
-"""The tokens of each lease, for the dispatcher that gave it: the caller of a session need not be the one who
-pays for it.
+"""Token counts of each lease for the dispatcher that issued it: it may bill somebody other than the
+caller.
 """
 
 from collections import deque
@@ -15,21 +15,21 @@ from inference_service.interface.engine import (
 from inference_service.session.machine import Answer
 
 ENDED_PER_SLOT: Final = 4
-"""Sessions that are over and still told of, for each slot: a dispatcher asks every second."""
+"""Ended sessions that are still reported, for each slot: a dispatcher asks every second."""
 
 
 @dataclass
 class LeaseUsage:
-    """Tokens of the session that came with the lease of this epoch."""
+    """Token counts of the session with the lease of this epoch."""
 
     epoch: int
     input_tokens: int = 0
     output_tokens: int = 0
     _open: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Input and output of units that are under way, as far as they are known."""
+    """Input and output tokens of the running units, as far as they are known."""
 
     def prompted(self, tokens: int) -> None:
-        """The prompt is in the context."""
+        """Count the tokens of the prompt, which is in the context."""
         self.input_tokens += tokens
 
     def count(self, answer: Answer) -> None:
@@ -52,24 +52,24 @@ class LeaseUsage:
 
 
 class UsageTable:
-    """Of all sessions with a lease: those that run, and the last that ran."""
+    """Token counts of all sessions with a lease: the running ones, and the last ended ones."""
 
     def __init__(self, slots: int) -> None:
         self._running: dict[int, LeaseUsage] = {}
         self._ended: deque[LeaseUsage] = deque(maxlen=max(1, slots * ENDED_PER_SLOT))
 
     def begin(self, epoch: int) -> LeaseUsage:
-        """A session has come."""
+        """Start counting for a new session."""
         usage = self._running[epoch] = LeaseUsage(epoch)
         return usage
 
     def end(self, usage: LeaseUsage) -> None:
-        """The session is over, and its slot clean."""
+        """Note that the session is over, and its slot clean."""
         if self._running.pop(usage.epoch, None) is not None:
             self._ended.append(usage)
 
     def all(self) -> list[LeaseUsage]:
-        """Return them, the oldest first."""
+        """Return the token counts, oldest first."""
         return [*self._ended, *self._running.values()]
 
 

@@ -1,7 +1,7 @@
-"""Calls that cannot be written wrong: which tokens an answer may go on with, by the schemas of its tools.
+"""Constrained decoding of tool calls: the tokens that may follow in an answer, by the schemas of its tools.
 
-Schemas are a caller's, and all of this is done beside the engine's thread. What a schema may cost is bounded
-before it is compiled, and each step after that by the library's own limits.
+Schemas come from callers, so all of this runs outside the engine's thread. The cost of a schema is bounded
+before it is compiled, and that of each later step by the library's own limits.
 """
 
 import json
@@ -24,11 +24,11 @@ from inference_service.tools.syntax import CallSyntax
 logger = logging.getLogger(__name__)
 
 MOST_PATTERN = 256
-"""Characters of a regular expression in a schema."""
+"""Limit of characters of a regular expression in a schema."""
 MOST_VALUES = 4096
-"""Values in the schemas of all tools that may have to be called."""
+"""Limit of values in the schemas of all callable tools."""
 MOST_MULTIPLE = 1000
-"""Of `multipleOf`, which is a whole number."""
+"""Limit of `multipleOf`, which is a whole number."""
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=20_000,
@@ -37,20 +37,22 @@ _LIMITS = LLParserLimits(
     max_grammar_size=100_000,
     verbose_errors=False,
 )
-"""Of one answer: tens of milliseconds and of megabytes, where the library's own are seconds and gigabytes."""
+"""Limits of one answer: tens of milliseconds and of megabytes; the library's own are seconds and
+gigabytes.
+"""
 _STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""How models write JSON; white space without end is what a constrained one likes to write."""
+"""The JSON style of models; with flexible white space, a constrained model may write it endlessly."""
 
 
 @dataclass(frozen=True)
 class Mask:
-    """A bit mask of the ids that may come next, the lowest first, int32 [vocabulary / 32]."""
+    """A bit mask of the ids that may come next, lowest first, int32 [vocabulary / 32]."""
 
     words: NDArray[np.int32]
     is_over: bool = False
-    """Nothing may: the answer is complete."""
+    """Whether no id may come next: the answer is complete."""
     problem: str = ""
-    """Why it cannot be told."""
+    """The reason why there is no mask."""
 
 
 class Constraint:
@@ -62,7 +64,7 @@ class Constraint:
         self.first = self._mask()
 
     def after(self, token: int) -> Mask:
-        """Return what may come behind this token, which the mask before it allowed."""
+        """Return the mask after this token, which the previous mask allowed."""
         self._matcher.consume_token(token)
         return self._mask()
 
@@ -85,9 +87,10 @@ class CallGrammar:
         syntax: CallSyntax,
         token: Callable[[str], int | None],
     ) -> None:
-        """`tokenizer` is what `tokenizer.json` holds; `vocabulary` counts scores, and `ends` end an answer.
+        """Create the grammar; `tokenizer` is the text of `tokenizer.json`, `vocabulary` the number of scores,
+        and `ends` end an answer.
 
-        Takes a second for a large vocabulary. Raises `ValueError` for a tokenizer that cannot be used.
+        It takes a second for a large vocabulary. Raises `ValueError` for a tokenizer that cannot be used.
         """
         self._tokenizer = LLTokenizer(
             _without_added_space(tokenizer), n_vocab=vocabulary, eos_token=sorted(ends)
@@ -97,7 +100,9 @@ class CallGrammar:
         self._token = token
 
     def constraint(self, tools: Tools, thinking: Thinking) -> Constraint:
-        """That the answer is one call or more. Raises `UnitRefused` for what cannot be enforced."""
+        """Return the constraint that the answer is one call or more. Raises `UnitRefused` for unsupported
+        schemas.
+        """
         wanted = [(i, it) for i, it in enumerate(tools.offered) if tools.named in ("", it.name)]
         left = MOST_VALUES
         for i, tool in wanted:
@@ -108,7 +113,9 @@ class CallGrammar:
         return Constraint(matcher, self._vocabulary)
 
     def _refusal(self, tools: Sequence[tuple[int, Tool]]) -> UnitRefused | None:
-        """Return which of the tools it is that cannot be compiled; None if it is all of them together."""
+        """Return the refusal that names a tool that cannot be compiled; None if only all of them together
+        cannot.
+        """
         for i, tool in tools:
             matcher = self._matcher([tool], Thinking.NO, is_parallel=False)
             if matcher.is_error():
@@ -139,7 +146,7 @@ class CallGrammar:
         return _quoted(text) if token is None else f"<[{token}]>"
 
     def _thought(self, thinking: Thinking) -> str:
-        """Return what may stand before the calls."""
+        """Return the rule for text before the calls."""
         if thinking is Thinking.NO:
             return ""
         begin, end = self._token(THINK), self._token(END_THINK)
@@ -163,10 +170,9 @@ def _without_added_space(tokenizer: str) -> str:
 
 
 def _checked(schema: dict[str, Any], path: str, left: int) -> int:
-    """Return how many values may come behind those of this schema, whatever is data in it or the name of a
-    property.
+    """Return how many values are left after this schema, counting data and property names.
 
-    Raises `UnitRefused` for one that costs too much.
+    Raises `UnitRefused` for a schema that costs too much.
     """
     todo: list[Any] = [schema]
     while todo:

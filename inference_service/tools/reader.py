@@ -1,4 +1,4 @@
-"""An answer, taken apart while it is written: what was thought, what is said, and calls to tools."""
+"""Incremental parsing of an answer into thoughts, text, and tool calls."""
 
 import json
 import re
@@ -12,14 +12,14 @@ from inference_service.tools.syntax import CallSyntax
 
 THINK, END_THINK = "<think>", "</think>"
 _OUTSIDE = frozenset('{}[],:"0123456789+-.eEtrufalsn \t\r\n')
-"""What may stand in JSON outside of strings."""
+"""Characters that may stand in JSON outside of strings."""
 
 
 @dataclass(frozen=True)
 class Span:
     """A stretch of an answer, of `length` characters as the model wrote them.
 
-    Those of `text` are all of them; what else it holds is not said, and may be nothing.
+    `text` holds all of them, or the span is not part of the spoken text and may be empty.
     """
 
     length: int
@@ -32,7 +32,7 @@ class Thinking(Enum):
     """Modes of thinking."""
 
     NO = auto()
-    """What looks like it is text."""
+    """A thought has no meaning: it is read as text."""
     MAY = auto()
     BEGUN = auto()
     """The prompt has opened the thought."""
@@ -40,29 +40,28 @@ class Thinking(Enum):
 
 class _State(Enum):
     BEGIN = auto()
-    """Nothing but white space has come."""
+    """Only white space has come."""
     THINKING = auto()
     THOUGHT = auto()
-    """White space behind a thought."""
+    """White space after a thought."""
     START = auto()
-    """Where a bare call may stand."""
+    """A bare call may begin here."""
     TEXT = auto()
     HEAD = auto()
-    """In a call, before its arguments."""
+    """Within a call, before its arguments."""
     ARGUMENTS = auto()
     TAIL = auto()
-    """Behind its arguments."""
+    """After the arguments of a call."""
     WHOLE = auto()
-    """In a call that is read when it is whole, because it begins unlike others."""
+    """Within a call that is read when it is complete, because it begins unlike others."""
     CLOSE = auto()
-    """Behind a call, before what ends it."""
+    """After a call, before its end marker."""
 
 
 class AnswerReader:
-    """Takes what a model writes, cut anywhere, and gives what that is.
+    """Parses a model's output, in pieces of any length.
 
-    A call whose text is not what its family writes, or which calls what was not offered, is a `problem`:
-    nothing comes after it.
+    A malformed call, or one of a tool that was not offered, is a `problem`: nothing follows it.
     """
 
     def __init__(
@@ -75,9 +74,9 @@ class AnswerReader:
         """Read an answer; without `syntax` there are no calls. `offered` are names; `new_id` makes the ids
         of calls."""
         self.problem = ""
-        """What is wrong with a call."""
+        """The error in a call; empty if there is none."""
         self.calls = 0
-        """Calls that are complete."""
+        """The number of complete calls."""
         self._syntax = syntax
         self._offered = offered
         self._new_id = new_id
@@ -86,9 +85,9 @@ class AnswerReader:
         self._arguments: list[str] = []
         self._index = -1
         self._is_bare = False
-        """Whether the call at hand may still turn out to be text."""
+        """Whether the current call may still turn out to be text."""
         self._skips_space = thinking is Thinking.BEGUN
-        """Whether white space that comes is left out."""
+        """Whether the next white space is dropped."""
         self._head = _head(syntax.arguments) if syntax else None
         self._state = {
             Thinking.NO: self._first,
@@ -110,11 +109,11 @@ class AnswerReader:
 
     @property
     def _first(self) -> _State:
-        """Where the answer begins, when no more is thought."""
+        """The state in which the answer begins after any thought."""
         return _State.START if self._syntax and self._syntax.is_bare else _State.TEXT
 
     def push(self, text: str) -> list[Span]:
-        """Return what is certain now."""
+        """Return the spans that are certain now."""
         self._waiting += text
         spans: list[Span] = []
         while self._waiting and not self.problem:
@@ -125,7 +124,7 @@ class AnswerReader:
         return spans
 
     def end(self, *, is_cut: bool) -> list[Span]:
-        """Return what has waited: no more comes. `is_cut`: the model had more to write."""
+        """Return the waiting spans, because no more text follows. `is_cut`: the model had more to write."""
         rest, self._waiting = "" if self.problem else self._waiting, ""
         match self._state:
             case _State.HEAD | _State.ARGUMENTS | _State.TAIL | _State.WHOLE if not self._is_bare:
@@ -149,7 +148,7 @@ class AnswerReader:
             self._state = self._first
 
     def _think(self) -> Iterator[Span]:
-        """White space round a thought is left out."""
+        """Parse a thought, and drop the white space round it."""
         yield from self._skip()
         at = self._waiting.find(END_THINK)
         thought = self._waiting[: self._free(END_THINK) if at < 0 else at].rstrip()
@@ -169,8 +168,7 @@ class AnswerReader:
     # ---------------------------------------------------------------------------------------------- text
 
     def _start(self) -> Iterator[Span]:
-        """Start with a bare call, or anything else; after one, what separates it from the next is left
-        out."""
+        """Start with a bare call, or anything else; drop the separator after a call."""
         assert self._syntax is not None
         yield from self._skip(";")
         written = self._waiting.lstrip()
@@ -180,7 +178,7 @@ class AnswerReader:
             self._state = _State.TEXT
 
     def _text(self) -> Iterator[Span]:
-        """Text up to the next call, of which the white space before it is no part."""
+        """Yield text up to the next call, without the white space before it."""
         if self._syntax is None:
             yield self._say(len(self._waiting))
             return
@@ -195,12 +193,12 @@ class AnswerReader:
             self._state, self._is_bare = _State.HEAD, False
 
     def _skip(self, more: str = "") -> Iterator[Span]:
-        """White space, and `more`, where it is left out."""
+        """Drop white space, and `more`."""
         if self._skips_space and (count := len(self._waiting) - len(self._waiting.lstrip(" \t\r\n" + more))):
             yield self._drop(count)
 
     def _free(self, marker: str) -> int:
-        """Return how many characters cannot belong to a marker, or to the white space before it."""
+        """Return how many characters cannot belong to a marker, or to white space before it."""
         held = _held(self._waiting, marker)
         return len(self._waiting[: len(self._waiting) - held].rstrip())
 
@@ -267,7 +265,7 @@ class AnswerReader:
             yield self._completed(0, CallDelta(self._index, self._new_id(), name, written, complete=True))
 
     def _scan(self) -> str:
-        """Return what of the object at hand is there now."""
+        """Return the available part of the current object."""
         count = self._object.feed(self._waiting)
         if self._object.is_broken:
             self.problem = "it is no JSON"
@@ -305,17 +303,17 @@ class AnswerReader:
 
 
 class ObjectScan:
-    """Finds where a JSON object ends, in pieces; does not look closer."""
+    """Finds the end of a JSON object, in pieces, without validating it."""
 
     def __init__(self) -> None:
         self.is_over = False
         self.is_broken = False
-        """Whether something stands in it that JSON has nowhere."""
+        """Whether it holds a character that is invalid in JSON."""
         self._depth = 0
         self._is_string = self._is_escaped = False
 
     def feed(self, text: str) -> int:
-        """Return how many characters belong to it."""
+        """Return how many characters belong to the object."""
         for i, character in enumerate(text):
             if self._is_string:
                 if self._is_escaped:
@@ -345,7 +343,7 @@ class _Head:
 
     whole: re.Pattern[str]
     part: re.Pattern[str]
-    """Matches whatever may become one."""
+    """Matches every possible beginning of a call."""
 
 
 def _head(arguments: str) -> _Head:
@@ -372,7 +370,7 @@ def _spaced(atoms: list[str]) -> list[str]:
 
 
 def _held(text: str, marker: str) -> int:
-    """Return how many characters at the end, white space before them aside, may begin a marker."""
+    """Return how many characters at the end may begin a marker, without the white space before them."""
     for count in range(min(len(marker) - 1, len(text)), 0, -1):
         if marker.startswith(text[-count:]):
             return count
@@ -384,7 +382,7 @@ def _said(text: str) -> Span:
 
 
 def _parsed(text: str) -> Any:
-    """Return what JSON says; None if it is none."""
+    """Return the value of JSON text; None if it is invalid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

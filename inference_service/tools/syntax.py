@@ -1,4 +1,4 @@
-"""Syntax of calls in families of models, read from what a chat template makes of one."""
+"""Syntax of tool calls in families of models, detected by rendering a chat template."""
 
 import json
 import re
@@ -31,7 +31,7 @@ TALK: list[dict[str, Any]] = [
     {"role": "assistant", "content": "c"},
     {"role": "user", "content": "d"},
 ]
-"""A conversation with a call in it, as templates take it."""
+"""A conversation with a call, in the form that templates take."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,20 @@ class CallSyntax:
     arguments: str
     """The key of the arguments; that of the name is `name`."""
     begin: str
-    """Stands before a call."""
+    """Text before a call."""
     end: str = ""
-    """Stands behind it, if anything does."""
+    """Text after a call, if any."""
     is_bare: bool = False
-    """Whether a call may stand without `begin` where an answer begins, and after another call."""
+    """Whether a call may stand without `begin` at the start of an answer, and after another call."""
 
     @property
     def separator(self) -> str:
-        """What a model writes between two calls."""
+        """The text between two calls."""
         return "; " if self.is_bare else "\n"
 
 
 HERMES = CallSyntax("arguments", "<tool_call>", "</tool_call>")
-"""Hermes, Qwen 2.5, Qwen 3 and what was made of them."""
+"""Hermes, Qwen 2.5, Qwen 3 and models derived from them."""
 LLAMA = CallSyntax("parameters", "<|python_tag|>", is_bare=True)
 """Llama 3.1 to 3.3."""
 
@@ -65,13 +65,13 @@ _WRITTEN = {
 
 
 def as_json(text: str) -> str:
-    """Text as templates write it into JSON."""
+    """Return text as templates write it into JSON."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def told_from(render: Callable[[list[dict[str, Any]], list[dict[str, Any]]], str]) -> CallSyntax | None:
-    """Return the family whose calls a template writes; None for one that knows no tools or writes them
-    otherwise.
+    """Return the syntax of the calls that a template writes; None if it supports no tools, or has another
+    syntax.
 
     `render` gives the text of messages with these tools, and may raise `ValueError`.
     """

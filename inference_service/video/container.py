@@ -1,4 +1,4 @@
-"""The container of a video file, judged by its first bytes, and whether it is whole."""
+"""Detection of a video file's container from its first bytes, and of truncated files."""
 
 from typing import Final
 
@@ -18,9 +18,9 @@ def format_of(data: bytes) -> str | None:
 
 
 def is_cut_short(data: bytes) -> bool:
-    """Return whether the outermost parts of the container say that there should be more bytes.
+    """Return whether the container's top-level parts state more bytes than there are.
 
-    A file that was recorded live names no size, and cannot be told from a whole one.
+    A file that was recorded live states no size, so truncation cannot be detected.
     """
     return _segment_end(data) > len(data) if data.startswith(_MATROSKA) else _boxes_end(data) > len(data)
 
@@ -52,7 +52,7 @@ def _segment_end(data: bytes) -> int:
 
 
 def _vint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number of EBML, and the index behind it."""
+    """Return the EBML number at an index, and the index after it."""
     first = data[at] if at < len(data) else 0x80
     length = 9 - first.bit_length()
     value = int.from_bytes(data[at : at + length], "big") & ((1 << 7 * length) - 1)

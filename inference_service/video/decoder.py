@@ -40,11 +40,11 @@ Pixels = NDArray[np.uint8]
 
 
 class Refused(Exception):
-    """The video cannot be used; the text goes on from its name: "is cut short"."""
+    """Raised when the video cannot be used; the text continues a sentence after its name: "is cut short"."""
 
 
 def main() -> None:
-    """Decode what comes in, without rights."""
+    """Decode the video on standard input, without privileges."""
     order = Order(**json.loads(sys.argv[1]))
     data = sys.stdin.buffer.read()
     sandbox.enter()
@@ -96,7 +96,7 @@ def _pictures_of(container: InputContainer) -> VideoStream:
 
 
 def _measured(container: InputContainer, most_s: float) -> tuple[int, float]:
-    """Return frames, and how many a second; nothing is decoded for that."""
+    """Return the number of frames and the frame rate, without decoding."""
     if len(container.streams) > MAX_TRACKS:
         raise Refused(f"must have at most {MAX_TRACKS} tracks, not {len(container.streams)}")
     stream = _pictures_of(container)
@@ -123,7 +123,7 @@ def _measured(container: InputContainer, most_s: float) -> tuple[int, float]:
 
 
 def _codec(stream: Stream) -> str:
-    """Return the name of a track's codec, whichever decoder there is for it."""
+    """Return the name of a track's codec, independent of the decoder."""
     context: CodecContext | None = stream.codec_context  # None without a decoder, whatever its type says
     return str(context.codec.canonical_name) if isinstance(context, CodecContext) else _UNKNOWN
 
@@ -135,7 +135,7 @@ def _check_size(size: Size) -> None:
 
 
 def _sound(opened: Callable[[], InputContainer], most: int) -> NDArray[np.float32]:
-    """Return the first track of sound, mono, at most so many samples; none if there is none."""
+    """Return the first track of sound, mono, at most `most` samples; empty if there is none."""
     with opened() as container:
         if not container.streams.audio:
             return np.zeros(0, np.float32)
@@ -174,7 +174,7 @@ def _send_pictures(
     sound: NDArray[np.float32],
     order: Order,
 ) -> None:
-    """Send the header, the sound, and every picture as soon as all frames of it are there."""
+    """Send the header, the sound, and every picture once all its frames are decoded."""
     decoded = _frames(container, {i for moment in seen for i in (moment.frame, *moment.stack)})
     index, frame = next(decoded, (0, None))
     if frame is None:
@@ -214,7 +214,7 @@ def _frames(container: InputContainer, wanted: set[int]) -> Iterator[tuple[int, 
 
 
 def _upright(frame: VideoFrame, size: Size | None = None) -> Pixels:
-    """RGB [height, width, 3], turned as the file says; of `size` once it is turned."""
+    """Return RGB [height, width, 3], rotated as the file states; of `size` after rotation."""
     turns = round(frame.rotation / 90) % 4
     width, height = (size if turns % 2 == 0 else size[::-1]) if size else (frame.width, frame.height)
     shown = frame.reformat(width, height, "rgb24", interpolation=Interpolation.BICUBIC, threads=1)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 MAX_SIDE = 4096
 MAX_RATE = 240
-"""Frames a second."""
+"""Limit of frames a second."""
 
 
 @dataclass(frozen=True)
@@ -13,12 +13,12 @@ class Order:
     """The order for a video."""
 
     most_s: float
-    """Its longest duration."""
+    """Limit of its duration in seconds."""
     most_pixels: int
-    """Of a picture that is handed on."""
+    """Limit of pixels of a returned picture."""
     stack_frames: int = 1
     hears: bool = False
-    """Whether its sound is wanted too."""
+    """Whether its sound is wanted."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Header:
     width: int
     height: int
     samples: int
-    """Of its sound at 16 kHz; 0 without any."""
+    """Samples of its sound at 16 kHz; 0 without sound."""
 
     def check(self, order: Order) -> None:
-        """Raise `ValueError` for numbers that no video within `order` has."""
+        """Raise `ValueError` for values that no video within `order` has."""
         numbers = (self.frames, self.width, self.height, self.samples)
         if not all(isinstance(it, int) for it in numbers) or not isinstance(self.rate, float):
             raise ValueError("numbers of another type")

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 MAX_MOMENTS = 64
-"""Frames that a model sees of one video, those of stacks apart."""
+"""Limit of frames of one video, without those of stacks."""
 MAX_STACK_FRAMES = 8
 SAMPLE_RATE = 16_000
 SHORTEST_TAIL = 1_600
-"""Samples that the last piece of sound has at least."""
+"""Least samples of the last piece of sound."""
 LINE = 6
 """Pixels between the frames of a stack."""
 _STEP_S = 0.1
@@ -31,11 +31,11 @@ class PlannedFrame:
     time: float
     frame: int
     stack: tuple[int, ...] = ()
-    """Indices of further frames of that second, which are joined to one picture."""
+    """Indices of further frames of the same second, which are joined to one picture."""
 
 
 def moments(frames: int, rate: float, stack_frames: int) -> tuple[PlannedFrame, ...]:
-    """Return what is seen of so many frames at `rate` a second, at most `MAX_MOMENTS`.
+    """Return the frames that a model sees, out of `frames` at `rate` a second; at most `MAX_MOMENTS`.
 
     The reference gives a video of more than 64 s a stack for each of its seconds, which are more than its
     frames: here each frame has the stack of its own second.
@@ -66,7 +66,7 @@ def cuts(seen: tuple[PlannedFrame, ...], duration: float, samples: int) -> list[
 
 
 def fitted(size: Size, most_pixels: int) -> Size:
-    """Return `size`, or in the same shape one of at most `most_pixels`."""
+    """Return `size`, or a size of the same shape with at most `most_pixels`."""
     width, height = size
     if width * height <= most_pixels:
         return size
@@ -92,7 +92,7 @@ def grid(count: int, size: Size) -> tuple[int, int]:
 
 
 def canvas(layout: tuple[int, int], size: Size) -> Size:
-    """Return the size of so many columns and rows of frames, with a line between any two."""
+    """Return the size of a grid of frames with a line between any two."""
     (columns, rows), (width, height) = layout, size
     return columns * width + (columns - 1) * LINE, rows * height + (rows - 1) * LINE
 
@@ -106,7 +106,7 @@ class Layout:
     """The layout of a video's pictures: at most `most_pixels` each."""
 
     size: Size
-    """That of a frame."""
+    """The size of a frame."""
     most_pixels: int
 
     @property
@@ -123,7 +123,7 @@ class Layout:
         return canvas(grid(count, self.cell(count)), self.cell(count))
 
     def pictures(self, seen: tuple[PlannedFrame, ...]) -> list[Size]:
-        """Return the sizes of all pictures in their order: each frame, and behind it its stack."""
+        """Return the sizes of all pictures in order: each frame, and then its stack."""
         return [size for moment in seen for size in self.of(moment)]
 
     def of(self, moment: PlannedFrame) -> list[Size]:

@@ -1,6 +1,6 @@
-"""The process that takes a video apart, seen from the worker: started, watched, read and ended.
+"""The client of the video decoding process: it starts, watches, reads and ends the process.
 
-What it sends is as little trusted as the file: sizes are checked, and nothing of it is unpickled or run.
+Its output is as untrusted as the file: sizes are checked, and nothing is unpickled or run.
 """
 
 import json
@@ -28,11 +28,11 @@ from inference_service.video.sandbox import MEMORY_BYTES
 logger = logging.getLogger(__name__)
 
 CPU_S_A_MINUTE: Final = 10.0
-"""Processor time that a begun minute of video may take, the start of the process included."""
+"""Processor seconds allowed for each begun minute of video, including the start of the process."""
 STALL_S: Final = 10.0
-"""A process that has used no processor time for so long hangs."""
+"""Seconds without use of processor time after which the process counts as hanging."""
 WAIT: Final = 4.0
-"""How many times as long as its processor time it may take altogether."""
+"""Limit of wall-clock time as a multiple of the processor time limit."""
 _LOOK_S: Final = 0.1
 _PART_BYTES: Final = 1 << 18
 _MOST_HEADER: Final = 1 << 9
@@ -40,14 +40,14 @@ _MOST_REFUSAL: Final = 1 << 8
 
 Pixels = NDArray[np.uint8]
 Watch = Callable[[], None]
-"""Called about ten times a second; raises to give up."""
+"""Called about ten times a second; raises to abort."""
 
 
 class VideoReader:
-    """One video, being taken apart. A context manager: at its end nothing of the process is left."""
+    """The decoding of one video. A context manager, at whose end the process is gone."""
 
     def __init__(self, data: bytes, order: Order, *, field: str, watch: Watch) -> None:
-        """Start the process and wait until it knows what the video is.
+        """Start the process and wait for the header of the video.
 
         `field` is the path of `data` in its request. Raises `UnitRefused` (VIDEO_INVALID), as does reading.
         """
@@ -92,7 +92,7 @@ class VideoReader:
             yield moment, [self._picture(size) for size in self._layout.of(moment)]
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process."""
         self._process.kill()
         self._process.wait()
         assert self._process.stdout is not None
@@ -111,7 +111,7 @@ class VideoReader:
         return header
 
     def _message(self, letter: bytes, size: int | None) -> bytes:
-        """Return what the next message holds: so many bytes, or the few of a header."""
+        """Return the body of the next message: `size` bytes, or the few of a header."""
         head = self._read(5)
         length = int.from_bytes(head[1:], "big")
         if head[:1] == b"R" and length <= _MOST_REFUSAL:
@@ -139,7 +139,7 @@ class VideoReader:
         return bytes(found)
 
     def _check_use(self) -> None:
-        """Raise unless the process gets on, and has time and memory left."""
+        """Raise unless the process makes progress, within its time and memory."""
         now, used = time.monotonic(), cpu_seconds(self._process.pid)
         if used > self._cpu_s:
             self._cpu_s, self._moved = used, now
@@ -159,7 +159,7 @@ class VideoReader:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process so far; 0 where the system does not say."""
+    """Return the processor time of a process so far; 0 where the system does not report it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -168,7 +168,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory of a process that is in use; 0 where the system does not say."""
+    """Return the resident memory of a process; 0 where the system does not report it."""
     try:
         fields = Path(f"/proc/{pid}/statm").read_bytes().split()
     except OSError:
@@ -177,7 +177,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def _started(data: bytes, order: Order) -> subprocess.Popen[bytes]:
-    """Start the process, with the file in memory as its input and nothing of our environment."""
+    """Start the process with the file in memory as its input, and without the worker's environment."""
     file = os.memfd_create("video")
     try:
         with os.fdopen(os.dup(file), "wb") as video:

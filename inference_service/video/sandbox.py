@@ -1,7 +1,7 @@
-"""Takes from a decoder's process what it does not need: files, network, other processes, memory, priority.
+"""Sandboxing of a decoder's process: it loses files, network, other processes, memory, and priority.
 
-Limits of the kernel hold on every Linux. The filter of system calls is there on x86-64 and ARM64, and only
-where the process may install one; elsewhere no descriptor can be opened all the same.
+Resource limits apply on every Linux. The filter of system calls applies on x86-64 and ARM64 where the process
+may install one. Elsewhere the limits still prevent it from opening descriptors.
 """
 
 import contextlib
@@ -45,11 +45,11 @@ _CALLS: Final = {
         *(172, 178, 165, 123, 98, 293, 283, 278, 93, 94),
     ),
 }
-"""What a decoder that has loaded its libraries calls; everything else fails with EPERM."""
+"""System calls of a decoder that has loaded its libraries; all others fail with EPERM."""
 
 
 def enter() -> None:
-    """Give up everything but reading, computing and writing to open descriptors, for good."""
+    """Give up all rights for good, except to read, compute, and write to open descriptors."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _LOWEST_PRIORITY)
     for limit, value in (
@@ -72,9 +72,9 @@ def enter() -> None:
 
 
 def _limit(limit: int, value: int) -> None:
-    """Lower a limit for good, where a filter of the service manager does not forbid it.
+    """Lower a limit for good, unless a filter of the service manager forbids it.
 
-    The worker looks at memory and processor time all the same.
+    The worker also checks memory and processor time.
     """
     _, hard = resource.getrlimit(limit)
     lowest = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -83,7 +83,7 @@ def _limit(limit: int, value: int) -> None:
 
 
 def _filter(machine: str) -> bytes:
-    """Return a program of the kernel's packet filter that lets only the calls of `machine` through."""
+    """Return a BPF program that allows only the calls of `machine`."""
     calls = _CALLS[machine]
     rules = [
         (_LOAD, 0, 0, _AT_MACHINE),

@@ -1,4 +1,4 @@
-"""Client secrets: what a server that has a key asks for, so that a browser can come in without one.
+"""Client secrets: a server that has a key asks for one, so that a browser can connect without a key.
 
 A secret holds all that it stands for, and a signature: nothing is stored, and every adapter that has its
 signing key takes it. It is `ek_`, then base64url of the HMAC-SHA256 of what follows: a version, when it
@@ -27,7 +27,7 @@ PREFIX: Final = "ek_"
 SHORTEST_S: Final = 10
 LONGEST_S: Final = 7200
 DEFAULT_S: Final = 600
-"""How long a secret opens sessions."""
+"""The default lifetime of a secret, in seconds."""
 
 LONGEST_SECRET: Final = 6144
 """Characters: it has to stand in one line of a request beside other things, which has at most 8192."""
@@ -66,11 +66,11 @@ _decoder: Final = msgspec.json.Decoder(_Told)
 
 
 class ClientSecrets:
-    """Makes and reads them."""
+    """Maker and reader of client secrets."""
 
     def __init__(self, keys: Sequence[bytes], clock: Clock) -> None:
-        """Sign with the first of `keys` and take secrets signed with any of them; without one a key is
-        made that nobody else has."""
+        """Sign with the first of `keys` and accept secrets signed with any of them; without one a random
+        key is made."""
         self._clock = clock
         self.use(keys or (secrets.token_bytes(32),))
 

@@ -33,7 +33,7 @@ _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _MODEL: Final = re.compile(r"[!-+\--~]{1,128}")
 ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]{1,255}")
 SHARED: Final = "the shared keys"
-"""Where keys come from that adapters share, for messages."""
+"""The source of shared keys, as error messages name it."""
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\dZ)?")
 _SHOWN_NAME: Final = re.compile(r"[a-z_]{1,32}")
@@ -80,7 +80,7 @@ class Key:
 
     @property
     def tenant(self) -> Tenant:
-        """Return who pays for what is done with this key."""
+        """Return the tenant that the use of this key is charged to."""
         limits = self.limits
         return Tenant(self.name, self.hash, Quota(limits.seconds_per_day or 0, limits.tokens_per_day or 0))
 
@@ -105,7 +105,7 @@ class Key:
         return ":".join([self.name, self.hash, *([" ".join(words)] if words else [])])
 
     def has_expired(self, unix: float) -> bool:
-        """Return whether it counts no longer at this Unix time."""
+        """Return whether the key has expired at this Unix time."""
         return self.expires_at is not None and unix >= self.expires_at
 
 
@@ -128,19 +128,19 @@ def make_key(
 
 
 class Keys:
-    """All keys, as they were when they were last read: from a file, or from a text that others share."""
+    """The keys as last read: from a file, or from a text that adapters share."""
 
     def __init__(self, path: Path | None = None) -> None:
         """Read the file. Without one there is no key until `use`. Raises `ConfigurationError` if it cannot
         be used."""
         self._path = path
         self._keys: Mapping[str, Key] = {}
-        """By their hashes."""
+        """The keys by their hashes."""
         self.reload()
 
     @property
     def are_unknown(self) -> bool:
-        """Whether no key was read so far."""
+        """Whether no keys have been read so far."""
         return not self._keys
 
     def reload(self) -> None:
@@ -154,8 +154,7 @@ class Keys:
         self._keys = _parse_all(text, source)
 
     def find(self, secret: str) -> Key | None:
-        """Return the key that `secret` opens, also one that has expired; takes equally long whichever it
-        is."""
+        """Return the key that `secret` opens, even if it has expired; takes equally long for every secret."""
         # Where the table looks depends on a hash, of which nobody can choose a part.
         offered = _hash(secret)
         key = self._keys.get(offered)
@@ -167,7 +166,7 @@ class Keys:
         return next((key for key in self._keys.values() if key.hash.startswith(digits)), None)
 
     def current(self, key: Key) -> Key | None:
-        """`key` as it stands now; None if it was withdrawn."""
+        """Return `key` as it stands now; None if it was withdrawn."""
         return self._keys.get(key.hash)
 
     def next_expiry(self, unix: float) -> int | None:
@@ -184,7 +183,7 @@ def _hash(secret: str) -> str:
 
 
 class _Unreadable(Exception):
-    """A line is wrong; the message says what is, without showing what may be a secret."""
+    """A line cannot be read; the message states the fault without showing what may be a secret."""
 
 
 def read_key_file(path: Path) -> tuple[str, int]:
@@ -234,7 +233,7 @@ def _parse_all(text: str, source: str) -> Mapping[str, Key]:
 
 
 def _parse(line: str) -> Key | None:
-    """Parse one line; None if it is none of a key. Raises `_Unreadable` for a field."""
+    """Parse one line; None if it holds no key. Raises `_Unreadable` for a field."""
     name, _, rest = line.partition(":")
     digest, is_more, text = rest.partition(":")
     words = text.split()

@@ -22,23 +22,23 @@ from ws_adapter.process.clock import Clock
 Network: TypeAlias = IPv4Network | IPv6Network
 
 REMEMBERED: Final = 10_000
-"""Most clients of each sort whose buckets are kept."""
+"""The most clients of each sort whose buckets are kept."""
 
 BUSY_RETRY_S: Final = 10
-"""When to come back for somebody who has all connections allowed: nobody knows, but not at once."""
+"""The seconds after which a client with too many connections may retry; when one will be free is unknown."""
 
 FRAMES_BURST_S: Final = 10.0
-"""Frames of so many seconds may come at once: somebody uploads a recording."""
+"""The burst of frames, in seconds at the allowed rate: an uploaded recording comes at once."""
 
 LINES: Final = 600
 LINES_PER_S: Final = 10.0
-"""Of the log, for what clients do. They must not fill a disk, from however many connections."""
+"""The rate of log lines about clients. However many connections there are, they must not fill a disk."""
 
 PAGES_BURST_S: Final = 60.0
 
 
 class Bucket:
-    """A token bucket: lets `burst` tokens be taken at once, and `per_s` a second in the long run."""
+    """A token bucket with `burst` tokens, refilled at `per_s` tokens a second."""
 
     __slots__ = ("_burst", "_filled_at", "_now", "_per_s", "_tokens")
 
@@ -63,7 +63,7 @@ class Bucket:
 
     @property
     def wait_s(self) -> float:
-        """How long after the last `take` the next token can be taken."""
+        """The seconds from the last `take` until the next token is available."""
         return max(1 - self._tokens, 0.0) / self._per_s
 
 
@@ -84,12 +84,12 @@ class Bounds(NamedTuple):
 
     @property
     def are_any(self) -> bool:
-        """Whether the client is ever refused."""
+        """Whether any limit is set."""
         return self.opens_per_min > 0 or self.connections > 0
 
 
 class RateLimits:
-    """Counts one sort of clients."""
+    """The rate limits of one sort of clients."""
 
     def __init__(self, clock: Clock, sort: str) -> None:
         """`sort` names what is counted, for the messages."""
@@ -108,11 +108,11 @@ class RateLimits:
         return lambda: self._leave(client)
 
     def demand(self, client: str, bounds: Bounds) -> AdmissionRequest:
-        """Return a new connection as adapters ask each other about it."""
+        """Return the admission request for a new connection, as adapters send it to each other."""
         return AdmissionRequest(f"{self._sort}:{client}", bounds.connections, bounds.opens_per_min)
 
     def exceeded(self, bounds: Bounds, wait_s: float | None) -> TooMany:
-        """Return what a client is told that may try again after `wait_s`; None: that has too many
+        """Return the error for a client that may retry after `wait_s`; None means that it has too many
         connections."""
         if wait_s is None:
             message = f"the most connections of one {self._sort} at once is {bounds.connections}"
@@ -139,16 +139,16 @@ class RateLimits:
 
 
 class Allowance(NamedTuple):
-    """The token buckets of one address, on all its connections; None is not counted."""
+    """The token buckets of one address, for all its connections; a None bucket is unlimited."""
 
     frames: Bucket | None
     pages: Bucket | None
     lines: Bucket
-    """Of the log."""
+    """The bucket of log lines."""
 
 
 class Allowances:
-    """Those of all addresses. Limits of 0 are none."""
+    """The allowances of all addresses. Limits of 0 are none."""
 
     def __init__(self, clock: Clock, frames_per_s: int, pages_per_min: int) -> None:
         self._clock = clock
@@ -157,7 +157,7 @@ class Allowances:
         self._known: OrderedDict[tuple[str, bool], Allowance] = OrderedDict()
 
     def of(self, client: str, *, is_limited: bool) -> Allowance:
-        """That of a client; of one who is not limited only the lines of the log are counted."""
+        """Return the allowance of a client; without `is_limited` only its log lines are counted."""
         key = client, is_limited
         if key not in self._known:
             self._known[key] = self._new(is_limited)
@@ -183,11 +183,11 @@ class Caller:
     address: Address
     is_local: bool
     is_known: bool = True
-    """Whether the address is the caller's own; else it may be that of a proxy, with anybody behind it."""
+    """Whether the address is the caller's own; else it may be that of a proxy, with any client behind it."""
 
     @property
     def name(self) -> str:
-        """What is counted of it."""
+        """The name under which the address is counted."""
         return counted_as(self.address)
 
 

@@ -26,7 +26,7 @@ class Rights:
         return self.models is None or not model or model in self.models
 
     def within(self, other: "Rights") -> "Rights":
-        """Return what both allow."""
+        """Return the rights that both allow."""
         return Rights(
             _both(self.modes, other.modes),
             _both(self.models, other.models),
@@ -44,5 +44,5 @@ def _both(one: frozenset[T] | None, other: frozenset[T] | None) -> frozenset[T] 
 
 
 def shown(names: Collection[str]) -> str:
-    """Name as a refusal lists them."""
+    """Format names for a refusal."""
     return " or ".join(sorted(names)) or "none"

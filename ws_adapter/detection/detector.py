@@ -17,28 +17,29 @@ from ws_adapter.protocol.core.speech import RATE_HZ, WINDOW
 from ws_adapter.protocol.wire.codec import Samples
 
 GATHER_S: Final = 0.02
-"""How long sound waits for that of other sessions: much at once costs less."""
+"""The seconds that sound waits to be batched with that of other sessions: a batch costs less."""
 
 MOST_AT_ONCE: Final = 96
 """Windows from which on no more are taken at once; with Silero more of them would leave the cache."""
 
 MOST_OF_ONE: Final = 16
-"""Windows of one session among them, half a second, so that whoever sends much keeps nobody waiting."""
+"""The most windows of one session in a batch, half a second, so that a fast sender delays no other
+session."""
 
 MOST_WAITING: Final = 120 * RATE_HZ // WINDOW
-"""Windows of one session that may wait, two minutes."""
+"""The most windows of one session that may wait, two minutes."""
 
 _THREAD: Final = "detector"
 
 Found: TypeAlias = Samples | Exception
-"""Scores, or why there are none."""
+"""Scores, or the exception that replaces them."""
 
 
 class Listener:
-    """Listens to one session, from `Detector.listen` to `close`; for the event loop's thread.
+    """The speech detection of one session, from `Detector.listen` to `close`; for the event loop's thread.
 
-    Where more than `MOST_WAITING` windows wait it passes over the oldest: they get the score of the last one
-    before them, so that nothing starts or stops there, and those that follow keep their places.
+    With more than `MOST_WAITING` waiting windows it skips the oldest. A skipped window gets the score of the
+    last one before, so that no speech starts or stops there, and later windows keep their positions.
     """
 
     def __init__(
@@ -50,23 +51,23 @@ class Listener:
     ) -> None:
         self.memory = memory
         self.is_queued = False
-        """Whether it waits for a turn."""
+        """Whether it is queued for a batch."""
         self._wake = wake
         self._tell = tell
         self._failed = failed
         self._given: deque[Samples] = deque()
         self._count = 0
-        """Samples in it."""
+        """The number of waiting samples."""
         self._passed = 0
-        """Windows that were passed over since the last turn was taken."""
+        """Windows skipped since the last batch was taken."""
         self._passed_before = 0
-        """And before that turn."""
+        """Windows skipped before that batch."""
         self._last = 0.0
         self._is_closed = False
 
     @property
     def waiting(self) -> int:
-        """Whole windows that wait."""
+        """The number of whole waiting windows."""
         return self._count // WINDOW
 
     @property
@@ -75,7 +76,7 @@ class Listener:
         return self._count * 4
 
     def give(self, samples: Samples) -> None:
-        """More sound, float32 at 16 kHz of any length, which nobody changes any more."""
+        """Queue more sound, float32 at 16 kHz of any length, which must not change afterwards."""
         if self._is_closed or not samples.size:
             return
         self._given.append(samples)
@@ -87,13 +88,13 @@ class Listener:
             self._wake(self)
 
     def turn(self) -> Samples:
-        """Return the oldest of what waits, float32 [windows, `WINDOW`]."""
+        """Return the oldest waiting windows, float32 [windows, `WINDOW`]."""
         count = min(self.waiting, MOST_OF_ONE)
         self._passed_before, self._passed = self._passed, 0
         return self._take(count * WINDOW).reshape(count, WINDOW)
 
     def found(self, found: Found) -> None:
-        """Take the findings of one turn."""
+        """Report the scores of one batch."""
         if self._is_closed:
             return
         try:
@@ -112,7 +113,7 @@ class Listener:
         self._count = 0
 
     def _take(self, count: int) -> Samples:
-        """Return the oldest samples, so many."""
+        """Remove and return the oldest `count` samples."""
         self._count -= count
         pieces = []
         while count:
@@ -129,28 +130,28 @@ _Turn: TypeAlias = tuple[Listener, Samples]
 
 
 class Detector:
-    """The listeners of a process, and the thread that scores for them."""
+    """The listeners of a process, and the VAD thread that scores for them."""
 
     def __init__(self, scorer: Scorer[Any]) -> None:
         self.name: Final = scorer.name
         self._scorer = scorer
         self._thread = ThreadPoolExecutor(1, _THREAD, _name_thread)
         self._queue: deque[Listener] = deque()
-        """Those of whom whole windows wait, in turn."""
+        """Listeners with whole windows, in turn."""
         self._is_awake = False
-        """Whether something is scored, or will be."""
+        """Whether a batch is being scored, or will be."""
         self._is_closed = False
 
     def listen(self, tell: Callable[[Sequence[float]], None], failed: Callable[[], None]) -> Listener:
-        """Begin to listen to a session: `tell` gets the scores of what it gives, in order.
+        """Start speech detection for a session; `tell` gets the scores of its sound, in order.
 
-        `failed` is called while the exception is handled that went between; nobody else notices. Both are
-        called on the event loop.
+        `failed` is called while the exception of the session's batch is handled; no other session is
+        affected. Both are called on the event loop.
         """
         return Listener(self._scorer.begin(), self._wake, tell, failed)
 
     def close(self) -> None:
-        """Score nothing more, and wait for nothing."""
+        """Stop scoring without waiting for the thread."""
         self._is_closed = True
         self._queue.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -165,7 +166,7 @@ class Detector:
             asyncio.get_running_loop().call_later(GATHER_S, self._begin)
 
     def _begin(self) -> None:
-        """Have the thread score what is next."""
+        """Hand the next batch to the thread."""
         turns = self._turns()
         if turns:
             scoring = asyncio.get_running_loop().run_in_executor(self._thread, self._score, turns)
@@ -214,6 +215,6 @@ class Detector:
 
 
 def _name_thread() -> None:
-    """Let the system know it by its name, so that its processor time can be told from the event loop's."""
+    """Set the name of the thread, so that its CPU time can be told from the event loop's."""
     with contextlib.suppress(OSError):
         Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(_THREAD)

@@ -1,4 +1,4 @@
-"""VAD by loudness alone, compared with what is usual for a session. Needs nothing beyond numpy."""
+"""VAD by loudness alone, relative to the usual level of a session. Needs nothing beyond numpy."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,17 +8,17 @@ import numpy as np
 from ws_adapter.protocol.wire.codec import Samples
 
 LOUD: Final = 0.02
-"""What a window has at least, root mean square, that may be speech: -34 dBFS."""
+"""The lowest root mean square of a window that may be speech: -34 dBFS."""
 
 ABOVE_USUAL: Final = 4.0
-"""And so many times what is usual, 12 dB."""
+"""The lowest ratio of speech to the usual level, 12 dB."""
 
 _SETTLES: Final = 0.0128
-"""How fast what is usual follows, for each window: its time constant is 2.5 s."""
+"""The smoothing factor of the usual level per window: its time constant is 2.5 s."""
 
 
 class Energy:
-    """See `Scorer`. What is as loud as speech has to be at least gets a score of 0.5."""
+    """A scorer by loudness. A window at the lowest level of speech gets a score of 0.5."""
 
     name: Final = "energy"
 

@@ -15,31 +15,31 @@ TITLES: Final = {
     Silero.name: "Silero VAD",
     Energy.name: "loudness alone; `pip install 'antiphon[vad]'` brings Silero VAD",
 }
-"""What each is called for people."""
+"""Display names of the scorers."""
 
 M = TypeVar("M")
-"""What it remembers of one session."""
+"""The scorer's state of one session."""
 
 
 class Scorer(Protocol[M]):
-    """Scores many sessions at once; none of them changes what another one gets."""
+    """A scorer for many sessions at once; no session changes the scores of another."""
 
     @property
     def name(self) -> str:
-        """One word."""
+        """The name of the scorer, one word."""
 
     def begin(self) -> M:
-        """Return the memory of a session of which nothing was heard."""
+        """Return the state of a new session."""
 
     def score(self, memories: Sequence[M], windows: Sequence[Samples]) -> list[Samples]:
-        """Score from 0 to 1 for the next sound of sessions, of each float32 [windows, `speech.WINDOW`].
+        """Return scores from 0 to 1 for the next sound of each session, float32 [windows, `speech.WINDOW`].
 
-        It is at 16 kHz, and one window at least. A session is named once at most.
+        The sound is at 16 kHz and at least one window long. A session appears at most once.
         """
 
 
 def best_scorer() -> "Scorer[silero.Memory] | Scorer[Energy.Memory]":
-    """Return the best that is installed."""
+    """Return the best scorer that is installed."""
     file = silero.find()
     if file is None:
         return Energy()

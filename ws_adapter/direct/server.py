@@ -15,10 +15,10 @@ from ws_adapter.process.errors import CannotListen
 from ws_adapter.web.tls import Certificate
 
 SPARE_CALLS: Final = 256
-"""Calls that may be open beside those that wait: that have a lease, or are being refused."""
+"""Calls that may be open beyond the waiting ones: those with a lease, or about to be refused."""
 
 STOP_GRACE_S: Final = 1.0
-"""How long the last statuses may take to be sent."""
+"""The seconds that the last statuses may take to be sent."""
 
 _OPTIONS: Final = (
     # Finds a caller that is frozen or cut off, who would otherwise keep a place.
@@ -56,7 +56,7 @@ class DirectServer:
     async def start(self) -> int:
         """Listen on all addresses of the host; return the port. Raises `CannotListen`.
 
-        Of a name gRPC takes what it gets, so each address is tried and named by itself.
+        gRPC binds only some of the addresses of a name, so each address is tried and named by itself.
         """
         try:
             sockets = bind_all(self._host, self._port)
@@ -88,7 +88,7 @@ class DirectServer:
 
 
 def _credentials(certificate: Certificate) -> grpc.ServerCredentials:
-    """Those of the certificate as it is whenever somebody connects."""
+    """Return credentials with the certificate as it is at each new connection."""
 
     def configuration() -> Any:
         return grpc.ssl_server_certificate_configuration([certificate.pem])

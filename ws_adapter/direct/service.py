@@ -39,7 +39,7 @@ KINDS: Final = {
 
 
 class DispatchServicer(DispatchServiceServicer):
-    """The same limits and keys as those of WebSockets, and the same queue."""
+    """Direct callers have the same limits, keys and queue as WebSockets."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class DispatchServicer(DispatchServiceServicer):
             raise asyncio.CancelledError from None
 
     async def _enter(self, context: Context) -> Pass:
-        """Let somebody in, who is counted from now on. Raises `Refused`."""
+        """Admit a caller and count it from now on. Raises `Refused`."""
         if self._services.load.is_draining:
             raise _draining()
         headers = Headers()
@@ -106,8 +106,8 @@ class DispatchServicer(DispatchServiceServicer):
             raise Refused.by_access(denied) from None
 
     def _borrow(self, request: pb.AcquireRequest, entry: Pass) -> DirectSlot:
-        """Return a loan to somebody who is counted until nothing is held any more: his call ends long before
-        his session. Raises `Refused` for a request that makes no sense."""
+        """Return a slot for a caller who is counted until nothing is held any more: the call ends long
+        before the session. Raises `Refused` for an invalid request."""
         services = self._services
         try:
             demand = _demand(request, entry, services.options)
@@ -124,8 +124,8 @@ class DispatchServicer(DispatchServiceServicer):
         return loan
 
     def _meter(self, demand: DirectRequest, key: Key | None) -> Meter:
-        """Return what counts a session, which takes all of its quota at once: nobody ends it before its lease
-        does."""
+        """Return the meter of a session, which takes its whole quota at once: the adapter cannot end the
+        session before its lease ends."""
         tenant = key.tenant if key is not None else NOBODY
         longest_s = self._services.options.direct_session_limit_s or DAY_S
         about = About(demand.label, demand.kind.value, "grpc", "grpc")
@@ -170,7 +170,7 @@ def _demand(request: pb.AcquireRequest, entry: Pass, options: AdapterOptions) ->
 
 
 def _share(entry: Pass, options: AdapterOptions) -> Share | None:
-    """Return how many slots a caller may hold: what its key says, else what is usual; None for any number."""
+    """Return the bound on the slots of a caller: that of its key, else the default; None for any number."""
     if not entry.holder:
         return None
     own = entry.key.limits.direct_slots if entry.key is not None else None
@@ -207,5 +207,5 @@ def _response(update: QueuePlace | Lease | Revoked, *, is_served: bool) -> pb.Ac
 
 
 def _address(peer: str) -> str:
-    """That of the other end, of which gRPC says `ipv4:127.0.0.1:5000` or `ipv6:%5B::1%5D:5000`."""
+    """Return the address in a gRPC peer such as `ipv4:127.0.0.1:5000` or `ipv6:%5B::1%5D:5000`."""
     return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")

@@ -1,4 +1,4 @@
-"""A slot of a caller who dials the worker himself: from the queue until the worker has cleaned it."""
+"""A slot of a caller that dials the worker directly: from the queue until the worker has cleaned the slot."""
 
 import asyncio
 import logging
@@ -38,18 +38,18 @@ from ws_adapter.worker.registry import Registry
 logger = logging.getLogger(__name__)
 
 ATTACH_S: Final = 10.0
-"""How long a lease counts with which nobody attaches."""
+"""The seconds for which an unused lease is valid."""
 
 ASK_S: Final = 1.0
-"""How often the worker is asked whether somebody has, and whether the session is over."""
+"""The interval of asking the worker whether the caller has attached and whether the session is over."""
 
 NEVER_BEGAN: Final = "never_began"
 ENDED_AT_WORKER: Final = "ended_at_worker"
-"""Ends of a direct session in the usage log: the adapter does not see why."""
+"""The end reason of a direct session in the usage log: the adapter does not see the actual one."""
 
 SILENCE_S: Final = 30.0
-"""For how long a worker may answer nothing before what it had counts as over: longer than a connection that
-is cut off lasts, so that its session has ended too."""
+"""The seconds after which the sessions of a silent worker count as over. It is longer than the lifetime of
+a connection that is cut off."""
 
 _OUTCOMES: Final[dict[type[DispatchError], QueueOutcome]] = {
     QueueFull: QueueOutcome.FULL,
@@ -63,7 +63,7 @@ _OUTCOMES: Final[dict[type[DispatchError], QueueOutcome]] = {
 
 @dataclass(frozen=True)
 class Revoked:
-    """A lease counts no longer."""
+    """The lease is no longer valid."""
 
     reason: str
 
@@ -85,9 +85,9 @@ class DirectRequest:
 
 
 class DirectSlot:
-    """Stands in the queue for a caller, and holds what it gets for as long as the worker says it is in use.
+    """Waits in the queue for a caller, and holds its lease for as long as the worker reports it in use.
 
-    Whether the caller reads what it is told makes no difference to anybody else.
+    A caller that does not read its updates affects no other.
     """
 
     def __init__(
@@ -108,20 +108,20 @@ class DirectSlot:
         self._clock = clock
         self._since = self._heard_at = clock.now()
         self._updates: deque[QueuePlace | Lease | Revoked] = deque()
-        """At most one of each: of places the newest."""
+        """Pending updates, at most one of each kind: of places the newest."""
         self._lease: Lease | None = None
         self._refused: Refused | None = None
         self._is_settled = False
         self._end = NEVER_BEGAN
-        """Why its session ended, for the usage log."""
+        """The end reason of the session, for the usage log."""
         self._news = asyncio.Event()
         self._is_given_up = False
         self._woken = asyncio.Event()
         self.task = asyncio.create_task(self._hold())
-        """Ends when nothing is held any more."""
+        """The task that ends when nothing is held any more."""
 
     async def news(self) -> AsyncIterator[QueuePlace | Lease | Revoked]:
-        """Yield the newest place, then the lease; end once somebody has attached with it, or with `Revoked`.
+        """Yield the newest place, then the lease; end once the caller has attached, or with `Revoked`.
 
         Raises `Refused`.
         """
@@ -136,8 +136,7 @@ class DirectSlot:
                 return
 
     def give_up(self) -> None:
-        """Give the place or the lease back because the caller is gone, unless somebody has attached with
-        it."""
+        """Give the place or the lease back because the caller is gone, unless it has attached."""
         self._is_given_up = True
         self._woken.set()
         if self._lease is None:
@@ -215,7 +214,7 @@ class DirectSlot:
         self._news.set()
 
     async def _is_attached(self, lease: Lease) -> bool:
-        """Return whether somebody attaches in time; while the worker does not answer, nobody can say."""
+        """Return whether the caller attaches in time; unknown while the worker does not answer."""
         end = self._clock.now() + ATTACH_S
         while True:
             is_last = self._is_given_up or self._clock.now() >= end
@@ -243,7 +242,7 @@ class DirectSlot:
         return holds
 
     async def _pause(self, seconds: float) -> None:
-        """Until the worker is to be asked again, or the caller leaves."""
+        """Wait until the worker is to be asked again, or the caller leaves."""
         timer = self._clock.call_at(self._clock.now() + seconds, self._woken.set)
         try:
             await self._woken.wait()

@@ -17,7 +17,7 @@ MODE_OF: Final = {
     Kind.REALTIME: Mode.CHAT,
     Kind.TRANSCRIPTION: Mode.TRANSCRIPTION,
 }
-"""What a worker must serve for a session of each kind."""
+"""The mode that a worker must serve for each kind of session."""
 
 
 class Need(NamedTuple):
@@ -42,8 +42,8 @@ class LeaseTerms(NamedTuple):
     """Claims that the dispatcher signs into a lease. Limits are in seconds, 0 is none."""
 
     tenant: str = ""
-    """Such as `key:` and a hash or `address:203.0.113.5`: sessions of one tenant share cached prompts. The
-    lease holds a keyed hash of it. Empty means a tenant of the session's own."""
+    """The tenant, such as `key:` and a hash or `address:203.0.113.5`: its sessions share cached prompts.
+    The lease holds a keyed hash of it. Empty means a tenant of the session's own."""
     max_duration_s: float = 0.0
     idle_timeout_s: float = 0.0
 
@@ -69,9 +69,9 @@ class Share(NamedTuple):
     """The bound on slots of a pool that one holder may have or wait for at once."""
 
     holder: str
-    """`key:` and a hash, or `address:` and an address; shared queues see a keyed hash of it."""
+    """The holder, `key:` and a hash or `address:` and an address; shared queues see a keyed hash of it."""
     most: int = 0
-    """0 is all slots of the pool but one, and one of a pool that has no more."""
+    """The most slots; 0 is all slots of the pool but one, and one of a pool that has no more."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class QueuePlace:
     queue_length: int
     estimated_wait_s: float
     estimate_is_guess: bool
-    """Whether it rests on a kind of session of which less than three are over."""
+    """Whether the estimate rests on a kind of session of which fewer than three are over."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Lease:
     slot: int
     epoch: int
     pool: str
-    """The workers among which this one was chosen."""
+    """The pool from which this worker was chosen."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class PoolStatus:
     free_slots: int
     queue_length: int
     is_degraded: bool = False
-    """Whether it is what was known when the dispatcher could last be reached."""
+    """Whether the counts are stale because the dispatcher cannot be reached."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Waiting:
     kind: Kind
     label: str
     enqueued_at: float
-    """Unix time."""
+    """Unix time in seconds."""
     waited_s: float
 
 
@@ -130,19 +130,19 @@ class Running:
     worker_id: str
     slot: int
     kind: Kind | None
-    """None of a session that is older than what the dispatcher knows."""
+    """The kind; None if the session is older than the dispatcher's knowledge."""
     started_at: float
-    """Unix time."""
+    """Unix time in seconds."""
     elapsed_s: float
     remaining_s: float
-    """Estimated."""
+    """The estimated time until the session ends."""
     remaining_is_guess: bool
-    """Whether less than three sessions of its kind are over."""
+    """Whether fewer than three sessions of its kind are over."""
 
 
 @dataclass(frozen=True)
 class QueueView:
-    """The queues from outside: who waits, in the order of each pool, and who has a slot.
+    """The queues seen from outside: waiting tickets in the order of each pool, and running sessions.
 
     `capacity` is of one pool.
     """
@@ -157,7 +157,7 @@ class Ticket(Protocol):
 
     @property
     def id(self) -> str:
-        """`ticket_` and 12 hexadecimal digits."""
+        """The id, `ticket_` and 12 hexadecimal digits."""
 
     def updates(self) -> AsyncIterator[QueuePlace | Lease]:
         """Yield places while the caller waits, at once and then regularly, and last the lease.
@@ -174,7 +174,7 @@ class Dispatcher(Protocol):
     """
 
     rules: QueueRules
-    """May be replaced: tickets keep the times they were made with, and take the new weights."""
+    """The rules of the queue. They may be replaced: tickets keep their times, and take the new weights."""
 
     def acquire(
         self,
@@ -210,23 +210,23 @@ class Dispatcher(Protocol):
         """Return a ticket that waits, None if there is none."""
 
     async def view(self) -> QueueView:
-        """Return who waits and who has a slot; of those that wait at other adapters the first."""
+        """Return waiting tickets and running sessions; of those that wait at other adapters the first."""
 
     async def status(self) -> PoolStatus:
         """Return the counts of workers, slots and waiting tickets."""
 
     def is_contended(self, pool: str) -> bool:
-        """Return whether somebody waits for a slot of this pool."""
+        """Return whether a ticket waits for a slot of this pool."""
 
     def has_spare(self, kind: Kind, need: Need) -> bool:
-        """Return whether a slot that serves this is free and nobody waits for it, as far as is known."""
+        """Return whether a slot that serves this is free and no ticket waits for it, as far as is known."""
 
     def has_room(self, pool: str, beside: str) -> bool:
-        """Return whether a worker of this pool other than that at `beside` has a slot that nobody has or
-        waits for, as far as is known."""
+        """Return whether a worker of this pool other than that at `beside` has a spare slot, as far as is
+        known."""
 
     def start(self) -> None:
         """Begin to give slots; called once, on the running event loop."""
 
     async def close(self) -> None:
-        """Give back what is held, and leave no task, timer or connection behind."""
+        """Give back every lease and ticket, and leave no task, timer or connection behind."""

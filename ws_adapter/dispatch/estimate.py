@@ -15,7 +15,7 @@ BASE_S: Final[dict[Kind, float]] = {
     Kind.REALTIME: 180.0,
     Kind.TRANSCRIPTION: 30.0,
 }
-"""Length of a session of which nothing at all is known, and the most that is guessed."""
+"""The default length of a session without samples, and the cap of guesses."""
 
 SAMPLES_NEEDED: Final = 3
 ALPHA: Final = 0.3
@@ -23,14 +23,15 @@ LEAST_REMAINING_S: Final = 5.0
 
 
 class Lengths:
-    """Lengths of sessions by kind, in seconds, learnt from those that are over.
+    """Lengths of sessions by kind, in seconds, learnt from finished sessions.
 
-    Until three of a kind are, it is a guess from these and from the running ones, each of which is taken to
-    last as long again as it has so far.
+    With fewer than three samples of a kind, the length is a guess from these and from the running sessions.
+    Each running one is assumed to last as long again as it has so far.
     """
 
     def __init__(self, known: Mapping[Kind, tuple[float, int]] | None = None) -> None:
-        """`known` are the means in seconds, and of how many sessions, that somebody else has learnt."""
+        """Begin with `known`: means in seconds, with their numbers of sessions, that another adapter has
+        learnt."""
         known = known or {}
         self._means = {kind: mean for kind, (mean, _) in known.items()}
         self._samples = Counter({kind: samples for kind, (_, samples) in known.items()})
@@ -65,7 +66,7 @@ def _bounded(kind: Kind, seconds: float) -> float:
 
 
 class Session(NamedTuple):
-    """One that has a slot, and for how many seconds; `kind` None if nobody knows what it is."""
+    """A running session, and its age in seconds; `kind` is None if unknown."""
 
     kind: Kind | None
     elapsed_s: float
@@ -79,7 +80,8 @@ class Wait(NamedTuple):
 
 
 class EstimateInputs(NamedTuple):
-    """The inputs of a pool's estimates. `limits_s`: the longest sessions of each kind, 0 or none for any."""
+    """The inputs of a pool's estimates. `limits_s`: the longest sessions of each kind, 0 or no entry for
+    none."""
 
     free_slots: int
     running: Sequence[Session]
@@ -87,7 +89,7 @@ class EstimateInputs(NamedTuple):
     limits_s: Mapping[Kind, float]
 
     def waits(self, waiting: Iterable[Kind]) -> list[Wait]:
-        """Estimate the waits of those that wait, in their order; empty where there is no slot at all."""
+        """Estimate the waits of the waiting sessions, in their order; empty if there is no slot at all."""
         slots = [0.0] * self.free_slots + [self.remaining(session) for session in self.running]
         if not slots:
             return []
@@ -108,7 +110,7 @@ class EstimateInputs(NamedTuple):
         return self.lengths.remaining(session.kind, session.elapsed_s, limit_s)
 
     def is_known(self, session: Session) -> bool:
-        """Return whether that is no guess."""
+        """Return whether the estimate of the session rests on enough samples."""
         return session.kind is not None and self.lengths.are_known(session.kind)
 
     def _expected(self, kinds: Sequence[Kind]) -> list[float]:

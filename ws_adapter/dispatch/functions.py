@@ -63,7 +63,7 @@ class TicketView(Struct, frozen=True):
 
 
 class Call(NamedTuple):
-    """A function to be called, and what takes its answer."""
+    """A function to call, and the callback for its answer."""
 
     function: str
     key: str

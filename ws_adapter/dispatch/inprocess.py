@@ -1,9 +1,9 @@
 """The dispatcher of a single adapter: a queue in memory for each pool of its workers.
 
-A worker's slots are those of its GetInfo less the leases given out here; one that refuses a lease has no time
-for another session, and is given none before it says that it has. A slot is given back when the block
-of `acquire` is left, which callers do only after the worker has ended all three calls of the session, that is
-after it has cleaned up.
+Free slots of a worker are those of its GetInfo less the leases granted here. A worker that refuses a lease
+has no capacity for another session, and gets none before it reports that it has. A slot is given back when
+the block of `acquire` is left. Callers leave it only after the worker has ended all three calls of the
+session, that is after it has cleaned up.
 """
 
 from collections import defaultdict
@@ -46,24 +46,24 @@ from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.worker.registry import Registry, WorkerInfo
 
 _NOBODYS: Final = ""
-"""Name of the line of those whom no worker can serve."""
+"""The name of the queue of tickets that no worker can serve."""
 
 _EPOCH_LEAP: Final = 2**32
-"""Epochs are Unix milliseconds to begin with; this is 50 days."""
+"""The increase of the epoch; epochs start as Unix milliseconds, and this is 50 days."""
 
 
 class _Ticket(QueuedTicket):
-    """One of this adapter."""
+    """A ticket of this adapter."""
 
     line: Line["_Ticket"]
     unserved: Timer | None = None
-    """Runs while no worker can serve it."""
+    """The timer that runs while no worker can serve the ticket."""
 
 
 class InProcessDispatcher:
-    """See `Dispatcher`.
+    """The dispatcher of a single adapter.
 
-    Leases are signed with `worker_key`; workers without that key do not look at them.
+    Leases are signed with `worker_key`; workers without that key do not check them.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class InProcessDispatcher:
         self._held: defaultdict[str, dict[int, _Ticket]] = defaultdict(dict)
         """Holders by worker and slot."""
         self._returned: dict[tuple[str, int], int] = {}
-        """Slots that were given back, and how many questions their workers had been asked by then."""
+        """Slots that were given back, with the number of GetInfo calls to their workers by then."""
         self._served = Served()
         self._sign = Signer(worker_key, registry)
         self._epoch = round(clock.unix() * 1000)  # above what a dispatcher before this one has given
@@ -175,7 +175,7 @@ class InProcessDispatcher:
         return is_free and not self.is_contended(pool)
 
     def start(self) -> None:
-        """See `Dispatcher.start`: it has begun already."""
+        """Do nothing: it has begun already."""
 
     async def close(self) -> None:
         if self._deserted is not None:
@@ -197,7 +197,7 @@ class InProcessDispatcher:
             raise QueueFull(f"{self.rules.capacity} sessions wait already")
 
     def _stand(self, ticket: _Ticket) -> Line[_Ticket]:
-        """Put a ticket where it can be served; nobody else's wait grows by it."""
+        """Put a ticket in a queue that can serve it; the waits of other tickets do not grow by it."""
         name = choose(self._offers(ticket.request)) or _NOBODYS
         line = self._lines.setdefault(name, Line(name, self.clock))
         line.add(ticket)
@@ -209,8 +209,7 @@ class InProcessDispatcher:
         return line
 
     def _exceeded(self, ticket: _Ticket) -> SlotLimit | None:
-        """Return the error of a ticket with which its holder has too many slots of the pool; None if there
-        are not.
+        """Return the error of a ticket whose holder has too many slots of the pool; None if there is none.
 
         Tickets that no worker can serve are counted once there is one.
         """
@@ -309,7 +308,7 @@ class InProcessDispatcher:
         return [(target, info) for target, info in self._ready() if info.pool == pool]
 
     def _foreign_slots(self, target: str, info: WorkerInfo) -> set[int]:
-        """Return the slots of sessions that did not get theirs from this dispatcher."""
+        """Return the slots of sessions that this dispatcher did not grant."""
         worker_id, occupied = info.worker_id, self._registry.occupied(target)
         return {
             slot
@@ -324,7 +323,7 @@ class InProcessDispatcher:
         return info.slots - len(self._held[info.worker_id]) - len(self._foreign_slots(target, info))
 
     def _free_slots(self, target: str, info: WorkerInfo) -> list[int]:
-        """Return the free slots of a worker that is open."""
+        """Return the free slots of a worker that accepts sessions."""
         taken = self._foreign_slots(target, info).union(self._held[info.worker_id])
         return [slot for slot in range(info.slots) if slot not in taken]
 
@@ -332,7 +331,7 @@ class InProcessDispatcher:
         return sum(self._free_count(target, info) for target, info in self._workers(pool))
 
     def _holders(self) -> Iterator[tuple[str, int, _Ticket]]:
-        """Yield worker, slot and ticket of all who have a slot."""
+        """Yield worker, slot and ticket of every session."""
         for worker_id, held in self._held.items():
             for slot, holder in held.items():
                 yield worker_id, slot, holder
@@ -359,7 +358,8 @@ class InProcessDispatcher:
             self._pump(line)
 
     def _move(self, line: Line[_Ticket]) -> None:
-        """Those whose pool has no worker stand where there is one for them, else they wait for it."""
+        """Move tickets whose pool has no worker to another pool that can serve them, else to the unserved
+        queue."""
         for ticket in list(line.waiting):
             line.remove(ticket)
             self._stand(ticket)

@@ -1,4 +1,4 @@
-"""The tokens of leases, and what their refusal says about a worker."""
+"""The tokens of leases, and the meaning of their refusal for a worker."""
 
 import hashlib
 import hmac
@@ -24,7 +24,7 @@ _SUSPICIOUS: Final = frozenset(
         Reason.UNIT_TIMEOUT,
     }
 )
-"""After these a worker gets no session until it has answered again."""
+"""Reasons after which a worker gets no session until it has answered again."""
 
 _REFUSED_LEASE: Final = frozenset({Reason.LEASE_MISSING, Reason.LEASE_INVALID})
 
@@ -33,7 +33,7 @@ _NAME_DIGITS: Final = 32
 
 
 class Signer:
-    """Makes tokens; workers without the `key` do not check them."""
+    """Signer of lease tokens; workers without the `key` do not check them."""
 
     def __init__(self, key: bytes | None, registry: Registry) -> None:
         self._key = key
@@ -48,17 +48,17 @@ class Signer:
         return write_token(self._key, worker_id, slot, epoch, claims)
 
     def name(self, caller: str) -> str:
-        """Return what stands for a caller outside the adapter: the same from every adapter with this key.
+        """Return a pseudonym of a caller: the same from every adapter with this key.
 
-        Without the key nobody can find out an address by trying them all. An adapter without one serves
-        workers of its own machine.
+        Without the key nobody can find out an address by trying them all. An adapter without a key serves
+        only workers of its own machine.
         """
         text = f"antiphon tenant\n{caller}".encode()
         return hmac.digest(self._key or b"", text, hashlib.sha256).hex()[:_NAME_DIGITS]
 
 
 def attach_failed(registry: Registry, lease: Lease, failed: AttachFailed) -> bool:
-    """Handle a worker that did not take a session; return whether it has seen a higher epoch."""
+    """Handle a worker that did not take a session; return whether the worker has seen a higher epoch."""
     reason = failed.reason
     if reason in _SUSPICIOUS:
         registry.suspect(lease.target)

@@ -14,13 +14,13 @@ from ws_adapter.protocol.core.kind import Kind
 
 _ESTIMATE_AGE_S: Final = 1.0
 _HEAD: Final = 2**52
-"""Arrivals by which a ticket at the head is ahead of those at the end."""
+"""The advantage in arrivals of a ticket at the head of the queue."""
 
 T = TypeVar("T", bound=QueuedTicket)
 
 
 class Line(Generic[T]):
-    """Those who wait for a slot of the pool `name`, and what is known of the length of its sessions."""
+    """The tickets that wait for a slot of the pool `name`, and the known lengths of its sessions."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.name = name
@@ -43,11 +43,11 @@ class Line(Generic[T]):
         self.stir()
 
     def next(self) -> T:
-        """Take the first out."""
+        """Remove and return the first ticket."""
         return self.waiting.popleft()
 
     def remove(self, ticket: T) -> None:
-        """Take one out, if it is there."""
+        """Remove a ticket, if it is there."""
         if ticket in self.waiting:
             self.waiting.remove(ticket)
             self.stir()
@@ -59,11 +59,11 @@ class Line(Generic[T]):
     def outlook(
         self, free_slots: int, running: Sequence[Session], limits_s: Mapping[Kind, float]
     ) -> EstimateInputs:
-        """Return what waits follow from."""
+        """Return the inputs of the wait estimates."""
         return EstimateInputs(free_slots, running, self.lengths, limits_s)
 
     def place(self, ticket: T, outlook: Callable[[], EstimateInputs]) -> QueuePlace:
-        """Return where a waiting ticket stands. Estimates are made for the whole line, once a second."""
+        """Return the place of a waiting ticket. Estimates are made for the whole queue, once a second."""
         if ticket.id not in self._places or self._clock.now() - self._placed_at >= _ESTIMATE_AGE_S:
             self._estimate(outlook())
         return self._places[ticket.id]

@@ -13,13 +13,13 @@ class PoolOffer(NamedTuple):
 
     pool: str
     free_slots: int
-    """That nobody waits for."""
+    """Free slots that no ticket waits for."""
     wait_s: float
 
 
 def choose(offers: Iterable[PoolOffer]) -> str | None:
-    """Return the pool with the most free slots, without any the one with the shortest wait; None without
-    offers."""
+    """Return the pool with the most free slots; if none has any, the one with the shortest wait; None
+    without offers."""
     best = min(offers, key=lambda offer: (-offer.free_slots, offer.wait_s, offer.pool), default=None)
     return best.pool if best is not None else None
 
@@ -33,8 +33,8 @@ class Served:
     def able(self, pools: Mapping[str, Collection[WorkerInfo]], kind: Kind, need: Need) -> list[str]:
         """Return the pools whose ready workers can serve such a session.
 
-        What no pool ever could, any may have: its worker answers with the error of the protocol. For what one
-        could, it is waited until it can again.
+        If no pool ever could, any pool may have the session: its worker answers with the error of the
+        protocol. If one could, the session waits until it can again.
         """
         self._seen |= {pool: info for pool, infos in pools.items() for info in infos}
         able = [pool for pool, infos in pools.items() if any(serves(info, kind, need) for info in infos)]

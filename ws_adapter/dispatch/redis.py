@@ -1,7 +1,7 @@
-"""The dispatcher of several adapters: their queues are in one Redis, and every call moves them on.
+"""The dispatcher of several adapters: their queues are in one Redis, and every call advances them.
 
-One task speaks to Redis: at least once a second it says that the tickets of this adapter are alive, and at
-once whatever callers do. A running session needs nothing of this.
+One task speaks to Redis. It sends heartbeats for the tickets of this adapter at least once a second, and the
+requests of callers at once. A running session needs no heartbeat.
 """
 
 import asyncio
@@ -59,17 +59,17 @@ BEAT_S: Final = 1.0
 TICKET_TTL_MS: Final = 3000
 WORKER_LIFE_S: Final = 6.0
 RETRY_S: Final = 0.2
-"""Between two attempts to reach a Redis that is away."""
+"""The seconds between two attempts to reach an unavailable Redis."""
 
 FAREWELL_S: Final = 10.0
-"""How long it is tried to give something back; by then it has expired."""
+"""The seconds of retrying to give something back; by then it has expired."""
 
 MOST_SEEN: Final = 1000
-"""Of those that wait in a pool, how many are shown."""
+"""The most waiting tickets of a pool that are shown."""
 
 
 class RedisDispatcher:
-    """See `Dispatcher`. Leases are signed with `worker_key`."""
+    """The dispatcher of several adapters. Leases are signed with `worker_key`."""
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class RedisDispatcher:
         rules: QueueRules,
         worker_key: bytes | None = None,
     ) -> None:
-        """`client` is closed with it; the workers of `registry` are those that Redis has."""
+        """`client` is closed with the dispatcher; `registry` follows the workers that Redis has."""
         self.clock = clock
         self._rules = rules
         self._is_weighed = True
-        """Whether Redis has the weights of all tickets that wait."""
+        """Whether Redis has the weights of all waiting tickets."""
         self.adapter_id = secrets.token_hex(6)
         self._client = client
         self._registry = registry
@@ -91,19 +91,19 @@ class RedisDispatcher:
         self._sign = Signer(worker_key, registry)
         self._pools: dict[str, SharedPool] = {}
         self._outside: list[SharedTicket] = []
-        """Tickets that stand in no pool yet, in order."""
+        """Tickets that are in no pool yet, in order."""
         self._farewells: list[tuple[float, Call]] = []
-        """What is still to be given back, and until when that makes sense."""
+        """Pending calls that give something back, with the times until which they make sense."""
         self._named_at: dict[str, float] = {}
-        """Workers, and when Redis named them last."""
+        """Workers, with the time when Redis named each last."""
         self._woken: set[str] = set()
         self._wake = asyncio.Event()
         self._wake_ups = WakeUps(client, self.adapter_id, self._woke)
         self._task: asyncio.Task[None] | None = None
         self._away_at: float | None = None
-        """Since when Redis cannot be reached."""
+        """The time since when Redis cannot be reached."""
         self._deserted_at: float | None = clock.now()
-        """Since when there is no worker at all."""
+        """The time since when there is no worker at all."""
         registry.changed = self.workers_changed
 
     @property
@@ -223,7 +223,7 @@ class RedisDispatcher:
         return pool in self._pools and self._pools[pool].stats.length > 0
 
     def has_spare(self, kind: Kind, need: Need) -> bool:
-        """See `Dispatcher.has_spare`: it is what Redis said a second ago."""
+        """Return whether a spare slot was in the last statistics of Redis, a second ago at most."""
         return self._away_at is None and any(
             offer.free_slots for offer in self._offers(SlotRequest(kind, need))
         )
@@ -261,7 +261,7 @@ class RedisDispatcher:
                     await self._wake.wait()
 
     async def _exchange(self, *, is_beat: bool) -> None:
-        """Say what there is to say, and hear what there is to hear."""
+        """Send all pending calls to Redis, and handle their answers."""
         if is_beat:
             await call_all(self._client, [Call("pools", DIRECTORY, (), self._know_pools)])
             await call_all(self._client, [self._stats_of(pool) for pool in self._pools.values()])
@@ -304,7 +304,7 @@ class RedisDispatcher:
     async def _ask(
         self, function: str, arguments: Sequence[object], take: Callable[[SharedPool, Any], None]
     ) -> None:
-        """Ask a function of every pool; without Redis observers see what this adapter knows."""
+        """Call a function for every pool; without Redis callers get what this adapter knows."""
         if self._away_at is not None:
             return
         pools = self._pools.values()
@@ -331,14 +331,14 @@ class RedisDispatcher:
         return Call("stats", pool.key, tuple(Kind), lambda answer: pool.learn(decode(answer)))
 
     def _weigh(self) -> Iterable[Call]:
-        """Give tickets that wait the weights of now."""
+        """Yield the calls that give waiting tickets the current weights."""
         for pool in self._pools.values():
             if pool.tickets:
                 arguments = (str(pool.weights), *pool.tickets)
                 yield Call("weigh", pool.key, arguments, lambda _: None)
 
     def _beats(self, chosen: set[str] | None) -> Iterable[Call]:
-        """That tickets are alive: of those chosen, or of all."""
+        """Yield the heartbeats of the chosen tickets, or of all."""
         for pool in self._pools.values():
             ids = [ticket for ticket in pool.tickets if chosen is None or ticket in chosen]
             if ids:
@@ -365,7 +365,7 @@ class RedisDispatcher:
                 ticket.rank = int(word)
 
     def _enter(self) -> list[Call]:
-        """Put those outside into pools that can serve them."""
+        """Put the tickets without a pool into pools that can serve them."""
         calls = []
         unserved: set[tuple[Kind, Need]] = set()
         for ticket in self._outside:
@@ -456,7 +456,7 @@ class RedisDispatcher:
         ]
 
     def _leave(self, ticket: SharedTicket) -> None:
-        """Give back whatever the ticket has, or may have without knowing it."""
+        """Give back all that the ticket has, or may have without knowing it."""
         if ticket in self._outside:
             self._outside.remove(ticket)
         pool = ticket.pool or ticket.asked

@@ -1,4 +1,4 @@
-"""Weights of the revisions of a model: which of them a canary release gives the next session."""
+"""Weights of the revisions of a model: they choose the revision of the next session in a canary release."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -24,7 +24,7 @@ class Weights:
     of: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Return them as the functions of the shared queue read them."""
+        """Return the weights in the form that the functions of the shared queue read."""
         return " ".join(f"{revision}:{weight}" for revision, weight in self.of.items())
 
     def take(self, revision: str) -> bool:
@@ -46,9 +46,10 @@ class Turns:
         self._credit: dict[str, float] = {}
 
     def next(self, weights: Weights, able: Collection[str], revision: str = "") -> str:
-        """Return which of the revisions `able`, at least one that gets sessions, takes the next one.
+        """Return the revision among `able` that takes the next session; at least one of them gets sessions.
 
-        `revision` is that at which the session was before: it stays there if it can, and takes nobody's turn.
+        `revision` is the former one of the session: the session stays there if it can, and that takes no
+        turn.
         """
         chosen = [name for name in weights.of if name in able and weights.take(name)]
         if revision in chosen:

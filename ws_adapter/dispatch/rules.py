@@ -9,17 +9,18 @@ from ws_adapter.protocol.core.kind import Kind
 
 @dataclass(frozen=True)
 class QueueRules:
-    """Times in seconds; `session_limits_s` cap the estimates, 0 or no entry for no limit."""
+    """The rules of a queue. Times in seconds; `session_limits_s` cap the estimates, 0 or no entry for no
+    limit."""
 
     capacity: int = 1000
-    """Of each pool's queue."""
+    """The capacity of each pool's queue."""
     update_s: float = 3.0
     no_worker_grace_s: float = 10.0
     session_limits_s: Mapping[Kind, float] = field(default_factory=dict)
     newcomer_s: float = 2.0
-    """How long a shared queue that is away is waited for by those who do not stand in it yet."""
+    """The seconds that a new caller waits for an unavailable shared queue."""
     outage_limit_s: float = 60.0
-    """How long by those who do."""
+    """The seconds that a queued caller waits for an unavailable shared queue."""
     revisions: Mapping[str, Weights] = field(default_factory=dict)
     """Weights of the revisions of models."""
 

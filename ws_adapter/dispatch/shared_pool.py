@@ -19,24 +19,24 @@ from ws_adapter.protocol.core.kind import Kind
 _MS: Final = 1000
 
 _MOST_ESTIMATED: Final = 1000
-"""Of those that wait; it takes half a millisecond."""
+"""The most waiting tickets with estimates; that takes half a millisecond."""
 
 
 class SharedTicket(QueuedTicket):
-    """One of this adapter; others have their own."""
+    """A ticket of this adapter in the shared queue."""
 
     asked: "SharedPool | None" = None
-    """Where a place was asked for, whether or not there was an answer."""
+    """The pool in which a place was requested, whether or not there was an answer."""
     has_left: bool = False
-    """Whether it was given up."""
+    """Whether the ticket was given up."""
     pool: "SharedPool | None" = None
-    """Where it stands; None before that, and while no worker can serve it."""
+    """The pool of the ticket; None before it has one, and while no worker can serve it."""
     seq: int = 0
-    """Its place in the order of arrival, 0 before it has one."""
+    """The sequence number of its arrival, 0 before it has one."""
     rank: int = 0
-    """Its position when Redis was asked last."""
+    """The position in the last answer of Redis."""
     unserved_at: float | None = None
-    """Since when no worker can serve it."""
+    """The time since when no worker can serve the ticket."""
 
     def __init__(
         self, request: SlotRequest, clock: Clock, update_s: float, place: Callable[[], QueuePlace]
@@ -46,42 +46,42 @@ class SharedTicket(QueuedTicket):
 
     @property
     def has_arrived(self) -> bool:
-        """Whether Redis has it, or it is known that no worker can serve it."""
+        """Whether Redis has the ticket, or no worker is known to be able to serve it."""
         return self._arrived.is_set()
 
     def arrive(self) -> None:
-        """Now it has, or it never will."""
+        """Mark the ticket as arrived."""
         self._arrived.set()
 
     async def arrived(self) -> None:
-        """Wait for that. Raises what ended its wait before."""
+        """Wait until the ticket has arrived. Raises the error that ended its wait before."""
         await self._arrived.wait()
         if self.error is not None:
             raise self.error
 
 
 class SharedPool:
-    """Its tickets of this adapter, and what Redis said last of all others."""
+    """One pool: its tickets of this adapter, and the last statistics of Redis about all others."""
 
     def __init__(self, name: str, limits_s: Mapping[Kind, float]) -> None:
         self.name = name
         self.key = prefix(name)
         self.tickets: dict[str, SharedTicket] = {}
-        """Those that Redis has, or had."""
+        """Tickets that Redis has, or had."""
         self.stats = Stats()
         self.newcomers = 0
-        """That entered since then."""
+        """Tickets that entered since the last statistics."""
         self.deserted_at: float | None = None
-        """Since when it has no worker."""
+        """The time since when the pool has no worker."""
         self.outlook = EstimateInputs(0, (), Lengths(), limits_s)
         self.limits_s = limits_s
-        """Longest session of each kind, 0 or none for any."""
+        """The longest session of each kind, 0 or no entry for no limit."""
         self.weights: Weights = ALIKE
         self._waits: list[Wait] | None = None
 
     @property
     def targets(self) -> set[str]:
-        """Where its workers are."""
+        """The addresses of its workers."""
         return {worker.target for worker in self.stats.workers}
 
     @property
@@ -91,7 +91,7 @@ class SharedPool:
 
     @property
     def free_slots(self) -> int:
-        """Those that nobody waits for."""
+        """The free slots that no ticket waits for."""
         return max(0, self.outlook.free_slots - self.stats.length - self.newcomers)
 
     def learn(self, stats: Stats) -> None:
@@ -115,17 +115,17 @@ class SharedPool:
         self._waits = None
 
     def wait_of_next(self, kind: Kind) -> float:
-        """Return seconds that one more would wait at the end of the queue."""
+        """Return the seconds that one more ticket would wait at the end of the queue."""
         return self.wait_at(self.stats.length + self.newcomers + 1, kind).seconds
 
     def place(self, ticket: SharedTicket) -> QueuePlace:
-        """Return where one of its tickets stands."""
+        """Return the place of one of the pool's tickets."""
         wait = self.wait_at(max(ticket.rank, 1), ticket.request.kind, ticket.request.max_wait_s)
         position = ticket.move_to(max(ticket.rank, 1))
         return QueuePlace(ticket.id, position, max(self.stats.length, position), wait.seconds, wait.is_guess)
 
     def wait_at(self, rank: int, kind: Kind, longest_s: float = 0.0) -> Wait:
-        """Return how long somebody at this position will wait, `longest_s` as long as there is no slot.
+        """Return the wait of a ticket at this position, at most `longest_s` while there is no slot.
 
         Far behind the wait grows with the position.
         """
@@ -138,7 +138,7 @@ class SharedPool:
         return Wait(wait.seconds * rank / near, wait.is_guess)
 
     def _kinds(self, least: int, kind: Kind) -> list[Kind]:
-        """Return the kinds of at least so many waiting tickets; other adapters' tickets are known by
+        """Return the kinds of at least `least` waiting tickets; other adapters' tickets are known by
         number alone."""
         own = {ticket.rank: ticket.request.kind for ticket in self.tickets.values() if ticket.rank}
         counts = Counter({k: count for name, count in self.stats.waiting.items() if (k := kind_of(name))})
@@ -149,12 +149,12 @@ class SharedPool:
 
 
 def session_of(lease: LeaseStats) -> Session:
-    """Return what holds a slot."""
+    """Return the session that holds a slot."""
     return Session(kind_of(lease.kind), lease.age / _MS)
 
 
 def kind_of(name: str) -> Kind | None:
-    """Return the kind that another adapter wrote down, None if it is not known here."""
+    """Return the kind that another adapter wrote down, None if it is unknown here."""
     with suppress(ValueError):
         return Kind(name)
     return None

@@ -1,4 +1,4 @@
-"""A caller that waits for a slot, whatever gives it one."""
+"""A caller that waits for a slot, under any dispatcher."""
 
 import asyncio
 import secrets
@@ -32,31 +32,31 @@ def slot_limit(most: int) -> SlotLimit:
 
 
 class QueuedTicket:
-    """See `Ticket`. Settled by a lease or by an error, whichever comes first."""
+    """A waiting ticket. It is settled by a lease or by an error, whichever comes first."""
 
     def __init__(
         self, request: SlotRequest, clock: Clock, update_s: float, place: Callable[[], QueuePlace]
     ) -> None:
-        """`place` tells where it stands, `update_s` is how often its caller is told."""
+        """`place` returns the current place; the caller is told every `update_s` seconds."""
         self.id = f"ticket_{secrets.token_hex(6)}"
         self.request = request
         self.entered_at = clock.now()
         self.position: int | None = None
-        """The last that was told."""
+        """The last reported position."""
         self.order = 0
-        """Where it stands in a line in memory: before those with a higher one."""
+        """The order of the ticket in a queue in memory: lower comes first."""
         self.lease: Lease | None = None
         self.granted_at = 0.0
         self._clock = clock
         self._update_s = update_s
         self._place = place
         self.error: DispatchError | None = None
-        """What ended the wait without one."""
+        """The error that ended the wait."""
         self._news = asyncio.Event()
 
     @property
     def is_settled(self) -> bool:
-        """Whether it waits no more."""
+        """Whether the wait is over."""
         return self.lease is not None or self.error is not None
 
     def move_to(self, position: int) -> int:

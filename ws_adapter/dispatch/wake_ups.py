@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LISTEN_S: Final = 0.5
-"""How long a new pool may not be listened to yet."""
+"""The seconds for which a new pool may have no subscription yet."""
 
 _RETRY_S: Final = 1.0
 
 
 class WakeUps:
-    """Listens on the channels of one adapter until it is stopped; without Redis there is nothing to hear."""
+    """The subscription to the channels of one adapter, until it is stopped; without Redis it is idle."""
 
     def __init__(self, client: "Redis", adapter_id: str, woke: Callable[[str], None]) -> None:
-        """`woke` is told the ticket."""
+        """`woke` is called with the id of the ticket."""
         self._client = client
         self._adapter_id = adapter_id
         self._woke = woke
@@ -33,7 +33,7 @@ class WakeUps:
         self._task: asyncio.Task[None] | None = None
 
     def listen_to(self, pools: Iterable[str]) -> None:
-        """These are the pools from now on."""
+        """Set the pools to listen to."""
         self._channels = {f"{prefix(pool)}a:{self._adapter_id}" for pool in pools}
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Where an adapter takes connections that others forward to it."""
+"""The acceptor of connections that other adapters forward to this one."""
 
 import os
 import socket
@@ -22,12 +22,12 @@ class PeerAcceptor:
     def __init__(
         self, listen: str, advertise: str | None, introductions: Introductions, tls: PeerTls | None
     ) -> None:
-        """`listen` is `host:port`, where a port of 0 takes a free one, or `unix:path`; `advertise` is what
-        others dial, None for the same."""
+        """`listen` is `host:port`, where a port of 0 takes a free one, or `unix:path`; other adapters dial
+        `advertise`, None for the same."""
         self.target = ""
-        """Where others reach it, once it is bound."""
+        """The address for other adapters, once it is bound."""
         self._sockets: list[socket.socket] = []
-        """Bound, and nobody listens on them yet."""
+        """Sockets that are bound and do not listen yet."""
         self._listen = listen
         self._advertise = advertise
         self._introductions = introductions
@@ -59,7 +59,7 @@ class PeerAcceptor:
         self.target = self._advertise or found
 
     def take_sockets(self) -> list[socket.socket]:
-        """Return the sockets, which the caller closes from now on."""
+        """Return the sockets; from now on the caller closes them."""
         sockets, self._sockets = self._sockets, []
         return sockets
 

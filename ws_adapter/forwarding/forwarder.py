@@ -27,13 +27,13 @@ from ws_adapter.worker.transport.target import Target
 logger = logging.getLogger(__name__)
 
 REACH_S: Final = 2.0
-"""Within which the owner is found and reached: below the time that a handshake may take."""
+"""The seconds within which the owner is found and reached: less than a handshake may take."""
 
 MOST_FORWARDED: Final = 1024
 """Connections that are forwarded at once, or about to be."""
 
 BUFFER_BYTES: Final = 128 * 1024
-"""The kernel's share of what is between two adapters: what is hidden there cannot be taken back."""
+"""The size of the kernel's buffers between two adapters: data in them cannot be taken back."""
 
 IDLE_S: Final = 10
 """Seconds of silence after which the kernel asks whether the owner is still there."""
@@ -81,7 +81,7 @@ class Forwarder:
         return True
 
     async def close(self) -> None:
-        """Cut all of them: their clients come back elsewhere."""
+        """Cut all forwarded connections: their clients reconnect to other adapters."""
         tasks = list(self._coming.values())
         for connection in list(self._coming):
             connection.abort()
@@ -174,7 +174,7 @@ class _Greeting(asyncio.Protocol):
             self.challenge.set_exception(error or EOFError())
 
     def abort(self) -> None:
-        """Nobody waits for it any more."""
+        """Close the connection because no client waits for it any more."""
         if not self.challenge.cancel() and not self.challenge.cancelled():
             self.challenge.exception()
         if self.transport is not None:
@@ -182,7 +182,7 @@ class _Greeting(asyncio.Protocol):
 
 
 def _watch(sock: socket.socket) -> None:
-    """Keep little in the kernel, and notice an owner that vanishes."""
+    """Keep the kernel's buffers small, and enable keepalive to notice an owner that vanishes."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
     if sock.family == socket.AF_UNIX:

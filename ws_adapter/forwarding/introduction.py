@@ -1,4 +1,4 @@
-"""How an adapter that forwards a connection introduces the client behind it. Pure: bytes in, an address out.
+"""The introduction of a client by the adapter that forwards its connection. Pure: bytes in, an address out.
 
 The adapter that has the session sends a challenge of `CHALLENGE_BYTES` random bytes. The other one answers
 with a line: a token that holds the challenge and the address of the client, signed with the keys of client
@@ -28,8 +28,7 @@ class Introductions:
     """Signs introductions, and reads those of other adapters."""
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
-        """Sign with the first of `keys` and verify with all of them; without one a key is made that nobody
-        else has."""
+        """Sign with the first of `keys` and verify with all of them; without one a random key is made."""
         self.use(keys or (secrets.token_bytes(32),))
 
     def use(self, keys: Sequence[bytes]) -> None:
@@ -54,14 +53,14 @@ class IntroductionReader:
 
     def __init__(self, introductions: Introductions) -> None:
         self.challenge: Final = secrets.token_bytes(CHALLENGE_BYTES)
-        """What is sent first."""
+        """The challenge, which is sent first."""
         self.client = ""
         """The address of the client, once it was introduced."""
         self._introductions = introductions
         self._data = b""
 
     def feed(self, data: bytes) -> bytes | None:
-        """Return what came behind the introduction; None as long as that is not whole.
+        """Return the bytes behind the introduction; None until that is complete.
 
         Raises `Disconnected` if it is wrong.
         """

@@ -1,4 +1,4 @@
-"""Which adapter has the session of a token, and where it takes forwarded connections."""
+"""The lookup of the adapter that owns the session of a token, and of its forwarding address."""
 
 import asyncio
 from typing import Final
@@ -9,31 +9,31 @@ from ws_adapter.process.tasks import end
 from ws_adapter.resume.tokens import Claim, ResumeTokens
 
 FRESH_S: Final = 0.5
-"""Redis is asked no more often, however many clients come back at once."""
+"""The shortest interval between two queries to Redis, however many clients come back at once."""
 
 KEPT_S: Final = 60.0
-"""How long an adapter is looked for after Redis has it no more: it may have lost its Redis, and not its
-sessions. No client comes back later."""
+"""The seconds for which an adapter stays known after Redis has lost it: it may have lost its Redis, and
+not its sessions. No client comes back later."""
 
 
 class SessionOwners:
-    """The other adapters, as Redis told of them."""
+    """The other adapters, as last read from Redis."""
 
     def __init__(self, tokens: ResumeTokens, peers: Peers, clock: Clock, host: str) -> None:
-        """`host` is the name of this machine: no Unix socket of another one can be reached."""
+        """`host` is the name of this machine: a Unix socket of another machine cannot be reached."""
         self._tokens = tokens
         self._host = host
         self._peers = peers
         self._clock = clock
         self._known: dict[str, tuple[Peer, float]] = {}
-        """By id, with the time when Redis had it last."""
+        """Adapters by id, with the time when Redis had each last."""
         self._told: list[Peer] | None = None
-        """The last answer."""
+        """The last answer of Redis."""
         self._asked_at = float("-inf")
         self._asking: asyncio.Task[list[Peer]] | None = None
 
     async def find(self, claim: Claim) -> Peer | None:
-        """Return the adapter that made a token, if it can be reached; None if none is known that did."""
+        """Return the adapter that made a token, if it is known and reachable; else None."""
         if self._clock.now() >= self._asked_at + FRESH_S:
             if self._asking is None:
                 self._asking = asyncio.create_task(self._peers.all())
@@ -59,6 +59,6 @@ class SessionOwners:
         return bool(peer.forward) and not is_elsewhere
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Stop asking Redis."""
         if self._asking is not None:
             await end(self._asking)

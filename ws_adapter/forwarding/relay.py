@@ -1,27 +1,28 @@
-"""A connection between two others: what comes from one side goes to the other, as it is."""
+"""A relay between two connections: bytes from one side go to the other, unchanged."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
 WRITE_LIMIT: Final = 32 * 1024
-"""Bytes that wait for one side before the other is read no more."""
+"""The bytes waiting for one side at which reading from the other stops."""
 
 FIRST_ANSWER_S: Final = 5.0
-"""Within which the adapter that has the session answers the request."""
+"""The seconds within which the adapter that has the session answers the request."""
 
 STALL_S: Final = 60.0
-"""A client that takes nothing for so long is cut. The owner would have cut it much earlier, which is not seen
-while nothing is read from the owner."""
+"""The seconds after which a client that reads nothing is cut. The owner would have cut it earlier, but
+nothing is read from the owner meanwhile."""
 
 CLOSE_S: Final = 5.0
-"""Within which one side takes what is left once the other is gone."""
+"""The seconds within which one side takes the remaining bytes once the other is gone."""
 
 
 class Relay:
-    """Client and owner, the adapter that has the session; over once both connections are gone.
+    """The connections to the client and to the owner, which is the adapter with the session; over once both
+    are gone.
 
-    Back-pressure goes both ways: a side that does not read has the other one wait.
+    Back-pressure works in both directions: a side that does not read stops reading from the other.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Relay:
             side.transport.resume_reading()
 
     def abort(self) -> None:
-        """Cut both connections, whatever waits in them."""
+        """Cut both connections, and drop all waiting bytes."""
         self.client.transport.abort()
         self.owner.transport.abort()
 

@@ -14,15 +14,16 @@ from ws_adapter.process.errors import ConfigurationError
 
 
 class PeerTls:
-    """The contexts of both sides. Names in certificates are not compared: adapters have none that last."""
+    """The TLS contexts of both sides. Names in certificates are not checked: adapters have no lasting
+    names."""
 
     def __init__(self, ca: Path, certificate: Path, key: Path) -> None:
         """Read the files: PEM, the key without a password. Raises `ConfigurationError`."""
         self._ca, self._certificate, self._key = ca, certificate, key
         self.client = self._of_client()
-        """For the next connection to another adapter."""
+        """The context of the next connection to another adapter."""
         self.server = self._of_server()
-        """For all connections from others."""
+        """The context of all connections from others."""
 
     def reload(self) -> None:
         """Read the files again; connections that stand keep what they have.

@@ -21,7 +21,7 @@ class ChartPoint(Struct, frozen=True):
 
 
 def lines(moments: Sequence[ChartPoint]) -> str:
-    """Three small charts; empty until there are two moments."""
+    """Return three small charts; empty until there are two moments."""
     if len(moments) < 2:
         return ""
     minutes = (moments[-1].time - moments[0].time) / 60

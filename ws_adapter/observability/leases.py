@@ -19,7 +19,7 @@ class LeasedSlot:
     state: SlotState = SlotState.GRANTED
     session_id: str = ""
     is_paused: bool = False
-    """Whether the client takes a break."""
+    """Whether the client has paused the session."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class SlotTotals:
 
     @property
     def mean_ms(self) -> float:
-        """Milliseconds that a unit took on average."""
+        """The mean duration of a unit in milliseconds."""
         return round(self.busy_ms / self.units, 1) if self.units else 0.0
 
 
@@ -41,15 +41,15 @@ MOST_TOTALS: Final = 4096
 
 
 class Leases:
-    """All of them, the oldest first."""
+    """The slots that this adapter holds, the oldest first."""
 
     def __init__(self) -> None:
         self._held: dict[LeasedSlot, None] = {}
         self.totals: dict[tuple[str, int], SlotTotals] = {}
-        """By worker and slot, the one granted last at the end."""
+        """Totals by worker and slot, the latest granted last."""
 
     def granted(self, lease: Lease, kind: Kind, now: float, session_id: str = "") -> LeasedSlot:
-        """Return a session got a slot."""
+        """Record that a session got a slot; return the slot."""
         held = LeasedSlot(lease, kind, now, session_id=session_id)
         self._held[held] = None
         place = lease.worker_id, lease.slot
@@ -61,15 +61,15 @@ class Leases:
         return held
 
     def totals_of(self, held: LeasedSlot) -> SlotTotals:
-        """Return what its slot has done so far."""
+        """Return the totals of a slot."""
         return self.totals.get((held.lease.worker_id, held.lease.slot)) or SlotTotals()
 
     def returned(self, held: LeasedSlot) -> None:
-        """Note that the slot belongs to somebody else now."""
+        """Record that the slot was given back."""
         del self._held[held]
 
     def held(self) -> list[LeasedSlot]:
-        """Those that are held now."""
+        """Return the slots that are held now."""
         return list(self._held)
 
     def states(self) -> Counter[SlotState]:

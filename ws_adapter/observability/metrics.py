@@ -1,7 +1,6 @@
-"""Figures of an adapter.
+"""Metrics of an adapter.
 
-What happens for each message or unit is counted in plain numbers, which are read when somebody collects, on
-whatever thread that is.
+Events of each message or unit are counted in plain numbers, which any thread reads at collection.
 """
 
 from collections import Counter, deque
@@ -45,7 +44,7 @@ from ws_adapter.usage.log import UsageLog
 from ws_adapter.usage.totals import Totals
 
 DISCONNECTED: Final = "disconnected"
-"""Why a session ended whose client went without a word."""
+"""The end reason of a session whose client disconnected without a Close."""
 
 _REASONS: Final = frozenset(
     {
@@ -63,22 +62,22 @@ _REASONS: Final = frozenset(
 _CODES: Final = frozenset({*ErrorCode, *events.Code})
 
 RECENT_S: Final = 300.0
-"""How far back `recent` looks."""
+"""The period that `recent` covers, in seconds."""
 
 
 def known_reason(reason: str) -> str:
-    """`reason` as a label: clients may give reasons of their own, which would be series without end."""
+    """Return `reason` as a label: clients may give reasons of their own, which would be unbounded series."""
     return reason if reason in _REASONS else semconv.OTHER
 
 
 @dataclass
 class Recent:
-    """Units and deadline misses of the last minutes, as far as they were looked at."""
+    """Units and deadline misses of the last minutes, from samples."""
 
     _seen: deque[tuple[float, int, int]] = field(default_factory=deque)
 
     def look(self, now: float, units: int, misses: int) -> tuple[int, int]:
-        """Take the totals of now; return how many of each came within `RECENT_S`."""
+        """Record the current totals; return the increase of each within `RECENT_S`."""
         self._seen.append((now, units, misses))
         while len(self._seen) > 1 and self._seen[1][0] <= now - RECENT_S:
             self._seen.popleft()
@@ -87,9 +86,9 @@ class Recent:
 
 
 class Metrics:
-    """All that is counted and measured.
+    """All metrics of an adapter.
 
-    What alerts and panels ask for is 0 from the start: a series that begins at 1 has no rate.
+    Series that alerts and panels use start at 0: a series that begins at 1 has no rate.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -155,7 +154,7 @@ class Metrics:
         self.limited_alone += 1
 
     def failed(self, code: str, *, is_servers: bool) -> None:
-        """Count an error that a client was told of."""
+        """Count an error that was sent to a client."""
         self.errors[code if code in _CODES else semconv.OTHER, _side(is_servers)] += 1
 
     def waited(self, seconds: float, outcome: QueueOutcome) -> None:

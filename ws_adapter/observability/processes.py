@@ -13,26 +13,26 @@ MOST_BYTES: Final = 2**20
 
 
 class Process(Struct, frozen=True):
-    """One place among them, whoever fills it."""
+    """One supervised place, whichever process runs there."""
 
     name: str
     state: str
     """`ready` or `starting`."""
     pid: int | None
-    """None between two of them."""
+    """The process id; None between two processes."""
     restarts: int
-    """How often it had to be started again."""
+    """How often the process was restarted."""
     last_end: str
-    """Why, the last time; empty if it never had to."""
+    """The reason of the last restart; empty if there was none."""
     ended_at: float | None
-    """When that was, Unix seconds."""
+    """The time of the last restart, in Unix seconds."""
 
 
 _decoder: Final = msgspec.json.Decoder(list[Process])
 
 
 def read_processes(file: Path) -> list[Process]:
-    """Those in the file, which may be another every time; none where it is missing or says nothing."""
+    """Return the processes in the file, which is read anew each time; none if it is missing or empty."""
     try:
         with file.open("rb") as told:
             return _decoder.decode(told.read(MOST_BYTES))

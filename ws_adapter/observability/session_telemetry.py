@@ -1,8 +1,8 @@
-"""Telemetry of a session and of its slots: spans, a share of the metrics, lines in the log.
+"""Telemetry of a session and of its slots: spans, part of the metrics, log lines.
 
-Sessions tell what happens, and ask nothing: what they do is the same where nobody is told.
+Sessions report events and ask nothing, so they behave the same without telemetry.
 
-Nothing that was said, typed or sent is among it.
+It contains no content of a conversation.
 """
 
 import logging
@@ -47,7 +47,7 @@ _FULL: Final = frozenset(
         ErrorCode.WORKER_BUSY,
     }
 )
-"""What crowds are told: as warnings these collapse in the log."""
+"""Errors of overload: as warnings they collapse in the log."""
 
 _TOTALS: Final = {
     "reason": semconv.ATTR_CLOSE_REASON,
@@ -68,7 +68,7 @@ OPERATIONS: Final = {
     Kind.REALTIME: "chat",
     Kind.TRANSCRIPTION: "transcription",
 }
-"""What the model does, in the words of the conventions for generative AI."""
+"""Operation names of the semantic conventions for generative AI."""
 
 
 _WAITS: Final[dict[type[BaseException] | None, QueueOutcome]] = {
@@ -77,7 +77,7 @@ _WAITS: Final[dict[type[BaseException] | None, QueueOutcome]] = {
     WaitExpired: QueueOutcome.EXPIRED,
     DispatcherUnavailable: QueueOutcome.NO_WORKER,
 }
-"""How a wait without a slot ended; by anything else the session gave up."""
+"""Outcomes of a wait without a slot; any other exception means that the session gave up."""
 
 _UNSERVED: Final = frozenset({QueueOutcome.FULL, QueueOutcome.EXPIRED, QueueOutcome.NO_WORKER})
 
@@ -99,8 +99,8 @@ class SessionTelemetry:
         clock: Clock,
         takes_line: Callable[[], bool],
     ) -> None:
-        """`fields` are what each of its lines carries; `clock` is the session's. `takes_line` counts what the
-        log says of the client, and says no once that is too much."""
+        """`fields` are on each log line; `clock` is the session's. `takes_line` counts log lines about the
+        client, and returns False beyond the limit."""
         self.metrics = metrics
         self.trace = trace
         self.fields = fields
@@ -110,7 +110,7 @@ class SessionTelemetry:
         self.units = UnitTelemetry(metrics, trace, fields, kind, dialect, clock)
         self._began_at = clock.now()
         self._held: LeasedSlot | None = None
-        """The slot that it got last."""
+        """The last slot of the session."""
         self._failure = ""
         metrics.active[kind] += 1
         logger.info("session opened", extra={"mode": kind.value, "dialect": dialect})
@@ -120,7 +120,7 @@ class SessionTelemetry:
         return SlotTelemetry(self)
 
     def told(self, fault: Fault) -> None:
-        """Record an error that the client is told of."""
+        """Record an error that was sent to the client."""
         self.metrics.failed(fault.code, is_servers=fault.is_servers)
         self._failure = fault.code if fault.is_servers else ""
         if not fault.is_servers:
@@ -142,7 +142,7 @@ class SessionTelemetry:
             self._held.is_paused = is_paused
 
     def noted(self, text: str) -> None:
-        """Log a note about the client, in words of ours."""
+        """Log a fixed note about the client."""
         if self._takes_line():
             logger.info("the client has a diagnostic", extra={"diagnostic": text})
 
@@ -155,7 +155,7 @@ class SessionTelemetry:
         self.metrics.slow_consumers[SlowAction.CLOSED] += 1
 
     def failed_over(self, outcome: FailoverOutcome, reason: Reason, seconds: float, units: int) -> None:
-        """A failover is over that took so many seconds; the journal has so many units."""
+        """Record a finished failover, its duration in seconds, and the number of units in the journal."""
         self.metrics.failovers[outcome] += 1
         is_continued = outcome is FailoverOutcome.CONTINUED
         if is_continued:
@@ -206,7 +206,7 @@ class SessionTelemetry:
 
 
 class BackgroundTelemetry:
-    """Of the transcription beside a conversation, whose slots and units count as any transcription's."""
+    """Telemetry of a transcription beside a conversation; its slots and units count as transcription."""
 
     kind: Final = Kind.TRANSCRIPTION
 
@@ -221,11 +221,11 @@ class BackgroundTelemetry:
         )
 
     def slot(self) -> "SlotTelemetry":
-        """For the next slot."""
+        """Return the telemetry of the next slot."""
         return SlotTelemetry(self)
 
     def held(self, held: LeasedSlot) -> None:
-        """It got this slot."""
+        """Record the slot that the transcription got."""
         self.units.slot = self.metrics.leases.totals_of(held)
 
 
@@ -237,7 +237,7 @@ class SlotTelemetry:
         self._metrics = session.metrics
         self._clock = session.clock
         self._has_kept = False
-        """Whether units of a worker that is lost wait for another one."""
+        """Whether units of a lost worker wait for another one."""
         self._begin()
 
     def _begin(self) -> None:
@@ -311,7 +311,7 @@ class SlotTelemetry:
         )
 
     def headers(self) -> Metadata:
-        """Return what the calls of the session tell the worker of its trace."""
+        """Return the trace headers of the calls to the worker."""
         return self._trace.headers()
 
     def attached(self) -> None:
@@ -327,7 +327,7 @@ class SlotTelemetry:
     # ---------------------------------------------------------------------------------------- its end
 
     def lost(self, reason: Reason, *, keeps_units: bool = False) -> None:
-        """The worker ended the session; with `keeps_units` another one answers its units."""
+        """Record that the worker ended the session; with `keeps_units` another worker answers its units."""
         self._lost = reason
         self._close(reason, keeps_units=keeps_units)
         self._has_kept = keeps_units
@@ -337,7 +337,7 @@ class SlotTelemetry:
         self._close(None)
 
     def _close(self, reason: Reason | None, *, keeps_units: bool = False) -> None:
-        """End whatever is open, once: later units are those of the next slot."""
+        """End every open span, once: later units belong to the next slot."""
         self._trace.over(reason or "", is_ours=is_ours(reason))
         has_units = self._has_kept
         if self._held is not None and self._held.state is SlotState.ATTACHED:

@@ -23,14 +23,14 @@ from ws_adapter.worker.registry import Condition, Registry
 logger = logging.getLogger(__name__)
 
 REFRESH_S: Final = 5.0
-"""How old what is told may be, unless somebody asks for it to be refreshed."""
+"""The longest age of the snapshot in seconds, unless a caller refreshes it."""
 
 MOMENTS: Final = 60
-"""Five minutes of them."""
+"""The number of kept moments, five minutes."""
 
 
 class Snapshot:
-    """As it was when it was last refreshed. Gauges read it, on whatever thread collects them."""
+    """The state at the last refresh. Gauges read it on the thread that collects them."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Snapshot:
         self.status = PoolStatus(0, 0, 0, 0)
         self.view = QueueView(0, (), ())
         self.recent_units = self.recent_misses = 0
-        """Of the last five minutes."""
+        """Figures of the last five minutes."""
         self.registry = registry
         self.load = load
         self.metrics = metrics
@@ -60,7 +60,7 @@ class Snapshot:
         """The adapters of the cluster, this one among them; none where it is alone."""
         self._processes_file = processes_file
         self.processes: list[Process] = []
-        """Those that were started with this adapter; none where nobody tells of them."""
+        """Processes started together with this adapter; none if there is no supervisor."""
         self.history: deque[ChartPoint] = deque(maxlen=MOMENTS)
         """The last minutes, oldest first."""
         self._misses = 0

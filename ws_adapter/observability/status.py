@@ -16,8 +16,6 @@ from ws_adapter.worker.registry import Worker
 
 
 class WorkerStatus(Struct, frozen=True):
-    """One worker; `worker_id`, `model`, `slots` and `revision` are unknown while it is not ready."""
-
     target: str
     state: str
     worker_id: str | None
@@ -40,7 +38,7 @@ class LeaseStatus(Struct, frozen=True):
 
 
 class WaitStatus(Struct, frozen=True):
-    """Somebody who waits for a slot, in seconds."""
+    """A caller that waits for a slot; times in seconds."""
 
     position: int
     ticket_id: str
@@ -51,7 +49,7 @@ class WaitStatus(Struct, frozen=True):
 
 
 class Status(Struct, frozen=True):
-    """All of it."""
+    """The complete status."""
 
     version: str
     is_ready: bool
@@ -64,20 +62,19 @@ class Status(Struct, frozen=True):
     queue: list[WaitStatus]
     queue_capacity: int
     recent_units: int
-    """Of the last five minutes."""
+    """Figures of the last five minutes."""
     recent_misses: int
     sessions: int
     cpu_cores: float
     loop_lag_ms: float
     inflight_bytes: int
     speech_detector: str
-    """What hears whether somebody speaks: `silero` or `energy`."""
+    """The name of the VAD: `silero` or `energy`."""
     history: list[ChartPoint] = []
-    """The last five minutes, oldest first."""
     adapters: list[Peer] = []
     """Those of the cluster, the oldest first; none where there is but this one."""
     detached: int = 0
-    """Sessions that wait for their client to return."""
+    """Detached sessions, which wait for their client to return."""
     processes: list[Process] = []
     """Those that `antiphon serve` keeps up on this machine; none of an adapter that was started alone."""
 

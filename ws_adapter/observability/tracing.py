@@ -34,16 +34,16 @@ from antiphon_service.telemetry.providers import Telemetry
 from ws_adapter.worker.transport.rpc import Metadata
 
 GROUP_S: Final = 30.0
-"""Units of this long a time are one trace, if no turn ends before."""
+"""The length in seconds of a trace of units, if no turn ends before."""
 
 MOST_POSITIONS: Final = 20
-"""Places in the queue that a span tells."""
+"""The most queue positions on a span."""
 
 MOST_REFUSED: Final = 8
-"""Refused events that are remembered while no span is open."""
+"""The most refused events that are kept while no span is open."""
 
 MOST_LINKS: Final = 64
-"""Units that a turn links to."""
+"""The most units that a turn links to."""
 
 _ROOT: Final = Context()
 
@@ -51,7 +51,7 @@ Attributes: TypeAlias = Mapping[str, AttributeValue]
 
 
 def _ago(seconds: float) -> int:
-    """Wall clock in ns so many seconds ago: that of spans, while the session counts on a clock of its own."""
+    """Return the wall clock in ns `seconds` ago, for spans: the session has a clock of its own."""
     return time.time_ns() - int(seconds * 1e9)
 
 
@@ -63,9 +63,9 @@ def _fail(span: Span, error: str, *, is_ours: bool) -> None:
 
 
 class Upgrade:
-    """The span of one request for a WebSocket, and the trace of the session that comes of it.
+    """The span of one WebSocket request, and the trace of the session that follows.
 
-    `parent` is continued, `linked` is not: it comes from somebody who is not trusted.
+    `parent` is continued; `linked` is not, since it comes from an untrusted caller.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Upgrade:
             self._span.set_attribute(semconv.ATTR_HTTP_STATUS, status)
 
     def end(self, error: str = "", *, is_ours: bool = False) -> None:
-        """End the span: a session began, `error` refused it, or the client has gone. The first call
+        """End the span: a session began, `error` refused it, or the client disconnected. The first call
         counts."""
         if not self._span.is_recording():
             return
@@ -133,23 +133,24 @@ class SessionTrace:
         self.upgrade = upgrade
         self._telemetry = telemetry
         self.anchor: SpanContext | None = None
-        """The latest `session.start`: what all later spans link to."""
+        """The latest `session.start`, to which all later spans link."""
         self._related: SpanContext | None = None
-        """What the client says that it is doing, until a span links to it."""
+        """The trace context of the client, until a span links to it."""
         self._refused: deque[tuple[int, str]] = deque(maxlen=MOST_REFUSED)
-        """When events of the client were refused, and why, until there is a span to tell it."""
+        """Refused events of the client, with their times and reasons, until a span can hold them."""
         self._latest: Span = INVALID_SPAN
         """The span that began last."""
         self._opening: Span = INVALID_SPAN
-        """The latest of waiting for a slot or beginning in it."""
+        """The latest span of waiting for a slot or of starting in it."""
         self._tracer = telemetry.always
         self._attributes = attributes
         self._session_id = {semconv.ATTR_SESSION_ID: attributes[semconv.ATTR_SESSION_ID]}
-        """All that units and turns say of their session: by it the rest is found, and attributes cost."""
+        """The only session attribute on spans of units and turns: it identifies the rest, and attributes
+        cost."""
         self._group: SpanContext | None = None
         self._group_since = 0.0
         self.untraced = f"00-{upgrade.trace_id}-%016x-00"
-        """The `traceparent` of a unit that is not traced, but for the number of its span."""
+        """The `traceparent` of an untraced unit, without the number of its span."""
 
     # ------------------------------------------------------------------------------- the spans themselves
 
@@ -191,8 +192,7 @@ class SessionTrace:
             self._refused.append((time.time_ns(), code))
 
     def aside(self) -> "SessionTrace":
-        """Return the spans of what the session does beside its conversation: none of the others links to
-        them."""
+        """Return spans for work beside the conversation: no other span links to them."""
         return SessionTrace(self._telemetry, self.upgrade, self._attributes)
 
     def slot(self) -> "SlotTrace":
@@ -228,7 +228,7 @@ class SessionTrace:
         self._group = None
 
     def failover(self, since_s: float, attributes: Attributes, error: str) -> None:
-        """The span of a failover that is over, where the session is traced; `error` is why it failed."""
+        """Record the span of a finished failover, if the session is traced; `error` is why it failed."""
         if not self.is_sampled:
             return
         span = self._start(semconv.SPAN_FAILOVER, None, since_s, {**self._attributes, **attributes})
@@ -287,7 +287,7 @@ class SlotTrace:
             self._context = self._span.get_span_context()
 
     def headers(self) -> Metadata:
-        """Return what tells the worker of this session's trace, in the metadata of its calls."""
+        """Return the metadata that carries the trace of this session to the worker."""
         context = self._context
         headers = [(contract.METADATA_TRACEPARENT, format_traceparent(context))]
         if state := context.trace_state.to_header():
@@ -295,7 +295,7 @@ class SlotTrace:
         return tuple(headers)
 
     def began(self) -> None:
-        """End the span of the start, to which everything later links."""
+        """End the span of the start, to which later spans link."""
         if self._span is not INVALID_SPAN:
             self._trace.anchor = self._context
         self._end()

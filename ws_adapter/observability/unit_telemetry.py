@@ -1,7 +1,6 @@
 """Telemetry of units, and of the turns that they make: deadline misses, time to first text and audio.
 
-Whoever has units run tells of each when it is run and when it is over, and passes on unread what `ran` has
-for the worker.
+The caller reports when each unit starts and ends, and passes the `traceparent` of `ran` to the worker.
 """
 
 import random
@@ -30,7 +29,7 @@ _BYTES_PER_S: Final = 4 * 16_000
 
 
 def is_ours(reason: Reason | None) -> bool:
-    """Return whether what a worker ended for is our fault."""
+    """Return whether the reason of a worker's end is our fault."""
     code = VERDICTS[reason].code if reason is not None else None
     return code is not None and code.is_servers
 
@@ -41,11 +40,11 @@ class _Unit(Struct, eq=False):
     accepted_at: float
     ran_at: float
     audio_s: float
-    """Of its input; 0 for a turn of a chat, which may take its time."""
+    """Seconds of input; 0 for a turn of a chat, which has no deadline."""
     ends_utterance: bool | None
     """None unless it is a chunk of an utterance."""
     is_turn: bool
-    """Of a chat: it is answered whole."""
+    """Whether it is a chat turn, which is answered as a whole."""
     span: Span
     has_text: bool = False
     has_audio: bool = False
@@ -133,7 +132,8 @@ class UnitTelemetry:
         self._ending = self._running.pop(done.unit, None)
 
     def ended(self, done: UnitDone, waiting_s: float) -> None:
-        """Record that the end of a unit was passed on while so many seconds of audio wait for the client."""
+        """Record that the end of a unit was passed on while `waiting_s` seconds of audio wait for the
+        client."""
         if waiting_s:
             self._has_waited = True
             self._outbox(waiting_s)

@@ -22,14 +22,14 @@ LARGEST_BYTES: Final = 16 * 2**20
 
 @dataclass(frozen=True)
 class DefaultVoice:
-    """Float32 little-endian mono at 16 kHz."""
+    """A reference voice: float32 little-endian mono at 16 kHz."""
 
     name: str
     audio: bytes
 
     @cached_property
     def description(self) -> bytes:
-        """What clients are told, as JSON, the audio in it as base64."""
+        """Return the voice as JSON for clients, with the audio in base64."""
         samples = len(self.audio) // 4
         told = {
             "name": self.name,
@@ -42,7 +42,7 @@ class DefaultVoice:
 
 
 def read_default_voice(folder: Path | None) -> DefaultVoice:
-    """Read `default.wav` as a client's reference would be read; without a folder, what the package has.
+    """Read `default.wav` as a client's reference would be read; without a folder, the file of the package.
 
     Raises `ConfigurationError`.
     """

@@ -11,7 +11,7 @@ from antiphon_service.telemetry import look
 
 FOLDER: Final = Path(__file__).parent / "app"
 LOOK: Final = "look.css"
-"""What the page and the status pages look like; its file is theirs."""
+"""The style sheet of the page and the status pages, which is a file of the page."""
 
 POLICY: Final = "; ".join(
     (
@@ -26,7 +26,8 @@ POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""Nothing from elsewhere, nothing inline; `blob:` are pictures and videos of the camera and of the user."""
+"""The content security policy: nothing from elsewhere, nothing inline; `blob:` are pictures and videos of
+the camera and of the user."""
 
 _TYPES: Final = {
     ".html": "text/html; charset=utf-8",
@@ -40,21 +41,21 @@ _TYPES: Final = {
 
 @dataclass(frozen=True)
 class PageFile:
-    """One of them; `etag` is that of its content."""
+    """A file of the page; `etag` is that of its content."""
 
     content: bytes
     content_type: str
     etag: str
 
     def is_known(self, conditions: Sequence[str]) -> bool:
-        """Return whether a browser whose `If-None-Match` these are has it already."""
+        """Return whether the browser has the file already, by its `If-None-Match`."""
         tags = (tag.strip().removeprefix("W/") for value in conditions for tag in value.split(","))
         return any(tag in (self.etag, "*") for tag in tags)
 
 
 def read_files(folder: Path = FOLDER) -> Mapping[str, PageFile]:
-    """Return all files below `folder` by their names in it. What by its ending is no part of a page is left
-    out."""
+    """Return all files below `folder` by their names in it, without those whose ending is no part of a
+    page."""
     found = {
         file.relative_to(folder).as_posix(): _file(file.suffix, file.read_bytes())
         for file in sorted(folder.rglob("*"))

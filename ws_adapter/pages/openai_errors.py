@@ -32,7 +32,7 @@ def error(status: HTTPStatus, code: str, message: str, param: str | None = None,
 
 
 def renamed(response: Response) -> Response:
-    """Return an error as other routes answer it in the form of OpenAI's; its own headers stay."""
+    """Return an error of another route in OpenAI's form; its own headers stay."""
     told: Any = msgspec.json.decode(response.body)["error"]
     given = error(HTTPStatus(response.status_code), _CODES.get(told["code"], told["code"]), told["message"])
     for name, value in response.headers.raw_items():
@@ -42,7 +42,7 @@ def renamed(response: Response) -> Response:
 
 
 def unavailable(verdict: Verdict) -> Response:
-    """Return the answer of a server that takes nobody new."""
+    """Return the answer of a server that takes no new session."""
     return error(HTTPStatus.SERVICE_UNAVAILABLE, str(verdict.code), verdict.message, Retry_After=str(RETRY_S))
 
 
@@ -60,5 +60,5 @@ NO_SPEECH: Final = (
 
 
 def no_speech() -> Response:
-    """Return what every request for speech is answered."""
+    """Return the answer to a request for speech, which no route serves."""
     return error(HTTPStatus.BAD_REQUEST, "unsupported_model", NO_SPEECH, "model")

@@ -24,7 +24,7 @@ PROTOCOL: Final = "antiphon.v1"
 OWNER: Final = "antiphon"
 JSON: Final = "application/json"
 OWN: Final = "X-Content-Type-Options"
-"""A header that all answers from here have, and none that the library makes by itself."""
+"""A header of all answers made here, which the library's own answers lack."""
 
 Json = dict[str, Any]
 
@@ -48,7 +48,7 @@ def text(status: HTTPStatus, data: bytes, content_type: str, **headers: str) -> 
 
 
 def problem(status: HTTPStatus, code: str, message: str, **headers: str) -> Response:
-    """Return an error as every route answers it."""
+    """Return an error in the form of all routes."""
     return answer(status, {"error": {"code": code, "message": message}, "detail": message}, **headers)
 
 
@@ -139,10 +139,10 @@ def default_voice(voice: DefaultVoice) -> Response:
 
 
 def queue(view: QueueView, *, names_tickets: bool) -> Response:
-    """Everybody who waits or has a slot.
+    """Return the waiting tickets and running sessions.
 
-    Whoever knows a ticket can give it up, and what a session is called is its client's: both are null but for
-    those who may see what belongs to others.
+    A caller that knows a ticket can give it up, and the label of a session is its client's: both are null
+    without the right to see what belongs to others.
     """
     hidden = {} if names_tickets else {"ticket_id": None, "session_id": None}
     body = {
@@ -217,14 +217,15 @@ def readiness(status: PoolStatus, has_workers: bool, draining: bool) -> Response
 
 
 def versions() -> Response:
-    """Return what runs here."""
+    """Return the versions of the adapter and its parts."""
     return answer(HTTPStatus.OK, {"version": version("antiphon"), "protocol": PROTOCOL})
 
 
 def about(
     status: PoolStatus, catalogue: Catalogue | None, options: AdapterOptions, tls_port: int | None
 ) -> Response:
-    """Return what the web page has to know before it connects; names of models only if no key is needed."""
+    """Return the facts that the web page needs before it connects; names of models only if no key is
+    needed."""
     is_open = options.keys is None
     body = {
         "version": version("antiphon"),
@@ -264,27 +265,27 @@ def not_found() -> Response:
 
 
 def upgrade_required() -> Response:
-    """Return a plain request where a WebSocket is spoken."""
+    """Return the answer to a plain request on a WebSocket path."""
     message = "this path speaks WebSocket: connect with a WebSocket client"
     return problem(HTTPStatus.UPGRADE_REQUIRED, "upgrade_required", message, Upgrade="websocket")
 
 
 def method_not_allowed(*allowed: str) -> Response:
-    """Return a method that the path does not have."""
+    """Return the answer to a method that the path does not have."""
     methods = ", ".join(allowed)
     message = f"this path takes {methods}"
     return problem(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", message, Allow=methods)
 
 
 def body_refused(status: HTTPStatus, *allowed: str) -> Response:
-    """Return a body, to a path that has the method."""
+    """Return the answer to a request with a body, which the path does not take."""
     code = "unsupported_encoding" if status is HTTPStatus.NOT_IMPLEMENTED else "body_not_allowed"
     message = "this path takes no body: send the request without one"
     return problem(status, code, message, Allow=", ".join(allowed))
 
 
 def unreadable(status: HTTPStatus) -> Response:
-    """Return what is no request of HTTP/1.1, or one with more in its head than is read."""
+    """Return the answer to a request that is not HTTP/1.1, or whose head is too large."""
     return problem(status, *_UNREADABLE[status])
 
 
@@ -324,17 +325,17 @@ def too_many(message: str, retry_s: int) -> Response:
 
 
 def quota_spent(message: str, retry_s: int) -> Response:
-    """A key has used up its quota of the day."""
+    """Return the answer for a key that has used up its quota of the day."""
     return problem(HTTPStatus.TOO_MANY_REQUESTS, "quota_exceeded", message, Retry_After=str(retry_s))
 
 
 def unavailable(message: str) -> Response:
-    """Return what a request needs is not there for the moment."""
+    """Return the answer while something that the request needs is unavailable."""
     return problem(HTTPStatus.SERVICE_UNAVAILABLE, "service_unavailable", message, Retry_After="2")
 
 
 def refused(status: HTTPStatus) -> Response:
-    """Return a request that is no proper opening handshake, or that we could not answer."""
+    """Return the answer to an invalid opening handshake, or to one that failed here."""
     if status is HTTPStatus.UPGRADE_REQUIRED:
         return upgrade_required()
     if status is HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -344,5 +345,5 @@ def refused(status: HTTPStatus) -> Response:
 
 
 def without_body(response: Response) -> Response:
-    """Return what HEAD gets for what GET would get."""
+    """Return the response to HEAD for that to GET."""
     return Response(response.status_code, response.reason_phrase, response.headers)

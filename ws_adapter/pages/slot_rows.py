@@ -1,4 +1,4 @@
-"""Slots as clients of the reference server see its workers: a row for each, and what it does."""
+"""Slots as clients of the reference server see its workers: one row for each slot."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -28,14 +28,15 @@ class Activity(StrEnum):
 
 
 BUSY: Final = frozenset({Activity.CHAT, Activity.TRANSCRIPTION})
-"""Of sessions that do not listen and speak at once."""
+"""Activities of sessions that are not full duplex."""
 
 _OF_KIND: Final = {
     Kind.CHAT: Activity.CHAT,
     Kind.REALTIME: Activity.CHAT,
     Kind.TRANSCRIPTION: Activity.TRANSCRIPTION,
 }
-"""A kind that is not known, of a session that came past this adapter, counts as full duplex."""
+"""Activities by kind. An unknown kind, of a session that did not come through this adapter, counts as full
+duplex."""
 
 _OF_CONDITION: Final = {
     Condition.LOADING: Activity.LOADING,
@@ -76,7 +77,8 @@ class Slots:
         self._held = {(one.lease.worker_id, one.lease.slot): one for one in held}
 
     def activity(self, worker_id: str, slot: int) -> Activity:
-        """Return what a slot of a worker that is ready does. A pause is known of this adapter's sessions."""
+        """Return the activity of a slot of a ready worker. Pauses are known of this adapter's sessions
+        only."""
         held = self._held.get((worker_id, slot))
         if held is not None and held.is_paused:
             return Activity.PAUSED

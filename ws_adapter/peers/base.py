@@ -1,4 +1,4 @@
-"""Rate limits over all adapters: whether a newcomer is one too many, wherever the others connected."""
+"""Rate limits over all adapters: whether a new connection is one too many, wherever the others are."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,27 +8,27 @@ from msgspec import Struct
 
 
 class AdmissionRequest(NamedTuple):
-    """A newcomer as one sort of client counts it. Limits of 0 are none."""
+    """The request to admit a connection, for one sort of client. Limits of 0 are none."""
 
     client: str
-    """Such as `address:203.0.113.5` or `key:` and the hash of a key."""
+    """The client, such as `address:203.0.113.5` or `key:` and the hash of a key."""
     most: int
-    """At once."""
+    """The most connections at once."""
     per_min: int
-    """Within a minute."""
+    """The most attempts within a minute."""
 
 
 class Refused(NamedTuple):
-    """One too many."""
+    """A connection was refused by a limit."""
 
     demand: int
-    """Which of the demands cannot be met, from 0."""
+    """The index of the demand that cannot be met, from 0."""
     wait_s: float | None
-    """When to come back; None where too many are here at once."""
+    """The seconds until a retry; None if too many connections are open."""
 
 
 class Peer(Struct, frozen=True):
-    """An adapter, as it tells of itself."""
+    """An adapter, as described by itself."""
 
     adapter_id: str
     version: str
@@ -41,18 +41,18 @@ class Peer(Struct, frozen=True):
     is_ready: bool = False
     is_draining: bool = False
     forward: str = ""
-    """Where it takes connections that other adapters forward; empty where it takes none."""
+    """The address for connections that other adapters forward; empty if it takes none."""
 
 
 @dataclass(frozen=True)
 class Admitted:
-    """One who came in; `leave` is to be called once when it has gone."""
+    """An admitted connection; call `leave` once when it has ended."""
 
     leave: Callable[[], None]
 
 
 UNCOUNTED: Final = Admitted(lambda: None)
-"""Of whom nothing is counted."""
+"""An admission that is not counted."""
 
 
 class Peers(Protocol):
@@ -60,23 +60,23 @@ class Peers(Protocol):
 
     @property
     def adapter_id(self) -> str:
-        """That of this one; empty where it is alone."""
+        """The id of this adapter; empty if it is alone."""
 
     def start(self) -> None:
-        """Tell them of this one from now on."""
+        """Announce this adapter from now on."""
 
     async def close(self) -> None:
-        """Tell them that it goes. Harmless when repeated."""
+        """Announce that this adapter leaves. Harmless when repeated."""
 
     async def admit(self, demands: Sequence[AdmissionRequest]) -> Admitted | Refused:
-        """Count a newcomer everywhere, by all of the demands or by none; but attempts count in any case."""
+        """Count a new connection in all adapters, by all demands or by none; attempts count in any case."""
 
     async def all(self) -> list[Peer]:
-        """Return the adapters that live, this one among them; empty where it is alone."""
+        """Return the live adapters, this one among them; empty if it is alone."""
 
 
 class NoPeers:
-    """An adapter that shares nothing: what it counts itself is all there is."""
+    """An adapter that shares nothing: its own counts are complete."""
 
     adapter_id: Final = ""
 

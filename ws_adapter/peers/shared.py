@@ -1,12 +1,12 @@
 """The adapters of one Redis.
 
-An adapter is the truth about those whom it has let in: it tells Redis how many they are, and Redis adds up
-what all adapters tell. One call carries the beat, what has changed and whoever knocks, and one is under way
-at a time; who knocks meanwhile is in the next. So a crowd costs Redis few calls, and what an adapter tells
-arrives in order.
+An adapter owns the counts of its connections: it reports them to Redis, and Redis adds up the reports of all
+adapters. One call carries the heartbeat, the changes and all new connections, and one call is in flight at a
+time; connections that come meanwhile go into the next. So a burst costs Redis few calls, and reports arrive
+in order.
 
-No newcomer waits longer than `ask_s` for Redis. Whom it says nothing of is let in, since this adapter alone
-has found room for it; and until Redis answers again nobody else waits for it.
+No new connection waits longer than `ask_s` for Redis. Without an answer it is admitted, since this adapter
+has room for it; until Redis answers again, no other connection waits for it.
 """
 
 import asyncio
@@ -37,19 +37,19 @@ SOURCE: Final = Path(__file__).with_name("functions.lua").read_text()
 
 BEAT_S: Final = 1.0
 ASK_S: Final = 0.25
-"""The longest that a handshake waits for Redis, and that a call may take."""
+"""The longest wait of a handshake for Redis, and of a call to it, in seconds."""
 
 LIFE_S: Final = 3.0
-"""How long an adapter that says nothing counts among the living, and those whom it let in."""
+"""The seconds without a heartbeat after which an adapter and its connections no longer count."""
 
 RETELL_BEATS: Final = 60
-"""After so many beats an adapter tells everything again."""
+"""The number of heartbeats after which an adapter reports everything again."""
 
 MOST_ASKED: Final = 100
-"""Newcomers in one call, which holds up the others at Redis for about 1 ms."""
+"""The most new connections in one call, which blocks Redis for about 1 ms."""
 
 MOST_WAITING: Final = 1000
-"""Newcomers who wait for an answer: others are not asked about."""
+"""The most new connections that wait for an answer; further ones are admitted without asking."""
 
 _FAILURES: Final = (RedisError, OSError, TimeoutError)
 _encode: Final = msgspec.json.Encoder().encode
@@ -62,16 +62,16 @@ class _Newcomer:
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     refused: Refused | None = None
     is_abandoned: bool = False
-    """Nobody waits for the answer any more."""
+    """Whether the connection has stopped waiting for the answer."""
 
     @property
     def clients(self) -> list[str]:
-        """Those among whose connections it counts."""
+        """The clients among whose connections it counts."""
         return [demand.client for demand in self.demands if demand.most]
 
 
 class RedisPeers:
-    """See `Peers`."""
+    """Adapters that share their counts in Redis."""
 
     def __init__(
         self,
@@ -85,8 +85,8 @@ class RedisPeers:
         ask_s: float = ASK_S,
         life_s: float = LIFE_S,
     ) -> None:
-        """`client` is closed with it, `about` is what is told of this adapter; `counted_alone` hears of each
-        newcomer of whom Redis said nothing. Times in seconds."""
+        """`client` is closed with it, `about` describes this adapter; `counted_alone` is called for each
+        connection admitted without an answer of Redis. Times in seconds."""
         self._client = client
         self._task: asyncio.Task[None] | None = None
         self.adapter_id: Final = adapter_id
@@ -101,9 +101,9 @@ class RedisPeers:
         self._asking: deque[_Newcomer] = deque()
         self._news = asyncio.Event()
         self._answers = True
-        """Whether Redis is worth waiting for."""
+        """Whether Redis answers, so that waiting for it makes sense."""
         self._is_known = False
-        """Whether Redis has what this adapter holds, but for what has changed."""
+        """Whether Redis has the counts of this adapter, apart from pending changes."""
         self._beats = 0
         self._peers: list[Peer] = []
 
@@ -124,7 +124,7 @@ class RedisPeers:
         return Admitted(partial(self._leave, newcomer.clients))
 
     async def all(self) -> list[Peer]:
-        """See `Peers.all`. While Redis is away they are as they were."""
+        """Return the live adapters. While Redis is unavailable, they are as last read."""
         if self._answers:
             with suppress(*_FAILURES):
                 async with asyncio.timeout(self._ask_s):
@@ -136,7 +136,7 @@ class RedisPeers:
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """See `Peers.close`. Redis forgets this adapter at once, if it is there."""
+        """Remove this adapter from Redis at once, if Redis is available."""
         if self._task is not None:
             await end(self._task)
             self._task = None
@@ -166,7 +166,7 @@ class RedisPeers:
     # ---------------------------------------------------------------------------------- newcomers
 
     async def _ask(self, newcomer: _Newcomer) -> bool:
-        """Wait for what Redis says of a newcomer; False if that is nothing."""
+        """Wait for the answer of Redis about a new connection; False if there is none."""
         if not self._answers or len(self._asking) >= MOST_WAITING:
             return False
         self._asking.append(newcomer)
@@ -191,7 +191,7 @@ class RedisPeers:
         newcomer.answered.set()
 
     def _withdraw(self, newcomer: _Newcomer) -> None:
-        """Withdraw a newcomer that is gone."""
+        """Withdraw a new connection that is gone."""
         if newcomer.answered.is_set() and not newcomer.is_abandoned and newcomer.refused is None:
             self._leave(newcomer.clients)
         newcomer.is_abandoned = True
@@ -215,7 +215,7 @@ class RedisPeers:
     # ---------------------------------------------------------------------------------- the calls
 
     async def _meet(self) -> None:
-        """Send one heartbeat with what has changed and every waiting newcomer."""
+        """Send one heartbeat with all changes and every new connection that waits."""
         asked: list[_Newcomer] = []
         while self._asking and len(asked) < MOST_ASKED:
             newcomer = self._asking.popleft()

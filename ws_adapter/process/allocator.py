@@ -1,4 +1,4 @@
-"""The C library's allocator, told what an adapter does with memory.
+"""Settings of the C library's allocator for the memory use of an adapter.
 
 A unit needs a handful of buffers of 64 to 170 KB, which live for milliseconds. glibc by default asks the
 system for each of more than 128 KB and gives it back at once, and does the same with the end of its heap;
@@ -15,16 +15,17 @@ _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 
 _LARGEST: Final = 32 * 2**20
-"""From this size on memory goes back to the system when it is freed; glibc allows no more."""
+"""The allocation size from which on freed memory goes back to the system; glibc allows no more."""
 
 _KEPT: Final = 256 * 2**20
-"""So much may lie unused at the end of the heap."""
+"""The bytes that may lie unused at the end of the heap."""
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep what it frees for what it needs next; False where there is no glibc.
+    """Keep freed memory in this process for its next use; False without glibc.
 
-    To be called before threads are started: all of them share one heap, so that what one frees another uses.
+    Call it before threads are started: all of them share one heap, so that one thread reuses what another
+    frees.
     """
     if sys.platform != "linux":
         return False

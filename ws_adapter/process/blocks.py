@@ -20,8 +20,8 @@ ANSWER: Final = 2**17
 """Bytes of a block for the answer to a unit: a second of float32 sound at 24 kHz in base64."""
 
 _NORESERVE: Final = 0x4000
-"""Of Linux's mmap(2) on x86, ARM and RISC-V: a region may be larger than what is free. Python names it from
-3.13 on."""
+"""MAP_NORESERVE of Linux's mmap(2) on x86, ARM and RISC-V: a region may exceed the free memory. Python
+names it from 3.13 on."""
 
 
 class Blocks:
@@ -31,11 +31,11 @@ class Blocks:
         """Map as many blocks of `block` bytes as `size` bytes hold."""
         self._block = block
         self._smallest = block * 15 // 16
-        """Smaller pieces stay on the heap: memory is counted by the bytes of what is kept."""
+        """The smallest piece that gets a block: memory is counted by the bytes of the kept pieces."""
         self._left = size // block
-        """Blocks that were never taken."""
+        """The number of blocks that were never taken."""
         self._free: list[memoryview] = []
-        """Blocks that were taken and given back: the last one is taken first, as few are used at a time."""
+        """Blocks that were given back, reused last in, first out, since few are in use at a time."""
         self._region = _map(self._left * block)
 
     @property
@@ -44,7 +44,8 @@ class Blocks:
         return self._left + len(self._free)
 
     def store(self, parts: tuple[bytes, ...]) -> "Stored":
-        """Return a copy of `parts` in one block; themselves if they do not fit one well, or none is free."""
+        """Return a copy of `parts` in one block; `parts` themselves if they do not fit one well, or none
+        is free."""
         size = sum(map(len, parts))
         if not self._smallest <= size <= self._block or not (self._free or self._left):
             return parts
@@ -61,7 +62,7 @@ class Blocks:
 
 
 def _map(size: int) -> memoryview:
-    """Return writable memory, which takes none of the machine's before it is written."""
+    """Return writable memory, which the system provides as it is written."""
     if not size:
         return memoryview(b"")
     if sys.platform != "linux":
@@ -92,7 +93,7 @@ class Block(Struct, eq=False, gc=False):
 
 
 Stored: TypeAlias = tuple[bytes, ...] | Block
-"""What `Blocks.store` returns."""
+"""The result of `Blocks.store`."""
 
 
 def size_of(stored: Stored) -> int:
@@ -101,5 +102,5 @@ def size_of(stored: Stored) -> int:
 
 
 def parts_of(stored: Stored) -> tuple[bytes, ...]:
-    """Return what was stored, as one part if it was copied."""
+    """Return the stored bytes, as one part if they were copied."""
     return (bytes(stored),) if isinstance(stored, Block) else stored

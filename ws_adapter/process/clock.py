@@ -1,4 +1,4 @@
-"""Time as an argument: what a session waits for runs on a clock that a test can turn."""
+"""Time as an argument: a session runs on a clock that a test can advance."""
 
 import asyncio
 import time
@@ -14,13 +14,13 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Seconds that pass."""
+    """A monotonic clock in seconds."""
 
     def now(self) -> float:
         """Return the seconds since a fixed moment; never goes back."""
 
     def unix(self) -> float:
-        """Unix time in seconds, for people; may jump."""
+        """Return the Unix time in seconds, for people; it may jump."""
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` once `now()` has reached `when`, never before this call has returned."""

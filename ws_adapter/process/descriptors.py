@@ -6,11 +6,12 @@ from typing import Final
 from ws_adapter.process.errors import ConfigurationError
 
 OTHERS: Final = 256
-"""For sockets of clients that have a slot, of handshakes, pages and workers, and for files."""
+"""Descriptors beyond the waiting clients: for sessions with a slot, handshakes, pages, workers and files."""
 
 
 def reserve(waiting: int) -> None:
-    """Take as many as the system grants. Raises `ConfigurationError` if `waiting` clients are too many."""
+    """Raise the limit of open files as far as the system allows. Raises `ConfigurationError` if it is too
+    low for `waiting` clients."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = waiting + OTHERS
     if most != resource.RLIM_INFINITY and most < needed:

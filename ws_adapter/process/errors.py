@@ -27,7 +27,7 @@ class ConfigurationError(AdapterError):
 
 
 class CannotListen(AdapterError):
-    """A port that cannot be had; `reason` says why, `option` is that of the command line."""
+    """A port that cannot be bound; `reason` says why, `option` is that of the command line."""
 
     def __init__(self, option: str, host: str, port: int, reason: OSError) -> None:
         super().__init__(f"{host} port {port}: {reason.strerror}")
@@ -72,7 +72,7 @@ class AttachFailed(AdapterError):
         super().__init__(reason.value)
         self.reason = reason
         self.worker_id = worker_id
-        """Who refused, where it says so."""
+        """The worker that refused, if known."""
 
 
 class RecorderBusy(AdapterError):

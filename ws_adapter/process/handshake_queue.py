@@ -12,13 +12,13 @@ from typing import Final, Generic, Protocol, TypeVar
 from ws_adapter.process.clock import Clock, Timer
 
 BURST: Final = 4
-"""Handshakes that may begin at once."""
+"""The number of handshakes that may begin at once."""
 
 _FULL: Final = BURST - 0.5
-"""Intervals in which so many may begin; the half is for the rounding of times."""
+"""The burst in intervals; the half is for the rounding of times."""
 
 LONGEST_WAIT_S: Final = 4.0
-"""How long the last one in a full queue waits: below the time in which a handshake has to be over."""
+"""The longest wait in a full queue, in seconds: less than the time limit of a handshake."""
 
 
 T = TypeVar("T", bound="Waiting")
@@ -31,37 +31,36 @@ class Waiting(Protocol):
         """Call `callback` once the connection is lost."""
 
     def let_in(self) -> None:
-        """Begin with the handshake."""
+        """Begin the handshake."""
 
 
 class HandshakeQueue(Generic[T]):
-    """Connections that wait for their handshake, in the order in which they came from each address.
+    """Connections that wait for their handshake, in the order of arrival for each address.
 
-    Addresses take turns (fair queueing), so that a client at one of them waits only for those of its own
-    address and for one of each other. When the queue is full, the last one is turned away of the address
-    with the most.
+    Addresses take turns (fair queueing), so that a client waits only for those of its own address and for one
+    of each other. When the queue is full, the last connection of the address with the most is turned away.
     """
 
     def __init__(self, per_s: float, clock: Clock, turn_away: Callable[[T], None]) -> None:
         """`per_s` handshakes may begin each second; with 0 all begin at once. `turn_away` is called with a
-        connection that found no room, or lost its place."""
+        connection that is rejected by a full queue."""
         self._turn_away = turn_away
         self._clock = clock
         self._most = max(1, round(per_s * LONGEST_WAIT_S))
         self._between_s = 1.0 / per_s if per_s else 0.0
         self._due = clock.now() - _FULL * self._between_s
-        """When the next handshake may begin."""
+        """The time from which on the next handshake may begin."""
         self._waiting: OrderedDict[str, deque[T]] = OrderedDict()
-        """By address; that whose turn is next comes first."""
+        """Waiting connections by address; the address whose turn is next comes first."""
         self._count = 0
         self._timer: Timer | None = None
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of waiting connections."""
         return self._count
 
     def enter(self, connection: T, address: str) -> bool:
-        """Return whether the handshake may begin now; else the connection is told later."""
+        """Return whether the handshake may begin now; else `let_in` is called later."""
         if not self._between_s:
             return True
         now = self._clock.now()
@@ -78,7 +77,7 @@ class HandshakeQueue(Generic[T]):
         return False
 
     def close(self) -> None:
-        """Forget all that wait; they are for others to close."""
+        """Forget all waiting connections; the caller closes them."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -86,7 +85,7 @@ class HandshakeQueue(Generic[T]):
         self._count = 0
 
     def _next(self) -> None:
-        """Let one in: its time has come."""
+        """Begin the next handshake, which is due."""
         self._timer = None
         if not self._count:
             return

@@ -1,4 +1,4 @@
-"""Load shedding: whether this process takes new sessions, and whether it takes input at all."""
+"""Load shedding: whether this process admits new sessions, and whether it accepts input at all."""
 
 import math
 import time
@@ -11,31 +11,31 @@ from ws_adapter.process.clock import Clock, Timer
 
 SAMPLE_S: Final = 0.5
 SAMPLES: Final = 7
-"""CPU and lag are means over the time between so many samples."""
+"""The number of samples over whose period CPU and lag are averaged."""
 
 WINDOW_S: Final = SAMPLE_S * (SAMPLES - 1)
 """Seconds over which CPU and lag are averaged."""
 
 DROPPING_LAG: Final = 2.0
-"""At so many times the lag at which no new session is taken, new input is dropped: a unit needs half a dozen
+"""The multiple of the admission limit of lag at which new input is dropped: a unit needs half a dozen
 turns of the event loop, so its answer would come too late."""
 
 NEWCOMER_CPU: Final = 0.0005
-"""What a session that has just come in will cost, in cores: until it is measured it counts as this."""
+"""The assumed load of a new session in cores, until it is measured."""
 
 
 @dataclass(frozen=True)
 class LoadLimits:
-    """0 switches a limit off."""
+    """Limits of the load; 0 switches a limit off."""
 
     max_cpu: float
-    """Cores that the process may use before it takes no new session."""
+    """The CPU use in cores beyond which no new session is admitted."""
 
     max_loop_lag_s: float
-    """How late the event loop may be on average before it takes no new session."""
+    """The mean lateness of the event loop beyond which no new session is admitted."""
 
     max_inflight_bytes: int
-    """Input and output of all sessions, together, before new input is dropped undecoded."""
+    """The input and output of all sessions together beyond which new input is dropped undecoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,18 @@ class _Sample:
 
 
 class Load:
-    """Samples the process twice a second between `start` and `stop`, and adds up what sessions hold."""
+    """Samples the process twice a second between `start` and `stop`, and adds up the bytes that sessions
+    hold."""
 
     def __init__(
         self, limits: LoadLimits, clock: Clock, cpu_time: Callable[[], float] = time.process_time
     ) -> None:
         self.is_draining = False
-        """Whether the process is about to end, and takes nobody new."""
+        """Whether the process drains, and admits no new session."""
         self.inflight_bytes = 0
-        """What all sessions hold: each adds what it takes and subtracts what it lets go."""
+        """The bytes that all sessions hold; each session adds and subtracts its own."""
         self.half_bytes = limits.max_inflight_bytes / 2 or math.inf
-        """From here on what may be in flight is for sessions that have a slot."""
+        """The bytes in flight from which on only sessions with a slot may add more."""
         self.is_late = False
         """Whether the event loop is so late now that new input has to be dropped."""
         self._limits = limits
@@ -67,12 +68,12 @@ class Load:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Begin to sample, if there is anything to watch."""
+        """Begin to sample, if any limit is set."""
         if self._limits.max_cpu or self._limits.max_loop_lag_s:
             self._sample(self._clock.now())
 
     def use(self, limits: LoadLimits) -> None:
-        """Take other limits of CPU and lag; the bound of bytes in flight stays."""
+        """Replace the limits of CPU and lag; the bound of bytes in flight stays."""
         self._limits = limits
         if self._timer is None:
             self.start()
@@ -85,7 +86,7 @@ class Load:
 
     @property
     def cpu(self) -> float:
-        """Return the cores in use, as a mean over `WINDOW_S`. Time before the start counts as idle."""
+        """The cores in use, as a mean over `WINDOW_S`. Time before the start counts as idle."""
         if not self._samples:
             return 0.0
         first, last = self._samples[0], self._samples[-1]
@@ -93,16 +94,16 @@ class Load:
 
     @property
     def loop_lag_s(self) -> float:
-        """How late timers ran, over the last seconds."""
+        """The mean lateness of timers over the last seconds."""
         return sum(sample.lag for sample in self._samples) / len(self._samples) if self._samples else 0.0
 
     @property
     def is_full(self) -> bool:
-        """Whether so much is in flight that new input has to be dropped."""
+        """Whether so many bytes are in flight that new input has to be dropped."""
         return self.inflight_bytes >= 2 * self.half_bytes
 
     def admit(self) -> bool:
-        """Return whether a new session may come in; if so, it is counted as one that will need its share."""
+        """Return whether a new session may be admitted; if so, its expected load is counted."""
         if self.is_full:
             return False
         now, limits = self._clock.now(), self._limits

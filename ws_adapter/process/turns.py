@@ -1,4 +1,4 @@
-"""Work of many connections that comes at once and takes turns with the work of all others."""
+"""Work of many connections that comes at once, interleaved with the work of all others."""
 
 import asyncio
 from collections import deque
@@ -8,27 +8,27 @@ from functools import partial
 from typing import Final
 
 PASSES: Final = 64
-"""Passes of the event loop over which a burst is spread, about: a longer queue is worked off faster."""
+"""The approximate number of event loop passes for a burst: a longer queue takes more calls per pass."""
 
 
 class Turns:
-    """Spreads a burst of calls over passes of the event loop, so that none of them holds up a session.
+    """Spreads a burst of calls over passes of the event loop, so that none of them delays a session.
 
-    A call that comes alone runs at once; of those that wait, each pass runs one, or its share of a long
-    queue. Used on the event loop.
+    A single call runs at once; of waiting ones, each pass runs one, or its share of a long queue. Used on the
+    event loop.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_busy = False
-        """Whether this pass has had its call."""
+        """Whether this pass has run its call."""
 
     def __len__(self) -> int:
-        """Return how many calls wait."""
+        """Return the number of waiting calls."""
         return len(self._waiting)
 
     def run(self, call: Callable[[], None]) -> None:
-        """Run a call in its turn, in the context of now."""
+        """Run a call in its turn, in the current context."""
         if self._is_busy:
             self._waiting.append(partial(copy_context().run, call))
             return

@@ -28,26 +28,27 @@ STREAM: Final = "stream.jsonl"
 G711_RATE_HZ: Final = 8000
 
 FILE_BYTES: Final = 4096
-"""What a file costs on disk besides its bytes, about: many tiny recordings count too."""
+"""The approximate overhead of a file on disk: many tiny recordings count too."""
 
 FILES_OF_A_FRAME: Final = 256
-"""One event gets no more files: the longest chat is of so many messages."""
+"""The most files of one event: the longest chat has this many messages."""
 
 FILES_OF_A_SESSION: Final = 4096
-"""A camera gives a session of ten minutes four pictures a second at most, 2400."""
+"""The most files of a session: a camera gives a session of ten minutes four pictures a second at most,
+2400."""
 
 _INLINE: Final = 256
-"""A value that is no base64 stays in the event up to this length."""
+"""The most characters of a value outside base64 that stays in the event."""
 
 _SIGHTS: Final = (
     *((b"\xff\xd8\xff", 0, "jpg"), (b"\x89PNG\r\n\x1a\n", 0, "png"), (b"WEBP", 8, "webp")),
     *((b"ftyp", 4, "mp4"), (b"\x1aE\xdf\xa3", 0, "webm")),
 )
-"""Pictures and videos: bytes, their place, and the ending of a file's name."""
+"""Pictures and videos: signature, its offset, and the extension of the file."""
 
 
 class Client(msgspec.Struct, omit_defaults=True, frozen=True):
-    """A session's client: its address, the name of its key, what its program says it is."""
+    """A session's client: its address, the name of its key, and the user agent."""
 
     address: str
     key: str | None = None
@@ -55,12 +56,12 @@ class Client(msgspec.Struct, omit_defaults=True, frozen=True):
 
     @property
     def caller(self) -> str:
-        """Whose recordings are counted together: those of one key, or of one address without a key."""
+        """The owner of the recording: a key, or an address without a key."""
         return f"key {self.key}" if self.key is not None else self.address
 
 
 class Meta(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The summary of a recording. What is not known yet is absent. Times are ISO 8601 in UTC."""
+    """The summary of a recording. Unknown fields are absent. Times are ISO 8601 in UTC."""
 
     session_id: str
     mode: str
@@ -71,17 +72,17 @@ class Meta(msgspec.Struct, kw_only=True, omit_defaults=True):
     client: Client
     close_reason: str | None = None
     audio_started_at: str | None = None
-    """When both tracks begin."""
+    """The time at which both tracks begin."""
     dropped_frames: int = 0
-    """Missing because the disk was too slow."""
+    """Frames that are missing because the disk was too slow."""
     omitted_files: int = 0
-    """Not written because there were too many of them."""
+    """Files that were not written because of their number."""
     stopped: str | None = None
-    """Why nothing was written from some frame on."""
+    """The reason why no frames were written from some point on."""
 
 
 class Folder:
-    """Writes one recording into a new folder at `path`. Methods raise OSError.
+    """Writer of one recording in a new folder at `path`. Methods raise OSError.
 
     Files are opened for each write only: a session holds no descriptor of its recording. What cannot be
     written whole is taken back, so that the files stay readable. `size` is about what is used on disk,
@@ -115,7 +116,7 @@ class Folder:
     def add(
         self, seq: int, ts: float, direction: Direction, frame: bytes, is_text: bool, is_refused: bool = False
     ) -> None:
-        """Write a frame that passed at `ts`, Unix time in seconds; of one that was refused no media."""
+        """Write a frame of the time `ts`, in Unix seconds; a refused one without its media."""
         line: dict[str, Any] = {"seq": seq, "ts": ts, "dir": direction}
         try:
             if not is_text:
@@ -135,7 +136,7 @@ class Folder:
         self._stream_end += len(encoded)
 
     def _follow(self, event: Any) -> None:
-        """Follow an event that changes the audio formats; Live has one for both directions."""
+        """Apply an event that changes the audio formats; Live has one for both directions."""
         match event:
             case {"type": "session.started", "session": {"audio": {"format": format}}}:
                 self._choose("up", format)
@@ -158,7 +159,7 @@ class Folder:
                     self._tracks[direction].rate_hz = rate_hz
 
     def has_track(self, direction: Direction, coding: Coding) -> bool:
-        """Return whether samples that are coded so belong onto the track of their direction."""
+        """Return whether samples of this coding belong on the track of their direction."""
         return coding.chosen is None or coding.chosen.rate_hz == self._tracks[direction].rate_hz
 
     def finish(
@@ -190,19 +191,19 @@ class Folder:
 
     @property
     def takes_files(self) -> bool:
-        """Whether it may hold another file; if not, that is counted."""
+        """Whether the recording may have another file; a refused one is counted."""
         if self._files < FILES_OF_A_SESSION:
             return True
         self.meta.omitted_files += 1
         return False
 
     def discard(self) -> None:
-        """Remove all of it. Nothing is to be written any more."""
+        """Remove the recording. Nothing may be written afterwards."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.is_discarded, self.size = True, 0
 
     def add_file(self, name: str, data: bytes) -> None:
-        """Write a file of its own; `name` has one folder in it at most."""
+        """Write a separate file; `name` has one folder in it at most."""
         self._files += 1
         if not (self.path / name).parent.is_dir():
             os.mkdir((self.path / name).parent, 0o700)
@@ -210,7 +211,7 @@ class Folder:
         self._write(name, data, 0, 0)
 
     def _write(self, name: str, data: bytes, place: int, end: int, start: bytes = b"") -> None:
-        """Write `data` at `place` of a file that now ends at `end`, then `start` at its beginning."""
+        """Write `data` at `place` of a file that then ends at `end`, then `start` at its beginning."""
         path = self.path / name
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -240,7 +241,7 @@ class Folder:
 
 
 class _FrameMedia:
-    """Gives the audio and images of one frame their files."""
+    """Files for the audio and images of one frame."""
 
     def __init__(self, folder: Folder, seq: int, ts: float, direction: Direction) -> None:
         self._folder = folder
@@ -251,7 +252,7 @@ class _FrameMedia:
         self._has_clip = False
 
     def save(self, media: Media, text: str, coding: Coding) -> Any:
-        """Return the reference to what `text` holds, or the text itself if it is short and no base64."""
+        """Return the reference to the media in `text`, or the text itself if it is short and no base64."""
         data = _decode(text)
         if data is None:
             return text if len(text) <= _INLINE else self._add_file(text.encode(), "txt")
@@ -294,7 +295,7 @@ def _size_only(media: Media, text: str, coding: Coding) -> Any:
 
 
 def iso(unix: float) -> str:
-    """Unix time as text for people and programs."""
+    """Return Unix time in ISO 8601."""
     return datetime.fromtimestamp(unix, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -308,8 +309,7 @@ def _decode(text: str) -> bytes | None:
 
 
 def _samples(data: bytes, coding: Coding) -> bytes | None:
-    """Return the bytes of the float32 samples in `data`, None if it holds no audio that anybody could
-    hear."""
+    """Return the bytes of the float32 samples in `data`, None if it holds no valid audio."""
     if coding.chosen is not None:
         whole = len(data) - len(data) % coding.chosen.width
         return coding.chosen.decode(data[:whole]).astype("<f4", copy=False).tobytes() or None

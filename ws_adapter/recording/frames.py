@@ -1,4 +1,4 @@
-"""Frames as a recording keeps them: JSON in which references to files stand for audio and images."""
+"""Frames in recordings: JSON with references to files in place of audio and images."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from ws_adapter.protocol.wire.codec import check
 from ws_adapter.protocol.wire.errors import InvalidUtf8, Refusal
 
 HEAD_BYTES: Final = 1_000
-"""How much is kept of a frame that is not an event."""
+"""The most characters that are kept of a frame without an event."""
 
 
 class Media(Enum):
@@ -25,7 +25,7 @@ class Media(Enum):
     """Reference audio, or a clip in a message: a file of its own."""
     IMAGE = auto()
     CLIP = auto()
-    """Audio of an item, which belongs to no place in the conversation: a file as it came."""
+    """Audio of an item, at no position in the conversation: a file in its original form."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Coding:
     is_pcm16: bool = False
     rate_hz: int = RATE_HZ
     chosen: Format | None = None
-    """What the session has chosen for this direction: then `is_pcm16` does not count."""
+    """The session's format for this direction, which overrides `is_pcm16`."""
 
 
 Save: TypeAlias = Callable[[Media, str, Coding], Any]
-"""Given what a value holds, its text, and how samples are coded: what stands in its place."""
+"""A callback with the kind of a value, its text, and the coding of samples; returns the replacement."""
 
 _FIELDS: Final = {
     **dict.fromkeys(("audio", "audio_base64", "audio_data"), Media.SPEECH),
@@ -56,17 +56,17 @@ _FIELDS: Final = {
     ),
 }
 SPEECH_DELTAS: Final = frozenset({"session.output_audio.delta", "response.output_audio.delta"})
-"""Events with audio whose field has a name that is a text elsewhere."""
+"""Audio events whose field has a name that stands for text elsewhere."""
 
 _ITEM_AUDIO: Final = frozenset({"input_audio", "output_audio"})
-"""Parts of items that may have audio."""
+"""Types of item parts that may have audio."""
 
 _SPELLED_OUT: Final = frozenset({"data", "base64", "audio_base64"})
-"""Names inside the object that may stand for a base64 value."""
+"""Names of fields in an object that may hold base64."""
 
 
 class Unreadable(Exception):
-    """The frame is no event."""
+    """The frame holds no event."""
 
 
 def read(frame: bytes) -> Any:
@@ -79,14 +79,14 @@ def read(frame: bytes) -> Any:
 
 
 def head(frame: bytes) -> str:
-    """Return the beginning of a frame that is no event, as text that fits into JSON."""
+    """Return the beginning of a frame without an event, as text that fits into JSON."""
     return frame[:HEAD_BYTES].decode(errors="backslashreplace")
 
 
 def with_references(value: Any, save: Save, coding: Coding) -> Any:
-    """`value` with what `save` returns in the place of each base64 value, in the order of the event.
+    """Return `value` with the results of `save` in place of the base64 values, in the order of the event.
 
-    `coding` is that of samples about which the event says nothing.
+    `coding` is that of samples without one in the event.
     """
     return _replace(value, None, coding, save)
 

@@ -1,4 +1,4 @@
-"""Recordings for those who fetch them: lists, files and removal, without touching a session."""
+"""Recordings over HTTP: lists, files and removal, without touching a session."""
 
 import asyncio
 import os
@@ -23,15 +23,15 @@ _FILE: Final = re.compile(r"(?:up|down)\.wav|(?:up|down)/[0-9]{1,12}-[0-9]{1,6}\
 
 Json = dict[str, Any]
 Sees = Callable[[str], bool]
-"""Whether the recordings of a caller, as `Client.caller` names it, may be seen."""
+"""A function that tells whether the recordings of a caller, named as in `Client.caller`, may be seen."""
 
 
 class NoRecording(Exception):
-    """There is no such recording or file, or it is not the caller's to see."""
+    """There is no such recording or file, or the caller may not see it."""
 
 
 class StillRunning(Exception):
-    """The session of a recording is not over."""
+    """The session of a recording is still running."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class Part:
 
 
 class Library:
-    """See above. Whatever reads the disk runs beside the event loop."""
+    """The recordings of a folder. Disk reads run beside the event loop."""
 
     def __init__(self, root: Path, recorder: Recorder) -> None:
         self._root = root.absolute()
         self._recorder = recorder
 
     async def page(self, sees: Sees, limit: int, offset: int) -> tuple[int, list[Json]]:
-        """Return how many recordings there are, and summaries of some, the newest first."""
+        """Return the number of recordings, and summaries of a page of them, the newest first."""
         kept = await self._recorder.ask(lambda: self._recorder.names())
         own = [(name, size) for name, caller, size in reversed(kept) if sees(caller)]
         chosen = own[offset : offset + limit]

@@ -1,4 +1,4 @@
-"""Records sessions without ever being in their way: the event loop hands frames over, a thread writes."""
+"""Records sessions without delaying them: the event loop hands frames over, a thread writes."""
 
 import asyncio
 import errno
@@ -25,27 +25,27 @@ from ws_adapter.recording.retention import RecordingStore, StoredRecording
 logger = logging.getLogger(__name__)
 
 BACKLOG_BYTES: Final = 128 * 2**20
-"""Frames that may wait for the disk; further ones are left out of their recordings."""
+"""The most bytes of frames that may wait for the disk; further ones are left out of their recordings."""
 
 JOB_BYTES: Final = 512
-"""What a frame that waits takes besides its bytes, about."""
+"""The approximate overhead of a waiting frame in bytes."""
 
 BATCH_S: Final = 0.05
-"""How long frames are gathered before they are written."""
+"""The seconds for which frames are batched before they are written."""
 
 FLUSH_S: Final = 3.0
-"""How long it may take at the end to write what still waits."""
+"""The seconds for writing the remaining frames at the end."""
 
 TIDY_S: Final = 600.0
-"""How often recordings that became too old are looked for when nothing else happens."""
+"""The interval of removing expired recordings while no session is recorded."""
 
 MOST_QUESTIONS: Final = 64
-"""That may wait at once of those who fetch recordings."""
+"""The most waiting requests for recordings."""
 
 T = TypeVar("T")
 
 MOST_OF_ALL: Final = 1 / 8
-"""The share of all recordings that one session may have."""
+"""The largest share of all recordings for one session."""
 
 _SHARE_USED: Final = "the recording has reached the largest size allowed for one"
 _ALL_USED: Final = "the recordings have reached the largest size allowed"
@@ -60,9 +60,9 @@ class Counts:
 
     complete: int = 0
     incomplete: int = 0
-    """Ended with something missing, whatever the cause."""
+    """Recordings that ended incomplete, whatever the cause."""
     dropped_frames: int = 0
-    """Left out because the disk was slower than the sessions."""
+    """Frames that were left out because the disk was slower than the sessions."""
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class _Job:
 
 
 class Recording:
-    """The recording of one session, for the event loop's thread. Nothing here waits or raises."""
+    """The recording of one session, for the event loop's thread. Its methods never wait or raise."""
 
     def __init__(self, recorder: "Recorder", recording_id: str, folder: Folder, created: float) -> None:
         self.recording_id = recording_id
@@ -94,7 +94,7 @@ class Recording:
         self._add("down", frame, True)
 
     def end(self, close_reason: str, worker: str | None) -> None:
-        """End the recording; called once. `worker` is the last one that the session had."""
+        """End the recording; called once. `worker` is the last one of the session."""
         now = self._now()
         duration_s = round(now - self._created, 3)
         finish = partial(self._folder.finish, now, worker, close_reason, duration_s, self._dropped)
@@ -108,16 +108,16 @@ class Recording:
             self._dropped += 1
 
     def _now(self) -> float:
-        """Unix time; it does not jump when the machine's clock does."""
+        """Return the Unix time without jumps of the machine's clock."""
         return self._created + self._recorder.clock.now() - self._began
 
 
 class Recorder:
-    """Keeps recordings in the folder `root`; whatever goes wrong there stays there.
+    """Recordings in the folder `root`; its faults affect no session.
 
     At most `backlog_bytes` of frames wait for the disk. Recordings are removed when they are older than
-    `max_age_s`, and when all together use more than `max_bytes`, of whoever has most of them, the oldest
-    first; 0 is no bound. One session may use the `most_of_all`-th part of `max_bytes`.
+    `max_age_s`. When all together use more than `max_bytes`, the oldest of the caller with the most are
+    removed first; 0 is no bound. One session may use the share `most_of_all` of `max_bytes`.
     """
 
     def __init__(
@@ -149,14 +149,14 @@ class Recorder:
         self._is_abandoned = False
         self._growing = 0
         self._questions: deque[Callable[[], None]] = deque()
-        """Of those who fetch recordings; asked and answered in the thread."""
+        """Waiting requests for recordings, which the thread answers."""
         self._running: set[Folder] = set()
         self._is_failing = False
 
     def start(self) -> None:
-        """Make the folder if there is none.
+        """Make the folder if it is missing.
 
-        Raises `ConfigurationError` if nothing can be written there, unless only because the disk is full.
+        Raises `ConfigurationError` if it is not writable, unless only because the disk is full.
         """
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ class Recorder:
         self._thread.start()
 
     async def close(self) -> None:
-        """Take nothing more and return when everything is written, or after `flush_s`."""
+        """Accept no more frames, and return when all are written, or after `flush_s`."""
         self._is_closed = True
         self._news.set()
         await asyncio.to_thread(self._thread.join, self._flush_s)
@@ -179,7 +179,7 @@ class Recorder:
             logger.warning("recordings in %s: the end is missing, the disk is too slow", self._root)
 
     def begin(self, session_id: str, mode: str, client: Client) -> Recording:
-        """Start the recording of a session; `session_id` is what the client calls it."""
+        """Start the recording of a session; `session_id` is its public id."""
         label = _NOT_IN_A_NAME.sub("", session_id)[:_LONGEST_LABEL] or "session"
         recording_id = f"{label}-{secrets.token_hex(4)}"
         created = self.clock.unix()
@@ -189,7 +189,7 @@ class Recorder:
         return Recording(self, recording_id, folder, created)
 
     async def ask(self, question: Callable[[], T]) -> T:
-        """Return what `question` returns in the thread, between two frames. Raises `RecorderBusy`."""
+        """Return the result of `question`, run in the thread between two frames. Raises `RecorderBusy`."""
         if self._is_closed or len(self._questions) >= MOST_QUESTIONS:
             raise RecorderBusy("the recorder answers no more questions for now")
         answer: Future[T] = Future()
@@ -216,7 +216,7 @@ class Recorder:
         return self._given - self._done
 
     def hand_over(self, job: _Job) -> bool:
-        """Have a job done later; return False if there is no room for it."""
+        """Queue a job for the thread; return False if there is no room for it."""
         if self._is_closed:
             return False
         backlog = self.backlog
@@ -284,14 +284,14 @@ class Recorder:
             self._discard_largest_of(heaviest)
 
     def _discard_largest_of(self, caller: str) -> None:
-        """Remove a running recording of the caller who has most, since nothing of theirs is finished."""
+        """Remove a running recording of the caller with the most, who has no finished one."""
         largest = max((f for f in self._running if f.caller == caller), key=lambda folder: folder.size)
         largest.meta.stopped = _ALL_USED
         self._growing -= largest.size
         largest.discard()
 
     def _stop(self, folder: Folder, error: Exception) -> None:
-        """Stop a recording: nothing but its end is written any more."""
+        """Stop a recording: only its end is written from now on."""
         if folder.meta.stopped is None:
             folder.meta.stopped = _text(error)
             self._failed(error)

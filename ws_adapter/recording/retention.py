@@ -15,11 +15,11 @@ import msgspec
 from ws_adapter.recording.folder import META, Folder, Meta
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,128}-[0-9a-f]{8}")
-"""How recordings are called. Nothing else in the folder is ever touched."""
+"""The form of a recording's name. Nothing else in the folder is ever touched."""
 
 _BLOCK_BYTES: Final = 512
 _META_BYTES: Final = 65_536
-"""A summary is not longer."""
+"""The most bytes of a summary."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class StoredRecording:
 
 
 class RecordingStore:
-    """The finished recordings in the folder `root`. `size` is about what they use on disk.
+    """The finished recordings in the folder `root`. `size` is their approximate use of the disk.
 
-    Only this object removes recordings that are finished; the folder is read once, by `scan`. 0 for
-    `max_age_s` or `max_bytes` is no bound. What cannot be removed is told to `on_failure` and forgotten.
+    Only this object removes finished recordings; the folder is read once, by `scan`. 0 for `max_age_s` or
+    `max_bytes` is no bound. A recording that cannot be removed is reported to `on_failure` and forgotten.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class RecordingStore:
         self._max_bytes = max_bytes
         self._on_failure = on_failure
         self._kept: OrderedDict[str, StoredRecording] = OrderedDict()
-        """All of them by name, the oldest first."""
+        """The recordings by name, the oldest first."""
         self._of: dict[str, deque[StoredRecording]] = {}
-        """Those of each caller, the oldest first."""
+        """The recordings of each caller, the oldest first."""
         self._sizes: Counter[str] = Counter()
         self.size = 0
 
     def scan(self) -> None:
-        """Take in what earlier runs left, also what a crash interrupted."""
+        """Read the recordings of earlier runs, including those that a crash interrupted."""
         try:
             found = list(_recordings(self._root))
         except OSError as error:
@@ -71,7 +71,7 @@ class RecordingStore:
         self.size += kept.size
 
     def kept(self) -> list[StoredRecording]:
-        """Return all of them, the oldest first."""
+        """Return all recordings, the oldest first."""
         return list(self._kept.values())
 
     def remove(self, name: str) -> bool:
@@ -84,11 +84,11 @@ class RecordingStore:
         return True
 
     def tidy(self, now: float, growing: int, running: Iterable[Folder]) -> str | None:
-        """Remove what is too old, and what is too much beside `running`, the unfinished recordings of
-        `growing` bytes in all: always the oldest of the caller who has most.
+        """Remove expired recordings, and those beyond the size bound together with `running`, the unfinished
+        recordings of `growing` bytes in all: always the oldest of the caller with the most.
 
-        `now` is Unix time. When the caller who has most has nothing finished and it is still too much,
-        returns who that is.
+        `now` is Unix time. If the caller with the most has nothing finished and the size is still too large,
+        returns that caller.
         """
         while self._max_age_s and self._kept:
             oldest = next(iter(self._kept.values()))
@@ -109,7 +109,7 @@ class RecordingStore:
         self._remove(self._of[caller].popleft())
 
     def _remove(self, kept: StoredRecording) -> None:
-        """Remove a recording from the shelf of its caller."""
+        """Remove a recording from the index."""
         caller = kept.caller
         del self._kept[kept.name]
         self.size -= kept.size
@@ -133,7 +133,7 @@ def _recordings(root: Path) -> Iterator[StoredRecording]:
 
 
 def _kept(folder: Path) -> StoredRecording:
-    """Raise OSError if `folder` is no recording, or is being removed."""
+    """Return the recording in a folder. Raises OSError if it holds none, or is being removed."""
     (folder / META).lstat()
     states = [path.lstat() for path in (folder, *folder.rglob("*"))]
     used = sum(state.st_blocks for state in states) * _BLOCK_BYTES
@@ -141,7 +141,7 @@ def _kept(folder: Path) -> StoredRecording:
 
 
 def _caller(path: Path) -> str:
-    """Whose recording it is; empty if its summary does not say."""
+    """Return the caller of a recording; empty if its summary does not name one."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

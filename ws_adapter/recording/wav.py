@@ -10,15 +10,15 @@ HEADER_BYTES: Final = _HEADER.size
 _FLOAT: Final = 3
 
 LONGEST: Final = (2**32 - 1 - HEADER_BYTES) // SAMPLE_BYTES
-"""Samples that a WAV file has room for, because it counts its bytes in 32 bits."""
+"""The most samples of a WAV file, which counts its bytes in 32 bits."""
 
 JITTER_S: Final = 0.25
-"""A clip that comes less than this late follows the one before it at once: networks are not exact, and a
-pause of a few milliseconds in a word would be heard."""
+"""The lateness in seconds up to which a clip directly follows the previous one: network jitter would
+otherwise insert audible pauses into words."""
 
 
 def header(samples: int, rate_hz: int) -> bytes:
-    """Return what stands before `samples` float32 samples of one channel."""
+    """Return the WAV header of `samples` float32 samples of one channel."""
     size = samples * SAMPLE_BYTES
     return _HEADER.pack(
         *(b"RIFF", HEADER_BYTES - 8 + size, b"WAVE"),

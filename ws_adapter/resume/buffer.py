@@ -1,4 +1,4 @@
-"""The events that sessions sent last, for clients that come back and missed them."""
+"""The latest events of sessions, for clients that reconnect and missed them."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -9,42 +9,42 @@ from ws_adapter.process.blocks import ANSWER, Blocks, Stored, parts_of, size_of
 
 MOST_EVENTS: Final = 1024
 MOST_BYTES: Final = 2**20
-"""Of one session: more than the buffers of the transport and of the kernel hold unsent."""
+"""The most bytes of one session: more than the buffers of the transport and of the kernel hold unsent."""
 
 MOST_KEPT_BYTES: Final = 128 * 2**20
-"""Of all sessions together."""
+"""The most bytes of all sessions together."""
 
 Parts = tuple[bytes, ...]
-"""An event as it was sent."""
+"""An event in its sent form."""
 
 
 class ReplayBuffers:
-    """Those of all sessions, and the bytes in them: at most `MOST_KEPT_BYTES` and one event."""
+    """The buffers of all sessions, and the bytes in them: at most `MOST_KEPT_BYTES` and one event."""
 
     def __init__(self) -> None:
         self.blocks: Final = Blocks(MOST_KEPT_BYTES, ANSWER)
-        """For long events."""
+        """Blocks for long events."""
         self.kept_bytes = 0
         self._open: dict[ReplayBuffer, None] = {}
-        """The one that was made smaller last is at the end."""
+        """Open buffers, the last one that was cut at the end."""
 
     @property
     def share(self) -> int:
-        """Bytes for each session if all of them keep much."""
+        """The bytes for each session if all of them keep much."""
         return min(MOST_BYTES, MOST_KEPT_BYTES // max(1, len(self._open)))
 
     def enter(self, buffer: "ReplayBuffer") -> None:
-        """Count a buffer in. Harmless when repeated."""
+        """Add a buffer. Harmless when repeated."""
         self._open.setdefault(buffer)
 
     def leave(self, buffer: "ReplayBuffer") -> None:
-        """Count a buffer out. Harmless when repeated."""
+        """Remove a buffer. Harmless when repeated."""
         self._open.pop(buffer, None)
 
     def make_room(self, buffer: "ReplayBuffer") -> None:
         """Cut buffers to their share, `buffer` first, until all together are within the bound.
 
-        The others lose even their last event if that alone is larger: whoever sends no more would keep it.
+        The others lose even their last event if that alone is larger, since an idle session would keep it.
         """
         share = self.share
         buffer.cut(share, least=1)
@@ -59,14 +59,14 @@ class ReplayBuffers:
 
 
 class ReplayBuffer:
-    """Numbers events from 1 and keeps the last ones, as they were sent; long ones are copied into blocks.
+    """Numbers events from 1 and keeps the last ones in their sent form; long ones are copied into blocks.
 
     It keeps nothing before it is `open`, and its last event however large that is, unless others need room.
     """
 
     def __init__(self, all_buffers: ReplayBuffers) -> None:
         self.sent = 0
-        """Events that were sent: the number of the last one."""
+        """The number of sent events, which is that of the last one."""
         self._all = all_buffers
         self._is_open = False
         self._events: deque[Stored] = deque()
@@ -91,15 +91,15 @@ class ReplayBuffer:
 
     @property
     def first(self) -> int:
-        """Number of the first event that is kept; that of the next one if none is."""
+        """The number of the oldest kept event; without any that of the next one."""
         return self.sent - len(self._events) + 1
 
     def event(self, number: int) -> Parts:
-        """Return an event that is kept."""
+        """Return a kept event."""
         return parts_of(self._events[number - self.first])
 
     def restore(self, events: dict[int, Parts], newest: int) -> None:
-        """Go on with the numbers of another buffer, whose last event was `newest`, and its `events`."""
+        """Continue another buffer, whose last event was `newest`, with its `events`."""
         self.open()
         number = newest
         while number in events:
@@ -109,20 +109,20 @@ class ReplayBuffer:
             self.add(events[self.sent + 1])
 
     def after(self, number: int) -> Iterator[Parts] | None:
-        """Return the events behind this number; None if they are not kept, or it was never sent."""
+        """Return the events after this number; None if they are not kept, or it was never sent."""
         missed = self.sent - number
         if not 0 <= missed <= len(self._events):
             return None
         return map(parts_of, islice(self._events, len(self._events) - missed, None))
 
     def cut(self, most_bytes: int, least: int) -> None:
-        """Drop the oldest events beyond so many bytes, and beyond `MOST_EVENTS`; leave at `least` so many."""
+        """Drop the oldest events beyond `most_bytes` and `MOST_EVENTS`; keep `least` at least."""
         events = self._events
         while len(events) > least and (self._bytes > most_bytes or len(events) > MOST_EVENTS):
             self._count(-size_of(events.popleft()))
 
     def close(self) -> None:
-        """Keep nothing any more. Harmless when repeated."""
+        """Drop all events, and keep none any more. Harmless when repeated."""
         self._is_open = False
         self._all.leave(self)
         self._events.clear()

@@ -26,21 +26,21 @@ from ws_adapter.web.routes import Selection
 from ws_adapter.web.websocket import PublicConnection
 
 SLOT_KEPT_S: Final = 5.0
-"""How long a detached session keeps its slot while others wait for one."""
+"""The seconds for which a detached session keeps its slot while others wait for one."""
 
 LOOK_S: Final = 1.0
-"""How often a detached session looks whether somebody waits, after that."""
+"""The interval of checking for waiting sessions after that, in seconds."""
 
 SUPERSEDED_S: Final = 1.0
-"""How long a connection whose session another one took over may take to close."""
+"""The seconds that a superseded connection may take to close."""
 
 RESUMES_BURST: Final = 10
 RESUMES_PER_S: Final = 0.5
-"""How often one session may be resumed."""
+"""The rate of resuming one session."""
 
 
 class ConnectionOwner(Protocol):
-    """The session behind the connection."""
+    """The session that uses the connection."""
 
     def detached(self) -> None:
         """Handle the lost connection of a client that may come back."""
@@ -49,30 +49,30 @@ class ConnectionOwner(Protocol):
         """Handle the client's return."""
 
     def offered(self) -> None:
-        """Handle another token that opens the session; the client does not have it yet."""
+        """Handle a new token for the session, which the client does not have yet."""
 
     def others_wait(self) -> bool:
-        """Return whether somebody waits for a slot such as the session holds."""
+        """Return whether another session waits for a slot such as this session holds."""
 
 
 class Registry(Protocol):
-    """The registry that finds a connection by its token."""
+    """A registry that finds a connection by its token."""
 
     @property
     def buffers(self) -> ReplayBuffers:
-        """What is kept for all sessions."""
+        """The replay buffers of all sessions."""
 
     def offer(self, connection: "ResumableConnection", nonce: bytes | None = None) -> ResumeOffer:
-        """Make the token of a session, which replaces the last one."""
+        """Make a token for a session, which replaces the last one."""
 
     def detached(self, connection: "ResumableConnection") -> None:
-        """Add a detached session; one too many ends the one that was detached first."""
+        """Add a detached session; beyond the bound the one that was detached first ends."""
 
     def attached(self, connection: "ResumableConnection") -> None:
         """Note that the session has a connection again."""
 
     def forget(self, connection: "ResumableConnection") -> None:
-        """Forget a session that is over, so that no token opens it. Harmless when repeated."""
+        """Forget a finished session, so that no token opens it. Harmless when repeated."""
 
 
 class ResumableConnection:
@@ -93,19 +93,19 @@ class ResumableConnection:
     ) -> None:
         self.session_id: Final = session_id
         self.holder: Final = holder_of(connection.key.hash if connection.key is not None else None)
-        """Whose key a connection needs that resumes it."""
+        """The key holder; a connection that resumes the session needs the same key."""
         self._selection = selection
         self.received = 0
-        """Messages that the session took."""
+        """The number of messages that the session took."""
         self.is_detached = False
         self.ends_with_an_answer = False
-        """Whether the session has closed behind an answer: that may be fetched even then."""
+        """Whether the session has closed after an answer, which a client may fetch even then."""
         self._nonce = b""
-        """Of the last token; empty before there is one."""
+        """The nonce of the last token; empty before the first."""
         self._used_nonce = b""
-        """Of the token that brought the connection; empty for the first one."""
+        """The nonce of the token that opened the present connection; empty for the first one."""
         self._received_before = 0
-        """Messages that had come when the session got its connection."""
+        """The number of messages before the present connection."""
         self._connection = connection
         self._registry = registry
         self._clock = clock
@@ -114,12 +114,12 @@ class ResumableConnection:
         self._buffer = ReplayBuffer(registry.buffers)
         self._owner: ConnectionOwner | None = None
         self._context = copy_context()
-        """In which the session runs, for what it logs."""
+        """The context of the session, for its log lines."""
         self._is_over = False
         self._is_closing = False
         self._is_held = False
         self._changed = asyncio.Event()
-        """Set once the session has another connection, or is over."""
+        """An event that is set once the session has another connection, or is over."""
         self._timer: Timer | None = None
         self._ends_at = 0.0
         self._leave: Callable[[], None] = lambda: None
@@ -129,7 +129,7 @@ class ResumableConnection:
 
     @property
     def connection(self) -> PublicConnection:
-        """The connection that the session has, or had last."""
+        """The present connection of the session, or its last one."""
         return self._connection
 
     @property
@@ -139,7 +139,7 @@ class ResumableConnection:
 
     @property
     def kind(self) -> Kind:
-        """What the session is to the queue."""
+        """The kind of the session in the queue."""
         return self._selection.kind
 
     def is_for(self, connection: PublicConnection) -> bool:
@@ -153,7 +153,7 @@ class ResumableConnection:
         )
 
     def own(self, owner: ConnectionOwner) -> None:
-        """Tell `owner` of what happens from now on; called once, before anything else."""
+        """Report events to `owner` from now on; called once, before anything else."""
         self._owner = owner
         self._context = copy_context()
         self._connection.when_lost(partial(self._lost, self._connection))
@@ -170,22 +170,22 @@ class ResumableConnection:
 
     @property
     def buffer(self) -> ReplayBuffer:
-        """Events that were sent and may be asked for again."""
+        """The sent events, which may be requested again."""
         return self._buffer
 
     def offer(self) -> ResumeOffer:
-        """Make a token. The session keeps its place among the connections of its client from now on, also
-        while it has none."""
+        """Make a token. From now on the session counts among the connections of its client, even while
+        detached."""
         if not self._nonce:
             self._leave = self._connection.take_leave()
         return self._registry.offer(self)
 
     @property
     def nonces(self) -> tuple[bytes, bytes]:
-        """Those of the tokens that open the session.
+        """The nonces of the tokens that open the session.
 
-        A used token is good once more if nothing came over the connection that it opened, and that is lost:
-        the client may never have got the next one.
+        A used token is valid once more if no message came over the connection that it opened, and that is
+        lost: the client may never have got the next one.
         """
         is_unconfirmed = self.is_detached and self.received == self._received_before and self._used_nonce
         return self._nonce, self._used_nonce if is_unconfirmed else self._nonce
@@ -245,7 +245,7 @@ class ResumableConnection:
         return True
 
     async def close(self, code: int = CloseCode.NORMAL, reason: str = "") -> None:
-        """See `PublicConnection.close`; waits while there is no connection."""
+        """Close the connection; waits while there is none."""
         self._is_closing = True
         while True:
             await self.until_attached()
@@ -255,7 +255,7 @@ class ResumableConnection:
                 return
 
     def abort(self) -> None:
-        """See `PublicConnection.abort`. No other connection takes its place."""
+        """Abort the connection. No other one can replace it."""
         self.end()
         self._connection.abort()
 
@@ -289,7 +289,7 @@ class ResumableConnection:
         self._registry.detached(self)
 
     def _look(self) -> None:
-        """End the session if its time is up, or somebody waits for its slot."""
+        """End the session if its time is up, or another session waits for its slot."""
         now = self._clock.now()
         if now >= self._ends_at or self._owner is None or self._owner.others_wait():
             self.end()
@@ -297,7 +297,7 @@ class ResumableConnection:
             self._timer = self._clock.call_at(min(now + LOOK_S, self._ends_at), self._look)
 
     def end(self) -> None:
-        """End the session: no connection comes any more. Harmless when repeated."""
+        """End the session: no connection can resume it. Harmless when repeated."""
         if self._is_over:
             return
         self._is_over = True
@@ -309,7 +309,7 @@ class ResumableConnection:
         self._changed.set()
 
     async def until_attached(self) -> None:
-        """Wait while there is no connection. Raises `Disconnected` if none comes."""
+        """Wait while there is no connection. Raises `Disconnected` if none can come."""
         while self.is_detached:
             self._changed.clear()
             await self._changed.wait()
@@ -317,7 +317,7 @@ class ResumableConnection:
             raise Disconnected
 
     async def _next(self, last: PublicConnection) -> None:
-        """Wait for the connection behind `last`. Raises `Disconnected` if none comes."""
+        """Wait for the connection after `last`. Raises `Disconnected` if none can come."""
         while self._connection is last and not self._is_over:
             self._changed.clear()
             await self._changed.wait()
@@ -327,13 +327,13 @@ class ResumableConnection:
     # ----------------------------------------------------------------------------------- resuming
 
     def may_resume(self) -> bool:
-        """Return whether it was not resumed too often of late; if so, this time is counted."""
+        """Return whether the rate limit of resuming allows another attempt, which then counts."""
         return self._resumes.take()
 
     def resume(self, connection: PublicConnection, last_event: int | None, nonce: bytes) -> bool:
-        """Go on over `connection`, with what was sent after `last_event`. `nonce` is that of the token.
+        """Continue over `connection`, with the events after `last_event`. `nonce` is that of the token.
 
-        False if that is not kept any more, or was never sent: then the session is over.
+        False if those are not kept any more, or were never sent: then the session is over.
         """
         missed = self._buffer.after(last_event) if last_event is not None else None
         if last_event is None or missed is None:
@@ -347,7 +347,7 @@ class ResumableConnection:
     def take_over(
         self, last_event: int, nonces: tuple[bytes, bytes], received: int, events: dict[int, Parts]
     ) -> None:
-        """Go on with a session of another adapter, over the connection that it begins with.
+        """Continue a session of another adapter, over the connection that it begins with.
 
         `nonces` are that of the token which brought the client and that of its next one; `events` are those
         that the session has sent or was about to send. Raises `ValueError` if the client misses others.
@@ -362,7 +362,8 @@ class ResumableConnection:
         self._welcome(self._registry.offer(self, following), last_event, missed)
 
     def _welcome(self, offer: ResumeOffer, last_event: int, missed: Iterator[Parts]) -> None:
-        """Tell a client that came back what it missed. The token lasts before the client has it."""
+        """Send a returned client its new token and the missed events. The token is stored before the
+        client has it."""
         if self._owner is not None:
             self._owner.offered()
         resumed = SessionResumed(resume=offer, last_event=last_event, received=self.received)
@@ -386,7 +387,7 @@ class ResumableConnection:
             self._owner.resumed()
 
     def _supersede(self, old: PublicConnection) -> None:
-        """Close a connection whose client has another one; what still comes over it is thrown away."""
+        """Close a connection that another one has superseded; its further input is discarded."""
         old.when_text(lambda text: True)
         old.when_flooding(lambda verdict: old.abort())
         task = asyncio.create_task(_close(old))
@@ -400,7 +401,7 @@ class ResumableConnection:
 
 
 def path_of(selection: Selection) -> str:
-    """Return the dialect and mode that a connection asks for."""
+    """Return the dialect and mode of a connection."""
     return f"{selection.dialect.value}/{selection.mode.value}"
 
 

@@ -1,4 +1,4 @@
-"""The sessions of an adapter that can be resumed: found by their tokens, bounded while they are detached."""
+"""The sessions of an adapter that can be resumed, by token, with a bound on detached ones."""
 
 import hmac
 import logging
@@ -14,13 +14,13 @@ from ws_adapter.resume.tokens import NONCE_BYTES, ResumeTokens
 logger = logging.getLogger(__name__)
 
 MOST_DETACHED: Final = 1024
-"""Sessions that may be without a connection; one more ends the one that lost its connection first."""
+"""The most detached sessions; one more ends the one that lost its connection first."""
 
 _NO_NONCE: Final = bytes(NONCE_BYTES)
 
 
 class ResumableSessions:
-    """The registry. A session is in it from its first token to its end."""
+    """The registry of resumable sessions. A session is in it from its first token to its end."""
 
     def __init__(self, tokens: ResumeTokens, metrics: Metrics, window_s: float) -> None:
         self.buffers: Final = ReplayBuffers()
@@ -29,17 +29,17 @@ class ResumableSessions:
         self._window_s = window_s
         self._sessions: dict[str, ResumableConnection] = {}
         self._detached: dict[ResumableConnection, None] = {}
-        """Those without a connection, the one that lost it first at the front."""
+        """Detached sessions, the one that lost its connection first at the front."""
 
     def offer(self, connection: ResumableConnection, nonce: bytes | None = None) -> ResumeOffer:
-        """Make the token of a session, which replaces the last one; with this nonce, if there is one."""
+        """Make a token for a session, which replaces the last one; with this nonce, if there is one."""
         token, nonce = self._tokens.make(connection.session_id, connection.holder, nonce)
         connection.rotate(nonce)
         self._sessions[connection.session_id] = connection
         return ResumeOffer(token, self._window_s)
 
     def find(self, token: str) -> tuple[ResumableConnection, bytes] | None:
-        """Return the session that a token opens, and the token's nonce.
+        """Return the session of a token, and the token's nonce.
 
         An unknown session takes as long as a wrong nonce.
         """
@@ -66,19 +66,19 @@ class ResumableSessions:
         logger.info("the session was resumed")
 
     def forget(self, connection: ResumableConnection) -> None:
-        """Forget a session that is over, so that no token opens it. Harmless when repeated."""
+        """Forget a finished session, so that no token opens it. Harmless when repeated."""
         if self._is_detached_no_more(connection):
             self._metrics.resumes[ResumeOutcome.EXPIRED] += 1
         if self._sessions.get(connection.session_id) is connection:
             del self._sessions[connection.session_id]
 
     def taken_over(self) -> None:
-        """Count a session of an adapter that has died."""
+        """Count a session taken over from a dead adapter."""
         self._metrics.resumes[ResumeOutcome.TAKEN_OVER] += 1
         logger.info("the session of another adapter goes on here")
 
     def refused(self) -> None:
-        """Count a token that opened nothing."""
+        """Count a token that opened no session."""
         self._metrics.resumes[ResumeOutcome.REFUSED] += 1
 
     def _is_detached_no_more(self, connection: ResumableConnection) -> bool:

@@ -1,9 +1,9 @@
-"""Resume tokens: what a client shows to get its session back over another connection.
+"""Resume tokens: a client presents one to get its session back over another connection.
 
-A token is `rs_`, then base64url of an HMAC-SHA256 and of what that signs: a version, the first half of the
+A token is `rs_`, then base64url of an HMAC-SHA256 and of the signed body: a version, the first half of the
 hash of the key that the session was opened with, a nonce, a mark of the adapter that has the session, and the
-id of the session. The nonce is new at every resume, and a session knows only its last one: a token opens a
-session once. The mark is an HMAC of the nonce and the adapter's id: only adapters can tell whose it is, and
+id of the session. The nonce is new at every resume, and a session accepts only its last one: a token opens a
+session once. The mark is an HMAC of the nonce and the adapter's id. Only adapters can identify its owner, and
 two tokens of one adapter have nothing in common.
 """
 
@@ -19,7 +19,7 @@ from ws_adapter.access.signed_tokens import signed, verified
 PREFIX: Final = "rs_"
 
 LONGEST_TOKEN: Final = 256
-"""Characters."""
+"""The most characters of a token."""
 
 NONCE_BYTES: Final = 16
 
@@ -37,15 +37,14 @@ class Claim(NamedTuple):
     """The first half of the hash of a key; zeros where no key was needed."""
     nonce: bytes
     mark: bytes
-    """Of the adapter that has the session."""
+    """The mark of the adapter that has the session."""
 
 
 class ResumeTokens:
-    """Makes and reads them."""
+    """Maker and reader of resume tokens."""
 
     def __init__(self, keys: Sequence[bytes] = (), adapter_id: str = "") -> None:
-        """Sign with the first of `keys` and verify with all of them; without one a key is made that nobody
-        else has."""
+        """Sign with the first of `keys` and verify with all of them; without one a random key is made."""
         self._adapter_id = adapter_id
         self.use(keys or (secrets.token_bytes(32),))
 
@@ -61,7 +60,7 @@ class ResumeTokens:
         return signed(PREFIX, self._keys[0], told), nonce
 
     def read(self, value: str) -> Claim | None:
-        """Return what a token says; None if it was not signed here."""
+        """Return the claim of a token; None if it was not signed here."""
         told = verified(PREFIX, self._keys, value, LONGEST_TOKEN)
         if told is None:
             return None
@@ -76,7 +75,7 @@ class ResumeTokens:
         return any([hmac.compare_digest(mark, claim.mark) for mark in marks])
 
     def is_own(self, claim: Claim) -> bool:
-        """Return whether it was made here."""
+        """Return whether this adapter made the token."""
         return self.is_of(claim, self._adapter_id)
 
 
@@ -90,5 +89,5 @@ def new_nonce() -> bytes:
 
 
 def holder_of(key_hash: str | None) -> bytes:
-    """Return what a token says of the key behind a session; None where no key was needed."""
+    """Return the holder field of a token; None stands for a session without a key."""
     return bytes.fromhex(key_hash)[: len(_NOBODY)] if key_hash is not None else _NOBODY

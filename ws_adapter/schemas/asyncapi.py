@@ -1,4 +1,4 @@
-"""AsyncAPI 3 of all dialects: where they are spoken, who says what, and how one may come in.
+"""AsyncAPI 3 of all dialects: channels, messages and authentication.
 
 The messages are those of the JSON Schemas beside it. Operations are the server's: it receives what clients
 send.
@@ -90,8 +90,8 @@ CHANNELS: Final[Mapping[str, Json]] = {
         "query": {"intent": {"type": "string", "enum": ["transcription"]}},
     },
 }
-"""Where WebSockets are spoken: fields of an AsyncAPI channel, and the query parameters that mean something
-there, of which others are ignored."""
+"""The channels of WebSockets: fields of an AsyncAPI channel, and the query parameters with an effect
+there; others are ignored."""
 
 _ACTIONS: Final = {"receive": "ClientEvent", "send": "ServerEvent"}
 

@@ -14,7 +14,7 @@ from ws_adapter.protocol.transcription import events
 from ws_adapter.protocol.transcription_ga import events as transcription_ga_events
 
 Json: TypeAlias = dict[str, Any]
-"""A JSON object that is written out."""
+"""A JSON object for output."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Dialect:
 
     @property
     def opening(self) -> str:
-        """How a session begins, for people."""
+        """The opening of a session, as a sentence."""
         if self.opener is None:
             return "A client sends one request."
         return f"The opening event is `{self.opener}`." if self.opener else "The server begins."

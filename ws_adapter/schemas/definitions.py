@@ -23,7 +23,7 @@ _REFUSES: Final = "Unknown fields of a client's event are refused."
 
 
 def bundle(dialect: Dialect) -> Json:
-    """Everything of `dialect` in one schema: `$defs/ClientEvent`, `$defs/ServerEvent` and each event."""
+    """Return one schema for `dialect`: `$defs/ClientEvent`, `$defs/ServerEvent` and each event."""
     client = _definitions((*dialect.client_events, ConfigFields), by_server=False)
     if not _refers_to(ConfigFields, client):
         del client[ConfigFields.__name__]
@@ -58,8 +58,7 @@ def events(document: Json) -> dict[str, Json]:
 
 
 def type_and_kind(definition: Json) -> tuple[str | None, str | None]:
-    """Return what the `type` and `kind` of an event have to be to mean this definition; None: they do not
-    matter."""
+    """Return the `type` and `kind` that identify an event of this definition; None for one without effect."""
     fields = definition.get("properties", {})
     return fields.get("type", {}).get("const"), fields.get("kind", {}).get("const")
 
@@ -99,7 +98,7 @@ def _reached(shapes: Iterable[types.Type]) -> Iterator[type[Struct]]:
 
 
 def _object(definition: Json, shape: type[Struct], by_server: bool) -> Json:
-    """`definition`, what the types of `shape` say, with what stands beside them."""
+    """Return `definition`, the schema of the types of `shape`, with the docs and rules of its fields."""
     demanded = getattr(shape, "REQUIRED", ())
     required = {*definition["required"], *demanded}
     told = dict(_field_docs(shape))
@@ -146,7 +145,7 @@ def _or_null(schema: Json) -> Json:
 
 
 def _given(path: str, properties: Json) -> Json:
-    """That the field at `path` is neither absent, null, false nor empty."""
+    """Return a schema that requires the field at `path` to be neither absent, null, false nor empty."""
     name, _, inner = path.partition(".")
     if inner:
         inside = {"type": "object", **_given(inner, {})}
@@ -162,7 +161,7 @@ def _given(path: str, properties: Json) -> Json:
 
 
 def _constants(schema: Any) -> Any:
-    """`schema` with `const` instead of every `enum` of one."""
+    """Return `schema` with `const` instead of every `enum` of one."""
     match schema:
         case {"enum": [only], **others}:
             return {"const": only, **others}
@@ -174,7 +173,7 @@ def _constants(schema: Any) -> Any:
 
 
 def _field_docs(shape: type[Struct]) -> Iterator[tuple[str, str]]:
-    """Each field and the string behind it in the source; fields of the class itself come after its bases'."""
+    """Yield each field with its docstring in the source; fields of the class itself come after its bases'."""
     for cls in reversed(shape.__mro__):
         if not issubclass(cls, Struct) or cls is Struct:
             continue

@@ -1,4 +1,4 @@
-"""The administration port: what only an operator may see."""
+"""The administration port, with pages that only an operator may see."""
 
 import asyncio
 import logging
@@ -34,12 +34,13 @@ _NEEDS_KEYS: Final = (
 
 
 class Administration:
-    """Serves `/metrics`, the status page and its figures on a port of its own; with keys only to admins."""
+    """The server of `/metrics`, the status page and its figures on a port of its own; with keys only for
+    admins."""
 
     def __init__(
         self, access: Access, snapshot: Snapshot, telemetry: Telemetry, drain: Callable[[], None]
     ) -> None:
-        """`drain` lets the adapter finish what it has, and end."""
+        """`drain` starts the graceful shutdown of the adapter."""
         self._drain = drain
         self._access = access
         self._snapshot = snapshot
@@ -54,7 +55,7 @@ class Administration:
             raise CannotListen("--admin-port", host, port, error) from error
 
     def leave(self) -> None:
-        """Leave the port to others."""
+        """Stop listening on a shared port."""
         self._server.leave()
 
     async def close(self) -> None:
@@ -101,7 +102,7 @@ class Administration:
         return responses.text(HTTPStatus.OK, page.encode(), HTML, Content_Security_Policy=PAGE_POLICY)
 
     def _start_drain(self, request: HttpRequest) -> Response:
-        """Start a drain; a page of another origin may not, also not one of another port of this machine."""
+        """Start a drain; a page of another origin may not, even from another port of this machine."""
         hosts = request.headers.get_all("Host")
         if any([origin.partition("://")[2]] != hosts for origin in request.headers.get_all("Origin")):
             raise Denied(

@@ -49,7 +49,7 @@ _BETA: Final = "realtime=v1"
 
 
 class Handshake:
-    """Every WebSocket comes through here once."""
+    """The handshake of every WebSocket."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Handshake:
         caller: Caller,
         found: Selection | Misdirected,
     ) -> None:
-        """Let a WebSocket in, or a request that a session answers. Raises `Denied`."""
+        """Admit a WebSocket, or a request that a session answers. Raises `Denied`."""
         try:
             is_websocket = isinstance(connection, PublicConnection)
             asked = resume_request(request.path) if is_websocket else None
@@ -107,8 +107,7 @@ class Handshake:
         connection.when_lost(connection.upgrade.end)
 
     def _upgrade(self, request: Request, found: Selection | Misdirected, key: Key | None) -> Upgrade:
-        """Return the trace of a request. What it brings of a trace is only continued for those who are
-        trusted."""
+        """Return the trace of a request. A client's trace context is only continued for trusted callers."""
         context = None
         if traceparents := request.headers.get_all(contract.METADATA_TRACEPARENT):
             state = ",".join(request.headers.get_all(contract.METADATA_TRACESTATE))
@@ -133,7 +132,7 @@ class Handshake:
         logger.warning("a client was not let in", extra={"reason": reason})
 
     async def refuse(self, connection: PublicConnection, refusal: Misdirected) -> None:
-        """Tell a client that is connected why it is not served, and close."""
+        """Tell a connected client why it is not served, and close."""
         upgrade, code, close = connection.upgrade, refusal.verdict.code, refusal.verdict.close
         assert upgrade is not None
         assert code is not None
@@ -161,11 +160,11 @@ _REJECTIONS: Final = {
     errors.RESUMES_FLOOD: Rejection.RATE,
     errors.OWNER_UNREACHABLE: Rejection.RESUME,
 }
-"""What is counted for those who are told after the upgrade why they are not let in."""
+"""Rejection labels of clients that are refused after the upgrade."""
 
 
 def _is_beta(request: Request) -> bool:
-    """Return whether a client means the protocol as it was before it became generally available."""
+    """Return whether a client uses the beta protocol, from before general availability."""
     betas = ",".join(request.headers.get_all("OpenAI-Beta"))
     return any(beta.strip().lower() == _BETA for beta in betas.split(","))
 

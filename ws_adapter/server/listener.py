@@ -81,7 +81,7 @@ _quiet.addFilter(lambda record: not _is_of_a_client(record))
 OPEN_TIMEOUT_S: Final = 5.0
 PING_S: Final = 20.0
 BODY_TIMEOUT_S: Final = 60.0
-"""Within which the body of a request for a session has to come."""
+"""The seconds within which the body of a request for a session has to come."""
 
 BACKLOG: Final = 1024
 """Connections that the kernel holds until they are accepted; beyond them a Unix socket refuses, and TCP makes
@@ -93,16 +93,16 @@ sessions wait for the pass."""
 
 RECEIVE_QUEUE: Final = 4
 SEND_BUFFER_BYTES: Final = 128 * 1024
-"""The kernel's share of what is sent and not yet read: what is hidden there cannot be taken back."""
+"""The size of the kernel's send buffer: data in it cannot be taken back."""
 
 SPREAD_S: Final = 30.0
 """Sessions that outlast the drain end one after another over this time, so that clients return one by one."""
 
 _PASSES: Final = 8 + BACKLOG // ACCEPTED_AT_ONCE
-"""More than the passes of the event loop from a connection that waits to its handshake."""
+"""More than the event loop's passes from a waiting connection to its handshake."""
 
 _LOOK_S: Final = 0.01
-"""Between two looks at whether all have come in."""
+"""The seconds between two checks whether all connections have come in."""
 
 TRACE_ID_HEADER: Final = "antiphon-trace-id"
 LONGEST_USER_AGENT: Final = 256
@@ -110,7 +110,7 @@ _UPGRADED: Final = HTTPStatus.SWITCHING_PROTOCOLS
 
 
 class PublicServer:
-    """Serves until it is drained and closed."""
+    """The public server, until it is drained and closed."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class PublicServer:
         self._acceptor = acceptor
         self._takeovers = takeovers
         self._peer_servers: list[Server] = []
-        """What other adapters forward comes as long as sessions go on."""
+        """Servers for other adapters, which forward connections as long as sessions go on."""
         self._mode = Mode(options.default_realtime_mode)
         self._machines = MachineMaker(services.clock)
         self.handshakes = HandshakeQueue(options.handshakes_per_s, services.clock, self._turn_away)
@@ -214,7 +214,8 @@ class PublicServer:
         return self._forwarder is not None and self._forwarder.take(connection)
 
     async def _serve_on(self, sock: socket.socket, context: ssl.SSLContext | None, **how: Any) -> Server:
-        """`how` a connection is forwarded or introduced: see `PublicConnection`."""
+        """Start a server on a socket; see `PublicConnection` for connections that are forwarded or
+        introduced."""
         tls: dict[str, Any] = {}
         if context is not None:
             tls = {
@@ -255,11 +256,10 @@ class PublicServer:
         return server
 
     async def drain(self) -> None:
-        """Turn newcomers and waiting clients away; let sessions go on for `drain_timeout_s`, then end
-        them.
+        """Reject new and waiting clients; let sessions go on for `drain_timeout_s`, then end them.
 
-        Returns when the last one is gone. A shared port is left to the others first, so that who comes now
-        is theirs, and only who has come already is turned away.
+        Returns when the last one is gone. A shared port is left to the others first, so that they get new
+        connections, and only accepted ones are rejected.
         """
         if self._options.reuse_port:
             await self._leave_port()
@@ -276,8 +276,7 @@ class PublicServer:
         await self._empty.wait()
 
     async def _leave_port(self) -> None:
-        """Let those in who have come, and nobody else; who waits for a slot may get one as long as that
-        takes."""
+        """Accept the connections that have come, and no others; waiting sessions may get a slot meanwhile."""
         await _let_come_in()
         for server in self._servers:
             stop_listening(server)
@@ -288,11 +287,11 @@ class PublicServer:
             await asyncio.sleep(_LOOK_S)
 
     def _is_anybody_coming(self) -> bool:
-        """Return whether somebody is in the handshake, or has no slot yet."""
+        """Return whether any connection is in the handshake, or has no slot yet."""
         return bool(self._coming) or any(session.is_waiting for session in self._sessions)
 
     async def close(self) -> None:
-        """End whatever is left at once and stop listening."""
+        """End all sessions at once and stop listening."""
         self._stop_admitting()
         for session in list(self._sessions):
             if not session.hand_over():
@@ -404,7 +403,7 @@ class PublicServer:
             _log(request, HTTPStatus(connection.status))
 
     async def _refusal_of(self, connection: HttpSocket) -> Response | None:
-        """Let a request in and read its body; return the answer to one that is refused.
+        """Admit a request and read its body; return the answer to a refused one.
 
         Raises `Disconnected`.
         """
@@ -447,7 +446,7 @@ class PublicServer:
         return response
 
     def _verdict_on_newcomer(self) -> Verdict | None:
-        """Return why nobody new is taken."""
+        """Return the reason why no new session is admitted."""
         if self._services.load.is_draining:
             return errors.SHUTTING_DOWN
         return None if self._services.load.admit() else errors.OVERLOADED
@@ -512,7 +511,7 @@ class PublicServer:
         asked: ResumeRequest,
         selection: Selection,
     ) -> TakenSession | Verdict:
-        """Take the session of another adapter that has died; return why that cannot be."""
+        """Take over the session of a dead adapter; return the reason if that is impossible."""
         if self._verdict_on_newcomer() is not None:
             return errors.OWNER_UNREACHABLE  # another adapter may have room
         found = await takeovers.take(connection, asked, selection)
@@ -521,7 +520,7 @@ class PublicServer:
         return found
 
     def _resume(self, connection: PublicConnection, asked: ResumeRequest) -> Verdict | None:
-        """Give a session its new connection; return why that cannot be, None if it was done."""
+        """Give a session its new connection; return the reason if that is impossible, None on success."""
         session, nonce = self._resumables.find(asked.token) or (None, b"")
         if session is None or not session.is_for(connection):
             return errors.RESUME_FAILED
@@ -599,7 +598,7 @@ class PublicServer:
         session_id: str,
         clock: Clock,
     ) -> SessionTelemetry:
-        """Return what is seen of a session; whatever its tasks log from now on carries its id."""
+        """Return the telemetry of a session, whose id all log lines of its tasks carry from now on."""
         upgrade = connection.upgrade
         assert upgrade is not None
         fields = SessionFields(session_id, trace_id=upgrade.trace_id, span_id=upgrade.span_id)
@@ -635,14 +634,13 @@ class PublicServer:
 
 
 async def _let_come_in() -> None:
-    """Have the event loop accept who waits for that, and begin with their handshakes."""
+    """Let the event loop accept the waiting connections, and begin their handshakes."""
     for _ in range(_PASSES):
         await asyncio.sleep(0)
 
 
 def _finish_response(connection: ServerConnection, request: Request, response: Response) -> Response | None:
-    """Return what the library refuses by itself in the form of all other answers; the trace where there is
-    one."""
+    """Return the library's own refusals in the form of all other answers; add the trace if there is one."""
     assert isinstance(connection, PublicConnection)
     assert connection.http_request is not None
     status = HTTPStatus(response.status_code)
@@ -656,12 +654,13 @@ def _finish_response(connection: ServerConnection, request: Request, response: R
 
 
 def _is_of_a_client(record: logging.LogRecord) -> bool:
-    """Return whether `websockets` logs a handshake that did not come or was wrong, as it does before 17."""
+    """Return whether a `websockets` log record is about a missing or wrong handshake, as before version
+    17."""
     return record.exc_info is not None and isinstance(record.exc_info[1], InvalidHandshake)
 
 
 def _log(request: HttpRequest, status: HTTPStatus) -> None:
-    """Log a request that was not served as it was meant."""
+    """Log a request that was not served as intended."""
     if status is _UPGRADED or status < HTTPStatus.BAD_REQUEST or status is HTTPStatus.SERVICE_UNAVAILABLE:
         return
     # Warnings that say the same collapse, so what a client writes does not belong into what they say.
@@ -673,5 +672,5 @@ def _log(request: HttpRequest, status: HTTPStatus) -> None:
 def _select_subprotocol(
     connection: ServerConnection, subprotocols: Sequence[Subprotocol]
 ) -> Subprotocol | None:
-    """`realtime` if it is offered, whatever stands beside it."""
+    """Return `realtime` if it is offered, else None."""
     return Subprotocol(SUBPROTOCOL) if SUBPROTOCOL in subprotocols else None

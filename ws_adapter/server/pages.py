@@ -1,4 +1,4 @@
-"""The HTTP side: pages that say how the adapter is, who waits, and what is served."""
+"""The HTTP pages about the adapter's state, its queue and its models."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -30,15 +30,15 @@ _METHODS: Final = {
     Page.COMPLETIONS: ("POST",),
     Page.SPEECH: ("POST",),
 }
-"""Of pages that are not only read."""
+"""Methods of pages that can be changed."""
 
 _OPEN: Final = frozenset({Page.HEALTH, Page.READY, Page.VERSION, Page.TICKET, Page.FILE, Page.ABOUT})
-"""Pages for everybody. A ticket's page is for whoever knows the ticket: its owner, and admins. The web page
-asks for a key itself."""
+"""Pages without a key. A ticket's page is for a caller that knows the ticket: its owner, and admins. The
+web page asks for a key itself."""
 
 
 class Pages:
-    """Answers requests that open no WebSocket."""
+    """The answers to requests that open no WebSocket."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class Pages:
         leases: Leases,
         library: Library | None = None,
     ) -> None:
-        """`voice` is for clients that ask for one, `files` are those of the web page, none without it.
+        """`voice` is the reference voice, `files` are those of the web page, none without it.
 
         `leases` are the slots that sessions have, `library` the recordings, None where none are made.
         """
         self._library = library
         self._leases = leases
         self.tls_port: int | None = None
-        """Where TLS is spoken, once it is."""
+        """The TLS port, once it listens."""
         self._services = services
         self._files = files
         self._dispatcher = services.dispatcher

@@ -28,10 +28,10 @@ from ws_adapter.web.session_ids import new_token
 
 
 class MachineMaker:
-    """Makes machines."""
+    """Maker of machines."""
 
     def __init__(self, clock: Clock) -> None:
-        """`clock` tells the time that ids are made of."""
+        """`clock` is the source of the time in ids."""
         self._clock = clock
         self._last_earlier_id = 0
 
@@ -46,8 +46,8 @@ class MachineMaker:
     ) -> Machine:
         """Make the machine of one session.
 
-        `catalogue` tells what the session may use, None while nothing is known of the workers; `recording_id`
-        is that of its recording, if one is made. `clock` is the session's.
+        `catalogue` returns what the session may use, None while no worker is known; `recording_id` is that of
+        its recording, if one is made. `clock` is the session's.
         """
         make = MACHINES[selection.dialect, selection.mode]
         return make(
@@ -63,7 +63,7 @@ class MachineMaker:
         )
 
     def _new_earlier_id(self) -> str:
-        """`rt_` and Unix milliseconds, raised by 1 where two would be equal."""
+        """Return `rt_` and Unix milliseconds, raised by 1 where two would be equal."""
         self._last_earlier_id = max(self._last_earlier_id + 1, round(self._clock.unix() * 1000))
         return f"rt_{self._last_earlier_id}"
 
@@ -178,4 +178,4 @@ MACHINES: Final[dict[tuple[Dialect, Mode], Callable[[_Wanted], Machine]]] = {
     (Dialect.REALTIME_GA, Mode.AUDIO): _realtime_ga,
     (Dialect.TRANSCRIPTION_GA, Mode.TRANSCRIPTION): _transcription_ga,
 }
-"""What makes the machine of each kind of session."""
+"""The factory of the machine for each kind of session."""

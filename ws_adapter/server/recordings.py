@@ -29,7 +29,7 @@ _TYPES: Final = {
 
 
 def rights(key: Key | None, caller: Caller) -> Sees | None:
-    """Return which recordings somebody may see, by their callers; None for none at all.
+    """Return a filter of the recordings that a caller may see; None for none at all.
 
     An admin sees all, a key its own. Without keys whoever is on this machine sees all.
     """
@@ -101,7 +101,7 @@ def _number(query: dict[str, list[str]], name: str, usual: int) -> int | None:
 
 
 def _bounds(request: HttpRequest) -> tuple[int, int, bool] | None:
-    """Return where to begin, how many bytes to send and whether that was asked for; None for a bad range."""
+    """Return offset, size and whether they were requested; None for a bad range."""
     given = request.headers.get_all("Range")
     if not given:
         return 0, LARGEST_PART, False

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class RuntimeSettings:
-    """The options of a running adapter, and all that holds a part of them."""
+    """The options of a running adapter, and the objects that hold a part of them."""
 
     def __init__(self, services: Services, access: Access, read: Callable[[], AdapterOptions]) -> None:
         """`read` returns the options as they are now, or raises `ConfigurationError`."""
@@ -50,7 +50,7 @@ class RuntimeSettings:
 
 
 def queue_rules(options: AdapterOptions) -> QueueRules:
-    """Return how long callers wait, and how many may."""
+    """Return the time limits and the capacity of the queue."""
     return QueueRules(
         capacity=options.queue_capacity,
         update_s=options.queue_update_s,

@@ -1,4 +1,4 @@
-"""Sessions of adapters that have died, taken over for the clients that come back here."""
+"""Sessions of dead adapters, taken over for the clients that reconnect here."""
 
 import asyncio
 import hmac
@@ -18,15 +18,15 @@ from ws_adapter.web.websocket import PublicConnection
 logger = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 64
-"""Clients whose session is looked for; what Redis has of one may be 10 MiB."""
+"""The most concurrent lookups of sessions; the data of one in Redis may be 10 MiB."""
 
 TRIES: Final = 5
 BEHIND_S: Final = 0.1
-"""How often, and how many seconds apart, Redis is asked for a session whose last records it may not have."""
+"""The seconds between the `TRIES` lookups of a session whose last records Redis may not have yet."""
 
 
 class Takeovers:
-    """Looks for sessions in Redis."""
+    """The takeover of sessions in Redis."""
 
     def __init__(self, tokens: ResumeTokens, journals: SharedJournals) -> None:
         self._tokens = tokens
@@ -36,7 +36,7 @@ class Takeovers:
     async def take(
         self, connection: PublicConnection, asked: ResumeRequest, selection: Selection
     ) -> TakenSession | Verdict:
-        """Return the session that a token opens, which goes on here from now on; or why there is none.
+        """Take over the session of a token, which then continues here; or return why that is impossible.
 
         Redis is not asked for the sessions of other keys, so that its answer tells their holders nothing.
         """

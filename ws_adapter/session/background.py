@@ -1,4 +1,4 @@
-"""Transcribes what the user of a conversation says, beside it, in slots that nobody else wants."""
+"""The background transcription of a conversation's user, in otherwise idle slots."""
 
 import asyncio
 import logging
@@ -34,13 +34,13 @@ from ws_adapter.session.slot import Identity, Slot, SlotSource
 logger = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.25
-"""How often it is looked whether a slot is to spare, and whether somebody waits for the one that is held."""
+"""The interval of checking for a spare slot, and for sessions that wait for the held one."""
 
 
 class Background:
-    """See above. Whatever goes wrong here, the conversation is only told so by `tell`.
+    """The background transcription of one session. Its faults reach the conversation only through `tell`.
 
-    A slot is taken only while one is free that nobody waits for; it is given up as soon as somebody waits.
+    A slot is taken only if it is free and no session waits for it; it is given up as soon as one waits.
     """
 
     def __init__(
@@ -63,24 +63,24 @@ class Background:
         self._steps: deque[Step] = deque()
         self._is_performing = False
         self._coming: asyncio.Task[None] | None = None
-        """Looks for a slot."""
+        """The task that looks for a slot."""
         self._was_answered = asyncio.Event()
-        """Set once it is known whether the slot that was found can be had."""
+        """An event that is set once the request for the found slot is settled."""
         self._slot: Slot | None = None
         self._slots: list[Slot] = []
-        """That one, and those that are being cleaned, the newest last."""
+        """The present slot, and those that are being cleaned, the newest last."""
         self._timer: Timer | None = None
         self._look_at: float | None = None
-        """When it is looked whether somebody waits for the slot; None without one."""
+        """The time of the next check whether others wait for the slot; None without one."""
         self._is_closed = False
 
     @property
     def held_bytes(self) -> int:
-        """Of audio that waits."""
+        """The bytes of waiting audio."""
         return self._machine.held_bytes
 
     def do(self, action: Transcribe | CancelTranscription) -> None:
-        """Carry out what a conversation wants."""
+        """Carry out an action of the conversation."""
         now = self._clock.now()
         if isinstance(action, Transcribe):
             self._perform(self._machine.ask(action, now))
@@ -88,7 +88,7 @@ class Background:
             self._perform(self._machine.cancel(action.item_id, now))
 
     def close(self) -> None:
-        """Give up all that waits and whatever is held."""
+        """Cancel all items and give up the slot."""
         self._is_closed = True
         self._steps.clear()
         self._leave_slot()
@@ -102,7 +102,7 @@ class Background:
     # --------------------------------------------------------------------------------- doing
 
     def _perform(self, steps: list[Step]) -> None:
-        """Carry steps out; what they cause comes after those that are due already."""
+        """Carry steps out; their consequences come after the steps that are due already."""
         if self._is_closed:
             return
         self._steps.extend(steps)
@@ -134,7 +134,7 @@ class Background:
                 streams.cancel(step.unit)
 
     def _arm(self) -> None:
-        """Set the timer to the next deadline; a slot that is held is looked after in between."""
+        """Set the timer to the next deadline; a held slot is checked in between."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -197,7 +197,7 @@ class Background:
             self._coming.cancel()
 
     def queued(self, place: Place) -> None:
-        """See `Holder`: somebody else was faster, and nobody has to wait behind this."""
+        """Give up the request: another session was faster, and no session may queue behind this one."""
         slot, self._slot = self._slot, None
         if slot is not None:
             asyncio.get_running_loop().call_soon(slot.give_up)
@@ -212,7 +212,7 @@ class Background:
         """Do nothing: no journal is kept of a transcription, so it never moves."""
 
     def displaced(self) -> None:
-        """See `Holder`: `refused` follows."""
+        """Do nothing: `refused` follows."""
         self._machine.displaced()
 
     def refused(self, verdict: Verdict | None) -> None:

@@ -23,7 +23,7 @@ class SessionCatalogue:
 
     def __init__(self, registry: Registry, mode: Mode, rights: Rights) -> None:
         self.pool: str | None = None
-        """The pool that its slot is in; None without a slot."""
+        """The pool of its slot; None without a slot."""
         self.mode = mode
         """Mode that its worker must serve."""
         self._registry = registry
@@ -35,7 +35,7 @@ class SessionCatalogue:
         return self._rights.models
 
     def __call__(self) -> Catalogue | None:
-        """Return what is known now; None while nothing is, and the worker has to judge."""
+        """Return the current catalogue; None while no worker is known, and the worker has to judge."""
         known = self._registry.catalogue()
         if known is not None:
             return narrowed(known, self.mode, self._rights, self.pool)
@@ -44,7 +44,7 @@ class SessionCatalogue:
         return Catalogue(tuple(Pool("", model, Capabilities()) for model in sorted(self._rights.models)))
 
     def allows(self, setup: WorkerSetup) -> bool:
-        """Return whether its key allows what a worker is about to be asked for."""
+        """Return whether the key allows the setup for a worker."""
         return self._rights.allows_mode(mode_of(setup)) and self._rights.allows_model(setup.model)
 
 
@@ -72,7 +72,7 @@ def _within(pool: Pool, rights: Rights) -> Pool:
 
 
 def mode_of(setup: WorkerSetup) -> Mode:
-    """Return the mode that a worker is asked for."""
+    """Return the mode of a setup."""
     match setup:
         case ChatSetup():
             return Mode.CHAT

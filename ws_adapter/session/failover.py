@@ -1,4 +1,4 @@
-"""Move of a session to another worker: its journal, its bounds, and the units that wait meanwhile.
+"""Failover of a session to another worker: its journal, its bounds, and the units that wait meanwhile.
 
 A session may move again and again, but not because of what it sends itself: input that was at two workers
 when they were lost goes to no third one, and a session that loses `MOST_CRASHES` workers in
@@ -21,51 +21,51 @@ from ws_adapter.worker.session_streams import SessionStreams
 LOSSES: Final = frozenset(
     {Reason.WORKER_LOST, Reason.ENGINE_FATAL, Reason.UNIT_TIMEOUT, Reason.DRAINING},
 )
-"""Ends of a session that are its worker's."""
+"""Reasons for which the worker is lost, not the session alone."""
 
 MOST_CRASHES: Final = 2
-"""Workers that a session may lose within `CRASH_WINDOW_S` and go on."""
+"""The most workers that a session may lose within `CRASH_WINDOW_S` and continue."""
 
 CRASH_WINDOW_S: Final = 600.0
 
 LONGEST_S: Final = 30.0
-"""How long a session waits for another worker that has heard its journal."""
+"""The seconds that a session waits for another worker with a replayed journal."""
 
 HAND_OVER_S: Final = 5.0
-"""How long a worker that leaves may take for the units that it has."""
+"""The seconds that a draining worker may take for its units."""
 
 MOST_ATTEMPTS: Final = 5
-"""Slots that a session tries in one failover."""
+"""The most slots that a session tries in one failover."""
 
 ATTEMPT_S: Final = 0.25
-"""Pause behind a failed attempt, times their number: a worker that was cut off refuses many at once.
-Behind the loss itself there is none, so that no newcomer gets in before."""
+"""The pause after a failed attempt, times their number: a worker that was cut off refuses many at once.
+The first attempt follows at once, so that no new session gets in before."""
 
 
 class SavedFailover(Struct, frozen=True):
-    """The state of a session at its workers, with which another adapter goes on."""
+    """The failover state of a session, with which another adapter continues."""
 
     journal: SavedJournal
     mode: Mode
     """Mode in which the worker serves it."""
     pool: str
     crashes_ago: tuple[float, ...]
-    """Seconds since the losses that count."""
+    """The ages in seconds of the losses that count."""
     suspect: int
     written: int
 
 
 class Failover:
-    """State of one session at one worker after another."""
+    """The failover state of one session."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal: Final = journal
         self.is_leaving = False
-        """Whether the worker gets no further unit, so that the session can move."""
+        """Whether the worker gets no more units, so that the session can move."""
         self.reason: Reason | None = None
-        """Why the session moves; None while it does not."""
+        """The reason of the failover; None without one."""
         self.since = 0.0
-        """When that began."""
+        """The time at which the failover began."""
         self._attempts = 0
         self._crashes: deque[float] = deque()
         self._suspect = 0
@@ -75,12 +75,12 @@ class Failover:
 
     @property
     def is_moving(self) -> bool:
-        """Whether the session has no worker that hears its units."""
+        """Whether the session has no worker that takes its units."""
         return self.reason is not None
 
     @property
     def is_idle(self) -> bool:
-        """Whether the worker has answered and closed all units that it got."""
+        """Whether the worker has answered and closed all its units."""
         return self.journal.owes_nothing(self._written)
 
     # --------------------------------------------------------------------------- at another adapter
@@ -91,7 +91,7 @@ class Failover:
         return SavedFailover(self.journal.save(), mode, pool, ago, self._suspect, self._written)
 
     def restore(self, saved: SavedFailover, now: float, *, was_handed_over: bool) -> FailoverOutcome | None:
-        """Go on from a saved state: the session moves.
+        """Go on from a saved state by a failover.
 
         The death of its adapter counts as the loss of a worker, unless the session was handed over. Return
         why the session ends with it; None if it moves.
@@ -103,7 +103,7 @@ class Failover:
     # --------------------------------------------------------------------------------------- units
 
     def run(self, streams: SessionStreams | None, run: Run, traceparent: str, prefill: bytes | None) -> None:
-        """Keep a unit, and give it to the worker unless the session moves."""
+        """Keep a unit in the journal, and give it to the worker unless the session moves."""
         parts = automatic_parts(run, traceparent, prefill)
         self.journal.sent(run.unit, parts, begins=isinstance(run, RunSegment) and run.begins)
         if streams is not None and not (self.is_moving or self.is_leaving):
@@ -112,13 +112,13 @@ class Failover:
             self.journal.written(run.unit)
 
     def cancel(self, streams: SessionStreams | None, unit: int) -> None:
-        """End units; of a session that moves, the dialect is asked again once it goes on."""
+        """Cancel units; while the session moves, the dialect is asked again afterwards."""
         last = min(unit, self._written)
         if streams is not None and last and not self.is_moving:
             streams.cancel(last)
 
     def rewind(self, streams: SessionStreams | None, unit: int, heard_samples: int | None) -> None:
-        """Take back what was said after so many samples of a unit."""
+        """Undo the model's output after so many samples of a unit."""
         self.journal.rewinds.append(TakenBack(unit, heard_samples))
         if streams is not None and not self.is_moving:
             streams.rewind(unit, heard_samples)
@@ -126,7 +126,7 @@ class Failover:
     # ---------------------------------------------------------------------------------------- moves
 
     def lost(self, reason: Reason, now: float) -> FailoverOutcome | None:
-        """The worker is lost, or leaves. Return why the session ends with it; None if it moves."""
+        """Handle a lost or draining worker. Return why the session ends with it; None if it moves."""
         if not self.journal.suffices:
             return FailoverOutcome.NO_JOURNAL
         if reason is not Reason.DRAINING and self._is_suspicious(now):
@@ -138,7 +138,7 @@ class Failover:
         return None
 
     def stay(self, streams: SessionStreams) -> None:
-        """Do not leave the worker after all: give it the units that it did not get."""
+        """Stay at the worker after all: give it the units that were held back."""
         self.is_leaving = False
         for unit, parts in self.journal.unanswered:
             if unit > self._written:
@@ -146,13 +146,13 @@ class Failover:
                 streams.write_unit(unit, parts)
 
     def next_attempt_s(self) -> float | None:
-        """Count an attempt to get a slot; return after how many seconds there may be another one, None if
-        there may not."""
+        """Count an attempt to get a slot; return the seconds until the next one, None if there may be
+        none."""
         self._attempts += 1
         return (self._attempts - 1) * ATTEMPT_S if self._attempts < MOST_ATTEMPTS else None
 
     def go_on(self, streams: SessionStreams) -> list[int]:
-        """Give a worker that has heard the journal what waits; return units that are to be closed."""
+        """Give the waiting units to a worker with a replayed journal; return units that are to be closed."""
         self.reason = None
         streams.journal = self.journal
         for order in self.journal.rewinds:
@@ -163,7 +163,7 @@ class Failover:
         return self.journal.replayed()
 
     def _is_suspicious(self, now: float) -> bool:
-        """Return whether the session may be what its workers are lost by."""
+        """Return whether the session may be the cause of its worker losses."""
         crashes = self._crashes
         while crashes and now - crashes[0] > CRASH_WINDOW_S:
             crashes.popleft()

@@ -1,4 +1,4 @@
-"""A session as Redis has it: what another adapter needs to go on, taken from the parts of the session."""
+"""The state of a session in Redis, assembled from the parts of the session for another adapter."""
 
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -19,10 +19,10 @@ from ws_adapter.shared_journal.stream import Picture
 from ws_adapter.worker.journal import Journal, KeptUnit, Parts
 
 COMMIT_S: Final = 0.5
-"""Input from which no event follows is written after so long."""
+"""The seconds after which input without a resulting event is written."""
 
 MOST_BLOB_BYTES: Final = 48 * 2**20
-"""Data beside the journal of its worker that a session may have and be taken over."""
+"""The most bytes of data beside the worker's journal for a session that can be taken over."""
 
 
 class SavedSession(Struct, array_like=True, frozen=True):
@@ -30,16 +30,16 @@ class SavedSession(Struct, array_like=True, frozen=True):
 
     received: int
     machine: bytes
-    """The answer of `Machine.save`."""
+    """The result of `Machine.save`."""
     failover: SavedFailover | None
-    """None where the session has no journal of a worker."""
+    """The failover state; None if the session has no journal of a worker."""
 
 
 _read: Final = msgspec.msgpack.Decoder(SavedSession).decode
 
 
 class TakenSession(Struct, frozen=True):
-    """A session that another adapter had, and the client that asks for it."""
+    """A session of another adapter, and the client that resumes it."""
 
     session_id: str
     label: str
@@ -50,15 +50,15 @@ class TakenSession(Struct, frozen=True):
     events: dict[int, Parts]
     blobs: dict[int, bytes]
     last_event: int
-    """The last one that the client got."""
+    """The number of the client's last event."""
     nonces: tuple[bytes, bytes]
-    """Nonces of the token that the client showed, and of the next one."""
+    """The nonces of the client's token, and of the next one."""
 
     @classmethod
     def of(
         cls, session_id: str, stored: Stored, last_event: int, nonces: tuple[bytes, bytes]
     ) -> "TakenSession":
-        """Read what Redis had. Raises `ValueError` if it cannot go on."""
+        """Read a session from Redis. Raises `ValueError` if it cannot continue."""
         settings = stored.settings
         return cls(
             session_id,
@@ -83,7 +83,7 @@ class Parted(Protocol):
 
     @property
     def slot(self) -> Slot | None:
-        """The slot that it has, or waits for."""
+        """The slot of the session, or the one that it queues for."""
 
     @property
     def is_settled(self) -> bool:
@@ -91,14 +91,14 @@ class Parted(Protocol):
 
     @property
     def unread(self) -> int:
-        """Messages that it took and has not obeyed."""
+        """Messages that were taken and are not carried out yet."""
 
     def taken_elsewhere(self) -> None:
-        """Handle that another adapter has the session."""
+        """Handle that another adapter has taken the session over."""
 
 
 class LastingSession:
-    """Writes the journal of one session. See `Source`."""
+    """The journal writer of one session."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class LastingSession:
         self._parts = parts
         self._settings = b""
         self._journal: Journal | None = None
-        """Whose settings these are."""
+        """The journal whose settings were written."""
         self._blobs = Blobs()
         self._stream = journals.open(socket.session_id, socket.path, self, is_known=is_taken)
         self._committed_at = float("-inf")
@@ -126,26 +126,26 @@ class LastingSession:
         self.close: Final[Callable[[], None]] = self._stream.close
 
     def commit(self) -> None:
-        """Write what has changed."""
+        """Write all changes."""
         self._committed_at = self._clock.now()
         self._stream.commit()
 
     def commit_soon(self) -> None:
-        """Write what has changed, unless that was done a moment ago: no event follows from it."""
+        """Write all changes, unless that was done a moment ago, since no event depends on it."""
         if self._clock.now() - self._committed_at >= COMMIT_S:
             self.commit()
 
     def taken_elsewhere(self) -> None:
-        """Handle that another adapter has the session."""
+        """Handle that another adapter has taken the session over."""
         self._parts.taken_elsewhere()
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing of the session is half done."""
+        """Whether no operation of the session is incomplete."""
         return self._parts.is_settled
 
     def picture(self) -> Picture | None:
-        """Return what another adapter needs to go on now; None if none can."""
+        """Return the current state for another adapter; None if it cannot continue from it."""
         machine, slot, now = self._parts.machine, self._parts.slot, self._clock.now()
         journal = slot.journal if slot is not None else None
         failover = slot.save() if slot is not None and journal is not None else None

@@ -14,10 +14,10 @@ from ws_adapter.protocol.core.signals import OUTPUT_RATE_HZ
 from ws_adapter.protocol.wire.codec import audio_bytes, encoded, stamp
 
 CHECK_S: Final = 0.5
-"""How often progress is looked for while the outbox is over its bound."""
+"""The interval of checking for progress while the outbox is over its bound."""
 
 OVERFLOW: Final = 2
-"""At so many times its bound in bytes the outbox is full, whether or not the client reads."""
+"""The multiple of its bound in bytes at which the outbox is full, whether or not the client reads."""
 
 _EVENT_BYTES: Final = 512
 _BYTES_PER_S: Final = 4 * OUTPUT_RATE_HZ
@@ -29,7 +29,7 @@ Parts = Sequence[bytes]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Seconds of audio and bytes that may wait, and for how many seconds nothing of more may move."""
+    """The most waiting audio in seconds and bytes, and the seconds without progress before a stall."""
 
     audio_s: float
     bytes: int
@@ -58,12 +58,12 @@ class Outbox:
         send_at_once: Callable[[*tuple[bytes, ...]], bool] = lambda *parts: False,
         until_attached: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`until_attached` waits while there is no connection: nothing leaves the outbox meanwhile."""
+        """`until_attached` waits while there is no connection, during which no event is sent."""
         self._send = send
         self._send_at_once = send_at_once
         self._until_attached = until_attached
         self._encoded: dict[int, Parts] = {}
-        """What waits and was encoded before it is sent, by the identity of the event."""
+        """Waiting events that were encoded in advance, by the identity of the event."""
         self._is_sending = False
         self._buffered = buffered
         self._clock = clock
@@ -82,18 +82,18 @@ class Outbox:
         self._stalled = False
         self._is_over = False
         self._is_held_up = False
-        """Whether there is no connection, so that nothing can move."""
+        """Whether there is no connection, so that no progress is possible."""
         self._check: Timer | None = None
         self._last_seen = (0, 0)
         self._moved_at = 0.0
 
     @property
     def is_congested(self) -> bool:
-        """Whether more waits than its bounds allow."""
+        """Whether more output waits than its bounds allow."""
         return self._congested
 
     def hold_up(self, is_held_up: bool) -> None:
-        """Say whether there is no connection: then nothing is expected to move."""
+        """Set whether there is no connection, during which no progress is expected."""
         self._is_held_up = is_held_up
         self.stop()
         if not is_held_up and self._congested:
@@ -101,19 +101,19 @@ class Outbox:
 
     @property
     def audio_s(self) -> float:
-        """Seconds of audio that wait."""
+        """The seconds of waiting audio."""
         return self._audio_s if self._items else 0.0
 
     @property
     def waiting(self) -> list[Parts]:
-        """The encoded events that wait, as they will be sent."""
+        """The encoded waiting events, as they will be sent."""
         for item in self._items:
             if id(item) not in self._encoded:
                 self._encoded[id(item)] = self._encode(item)
         return [self._encoded[id(item)] for item in self._items]
 
     def put(self, send: Send) -> None:
-        """Add an event, or send it where nothing is before it."""
+        """Queue an event, or send it at once if the queue is empty."""
         is_first = not (self._items or self._is_sending or self._is_over or self._buffered())
         if is_first and self._send_at_once(*self._encode(send)):
             self._sent += 1
@@ -125,7 +125,7 @@ class Outbox:
         self._weigh()
 
     def withdraw(self, response_id: str) -> list[Send]:
-        """Take back what the model says in a response and is not being sent yet."""
+        """Remove and return the unsent events of a response."""
 
         def is_stale(send: Send) -> bool:
             answer = send.answer
@@ -142,18 +142,18 @@ class Outbox:
         return taken
 
     def clear(self) -> None:
-        """Forget everything that is not being sent yet."""
+        """Drop all events whose sending has not begun."""
         for send in self._items:
             self._count(send, -1)
         self._items.clear()
         self._encoded.clear()
 
     async def flushed(self) -> None:
-        """Wait until everything is handed to the transport."""
+        """Wait until all events are handed to the transport."""
         await self._flushed.wait()
 
     async def run(self) -> None:
-        """Send until cancelled. Raises what `send` raises; then nothing is left to wait for."""
+        """Send until cancelled. Raises the errors of `send`; then no event is left to wait for."""
         try:
             while True:
                 self._is_sending = True
@@ -175,7 +175,7 @@ class Outbox:
             self.end()
 
     def end(self) -> None:
-        """Stop sending and release what waits."""
+        """Stop sending and release the waiting events."""
         self.stop()
         if not self._is_over:
             self._is_over = True
@@ -183,7 +183,7 @@ class Outbox:
         self._flushed.set()
 
     def stop(self) -> None:
-        """Leave no timer behind."""
+        """Cancel the timer."""
         if self._check is not None:
             self._check.cancel()
             self._check = None
@@ -220,7 +220,7 @@ class Outbox:
         self._on_congested(over)
 
     def _watch(self) -> None:
-        """Look from now on whether anything moves."""
+        """Start checking for progress."""
         self._moved_at = self._clock.now()
         self._last_seen = (self._sent, self._buffered())
         self._look_later()

@@ -1,4 +1,4 @@
-"""The clock of one session, which stands still while the session is detached."""
+"""The clock of one session, which pauses while the session is detached."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from ws_adapter.process.clock import Clock, Timer
 
 
 class PausableClock:
-    """Another clock, behind by the time of all pauses. See `Clock`."""
+    """A clock that is behind another one by the time of all pauses."""
 
     def __init__(self, clock: Clock) -> None:
         self.unix = clock.unix
@@ -16,7 +16,7 @@ class PausableClock:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it stands still."""
+        """Whether it is paused."""
         return self._paused_at is not None
 
     def now(self) -> float:
@@ -24,16 +24,16 @@ class PausableClock:
         return now - self._behind_s
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """See `Clock.call_at`; a pause does not put it off."""
+        """Call `callback` at a time of the other clock; a pause does not delay it."""
         return self._clock.call_at(when - self.now() + self._clock.now(), callback)
 
     def pause(self) -> None:
-        """Stand still. Harmless when repeated."""
+        """Pause. Harmless when repeated."""
         if self._paused_at is None:
             self._paused_at = self._clock.now()
 
     def go_on(self) -> None:
-        """Go on from where it stands. Harmless when repeated."""
+        """Continue from the time of the pause. Harmless when repeated."""
         if self._paused_at is not None:
             self._behind_s += self._clock.now() - self._paused_at
             self._paused_at = None

@@ -1,4 +1,4 @@
-"""Sessions that are open and have asked for nothing yet: a bounded number, where no time is set for them."""
+"""Open sessions without a request for a slot: a bounded number, without a time limit."""
 
 from collections import Counter
 from typing import Final, Protocol
@@ -10,7 +10,7 @@ MOST_NEWCOMERS: Final = 256
 
 
 class PendingSession(Protocol):
-    """A session."""
+    """A session without a request for a slot."""
 
     @property
     def has_asked(self) -> bool:
@@ -21,7 +21,7 @@ class PendingSession(Protocol):
 
 
 class PendingSessions:
-    """All of them, the oldest first. One too many ends the oldest of the caller who has most."""
+    """The pending sessions, the oldest first. One too many ends the oldest of the caller with the most."""
 
     def __init__(self, most: int = MOST_NEWCOMERS) -> None:
         self._most = most

@@ -9,16 +9,16 @@ from itertools import count
 from typing import Final, TypeVar
 
 READERS: Final = 2
-"""One may be busy with the longest chat while somebody opens a session with a voice."""
+"""The number of threads: one may read the longest chat while another reads a session's voice."""
 
 T = TypeVar("T")
 
 
 class Readers:
-    """Does work of sessions beside the event loop, `READERS` pieces at a time.
+    """A pool of `READERS` threads for the work of sessions beside the event loop.
 
-    Each session hands in one piece at a time and waits for it, so the pieces that wait are as many as there
-    are sessions at most, and are done in turn. Those of sessions with a slot come first.
+    Each session has one job at a time and waits for it, so there are at most as many jobs as sessions. They
+    are done in turn, those of sessions with a slot first.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,8 @@ class Readers:
         self._numbers = count()
 
     async def do(self, work: Callable[[], T], *, has_slot: bool) -> T:
-        """Return what `work` returns or raises. Work that has begun goes on when its caller is cancelled."""
+        """Run `work` on a thread; return its result or raise its error. Running work goes on when its
+        caller is cancelled."""
         loop = asyncio.get_running_loop()
         if self._free:
             self._free -= 1
@@ -55,5 +56,5 @@ class Readers:
         self._free += 1
 
     def close(self) -> None:
-        """Take nothing more, and wait for nothing."""
+        """Accept no more work, without waiting for running work."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""One conversation: a dialect between a public socket and the workers, with its clocks and its slots."""
+"""One conversation: a dialect between a public socket and the workers, with its timers and its slots."""
 
 import asyncio
 import logging
@@ -72,12 +72,12 @@ CLOSE_TIMEOUT_S: Final = 5.0
 SLOW_CLOSE_TIMEOUT_S: Final = 1.0
 
 MUCH_BYTES: Final = 2 * 2**20
-"""Half of what all sessions may hold is for those who hold less than this: a minute of int16 that waits must
-not be in the way of those who talk."""
+"""The share of a session in waiting input above which it may not use the last half of the bound. It is a
+minute of int16, so that backlogs do not block live sessions."""
 
 
 class Session:
-    """Runs one conversation from the open socket to its end, and then owns nothing any more."""
+    """Runs one conversation from the open socket to its end, after which it holds no resources."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Session:
         self._identity = identity
         self._socket = socket
         self._resumable = socket if isinstance(socket, ResumableConnection) else None
-        """The socket, where another connection may take its place."""
+        """The socket, if another connection can replace its connection."""
         self._machine = machine
         self._services = services
         self._telemetry = telemetry
@@ -107,9 +107,9 @@ class Session:
         self._clock = clock
         self._load = load
         self._held = 0
-        """Bytes of input that are counted in the load."""
+        """The bytes of input that are counted in the load."""
         self._actions: deque[Action] = deque()
-        """What is to be done, in its order."""
+        """The pending actions, in order."""
         self._is_performing = False
         self._source = SlotSource(identity, services, telemetry)
         identity.meter.on_spent = partial(self.end, errors.QUOTA_SPENT)
@@ -139,27 +139,27 @@ class Session:
                 journals, resumable, self._outbox, clock, identity.label, self, is_taken=taken is not None
             )
         self._reading: asyncio.Task[None] | None = None
-        """Reads a message beside the event loop; those that come meanwhile wait."""
+        """The task that reads a message beside the event loop; later messages wait."""
         self._pace = events_window() if identity.kind is not Kind.TRANSCRIPTION else None
-        """Messages that may be read; transcription bounds its audio instead."""
+        """The rate limit of messages; transcription bounds its audio instead."""
         self._is_full = False
-        """Whether the machine wants no more for now."""
+        """Whether the machine has stopped reading for now."""
         self._is_holding = False
-        """Whether a message waits to be obeyed; those behind it wait in the socket."""
+        """Whether a message waits to be handled; later ones wait in the socket."""
         self._room = asyncio.Event()
-        """Set when that may have come to an end."""
+        """An event that is set when either condition may have ended."""
         self._held_until = float("-inf")
-        """When a message last waited for its turn."""
+        """The time at which a message last waited for its turn."""
         self._sending: asyncio.Task[None] | None = None
-        """Gives the newest unit to the worker, and those before it, while one of them is made into bytes."""
+        """The task that serialises and sends the newest unit, after earlier ones."""
         self._listener: Listener | None = None
-        """Hears speech for the machine, from the first time that it asks for it."""
+        """The speech detection of the machine, from its first `Detect` on."""
         self._background: Background | None = None
-        """Transcribes for the machine, from the first time that it asks for it."""
+        """The background transcription of the machine, from its first request on."""
         self._slot: Slot | None = None
-        """The one that the machine has, or waits for."""
+        """The slot of the machine, or the one that it queues for."""
         self._slots: list[Slot] = []
-        """That one, and those that are being cleaned, the newest last."""
+        """The present slot, and those that are being cleaned, the newest last."""
         self._timer: Timer | None = None
         self._timer_at: float | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -177,11 +177,11 @@ class Session:
 
     @property
     def end_reason(self) -> str:
-        """Why the session ended."""
+        """The reason why the session ended."""
         return self._end
 
     async def run(self) -> None:
-        """Return when the socket is closed and every slot is clean again."""
+        """Run the session; return when the socket is closed and every slot is clean again."""
         if self._recording is not None:
             logger.info("the session is recorded", extra={"recording": self._recording.recording_id})
         writer = asyncio.create_task(self._write())
@@ -230,31 +230,32 @@ class Session:
         self._give_up_client()
 
     def hand_over(self) -> bool:
-        """Let another adapter go on with the session as soon as its client is there; False if it cannot."""
+        """Let another adapter continue the session when its client comes there; return False if that is
+        impossible."""
         if self._lasting is None or not self._lasting.hand_over():
             return False
         self._leave_for(CloseSocket(CloseCode.SERVICE_RESTART, errors.SHUTDOWN))
         return True
 
     def taken_elsewhere(self) -> None:
-        """Handle that another adapter has the session: it took this one for dead."""
+        """Handle that another adapter has taken the session over, since it took this one for dead."""
         logger.warning("another adapter has the session")
         self._leave_for(CloseSocket(CloseCode.RESUMED_ELSEWHERE, "resumed_elsewhere"))
 
     def _leave_for(self, close: CloseSocket) -> None:
-        """End the session here alone, without a word."""
+        """End the session on this adapter alone, without a last event."""
         self._machine.disconnected()
         self._outbox.clear()
         self._perform([close])
         self._give_up_client()
 
     def _give_up_client(self) -> None:
-        """Wait no longer for a client that lost its connection."""
+        """Stop waiting for a client that lost its connection."""
         if self._clock.is_paused:
             self._socket.abort()
 
     def _continue(self, taken: TakenSession) -> None:
-        """Go on with the session that another adapter had, or end it."""
+        """Continue a session of another adapter, or end it."""
         try:
             self._move_here(taken)
         except Exception as error:  # the state may be anything that somebody wrote to Redis
@@ -285,7 +286,7 @@ class Session:
         self._perform(actions)
 
     def _failover_of(self, taken: TakenSession, saved: SavedFailover) -> Failover:
-        """Return the move of the session to a worker that goes on from the journal of its last one."""
+        """Return the failover of the session to a worker that continues from the journal of its last one."""
         services = self._services
         journal = services.journals.open(saved.journal.kind)
         if journal is None:
@@ -303,7 +304,7 @@ class Session:
     # --------------------------------------------------------------------------------- doing
 
     def _perform(self, actions: list[Action]) -> None:
-        """Carry actions out. What they cause comes after those that are to be done already."""
+        """Carry actions out. Their consequences come after the pending actions."""
         due = self._actions
         due.extend(actions)
         if self._is_performing:
@@ -369,7 +370,7 @@ class Session:
                 self._closing = asyncio.create_task(self._close(action, self._patience_s))
 
     def _run(self, run: Run, slot: Slot) -> None:
-        """Give a unit to the worker; what is large is made into bytes beside the loop."""
+        """Give a unit to the worker; large ones are serialised beside the event loop."""
         traceparent = self._telemetry.units.ran(run)
         if self._sending is None and not is_large(run):
             slot.run(run, traceparent)
@@ -415,7 +416,7 @@ class Session:
             self._perform(item.tell(news, self._clock.now()))
 
     def _hold(self) -> None:
-        """Count the input that waits, or is at the worker, among what all sessions hold."""
+        """Count the input that waits, or is at the worker, in the load."""
         held = self._machine.held_bytes
         if self._listener is not None:
             held += self._listener.held_bytes
@@ -441,7 +442,7 @@ class Session:
     def _arm(self, deadline: float | None) -> None:
         """Set the timer to the dialect's next deadline.
 
-        Most deadlines only move on: then it stays, and when it runs too early it is set again.
+        Most deadlines only move later: then the timer stays, and is set again when it fires too early.
         """
         if self._timer is not None:
             self._timer.cancel()
@@ -458,12 +459,12 @@ class Session:
             self.failed()
 
     def others_wait(self) -> bool:
-        """Return whether somebody waits for a slot such as this session holds."""
+        """Return whether another session waits for a slot such as this session holds."""
         pool = self._slot.pool if self._slot is not None and not self._slot.is_moving else None
         return pool is not None and self._services.dispatcher.is_contended(pool)
 
     def failed(self) -> None:
-        """End this session alone because of a defect that is being handled."""
+        """End only this session because of a defect whose exception is being handled."""
         error = sys.exception()
         logger.error("the session failed", extra={"exception": where(error) if error else None})
         self._perform(self._machine.ended(VERDICTS[Reason.WORKER_LOST]))
@@ -471,7 +472,7 @@ class Session:
     # -------------------------------------------------------------------------------- the socket
 
     def detached(self) -> None:
-        """Pause the session while its client may come back: its clock stands still, and no unit is run."""
+        """Pause the session while its client may come back: its clock stops, and no unit is run."""
         self._clock.pause()
         self._arm(None)
         self._outbox.hold_up(True)
@@ -487,7 +488,7 @@ class Session:
         self._arm(self._machine.deadline)
 
     def offered(self) -> None:
-        """Handle another token: it opens the session at other adapters too."""
+        """Handle a new token: it opens the session at other adapters too."""
         if self._lasting is not None:
             self._lasting.commit()
 
@@ -498,7 +499,7 @@ class Session:
 
     @property
     def slot(self) -> Slot | None:
-        """The slot that the machine has, or waits for."""
+        """The slot of the machine, or the one that it queues for."""
         return self._slot
 
     @property
@@ -508,7 +509,7 @@ class Session:
 
     @property
     def unread(self) -> int:
-        """Messages that were taken and not obeyed."""
+        """Messages that were taken and are not carried out yet."""
         return self._is_holding + (self._reading is not None)
 
     async def _read(self) -> None:
@@ -527,8 +528,8 @@ class Session:
                 await self._reading
 
     async def _may_read(self) -> None:
-        """Wait until the session takes another message: a client that is faster is slowed down, since the
-        socket is not read meanwhile."""
+        """Wait until the session takes another message: a faster client is slowed down, since the socket
+        is not read meanwhile."""
         while (at := self._next_read_at()) is not None:
             self._socket.hold(True)
             self._room.clear()
@@ -542,7 +543,7 @@ class Session:
                 self._held_until = self._clock.now()
 
     def _next_read_at(self) -> float | None:
-        """Return when another message may be read, infinity where that is not known; None if it may now."""
+        """Return when another message may be read, infinity if unknown; None if it may now."""
         if self._machine.is_over:
             return None
         if self._is_full:
@@ -551,7 +552,7 @@ class Session:
         return at if at > self._clock.now() else None
 
     def _take_text(self, text: bytes) -> bool:
-        """Obey a message that has just come; False while another one is read, or have to wait."""
+        """Handle a new message; return False while another one is read, or has to wait."""
         if self._reading is not None or self._is_holding or self._next_read_at() is not None:
             return False
         if self._resumable is not None:
@@ -606,7 +607,7 @@ class Session:
         return self._load.is_full or self.is_waiting or self._machine.held_bytes > MUCH_BYTES
 
     def _is_late(self, message: Message) -> bool:
-        """Return whether what comes of it would come too late."""
+        """Return whether the output for a message would come too late."""
         if self._load.is_late:
             return True
         if message.is_newest or message.age_s <= self._services.options.max_lag_s:
@@ -634,7 +635,7 @@ class Session:
             self._socket.abort()
 
     async def _close(self, action: CloseSocket, patience_s: float) -> None:
-        """Send what is left, then close; a client that takes too long is cut off.
+        """Send the remaining events, then close; a client that takes too long is disconnected.
 
         A client that lost its connection before that gets all of it if it comes back in time.
         """
@@ -661,7 +662,7 @@ class Session:
         self._congest()
 
     def _congest(self) -> None:
-        """Say whether units may run."""
+        """Tell the machine whether units may run."""
         is_congested = self._outbox.is_congested or self._clock.is_paused
         try:
             self._perform(self._machine.congested(is_congested, self._clock.now()))
@@ -744,11 +745,11 @@ class Session:
 
 
 def _never(*parts: bytes) -> bool:
-    """Send no event at once."""
+    """Return False: no event is sent at once."""
     return False
 
 
 def _is_refusal(action: Action) -> bool:
-    """Return whether it tells the client that its event was not taken; that a unit failed is told with an
+    """Return whether an action tells the client that its event was rejected; a failed unit is told with an
     answer."""
     return isinstance(action, Send) and action.answer is None and action.event.fault is not None

@@ -1,4 +1,4 @@
-"""A slot of a session: waited for, attached to, and clean again before anybody else gets it."""
+"""A slot of a session: queued for, attached, and cleaned before another session gets it."""
 
 import asyncio
 import logging
@@ -37,19 +37,19 @@ from ws_adapter.worker.session_streams import SessionStreams
 logger = logging.getLogger(__name__)
 
 NEW_LEASES: Final = 3
-"""How often a session that lost its worker before it began gets another slot."""
+"""How often a session that lost its worker before it began may get another slot."""
 
 BUSY_RETRIES: Final = 10
 BUSY_RETRY_S: Final = 0.5
 
 BACKSTOP_S: Final = 60.0
-"""How much longer than the public limit a worker lets a session live, should the adapter forget it."""
+"""The seconds beyond the public limit after which a worker ends a session, in case the adapter forgets it."""
 
 LONGEST_CALL_S: Final = 86_400.0
 """Deadline of a session's calls when there is no session limit."""
 
 NEXT_SLOT_S: Final = 1.0
-"""How long a session that wants another slot lets its last one be cleaned before it queues for it."""
+"""The seconds that a session waits for its last slot to be cleaned before it queues for another."""
 
 _ELSEWHERE: Final = frozenset(
     {
@@ -62,10 +62,11 @@ _ELSEWHERE: Final = frozenset(
         Reason.STALE_LEASE,
     }
 )
-"""A session that fails for these before it began is tried again with a new lease."""
+"""Reasons for which a session that fails before it began is retried with a new lease."""
 
 _ANYWHERE: Final = _ELSEWHERE | LOSSES | {Reason.NO_FREE_SLOT}
-"""A session that moves is tried again for these: its slot may still be taken by what was cut off."""
+"""Reasons for which a moving session is retried: its slot may still be in use by the session that was cut
+off."""
 
 _REFUSALS: Final[dict[type[Exception], Verdict]] = {
     QueueFull: VERDICTS[Reason.QUEUE_FULL],
@@ -76,8 +77,7 @@ _REFUSALS: Final[dict[type[Exception], Verdict]] = {
 
 
 class SlotHolder(Protocol):
-    """The holder of a slot, or of a place in the queue. Nothing of this is called once the slot is given
-    up."""
+    """The holder of a slot, or of a place in the queue. No method is called once the slot is given up."""
 
     def queued(self, place: Place) -> None:
         """Handle a place in the queue."""
@@ -89,21 +89,21 @@ class SlotHolder(Protocol):
         """Handle a worker lost before it was ready; another slot is looked for."""
 
     def reattached(self, worker: str) -> None:
-        """Another worker takes the place of one that was lost, and hears the journal; see `attached`."""
+        """Handle another worker in place of a lost one, which has replayed the journal; see `attached`."""
 
     def refused(self, verdict: Verdict) -> None:
         """Handle that there is no slot."""
 
     def said(self, *signals: Signal) -> None:
-        """Handle what the worker says in one message, in order."""
+        """Handle the signals of one message of the worker, in order."""
 
     def failed(self) -> None:
-        """Handle a defect of ours, which is on the stack."""
+        """Handle a defect of the adapter, whose exception is being handled."""
 
 
 class Identity(NamedTuple):
-    """Id and kind of a session, its label in the queue, its trace, the tenant of its cached prompts, what
-    counts its use, and its class in the queue."""
+    """The identity of a session: id, kind, label in the queue, trace, tenant of its cached prompts, meter,
+    and class in the queue."""
 
     session_id: str
     kind: Kind
@@ -125,7 +125,8 @@ class SlotSource:
         *,
         is_background: bool = False,
     ) -> None:
-        """`is_background`: a slot that is lost is not replaced, which would go before all who wait."""
+        """`is_background`: a lost slot is not replaced, since a replacement would go before all waiting
+        sessions."""
         self.is_background = is_background
         limit_s = services.options.session_limits_s[identity.kind]
         self.identity = identity
@@ -139,17 +140,17 @@ class SlotSource:
             _idle_limit_s(identity.kind, services.options),
         )
         self.revision = ""
-        """Revision of the worker that the session had last."""
+        """The revision of the session's last worker."""
         self._attaches = 0
 
     def new_name(self) -> str:
-        """Return what the session is to the next worker: no worker sees a name twice."""
+        """Return the name of the session for its next worker: no worker sees a name twice."""
         self._attaches += 1
         return f"{self.identity.session_id}-{self._attaches}"
 
 
 class Slot:
-    """Hold one slot from the queue until it is clean again. Raises `AttachFailed` to ask for another.
+    """A slot from the queue until it is clean again.
 
     `after` is the last slot of the same session: while that is being cleaned, nobody is told to wait for it.
     """
@@ -162,16 +163,16 @@ class Slot:
         after: "Slot | None" = None,
         displaced: "tuple[Failover, SavedFailover] | None" = None,
     ) -> None:
-        """With `displaced` the session moves here from another adapter, from that state on."""
+        """With `displaced` the session moves here from another adapter, and starts from that state."""
         self.streams: SessionStreams | None = None
         """The session at the worker, while it is attached."""
         self.pool: str | None = None
-        """The pool that it was last granted from."""
+        """The pool of its last lease."""
         self._need = need
         self._target = ""
-        """The worker that it is at."""
+        """The address of its worker."""
         self.said = self._said_early
-        """What the worker says of units is the holder's alone."""
+        """The handler of unit signals, which is the holder's own."""
         self._source = source
         self._holder = holder
         self._telemetry = source.telemetry.slot()
@@ -179,19 +180,19 @@ class Slot:
         self._began = False
         self._lost: Reason | None = None
         self._leaves_at: float | None = None
-        """When the worker will be gone that has the session before it begins."""
+        """The end of a draining worker that has the session before it begins."""
         self._moves = False
         """Whether it gives its slot up for one of a worker that can serve it."""
         self._waits = False
-        """Whether a worker that refused it had no room for anybody: then it goes back to the queue."""
+        """Whether a worker that refused it was full, so that it returns to the queue."""
         self._failover: Failover | None = None
-        """How the session moves to another worker; None where no journal is kept."""
+        """The failover of the session; None without a journal."""
         self._mode: Mode | None = None
-        """What the worker serves the session as, once it is configured."""
+        """The mode at the worker, once the session is configured."""
         self._drains = False
-        """Whether the worker leaves."""
+        """Whether the worker drains."""
         self._timer: Timer | None = None
-        """Ends the wait for a worker that leaves, or for another one."""
+        """The timer for a draining worker, or for another one."""
         self._unwatch: Callable[[], object] = lambda: None
         if displaced is not None:
             self._continue(*displaced)
@@ -199,11 +200,11 @@ class Slot:
 
     @property
     def is_over(self) -> bool:
-        """Whether the slot is clean, and somebody else's."""
+        """Whether the slot is clean and given back."""
         return self._task.done()
 
     async def over(self) -> None:
-        """Wait until it is."""
+        """Wait until the slot is clean and given back."""
         await asyncio.wait({self._task})
 
     def give_up(self) -> None:
@@ -252,12 +253,12 @@ class Slot:
 
     @property
     def is_moving(self) -> bool:
-        """Whether the session has lost its worker, and goes on at another one."""
+        """Whether the session has lost its worker, and continues at another one."""
         return self._failover is not None and self._failover.is_moving
 
     @property
     def takes_units(self) -> bool:
-        """Whether units may be run: by the worker, or by the next one."""
+        """Whether units may be run, by the present worker or the next one."""
         return self.streams is not None or self.is_moving
 
     def run(self, run: Run, traceparent: str = "", prefill: bytes | None = None) -> None:
@@ -302,7 +303,7 @@ class Slot:
             self._holder.refused(verdict)
 
     async def _hold_slots(self) -> Verdict | None:
-        """Hold slots until one is given up, or there is a reason to look for no other."""
+        """Hold slots until one is given up, or there is a reason not to look for another."""
         lost = 0
         again: str | None = self.pool  # of a session that moves here
         while True:
@@ -415,7 +416,7 @@ class Slot:
         raise AttachFailed(Reason.NO_FREE_SLOT)
 
     def _is_short_of_time(self, target: str) -> bool:
-        """Return whether the worker takes nobody now."""
+        """Return whether the worker takes no sessions now."""
         self._waits = self._source.services.registry.is_short_of_time(target)
         return self._waits
 
@@ -452,7 +453,7 @@ class Slot:
             self._holder.said(Failed(reason))
 
     def _is_repaired(self, reason: Reason) -> bool:
-        """Return whether another slot is looked for, so that nobody need know."""
+        """Return whether another slot replaces this one without an error for the client."""
         if self._began and self._failover is not None and reason in LOSSES:
             return self._is_moved(reason, self._failover)
         if reason in DEFECTS:
@@ -473,7 +474,7 @@ class Slot:
 
     @property
     def journal(self) -> Journal | None:
-        """The journal of a session that has begun; None where none is kept."""
+        """The journal of a running session; None without one."""
         return self._failover.journal if self._failover is not None and self._began else None
 
     def save(self) -> SavedFailover | None:
@@ -488,7 +489,7 @@ class Slot:
         self._set_timer(LONGEST_S, lambda: self._give_in(FailoverOutcome.NO_SLOT))
 
     def _is_moved(self, reason: Reason, failover: Failover) -> bool:
-        """Return whether the session goes on at another worker."""
+        """Return whether the session continues at another worker."""
         was_moving, now = failover.is_moving, self._source.services.clock.now()
         outcome = failover.lost(reason, now)
         self._telemetry.lost(reason, keeps_units=outcome is None)
@@ -507,9 +508,9 @@ class Slot:
         return True
 
     def _said_with_journal(self, *signals: Signal) -> None:
-        """As the holder's `said`; a worker that leaves is left before its time is up, if another has room.
+        """Pass signals to the holder; leave a draining worker early, if another has room.
 
-        Where another one is full the session stays until its worker ends it, and then waits for a slot.
+        If the others are full the session stays until its worker ends it, and then waits for a slot.
         """
         if isinstance(signals[0], GoingAway):
             self._drain()
@@ -523,14 +524,14 @@ class Slot:
             self._drain()
 
     def _watch(self) -> None:
-        """Watch whether the worker leaves."""
+        """Watch for the drain of the worker."""
         self.said = self._said_with_journal
         self._drains = False
         self._unwatch()
         self._unwatch = self._source.services.registry.watch_drain(self._target, self._drain)
 
     def _drain(self) -> None:
-        """Move to another worker, if one has a slot, once the one that leaves has closed its units."""
+        """Move to another worker with a free slot, once the draining one has closed its units."""
         self._drains = True
         failover, services = self._failover, self._source.services
         if failover is None or failover.is_moving or self._is_given_up:
@@ -545,12 +546,12 @@ class Slot:
             self._hand_over()
 
     def _has_another(self, failover: Failover) -> bool:
-        """Return whether the session can go on at another worker, be it full for now."""
+        """Return whether the session can continue at another worker, even if that is full for now."""
         registry, model = self._source.services.registry, failover.journal.model
         return failover.journal.suffices and registry.has_another(self._target, self._mode, model)
 
     def _hand_over(self) -> None:
-        """Leave the worker; it is not asked for what it has not answered."""
+        """Leave the worker, and abandon its unanswered units."""
         if self._failover is None or self.streams is None or self._failover.is_moving:
             return
         if not self._failover.journal.suffices:
@@ -561,7 +562,7 @@ class Slot:
             self.streams.release()
 
     def _open_again(self, failover: Failover, streams: SessionStreams) -> None:
-        """Another worker is ready: it hears the journal, if it can."""
+        """Open the session at another worker, and replay the journal there."""
         if streams.ready is None or not failover.journal.begin(streams.ready):
             self._give_in(FailoverOutcome.REFUSED)
             return
@@ -569,7 +570,7 @@ class Slot:
         streams.replay(failover.journal, str(traceparent), self._replayed)
 
     def _replayed(self, is_complete: bool) -> None:
-        """Another worker has heard the journal: the session goes on."""
+        """Handle the end of the replay: the session continues."""
         failover, streams, services = self._failover, self.streams, self._source.services
         if failover is None or streams is None or self._is_given_up:
             return
@@ -589,7 +590,7 @@ class Slot:
             self.said(GoingAway(max(0.0, self._leaves_at - services.clock.now())))
 
     def _give_in(self, outcome: FailoverOutcome) -> None:
-        """End the session as it ends where no journal is kept."""
+        """End the session as it ends without a journal."""
         failover = self._failover
         if failover is None or failover.reason is None or self._is_given_up:
             return
@@ -602,7 +603,7 @@ class Slot:
         self._holder.said(Failed(reason))
 
     def _report(self, outcome: FailoverOutcome, reason: Reason = Reason.WORKER_LOST) -> None:
-        """Tell telemetry what became of a failover."""
+        """Report the outcome of a failover to telemetry."""
         failover, telemetry = self._failover, self._source.telemetry
         if failover is not None and isinstance(telemetry, SessionTelemetry):
             paused_s = self._source.services.clock.now() - failover.since if failover.is_moving else 0.0
@@ -610,7 +611,7 @@ class Slot:
             telemetry.failed_over(outcome, failover.reason or reason, paused_s, units)
 
     def _forget_journal(self) -> None:
-        """Keep no journal any more. Harmless when repeated."""
+        """Close the journal. Harmless when repeated."""
         self._stop_timer()
         self._unwatch()
         self._unwatch = lambda: None

@@ -27,13 +27,13 @@ class ClientSocket(Protocol):
         """Return how many bytes wait in the transport."""
 
     def hold(self, is_held: bool) -> None:
-        """Say whether what comes is not read for now."""
+        """Set whether reading is stopped for now."""
 
     def when_flooding(self, callback: Callable[[Verdict], None]) -> None:
-        """Call `callback` once if more comes than may."""
+        """Call `callback` once if the client exceeds its rate limit."""
 
     def when_text(self, callback: Callable[[bytes], bool]) -> None:
-        """Call `callback` with a text message as soon as it is there; False leaves it to `receive`."""
+        """Call `callback` with each text message as soon as it is there; False leaves it to `receive`."""
 
     async def close(self, code: int, reason: str) -> None:
         """Close, and return once that is done."""

@@ -1,4 +1,4 @@
-"""The order in which work in the background looks for slots that nobody else wants."""
+"""The order in which background work looks for idle slots."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ from ws_adapter.dispatch.base import Need
 
 
 class _Line:
-    """The sessions whose needs are the same."""
+    """The sessions with equal needs."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()

@@ -17,10 +17,10 @@ logger = logging.getLogger(__name__)
 
 BEAT_S: Final = 1.0
 LIFE_S: Final = 3.0
-"""How long an adapter that says nothing counts among the living."""
+"""The seconds without a heartbeat after which an adapter counts as dead."""
 
 RETELL_BEATS: Final = 5
-"""After so many beats an adapter says which sessions it has."""
+"""The number of heartbeats after which an adapter lists its sessions again."""
 
 MOST_CLAIMED: Final = 128 * 2**20
 """Bytes of a journal that an adapter reads from Redis; a session with more of them ends with its adapter."""
@@ -32,12 +32,12 @@ _MS: Final = 1000
 
 
 class Unclaimed(Enum):
-    """Why a session is not taken."""
+    """The reason why a session is not taken over."""
 
     UNKNOWN = auto()
-    """There is none, or the token does not open it, or what the client missed is not kept."""
+    """The session is unknown, the token does not open it, or the missed events are not kept."""
     ALIVE = auto()
-    """Its adapter lives, or another one has just claimed it."""
+    """Its adapter is alive, or another one has just claimed it."""
     BEHIND = auto()
     """The client has more events than Redis, which may not have read the last records yet."""
     AWAY = auto()
@@ -50,16 +50,16 @@ class SharedJournals:
     def __init__(
         self, link: "JournalLink", adapter_id: str, window_s: float, most_claimed: int = MOST_CLAIMED
     ) -> None:
-        """`window_s` is how long a client may take to come back; `most_claimed` is in bytes."""
+        """`window_s` is the resume window in seconds; `most_claimed` is in bytes."""
         self.gaps = 0
-        """Records that Redis lacks, each of which has a journal written anew."""
+        """Records that Redis lacks; each causes a journal to be rewritten."""
         self._link = link
         self._adapter_id = adapter_id
         self._most_claimed = most_claimed
         self._ttl_ms = round((window_s + KEPT_S) * _MS)
         self._streams: dict[str, JournalStream] = {}
         self._behind: dict[JournalStream, None] = {}
-        """Streams that wait to be written anew."""
+        """Streams that wait to be rewritten."""
         self._is_catching_up = False
         self._beats = 0
         self._task: asyncio.Task[None] | None = None
@@ -67,16 +67,16 @@ class SharedJournals:
 
     @property
     def behind(self) -> int:
-        """Sessions whose journal in Redis lacks something."""
+        """Sessions whose journal in Redis is incomplete."""
         return len(self._behind)
 
     def start(self) -> None:
-        """Connect, and say from now on that this adapter lives."""
+        """Connect, and send heartbeats of this adapter from now on."""
         self._link.start()
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Write what is left, and leave no task or connection behind."""
+        """Write the remaining records, and leave no task or connection behind."""
         if self._task is not None:
             await end(self._task)
             self._task = None
@@ -91,7 +91,7 @@ class SharedJournals:
     async def claim(
         self, session_id: str, nonces: tuple[bytes, bytes], path: str, last_event: int, dead: str
     ) -> Stored | Unclaimed:
-        """Take a session whose adapter has died; only one of several who try gets it.
+        """Claim a session of a dead adapter; only one of several claimants gets it.
 
         `nonces` are that of the token and that of the next one. `dead` is the id of an adapter whose process
         is known to have ended, and empty without one.
@@ -117,7 +117,7 @@ class SharedJournals:
             return Unclaimed.UNKNOWN
 
     def give_up(self, session_id: str) -> None:
-        """Forget a session that was taken and cannot go on."""
+        """Forget a claimed session that cannot continue."""
         self.send("forget", (session_id,), lambda answer: None)
 
     # ------------------------------------------------------------------------------ for the streams
@@ -139,25 +139,25 @@ class SharedJournals:
         self._link.send(function, (*words, self._adapter_id), answered, matters=True)
 
     def wait(self, stream: JournalStream) -> None:
-        """Write it anew as soon as there is room, and a second later where Redis refuses it."""
+        """Rewrite a stream as soon as there is room, and a second later if Redis refuses it."""
         self._behind[stream] = None
 
     def waits(self, stream: JournalStream) -> bool:
-        """Return whether it waits for that."""
+        """Return whether a stream waits to be rewritten."""
         return stream in self._behind
 
     def is_behind_no_more(self, stream: JournalStream) -> None:
-        """Note that all of it was sent."""
+        """Note that a stream is complete."""
         self._behind.pop(stream, None)
 
     def leave(self, stream: JournalStream) -> None:
-        """Forget the stream of a session that is over."""
+        """Forget the stream of a finished session."""
         self._behind.pop(stream, None)
         if self._streams.get(stream.session_id) is stream:
             del self._streams[stream.session_id]
 
     def catch_up(self) -> None:
-        """Write journals anew as long as there is room."""
+        """Rewrite journals as long as there is room."""
         if self._is_catching_up:
             return
         self._is_catching_up = True

@@ -1,8 +1,8 @@
-"""The connection on which journals are written to Redis, behind the conversations.
+"""The connection on which journals are written to Redis, without delaying conversations.
 
-A record is with the kernel before its event is sent: Redis gets it even if this process is killed at once.
-Nobody waits for Redis, neither for room in its connection nor for its answers. Beyond `MOST_UNANSWERED` bytes
-without an answer nothing more is sent.
+A record is with the kernel before its event is sent: Redis gets it even if this process is killed at once. No
+session waits for Redis, neither for room in its connection nor for its answers. Beyond `MOST_UNANSWERED`
+bytes without an answer nothing more is sent.
 """
 
 import asyncio
@@ -42,14 +42,14 @@ Answered = Callable[[Any], None]
 
 
 class JournalLink:
-    """One connection for messages in their order, and others for questions."""
+    """One connection for ordered messages, and others for requests."""
 
     def __init__(self, client: "Redis", prefix: str = PREFIX, most_unanswered: int = MOST_UNANSWERED) -> None:
         """`client` answers in bytes, and is closed with it."""
         self.unanswered_bytes = 0
         """Bytes of messages that wait for an answer."""
         self.on_open: Callable[[], None] = lambda: None
-        """Called whenever there is a connection again."""
+        """A callback for each new connection."""
         self._client = client
         self._prefix = prefix
         self._most_unanswered = most_unanswered

@@ -9,7 +9,7 @@ from msgspec import Struct
 from ws_adapter.worker.journal import KeptUnit, Parts
 
 FORMAT: Final = 2
-"""Format of these records and of the state; no adapter takes over a session in another one."""
+"""The format of these records and of the state; no adapter takes over a session in another one."""
 
 
 class Settings(Struct, array_like=True, frozen=True):

@@ -1,4 +1,4 @@
-"""The journal of one session in Redis: what it has to have, and what was sent of that."""
+"""The journal of one session in Redis: its required and its sent entries."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ ANOTHERS: Final = 2
 
 
 class Picture(NamedTuple):
-    """A session at a moment at which nothing is half done."""
+    """The state of a session at a moment without incomplete operations."""
 
     settings: bytes
     """Another object than before if they have changed: then everything is written anew."""
@@ -36,18 +36,18 @@ class Picture(NamedTuple):
     newest: int
     """Number of the last event, which may wait to be sent."""
     event: Callable[[int], Parts]
-    """Returns an event by its number."""
+    """A function that returns an event by its number."""
 
 
 class Source(Protocol):
     """The session whose journal it is."""
 
     def picture(self) -> Picture | None:
-        """Return what another adapter needs to go on now; None if none can."""
+        """Return the current state for another adapter; None if it cannot continue from it."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing of it is half done; `catch_up` follows once that is so."""
+        """Whether no operation is incomplete; `catch_up` follows once that is so."""
 
     def taken_elsewhere(self) -> None:
         """Handle that another adapter has the session."""
@@ -63,7 +63,8 @@ class _Unit:
 
 
 class JournalStream:
-    """Written with every `commit`; what cannot be sent is a gap, and then all is written anew when it can."""
+    """The stream is written with every `commit`; an unsendable record is a gap, after which all is
+    rewritten."""
 
     def __init__(
         self, journals: "SharedJournals", session_id: str, path: str, source: Source, *, is_known: bool
@@ -71,7 +72,7 @@ class JournalStream:
         """`path` is the dialect and mode of the session; `is_known`: Redis has it from another adapter."""
         self.session_id: Final = session_id
         self.is_behind = True
-        """Whether Redis lacks something."""
+        """Whether Redis lacks a record."""
         self._journals = journals
         self._path = path
         self._source = source
@@ -79,13 +80,13 @@ class JournalStream:
         """Whether Redis may have anything of it."""
         self._is_closed = False
         self._writing = 0
-        """Grows whenever everything is to be written anew: answers from before do not count."""
+        """The number of rewrites: answers to earlier ones do not count."""
         self._last = 0
         self._settings = b""
         self._units: dict[int, _Unit] = {}
         self._events: dict[int, tuple[int, Parts]] = {}
         self._blobs: dict[int, int] = {}
-        """The entry of each."""
+        """The entry of each blob."""
         self._changes = -1
         self._sent = 0
         self._first = 1
@@ -93,12 +94,12 @@ class JournalStream:
         self._state = 0
 
     def commit(self) -> None:
-        """Write what has changed since the last time."""
+        """Write the changes since the last time."""
         if not self._journals.waits(self):
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Write what Redis lacks."""
+        """Write the records that Redis lacks."""
         if self._is_closed or not self._source.is_settled:
             return
         picture = self._source.picture()
@@ -114,12 +115,12 @@ class JournalStream:
             self._go_on(picture)
 
     def missing(self) -> None:
-        """Redis does not have it any more: write everything anew."""
+        """Handle that Redis has lost the stream: write everything anew."""
         if not (self.is_behind or self._is_closed):
             self._lose()
 
     def taken_elsewhere(self) -> None:
-        """Another adapter has the session: write nothing more, and end it here."""
+        """Handle that another adapter has the session: write nothing more, and end it here."""
         if not self._is_closed:
             self._end()
             self._source.taken_elsewhere()
@@ -137,7 +138,7 @@ class JournalStream:
         return True
 
     def close(self) -> None:
-        """The session is over. Harmless when repeated."""
+        """End the stream of a finished session. Harmless when repeated."""
         if self._is_closed:
             return
         if self._has_begun:

@@ -1,4 +1,4 @@
-"""The accounts of all tenants: who may begin, who goes on, and what is told of each session.
+"""The accounts of all tenants: admission and end of sessions by quota, and the usage log.
 
 Once a second every session with a quota takes the next slice of it, or ends for want of one. So a session
 spends at most what it uses within `BEAT_S`, and the units that are under way then, more than its quota has;
@@ -34,23 +34,23 @@ logger = logging.getLogger(__name__)
 
 BEAT_S: Final = 1.0
 ASK_S: Final = 2.0
-"""How long a new session waits for the book."""
+"""The seconds that a new session waits for the usage store."""
 
 SPENT_S: Final = 5.0
-"""For how long nobody is let in with a key whose quota was found spent: others may give a slice back."""
+"""The seconds for which a key with a spent quota is rejected: other sessions may give a slice back."""
 
 REMEMBERED: Final = 10_000
-"""Most keys of which that is remembered."""
+"""The most keys with a known spent quota."""
 
 KEY_ID_DIGITS: Final = 12
-"""Digits of the hash of a key that tell keys apart, and are none."""
+"""The digits of a key's hash that identify the key without revealing it."""
 
 _SPENT: Final = "the key has used up its quota of today"
 
 
 @dataclass(frozen=True)
 class About:
-    """What the log says of a session beside what it has used. `via` is `websocket`, `http` or `grpc`."""
+    """The description of a session for the log, besides its usage. `via` is `websocket`, `http` or `grpc`."""
 
     session_id: str
     mode: str
@@ -59,11 +59,12 @@ class About:
 
 
 class Meter:
-    """Of one session, from its opening to its end: it counts what is used, and knows when to end."""
+    """The meter of one session, from its opening to its end: it counts usage, and ends the session over
+    quota."""
 
     def __init__(self, accounts: "Accounts", tenant: Tenant, about: About, first_ms: int) -> None:
         self.on_spent: Callable[[], None] = lambda: None
-        """Called once, when the quota is used up."""
+        """A callback that is called once, when the quota is used up."""
         self.charge = Charge(tenant, first_ms)
         self._accounts = accounts
         self._about = about
@@ -94,7 +95,7 @@ class Meter:
             self.charge.release(self._accounts.clock.now())
 
     def heard(self, *signals: Signal, in_background: bool = False) -> None:
-        """Count what a worker says of the session, or of what is done for it in the background."""
+        """Count a worker's signals of the session, or of its background work."""
         for signal in signals:
             match signal:
                 case Piece():
@@ -120,7 +121,7 @@ class Meter:
         self.used(max(0, input_tokens - self._input_tokens), max(0, output_tokens - self._output_tokens))
 
     def end(self, reason: str) -> None:
-        """The session is over: book the rest, and write its line. Harmless when repeated.
+        """Book the rest of a finished session, and write its line. Harmless when repeated.
 
         Units that were under way count with what is known of them: who leaves before a unit is done pays for
         its input and for one token of each piece of the answer.
@@ -155,7 +156,7 @@ class Meter:
         )
 
     def _lose_units(self, in_background: bool) -> None:
-        """No end of the units that are under way will come: count what is known of them."""
+        """Count the known usage of running units whose end will not come."""
         for key in [key for key in self._open if key[0] is in_background]:
             self.used(self._open.pop(key), 0)
 
@@ -181,20 +182,20 @@ class Accounts:
         self.totals = totals or Totals()
         self._book = book or LocalUsageStore(clock)
         self._open: dict[Meter, None] = {}
-        """Those with a quota that hold, or await, a slot."""
+        """Meters with a quota that hold, or await, a slot."""
         self._spent: OrderedDict[str, tuple[float, Tenant]] = OrderedDict()
         """Accounts whose quota was found spent, and when."""
         self._timer: Timer | None = None
-        """Runs while a session with a quota is open."""
+        """The timer that runs while a session with a quota is open."""
 
     def start(self) -> None:
-        """Begin to look after sessions."""
+        """Begin to update the accounts of sessions."""
         self._book.start()
         if self.log is not None:
             self.log.start()
 
     async def close(self) -> None:
-        """Book and write what waits."""
+        """Book and write all pending usage."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -207,7 +208,8 @@ class Accounts:
         return Meter(self, tenant, about, first_ms)
 
     def retry_s(self, tenant: Tenant) -> float | None:
-        """Return how long a tenant has to wait whose quota was found spent just now; None if it was not."""
+        """Return the seconds until a tenant with a spent quota may retry; None if it is not known to be
+        spent."""
         found = self._spent.get(tenant.account)
         if found is None:
             return None
@@ -236,7 +238,7 @@ class Accounts:
             raise QuotaSpent(_SPENT)
 
     def settle(self, meter: Meter) -> None:
-        """The session is over: give back what is left of its slice."""
+        """Give back the rest of a finished session's slice."""
         self._open.pop(meter, None)
         if meter.charge.is_asking:
             return  # `_answered` does it
@@ -267,7 +269,7 @@ class Accounts:
             self._spent.popitem(last=False)
 
     def _beat(self) -> None:
-        """Have every session take what it needs for the next second, and end those that got nothing."""
+        """Book the next second of every session, and end those that got no quota."""
         self._timer = None
         if self._open:
             self._timer = self.clock.call_at(self.clock.now() + BEAT_S, self._beat)

@@ -1,4 +1,4 @@
-"""What one session has spent, and what of it is paid: no I/O, no clock of its own."""
+"""The spent and the paid usage of one session: no I/O, no clock of its own."""
 
 from typing import Final
 
@@ -7,20 +7,20 @@ from ws_adapter.usage.tenant import Tenant
 
 SLICE_MS: Final = 10_000
 SLICE_TOKENS: Final = 1_000
-"""What a session takes of its tenant's quota at a time."""
+"""The slice of the tenant's quota that a session takes at a time, in tokens."""
 
 LOW_MS: Final = 3_000
 LOW_TOKENS: Final = 300
-"""When less than this is left of a slice the session takes the next one."""
+"""The rest of a slice below which the session takes the next one."""
 
 SHORTEST_MS: Final = 1_000
-"""What holding a slot costs at least: a session that is opened and dropped at once is no free one."""
+"""The least cost of holding a slot: a session that is opened and dropped at once is not free."""
 
 
 class Charge:
-    """Of one session. Times in seconds of a clock of the caller's.
+    """The charge of one session. Times in seconds of a clock of the caller's.
 
-    What a session spends is the time for which it holds slots, and its tokens.
+    A session is charged for the time for which it holds slots, and for its tokens.
     """
 
     def __init__(self, tenant: Tenant, first_ms: int = SLICE_MS) -> None:
@@ -28,44 +28,44 @@ class Charge:
         self.tenant = tenant
         self._next_ms = first_ms
         self._ended_ms = 0
-        """Of slots that are given back."""
+        """The milliseconds of slots that were given back."""
         self._since: list[float] = []
-        """When each of the slots was granted that are held."""
+        """The grant times of the held slots."""
         self.tokens = 0
         self._paid_ms = self._paid_tokens = 0
         self._day = 0
-        """On which the last slice was taken."""
+        """The day of the last slice."""
         self.keeps_slice = False
-        """Whether nothing is given back: nobody knows whether the session has come to its end."""
+        """Whether no slice is given back, since the end of the session is unknown."""
         self.is_asking = False
-        """Whether an answer of the book is awaited."""
+        """Whether an answer of the usage store is awaited."""
 
     def hold(self, now: float) -> None:
-        """A slot is granted."""
+        """Record a granted slot."""
         self._since.append(now)
 
     def release(self, now: float) -> None:
-        """The oldest of the slots is given back."""
+        """Record that the oldest slot was given back."""
         self._ended_ms += max(SHORTEST_MS, _ms(now - self._since.pop(0)))
 
     def spent_ms(self, now: float) -> int:
-        """Return for how long slots were held, each for at least `SHORTEST_MS`."""
+        """Return the milliseconds for which slots were held, each for at least `SHORTEST_MS`."""
         return self._ended_ms + sum(max(SHORTEST_MS, _ms(now - since)) for since in self._since)
 
     @property
     def paid_ms(self) -> int:
-        """What the quota has paid for so far."""
+        """The milliseconds that the quota has paid for so far."""
         return self._paid_ms
 
     def is_spent(self, now: float) -> bool:
-        """Return whether nothing is left of what was paid for."""
+        """Return whether all paid usage is spent."""
         quota = self.tenant.quota
         return (quota.seconds_per_day > 0 and self.spent_ms(now) >= self._paid_ms) or (
             quota.tokens_per_day > 0 and self.tokens >= self._paid_tokens
         )
 
     def ask(self, now: float) -> Take | None:
-        """Return what to book now, None if the slice will do. Tell the answer by `answered`."""
+        """Return the next booking, None if the slice suffices. Report its result to `answered`."""
         quota = self.tenant.quota
         left_ms, left_tokens = self._paid_ms - self.spent_ms(now), self._paid_tokens - self.tokens
         wants_time = quota.seconds_per_day > 0 and left_ms < LOW_MS
@@ -83,7 +83,7 @@ class Charge:
         )
 
     def answered(self, take: Take, taken: Taken) -> None:
-        """The book has it."""
+        """Record the result of a booking."""
         self.is_asking = False
         self._next_ms = SLICE_MS
         self._paid_ms += take.spent_ms + taken.ms
@@ -91,7 +91,7 @@ class Charge:
         self._day = taken.day
 
     def settle(self, now: float) -> Take | None:
-        """Return what to book when the session is over: the rest of a slice goes back."""
+        """Return the last booking of a finished session: the rest of a slice goes back."""
         if not self.tenant.quota.is_any:
             return None
         rest_ms, rest_tokens = self.spent_ms(now) - self._paid_ms, self.tokens - self._paid_tokens

@@ -22,20 +22,20 @@ from ws_adapter.usage.line import UsageLine, encode
 logger = logging.getLogger(__name__)
 
 MOST_WAITING: Final = 10_000
-"""Lines that may wait for the disk; further ones are lost, and counted."""
+"""The most lines that may wait for the disk; further ones are lost, and counted."""
 
 SYNC_S: Final = 1.0
-"""A line is on the disk, by fsync, at most this long after it was written."""
+"""The longest time in seconds between the write of a line and its fsync."""
 
 CLOSE_S: Final = 3.0
-"""How long it may take at the end to write what still waits."""
+"""The seconds for writing the remaining lines at the end."""
 
 _MODE: Final = 0o640
 _write = os.write
 
 
 class UsageLog:
-    """Appends to `path`. `reopen` makes it begin a new file where the old one was renamed."""
+    """The usage log at `path`. `reopen` begins a new file after the old one was renamed."""
 
     def __init__(self, path: Path, most_waiting: int = MOST_WAITING) -> None:
         """Raise `ConfigurationError` if the file cannot be opened."""
@@ -68,14 +68,14 @@ class UsageLog:
             self._news.notify()
 
     def reopen(self) -> None:
-        """Open the file anew for what is written from now on. Raises `ConfigurationError`."""
+        """Reopen the file for later lines. Raises `ConfigurationError`."""
         os.close(_open(self._path))  # what cannot be opened is said to whoever asked
         with self._news:
             self._wants_reopening = True
             self._news.notify()
 
     async def close(self) -> None:
-        """Write what waits, within `CLOSE_S`. Harmless when repeated."""
+        """Write the waiting lines, within `CLOSE_S`. Harmless when repeated."""
         with self._news:
             self._is_closing = True
             self._news.notify()

@@ -1,7 +1,7 @@
-"""The book of all adapters of one Redis, whose clock says which day it is.
+"""The usage store of all adapters of one Redis, whose clock defines the day.
 
-One call is under way at a time, with all that is to be booked. One whose answer was lost is said again with
-the number that it had, so that nothing is booked twice.
+One call is in flight at a time, with all pending bookings. A call whose answer was lost is repeated with its
+number, so that nothing is booked twice.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ CALL_S: Final = 1.0
 
 RETRY_S: Final = 0.5
 MOST_AT_ONCE: Final = 200
-"""Entries in one call, which holds up the others at Redis for about 1 ms."""
+"""The most entries in one call, which blocks Redis for about 1 ms."""
 
 MOST_WAITING: Final = 20_000
 """Entries that wait for Redis; beyond that the oldest are lost: a day's quota is then a little larger."""
@@ -43,7 +43,7 @@ _FAILURES: Final = (RedisError, OSError, TimeoutError)
 
 
 async def call(client: "Redis", function: str, *args: Any, prefix: str = PREFIX) -> Any:
-    """Call a function of the library, which is loaded where Redis does not have it."""
+    """Call a function of the library, which is loaded if Redis does not have it."""
     command = ("FCALL", f"{LIBRARY}_{function}", 1, prefix, *args)
     try:
         return await client.execute_command(*command)
@@ -55,7 +55,7 @@ async def call(client: "Redis", function: str, *args: Any, prefix: str = PREFIX)
 
 
 class RedisUsageStore:
-    """See `Book`."""
+    """The usage store in Redis."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class RedisUsageStore:
         self._retry_s = retry_s
         self._waiting: deque[tuple[Take, asyncio.Future[Taken]]] = deque()
         self._asked: list[tuple[Take, asyncio.Future[Taken]]] = []
-        """What is in the call that is under way, or whose answer was lost."""
+        """The bookings of the call that is in flight, or whose answer was lost."""
         self._seq = 0
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._task: asyncio.Task[None] | None = None
         self.is_away = False
-        """See `Book.is_away`."""
+        """Whether Redis is unavailable."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())

@@ -1,7 +1,7 @@
 """The keys that adapters share: the text of a file of keys, in Redis.
 
-While Redis is away, or has lost them, the keys are as they were: nobody is let in by that, and no session
-ends.
+While Redis is unavailable, or has lost them, the keys stay as they were: that admits no new key, and ends no
+session.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 2.0
-"""How long a change takes at most to be known at every adapter that reaches Redis."""
+"""The most seconds until a change is known at every adapter that reaches Redis."""
 
 READ_S: Final = 2.0
-"""The longest that one look may take."""
+"""The longest time of one read in seconds."""
 
 SOURCE: Final = "Redis"
 
@@ -33,7 +33,7 @@ _FAILURES: Final = (RedisError, OSError, TimeoutError)
 
 
 class SharedKeys:
-    """Looks for changes, and hands each new text over."""
+    """The watcher of the keys in Redis, which hands each new text over."""
 
     def __init__(
         self,
@@ -51,17 +51,17 @@ class SharedKeys:
         self._poll_s = poll_s
         self._read_s = read_s
         self._text: str | None = ""
-        """What was read last; None if there was nothing."""
+        """The last text; None if there was none."""
         self._is_away = False
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Look once, and then again and again."""
+        """Read the keys once, and then periodically."""
         await self._look()
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Look no more. Harmless when repeated."""
+        """Stop reading. Harmless when repeated."""
         task, self._task = self._task, None
         if task is not None:
             await end(task)

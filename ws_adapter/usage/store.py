@@ -1,4 +1,4 @@
-"""The book of a day: what each account has used, and how more of its quota is taken.
+"""The usage of each account in a day, and the rule for taking more of its quota.
 
 An account pays in advance. A session takes a slice of the quota, spends it, and takes the next one before it
 has spent this one; at its end it gives back what it has not spent. What was spent beyond a slice is booked
@@ -17,7 +17,7 @@ DAY_S: Final = 86_400
 
 @dataclass(frozen=True)
 class Take:
-    """What is to be booked for an account. Times in milliseconds.
+    """A booking for an account. Times in milliseconds.
 
     `spent_*` are booked unconditionally; below 0 they give a slice back, which counts only on the day `day`
     on which it was taken. `want_*` are booked as far as the quota has them.
@@ -34,7 +34,7 @@ class Take:
 
 @dataclass(frozen=True)
 class Taken:
-    """What an account got of what it wanted, on the day `day` (since 1970, in UTC)."""
+    """The part of the wanted quota that an account got, on the day `day` (since 1970, in UTC)."""
 
     day: int
     ms: int
@@ -42,24 +42,24 @@ class Taken:
 
 
 class UsageStore(Protocol):
-    """Where it is booked."""
+    """A store of usage."""
 
     @property
     def is_away(self) -> bool:
-        """Whether nothing can be booked now."""
+        """Whether bookings are impossible now."""
 
     def start(self) -> None:
-        """Begins."""
+        """Start the store."""
 
     async def close(self) -> None:
-        """Books what waits, if that is possible at once. Harmless when repeated."""
+        """Book pending usage, if that is possible at once. Harmless when repeated."""
 
     def take(self, take: Take) -> "asyncio.Future[Taken]":
-        """Books, once; what cannot be booked now is booked as soon as it can."""
+        """Book usage once; if impossible now, as soon as possible."""
 
 
 class LocalUsageStore:
-    """The book of an adapter that shares none. A restart begins it anew."""
+    """The usage store of a single adapter. A restart resets it."""
 
     is_away = False
 
@@ -67,13 +67,13 @@ class LocalUsageStore:
         self._clock = clock
         self._day = 0
         self._used: dict[str, tuple[int, int]] = {}
-        """Milliseconds and tokens of each account today: of those that have a quota, which are keys."""
+        """Milliseconds and tokens of each account with a quota today."""
 
     def start(self) -> None:
-        """There is nothing to begin."""
+        """Do nothing: there is no task to start."""
 
     async def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is no task to stop."""
 
     def take(self, take: Take) -> "asyncio.Future[Taken]":
         today = int(self._clock.unix() // DAY_S)
@@ -91,7 +91,7 @@ class LocalUsageStore:
 
 
 def _booked(used: int, spent: int, want: int, most: int, take: Take, today: int) -> tuple[int, int]:
-    """Return what is used now, and what of `want` is among it. `functions.lua` has the same rule."""
+    """Return the new usage, and the granted part of `want`. `functions.lua` has the same rule."""
     if spent > 0 or take.day == today:
         used = max(0, used + spent)
     got = min(want, max(0, most - used)) if most else want

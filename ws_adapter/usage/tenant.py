@@ -1,4 +1,4 @@
-"""Tenants, and how much they may use in a day."""
+"""Tenants, and their quotas for a day."""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -8,14 +8,14 @@ ANONYMOUS: Final = "anonymous"
 
 
 class Quota(NamedTuple):
-    """What one tenant may use within a day of UTC; 0 is any amount."""
+    """The quota of one tenant for a day of UTC; 0 is any amount."""
 
     seconds_per_day: int = 0
     tokens_per_day: int = 0
 
     @property
     def is_any(self) -> bool:
-        """Whether anything is limited."""
+        """Whether any limit is set."""
         return self.seconds_per_day > 0 or self.tokens_per_day > 0
 
 
@@ -24,7 +24,7 @@ UNLIMITED: Final = Quota()
 
 @dataclass(frozen=True)
 class Tenant:
-    """Who pays for a session: the holder of a key. `account` is the hash of the key, empty without one."""
+    """The payer of a session: the holder of a key. `account` is the hash of the key, empty without one."""
 
     name: str = ANONYMOUS
     account: str = ""

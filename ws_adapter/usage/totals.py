@@ -1,4 +1,4 @@
-"""What tenants have used since the adapter began, for figures with a bounded number of series."""
+"""The usage of tenants since the adapter began, for metrics with a bounded number of series."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +11,7 @@ MOST_TENANTS: Final = 100
 
 @dataclass(slots=True)
 class Total:
-    """Of one tenant."""
+    """The total of one tenant."""
 
     sessions: int = 0
     seconds: float = 0.0
@@ -20,7 +20,8 @@ class Total:
 
 
 class Totals:
-    """Of all of them, by the name of their key. Names are those of keys that exist: no client invents one."""
+    """The totals of all tenants, by the name of their key. Names are those of existing keys: a client
+    cannot add one."""
 
     def __init__(self, most: int = MOST_TENANTS) -> None:
         self._most = most
@@ -39,5 +40,5 @@ class Totals:
         total.output_tokens += output_tokens
 
     def all(self) -> list[tuple[str, Total]]:
-        """Return them as they are now; also from another thread."""
+        """Return the current totals; callable from another thread."""
         return list(self._totals.items())

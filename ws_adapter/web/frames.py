@@ -1,7 +1,7 @@
 """Read the heads of WebSocket frames (RFC 6455, section 5.2). Pure: bytes in, heads out.
 
-`websockets` acts on every frame of one read before it calls anybody: 256 KiB of empty pings, 43,690 of them,
-keep the event loop for 0.3 s. Frames whose heads are read beforehand are counted in time.
+`websockets` handles every frame of one read before it calls any callback. 256 KiB of empty pings, 43,690 of
+them, block the event loop for 0.3 s. Frames whose heads are read beforehand are counted in time.
 """
 
 from collections.abc import Iterator
@@ -12,20 +12,20 @@ from msgspec import Struct
 CONTINUATION: Final = 0x0
 TEXT: Final = 0x1
 _CONTROL: Final = 0x8
-"""Set in the opcodes of Close, Ping and Pong."""
+"""The bit in the opcodes of Close, Ping and Pong."""
 
 _FIN: Final = 0x80
 _MASKED: Final = 0x80
 _TWO_BYTES: Final = 126
 _EIGHT_BYTES: Final = 127
-"""In place of a length: it follows in so many bytes."""
+"""The value in place of a length that follows in eight bytes."""
 
 _KEY_BYTES: Final = 4
 _LONGEST_HEAD: Final = 2 + 8 + _KEY_BYTES
 
 
 class FrameHead(Struct, frozen=True, gc=False):
-    """A frame begins at `start` of the data that was given last. `size` bytes follow its head."""
+    """A frame that begins at `start` of the last data. `size` bytes follow its head."""
 
     opcode: int
     is_last: bool
@@ -37,31 +37,31 @@ class FrameHead(Struct, frozen=True, gc=False):
 
 
 class FrameScanner:
-    """Finds frames and the ends of messages in a stream, however it is cut."""
+    """A scanner of frames and message ends in a stream, cut anywhere."""
 
     def __init__(self) -> None:
         self.whole: list[bool] = []
-        """Messages that have become whole, oldest first: whether each is text. The owner empties it."""
+        """Complete messages, oldest first: whether each is text. The owner empties it."""
         self.unfinished = 0
-        """Bytes that have come of a message that is not whole, with the heads of its frames."""
+        """The received bytes of an incomplete message, with the heads of its frames."""
         self._head = b""
         """The bytes of an incomplete head."""
         self._left = 0
         """Bytes of the frame that are still to come."""
         self._is_data = False
-        """Whether the frame is of a message."""
+        """Whether the frame belongs to a message."""
         self._goes_on = False
-        """Whether a message has begun of which further frames follow."""
+        """Whether further frames of a started message follow."""
         self._is_text = False
         """Whether that message is text."""
 
     @property
     def is_between(self) -> bool:
-        """Whether nothing has come of a further message or frame."""
+        """Whether the stream is between two messages and frames."""
         return not (self._left or self._head or self._goes_on)
 
     def skip(self, data: bytes) -> bool:
-        """Take data that neither ends a frame nor begins one; False, and nothing done, if it does."""
+        """Skip data that neither ends a frame nor begins one; return False, without effect, if it does."""
         size = len(data)
         if self._left <= size:
             return False
@@ -108,7 +108,7 @@ class FrameScanner:
 
 
 def _head_size(head: bytes) -> int:
-    """Return bytes of a head, of which these have come; of which at least two have to come to tell."""
+    """Return the length of a head, of which at least two bytes must have come."""
     if len(head) < 2:
         return 2
     length = head[1] & ~_MASKED

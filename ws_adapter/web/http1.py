@@ -19,7 +19,7 @@ LONGEST_LINE: Final = 8192
 
 MOST_FIELDS: Final = 128
 LARGEST_BODY_BYTES: Final = 16 * 2**20
-"""What is read of a body, and thrown away, so that its sender gets to read the answer."""
+"""The most bytes of a body that are read and discarded, so that its sender gets to read the answer."""
 
 LARGEST_HEAD: Final = 2**16
 """Bytes of a request line and all header fields, so that a slow sender holds no more memory."""
@@ -34,7 +34,7 @@ _TOO_LARGE: Final = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
 
 @dataclass
 class HttpRequest(Request):
-    """A request, or what came in place of one: then `fault` is the status to answer it with."""
+    """A request, or an invalid one: then `fault` is the status of the answer."""
 
     method: str = "GET"
     protocol: str = "HTTP/1.1"
@@ -44,14 +44,14 @@ class HttpRequest(Request):
 
     @property
     def wants_websocket(self) -> bool:
-        """Whether frames follow it, if it is accepted."""
+        """Whether it asks for an upgrade to WebSocket."""
         if self.method != "GET" or self.fault is not None or self.refused_body is not None:
             return False
         return any(value.lower() == "websocket" for value in self.headers.get_all("Upgrade"))
 
     @property
     def refused_body(self) -> HTTPStatus | None:
-        """The status for a request with a body that was not read; None if it has none."""
+        """The status for a request with an unread body; None if it has none."""
         if self.content:
             return None
         if codings := self.headers.get_all("Transfer-Encoding"):
@@ -62,32 +62,33 @@ class HttpRequest(Request):
 
     @property
     def size(self) -> int:
-        """Bytes of its body, if it says so plainly; else 0."""
+        """The bytes of its body, if declared unambiguously; else 0."""
         lengths = self.headers.get_all("Content-Length")
         return int(lengths[0]) if len(lengths) == 1 and "Transfer-Encoding" not in self.headers else 0
 
     @property
     def goes_on(self) -> bool:
-        """Whether bytes of it may follow that nobody wants."""
+        """Whether further bytes of it may follow, which are discarded."""
         return self.fault is not None or self.refused_body is not None
 
 
 class RequestReader:
-    """Read one request from a stream of bytes, line by line: a fault is found as early as it shows."""
+    """A reader of one request from a stream of bytes, line by line, which finds faults as early as
+    possible."""
 
     def __init__(self) -> None:
         self._data = bytearray()
         self._end = 0
-        """End of the last line that was read."""
+        """The end of the last line that was read."""
         self._searched = 0
-        """Up to where there is no end of another line."""
+        """The position up to which there is no end of another line."""
         self._request: HttpRequest | None = None
         """The part of the request that was read; None before its first line."""
         self._fields = 0
         self._has_head = False
 
     def feed(self, data: bytes) -> HttpRequest | None:
-        """Return the request once it has come, with its body where its path takes one."""
+        """Return the complete request, with its body if its path takes one; None before."""
         self._data += data
         try:
             while not self._has_head:
@@ -107,12 +108,12 @@ class RequestReader:
         return request
 
     def split(self) -> tuple[bytes, bytes]:
-        """Return the head as it came, and what came after it; forget both."""
+        """Return the original head, and the bytes after it; forget both."""
         data, self._data = bytes(self._data), bytearray()
         return data[: self._end], data[self._end :]
 
     def _next_line(self) -> bytes | None:
-        """Return a line without its CRLF, or None until that has come. Raise `_Fault`."""
+        """Return a line without its CRLF, or None until it is complete. Raise `_Fault`."""
         data, start = self._data, self._end
         if start == 0 and data and not _TOKEN.match(data, 0, 1):
             raise _Fault(HTTPStatus.BAD_REQUEST)  # such as TLS, in which no line may ever end
@@ -132,7 +133,7 @@ class RequestReader:
         return bytes(data[start : end - 2])
 
     def _read_line(self, line: bytes) -> None:
-        """Raise `_Fault` for a line that stands in no request."""
+        """Raise `_Fault` for a line that is invalid in a request."""
         if self._request is None:
             self._request = _first_line(line)
         elif line:
@@ -148,7 +149,7 @@ class RequestReader:
 
 
 class _Fault(Exception):
-    """These bytes are no request; `status` answers them."""
+    """The bytes are no valid request; `status` is that of the answer."""
 
     def __init__(self, status: HTTPStatus) -> None:
         super().__init__(status)

@@ -1,4 +1,4 @@
-"""Answer one plain HTTP request on a connection and close it, whatever else the client sends."""
+"""Answers one plain HTTP request on a connection and closes it, whatever else the client sends."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from antiphon_service.telemetry.port import NOWHERE, stop_listening
 from ws_adapter.web.http1 import LARGEST_BODY_BYTES, HttpRequest, RequestReader
 
 ANSWER_TIMEOUT_S: Final = 5.0
-"""Longest that the answer to a request may take to be made."""
+"""The longest time for making an answer, in seconds."""
 
 LINGER_S: Final = 2.0
 """Seconds for which a connection is still read before it is cut, so that the client gets to read the end. A
@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 
 
 class HttpExchange:
-    """Answer `request` on `transport`. What the client sends meanwhile is read and thrown away.
+    """The answer to `request` on `transport`. Further input is read and discarded.
 
-    `may_discard` tells whether so many more bytes may be thrown away; if not, the connection is cut.
+    `may_discard` tells whether `size` more bytes may be discarded; if not, the connection is cut.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class HttpExchange:
         self._answering = asyncio.create_task(self._run(answer))
 
     def data_received(self, data: bytes) -> None:
-        """Throw data away; cut a client that does not stop."""
+        """Discard data; cut a client that does not stop."""
         self._discarded += len(data)
         if self._discarded > LARGEST_BODY_BYTES or not self._may_discard(len(data)):
             self._transport.abort()
@@ -58,7 +58,7 @@ class HttpExchange:
         return self._has_all_input
 
     def connection_lost(self) -> None:
-        """Leave no timer behind."""
+        """Cancel the timer."""
         if self._closing is not None:
             self._closing.cancel()
 
@@ -96,7 +96,7 @@ class HttpConnection(asyncio.Protocol):
         timeout_s: float,
         on_lost: Callable[["HttpConnection"], None],
     ) -> None:
-        """`answer` gets the address of the client, too."""
+        """`answer` also gets the address of the client."""
         self._answer = answer
         self._timeout_s = timeout_s
         self._on_lost = on_lost
@@ -120,7 +120,7 @@ class HttpConnection(asyncio.Protocol):
             )
 
     def eof_received(self) -> bool:
-        """Keep the transport open where an answer is still to come."""
+        """Keep the transport open if an answer is still to come."""
         return self._exchange is not None and self._exchange.eof_received()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -132,10 +132,10 @@ class HttpConnection(asyncio.Protocol):
 
 
 class HttpServer:
-    """Listen for plain HTTP requests, one for each connection."""
+    """A server of plain HTTP requests, one for each connection."""
 
     def __init__(self, answer: Callable[[HttpRequest, str], Awaitable[Response]], timeout_s: float) -> None:
-        """`answer` gets the address of the client, too; a connection lasts for `timeout_s` at most."""
+        """`answer` also gets the address of the client; a connection lasts for `timeout_s` at most."""
         self._answer = answer
         self._timeout_s = timeout_s
         self._servers: list[asyncio.Server] = []
@@ -143,7 +143,7 @@ class HttpServer:
         self._none_open = asyncio.Event()
 
     async def start(self, host: str, port: int, *, reuse: bool = False) -> int:
-        """Listen on all addresses of `host`, with `reuse` beside others; return the port.
+        """Listen on all addresses of `host`, with `reuse` on a shared port; return the port.
 
         Raises `OSError`.
         """
@@ -155,7 +155,7 @@ class HttpServer:
         return bound
 
     def leave(self) -> None:
-        """Leave the port to others; requests that have come in are answered."""
+        """Stop listening on a shared port; accepted requests are answered."""
         for server in self._servers:
             stop_listening(server)
 

@@ -24,18 +24,18 @@ from ws_adapter.web.message import Arriving, Disconnected, Message
 from ws_adapter.web.routes import Misdirected, Selection
 
 COUNTED_BYTES: Final = 2**15
-"""Bytes of a body that count as one frame against what its address may send."""
+"""The bytes of a body that count as one frame in the address's rate limit."""
 
 PROBE_S: Final = 20
-"""Seconds of silence after which the kernel asks whether the client is still there, and between two times."""
+"""The keepalive idle time and interval of the kernel, in seconds."""
 
 PROBES: Final = 3
 
 LARGE: Final = 2**20
-"""Only a body that is longer so far is given up for want of room."""
+"""The bytes from which on an incomplete body is dropped for want of room."""
 
 _MOST_BEHIND: Final = 2**16
-"""Bytes behind the body that are thrown away before the connection is cut."""
+"""The most bytes behind the body that are discarded before the connection is cut."""
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _DONE: Final = b"data: [DONE]\n\n"
@@ -46,9 +46,10 @@ class TooLarge(Exception):
 
 
 class HttpSocket(asyncio.Protocol):
-    """The connection of one request, as a session uses one: one message in, events out, closed at the end.
+    """The connection of one request, with the interface for a session: one message in, events out, closed at
+    the end.
 
-    A client that closes its side has gone. What comes behind the body is thrown away, up to a bound.
+    A client that closes its side counts as gone. Bytes behind the body are discarded, up to a bound.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class HttpSocket(asyncio.Protocol):
         arriving: Arriving,
         byte_count: ByteCount,
     ) -> None:
-        """`rest` is what came behind the head; bytes of the body are counted in `arriving` until it is
+        """`rest` are the bytes behind the head; bytes of the body are counted in `arriving` until it is
         taken."""
         self.http_request = request
         self.key: Key | None = None
@@ -71,7 +72,7 @@ class HttpSocket(asyncio.Protocol):
         self.was_too_large = False
         self.closed_with: int | None = None
         self.status = 0
-        """Of the answer, once it has begun."""
+        """The status of the answer, once it has begun."""
         self._transport = transport
         self._arriving = arriving
         self._byte_count = byte_count
@@ -95,12 +96,12 @@ class HttpSocket(asyncio.Protocol):
 
     @property
     def request(self) -> Request:
-        """The request, as a WebSocket has one."""
+        """The request in the form of a WebSocket's."""
         return self.http_request
 
     @property
     def peer(self) -> str:
-        """The address of the client; that of nobody if it left before its connection was accepted."""
+        """The address of the client; that of an unknown one if it left before its connection was accepted."""
         address: tuple[str, ...] | None = self._transport.get_extra_info("peername")
         return address[0] if address else NOWHERE
 
@@ -117,7 +118,7 @@ class HttpSocket(asyncio.Protocol):
     # ------------------------------------------------------------------------ asyncio's callbacks
 
     def data_received(self, data: bytes) -> None:
-        """Take more of the body, or throw away what comes behind it."""
+        """Take more of the body, or discard the bytes behind it."""
         self._byte_count.received += len(data)
         missing = self.http_request.size - len(self._body)
         if not self._reading or self._taken or missing <= 0:
@@ -138,19 +139,19 @@ class HttpSocket(asyncio.Protocol):
             self._transport.abort()
 
     def eof_received(self) -> bool:
-        """Handle a client that has gone: nobody would read an answer."""
+        """Handle a client that has gone: it would not read an answer."""
         return False
 
     def pause_writing(self) -> None:
-        """Let senders wait."""
+        """Make senders wait."""
         self._may_write.clear()
 
     def resume_writing(self) -> None:
-        """Let senders go on."""
+        """Let senders continue."""
         self._may_write.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Wake everybody who waits for the client."""
+        """Wake all tasks that wait for the client."""
         self._forget_body()
         self._lost.set()
         self._may_write.set()
@@ -163,7 +164,7 @@ class HttpSocket(asyncio.Protocol):
     # ------------------------------------------------------------------------------- the request
 
     def may_send(self) -> bool:
-        """Return whether the address may send this body; if so, it is counted."""
+        """Return whether the rate limit of the address allows this body, which then counts."""
         frames = self.allowance.frames if self.allowance is not None else None
         return frames is None or frames.take(1 + self.http_request.size // COUNTED_BYTES)
 
@@ -209,7 +210,7 @@ class HttpSocket(asyncio.Protocol):
     # -------------------------------------------------------------------------------- the answer
 
     def begin_answer(self, begun: Respond) -> None:
-        """Say how the answer begins; it is written with the first event."""
+        """Set the head of the answer; it is written with the first event."""
         self._respond = begun
 
     async def send_text(self, *parts: bytes) -> None:
@@ -226,7 +227,7 @@ class HttpSocket(asyncio.Protocol):
         self._write((b"" if self.status else self._stream_head()) + self._chunk(event))
 
     def write_text(self, *parts: bytes) -> bool:
-        """Write nothing at once: events wait in the outbox, where they are bounded."""
+        """Return False: events wait in the outbox, where they are bounded."""
         return False
 
     def _stream_head(self) -> bytes:
@@ -266,7 +267,7 @@ class HttpSocket(asyncio.Protocol):
         return b"0\r\n\r\n" if self._ends_chunks else b""
 
     def refuse(self, response: Response) -> None:
-        """Answer without a session; what is still to come of the body is thrown away for a while."""
+        """Answer without a session; the rest of the body is discarded for a while."""
         self._reading = False
         self.status = response.status_code
         self._most_discarded = min(self.http_request.size, LARGEST_BODY_BYTES)
@@ -291,16 +292,16 @@ class HttpSocket(asyncio.Protocol):
         await self._lost.wait()
 
     def buffered(self) -> int:
-        """Return bytes that wait in the transport."""
+        """Return the bytes that wait in the transport."""
         return self._transport.get_write_buffer_size()
 
     def abort(self) -> None:
-        """Cut the transport, whatever waits in it."""
+        """Cut the transport, and drop all waiting bytes."""
         self._transport.abort()
 
 
 def _watch(transport: asyncio.Transport) -> None:
-    """Have the kernel find clients that vanish without a word while they wait for an answer."""
+    """Enable keepalive to find clients that vanish while they wait for an answer."""
     sock = transport.get_extra_info("socket")
     if sock is None:
         return

@@ -1,4 +1,4 @@
-"""Messages of clients: what one is, what counts as a small one, and how much of them has come in part."""
+"""Messages of clients: their type, the bound of small ones, and the bytes of incomplete ones."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,8 +9,9 @@ from ws_adapter.protocol.wire.limits import EVENTS_PER_WINDOW, EVENTS_WINDOW_S
 
 SMALL_MESSAGE: Final = 2**10
 SMALL_FRAGMENT: Final = 2**12
-"""Shorter ones, in bytes, cost more to take apart than they bring, as do pings and pongs: these are counted.
-20 ms of audio make a small message, so whoever streams in such steps sends a quarter of what is allowed."""
+"""The bytes below which messages, pings and pongs are counted: they cost more to parse than they carry. 20
+ms of audio make a small message, so a client that streams in such steps sends a quarter of the allowed
+rate."""
 
 SMALL_BURST: Final = EVENTS_PER_WINDOW
 SMALL_PER_S: Final = EVENTS_PER_WINDOW / EVENTS_WINDOW_S
@@ -18,14 +19,14 @@ SMALL_PER_S: Final = EVENTS_PER_WINDOW / EVENTS_WINDOW_S
 
 @dataclass
 class Arriving:
-    """Bytes of messages that have arrived in part, on all connections; beyond `most` it is full, 0: never."""
+    """The bytes of incomplete messages on all connections; beyond `most` it is full, 0: never."""
 
     most: int
     size: int = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether nobody may go on with a large message."""
+        """Whether no client may continue a large message."""
         return 0 < self.most < self.size
 
 
@@ -40,4 +41,4 @@ class Message(Struct, frozen=True):
     data: bytes
     age_s: float
     is_newest: bool
-    """No other message has come since."""
+    """Whether no other message has come since."""

@@ -74,7 +74,7 @@ _PAGES: Final = {
 }
 
 LARGEST_BODY: Final = 2**16
-"""Bytes of a request for a client secret, or for speech."""
+"""The most bytes of a request for a client secret, or for speech."""
 
 
 def find_page(target: str) -> tuple[Page, str] | None:
@@ -94,7 +94,7 @@ def find_page(target: str) -> tuple[Page, str] | None:
 
 
 def largest_body(method: str, target: str) -> int:
-    """Return bytes that the body of a request may have; 0 where none is taken."""
+    """Return the most bytes of a request's body; 0 if none is taken."""
     return LARGEST_BODY if method == "POST" and _split(target)[0] in _WITH_BODY else 0
 
 
@@ -102,8 +102,7 @@ _WITH_BODY: Final = (_CLIENT_SECRETS, _SPEECH)
 
 
 def opens_session(method: str, target: str) -> bool:
-    """Return whether a session answers such a request: then its body may be long, and its answer is made
-    slowly."""
+    """Return whether a session answers such a request, so that its body may be long and its answer slow."""
     return method == "POST" and _split(target)[0] == _COMPLETIONS
 
 
@@ -122,10 +121,10 @@ class Dialect(StrEnum):
     LIVE = "live"
     """`/v1/live/sessions`."""
     REALTIME_GA = "realtime_ga"
-    """OpenAI's, on `/v1/realtime` for those who name a model or the subprotocol or bring a client secret, and
-    no mode."""
+    """OpenAI's Realtime, on `/v1/realtime` for clients that name a model or the subprotocol or bring a
+    client secret, and no mode."""
     TRANSCRIPTION_GA = "transcription_ga"
-    """OpenAI's too, for those who bring a client secret for that."""
+    """OpenAI's transcription, for clients with a client secret for it."""
     COMPLETIONS = "completions"
     """OpenAI's chat completions, over HTTP: `POST /v1/chat/completions`."""
 
@@ -136,13 +135,13 @@ class Dialect(StrEnum):
 
     @property
     def tells_in_band(self) -> bool:
-        """Whether its clients are told after the upgrade that their key is missing or wrong: they take an
-        upgrade that fails for a fault of the network, and try again."""
+        """Whether clients are told after the upgrade that their key is missing or wrong: they take a
+        failed upgrade for a network fault, and retry."""
         return self.is_ga or self is Dialect.LIVE
 
     @property
     def takes_client_secrets(self) -> bool:
-        """Whether a client secret will do for a key."""
+        """Whether a client secret is accepted in place of a key."""
         return self.is_ga
 
 
@@ -174,16 +173,16 @@ class Selection:
 
     @property
     def kind(self) -> Kind:
-        """What the session is to the queue."""
+        """The kind of the session in the queue."""
         return Kind.REALTIME if self.dialect is Dialect.REALTIME_GA else _KINDS[self.mode]
 
 
 @dataclass(frozen=True)
 class Misdirected:
-    """A WebSocket that is not served, to be told after the upgrade: browsers cannot read HTTP refusals.
+    """A WebSocket that is refused after the upgrade, since browsers cannot read HTTP refusals.
 
-    `dialect` is the one in whose words to tell it, `reason` what is counted where that does not follow from
-    the verdict.
+    `dialect` is that of the refusal, `reason` the label in the metrics if it does not follow from the
+    verdict.
     """
 
     dialect: Dialect
@@ -246,7 +245,7 @@ def _select(
 def _realtime(
     query: Mapping[str, Sequence[str]], offered: Sequence[str], default_mode: Mode, opens: Set[Mode]
 ) -> Selection | Misdirected:
-    """Return the first rule that fits decides."""
+    """Return the selection by the first matching rule."""
     mode = _first(query, "mode")
     if mode in set(Mode):
         return _in_mode(Mode(mode))
@@ -277,7 +276,8 @@ COMPLETING: Final = Selection(Dialect.COMPLETIONS, Mode.CHAT, announces_slot=Fal
 """A request for a chat completion."""
 
 _DUPLEX_MODES: Final = frozenset({Mode.AUDIO, Mode.VIDEO})
-"""A worker that converses says itself whether it sees, once it is asked for a session."""
+"""Modes that select the same workers: a conversing worker states whether it sees once it is asked for a
+session."""
 
 _WAITING: Final = _DUPLEX_MODES | {Mode.CHAT}
 """Modes whose clients may wait for a worker that serves them."""
@@ -307,7 +307,7 @@ def _remedy(served: Set[Mode]) -> str:
 
 
 def _split(target: str) -> tuple[str, str]:
-    """Path and query."""
+    """Return path and query."""
     path, _, query = target.partition("?")
     return path.rstrip("/") or "/", query
 
@@ -317,7 +317,7 @@ def _first(query: Mapping[str, Sequence[str]], name: str) -> str:
 
 
 def describe(target: str) -> str:
-    """Return a request target for the log: its path if that is one of ours and names nothing, else its
+    """Return a request target for the log: its path if that is a known one without a name, else its
     outline."""
     path = _split(target)[0]
     return path if path in _PAGES or path in _NAMELESS else outline(path)

@@ -1,4 +1,4 @@
-"""Ids of sessions, and the random digits of which other ids are made."""
+"""Ids of sessions, and random digits for other ids."""
 
 import secrets
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Final
 from ws_adapter.web.routes import Dialect
 
 _DRAWN: Final = 256
-"""Tokens that are drawn at once: each time is a call of the system."""
+"""The tokens that are drawn at once, to save system calls."""
 
 
 def _draw(count: int) -> list[str]:
@@ -17,11 +17,11 @@ def _draw(count: int) -> list[str]:
 
 
 new_token: Final[Callable[[], str]] = chain.from_iterable(map(_draw, repeat(_DRAWN))).__next__
-"""Makes 12 hexadecimal digits, of which ids are made; for the event loop's thread."""
+"""Return 12 random hexadecimal digits for ids; for the event loop's thread."""
 
 
 def new_session_id(dialect: Dialect) -> str:
-    """Return what a session is called, in the form that the dialect has for it."""
+    """Return the id of a new session, in the form of its dialect."""
     if dialect is Dialect.TRANSCRIPTION:
         return f"sess-{secrets.token_hex(16)}"
     return f"sess_{new_token()}"

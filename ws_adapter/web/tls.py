@@ -17,7 +17,7 @@ class Certificate:
         self.context = self._read()
         self.context.set_alpn_protocols(["http/1.1"])
         self.pem = self._texts()
-        """The key and the chain, for those who make their own context."""
+        """The key and the chain, for users with a context of their own."""
 
     def reload(self) -> None:
         """Read both again; connections that stand keep what they have.

@@ -69,38 +69,38 @@ _MASKED: Final = 0x80
 _KEY_BYTES: Final = 4
 
 SPLIT_BYTES: Final = 4096
-"""A text message of at least this size is handed on by itself where others came with it in one read."""
+"""The size from which on a text message is passed on separately if others came with it in one read."""
 
 MOST_PARTS: Final = 64
-"""Reads in which a frame may come that is gathered; the library gathers one that comes in more."""
+"""The most reads for a frame that is gathered here; the library gathers one that comes in more."""
 
 WRITE_LIMIT: Final = 32 * 1024
-"""Bytes that the transport holds before `send` waits: what is hidden there cannot be taken back."""
+"""The bytes in the transport at which `send` waits: data in it cannot be taken back."""
 
 COUNTED_BYTES: Final = 2**15
-"""A longer frame counts as several against what its address may send."""
+"""The size beyond which a frame counts as several in the address's rate limit."""
 
 _LOSS_CODES: Final = frozenset({1011, 1012, 1013, 1014})
 """Close codes of a client's library that gets no pong, and of a gateway that restarts, is too busy or has
 lost the other side (IANA's registry)."""
 
 LARGE: Final = 2**20
-"""Only who is in the middle of a message longer than this is cut for want of room."""
+"""The bytes from which on an incomplete message may be cut for want of room."""
 
 
 class Introduction(Protocol):
-    """What another adapter says first of a connection that it forwards."""
+    """The introduction that another adapter sends for a forwarded connection."""
 
     @property
     def challenge(self) -> bytes:
-        """What is sent to it before."""
+        """The challenge, which is sent first."""
 
     @property
     def client(self) -> str:
         """The address of the client, once it was introduced."""
 
     def feed(self, data: bytes) -> bytes | None:
-        """Return what came behind the introduction; None as long as that is not whole.
+        """Return the bytes behind the introduction; None until that is complete.
 
         Raises `Disconnected` if it is wrong.
         """
@@ -139,7 +139,7 @@ class PublicConnection(ServerConnection):
         self._enter = enter
         self._forward = forward
         self._is_put_off = False
-        """Whether the handshake waits, or it is not known yet which adapter serves the WebSocket."""
+        """Whether the handshake waits, or the adapter that serves the WebSocket is not known yet."""
         self._introduction = introduction() if introduction is not None else None
         self._is_introduced = introduction is None
         self.http_request: HttpRequest | None = None
@@ -148,22 +148,22 @@ class PublicConnection(ServerConnection):
         self.tenant = ""
         """The tenant of its sessions; empty if each connection is one of its own."""
         self.selection: Selection | Misdirected | None = None
-        """What it is going to be, once its request was accepted."""
+        """The selected session, once its request was accepted."""
         self.dead_owner = ""
-        """Id of the adapter that had the session which the client asks for, if its process has ended."""
+        """The id of the adapter that had the requested session, if its process has ended."""
         self.verdict: Verdict | None = None
-        """Why its session cannot be resumed, where that is known before it is looked for."""
+        """The reason why its session cannot be resumed, if known before the lookup."""
         self.upgrade: Upgrade | None = None
         """Its trace, once its request was looked at."""
         self._is_held = False
         self._holds = 0
-        """How often its owner has read no more for a time."""
+        """The number of holds that stop reading."""
         self.was_too_large = False
         """Whether it was cut because of the size of a message."""
         self.rights = ALL_RIGHTS
         """The rights of its key or of its client secret."""
         self.allowance: Allowance | None = None
-        """That of its address, once its request was accepted."""
+        """The allowance of its address, once its request was accepted."""
         self._answer = answer
         self._coming = coming
         self._request_reader = RequestReader()
@@ -172,10 +172,10 @@ class PublicConnection(ServerConnection):
         self._held: list[bytes | memoryview] = []
         """The parts of a frame that is gathered for `when_text`."""
         self._lone: FrameHead | None = None
-        """The head of that frame, or of one that came whole, if nothing is behind it."""
+        """The head of that frame, or of a complete one, if no data follows it."""
         self._arriving = arriving
         self._unfinished = 0
-        """Bytes of messages that are not whole, as they are counted in `arriving`."""
+        """The bytes of incomplete messages, as they are counted in `arriving`."""
         self._byte_count = byte_count
         self._small = Bucket(SMALL_BURST, SMALL_PER_S, monotonic)
         self._flood: Verdict | None = None
@@ -185,7 +185,8 @@ class PublicConnection(ServerConnection):
         """Kind (whether it is text) and arrival time of each message that waits."""
         self._is_lost = False
         self.leave: Callable[[], None] = _nothing
-        """Gives back the place of the connection among those of its client; called when it is lost."""
+        """A callback that releases the connection's place among those of its client; called when it is
+        lost."""
         self._on_lost: list[Callable[[], None]] = []
 
     @property
@@ -204,8 +205,8 @@ class PublicConnection(ServerConnection):
 
     @property
     def was_cut(self) -> bool:
-        """Whether the connection was lost by neither side's will: no Close was sent, none came but for a
-        loss, and no limit was broken."""
+        """Whether neither side closed the connection: no Close was sent, none came except for a loss, and
+        no limit was broken."""
         received = self.protocol.close_rcvd
         if received is not None:
             return received.code in _LOSS_CODES
@@ -213,13 +214,13 @@ class PublicConnection(ServerConnection):
 
     @property
     def was_cut_in_closing(self) -> bool:
-        """Whether it was lost after the Close of a session that is complete, and no Close came back: what was
-        sent before may never have arrived."""
+        """Whether it was lost after the Close of a complete session without a Close in return: earlier
+        events may never have arrived."""
         sent = self.protocol.close_sent
         return sent is not None and sent.code == CloseCode.NORMAL and self.protocol.close_rcvd is None
 
     def take_leave(self) -> Callable[[], None]:
-        """Return `leave`, which is not called any more when the connection is lost."""
+        """Return `leave`, which is then no longer called when the connection is lost."""
         leave, self.leave = self.leave, _nothing
         return leave
 
@@ -228,7 +229,7 @@ class PublicConnection(ServerConnection):
         self.protocol.max_message_size = size
 
     def hold(self, is_held: bool) -> None:
-        """Say whether what comes is not read for now: then a pong cannot be seen."""
+        """Set whether reading is stopped for now; pongs are not seen meanwhile."""
         self._is_held = is_held
         self._holds += is_held
 
@@ -240,8 +241,8 @@ class PublicConnection(ServerConnection):
             self._on_lost.append(callback)
 
     def when_flooding(self, callback: Callable[[Verdict], None]) -> None:
-        """Call `callback` once with the reason when more frames come than may: whatever else comes is thrown
-        away unread, and it is for `callback` to have the connection closed."""
+        """Call `callback` once with the reason when the frame rate limit is exceeded. All further input is
+        discarded unread, and `callback` has to close the connection."""
         context = copy_context()
         self._on_flood = lambda verdict: context.run(callback, verdict)
         if self._flood is not None:
@@ -277,7 +278,7 @@ class PublicConnection(ServerConnection):
             self._on_lost.pop()()
 
     def data_received(self, data: bytes) -> None:
-        """Hand the library the frames that may come, and an opening handshake before them."""
+        """Pass allowed frames to the library, and an opening handshake before them."""
         self._byte_count.received += len(data)
         if not self._is_introduced:
             self._be_introduced(data)
@@ -299,7 +300,7 @@ class PublicConnection(ServerConnection):
                 self._exchange_one(request, partial(self._answer, self))
 
     def let_in(self) -> None:
-        """Begin with the handshake, or have another adapter do so."""
+        """Begin the handshake, or have another adapter do so."""
         self._is_put_off = self._forward(self)
         if not self._is_put_off:
             self.go_on()
@@ -320,7 +321,7 @@ class PublicConnection(ServerConnection):
         self._exchange = HttpExchange(self.transport, request, answer, self._may_send)
 
     def _be_introduced(self, data: bytes) -> None:
-        """Read which client is behind another adapter, then what that client sends."""
+        """Read the introduction of the client by another adapter, then the client's data."""
         assert self._introduction is not None
         try:
             rest = self._introduction.feed(data)
@@ -340,7 +341,7 @@ class PublicConnection(ServerConnection):
         self._receive_frames(frames)
 
     def give_away(self) -> tuple[asyncio.Transport, bytes, bytes]:
-        """Leave the transport to somebody else, and have the library forget it.
+        """Hand the transport over, and make the library forget it.
 
         Returns it with the head of the request and what came behind that. The library would cut a transport
         on which no WebSocket opens in time.
@@ -351,19 +352,21 @@ class PublicConnection(ServerConnection):
         return transport, head, rest
 
     def _hand_over(self, request: HttpRequest) -> None:
-        """Leave the transport to a request that a session answers."""
+        """Hand the transport over to a request that a session answers."""
         transport, _, rest = self.give_away()
         self._open_session(HttpSocket(transport, request, rest, self._arriving, self._byte_count))
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Return a client that has sent all of a plain request may still want the answer."""
+        """Keep the transport open for a plain request: a client that has sent all may still want the
+        answer."""
         if self._exchange is not None:
             return self._exchange.eof_received()
         super().eof_received()
         return None
 
     def _receive_frames(self, data: bytes) -> None:
-        """Hand frames to the library up to one that is too much, or whole text messages to `when_text`."""
+        """Pass frames to the library up to one beyond the rate limit, or whole text messages to
+        `when_text`."""
         if self._flood is not None:
             return
         scanner, flood = self._scanner, None
@@ -394,14 +397,14 @@ class PublicConnection(ServerConnection):
             self.abort()
 
     def _may_be_taken(self, head: FrameHead, data: bytes) -> bool:
-        """Return whether a frame is a text message to gather, in which the library would find no offence."""
+        """Return whether a frame is a valid text message to gather, which the library would accept."""
         most = min(self.protocol.max_message_size or LARGE, LARGE)
         first, second = data[head.start : head.start + 2]
         is_text = first == _TEXT_MESSAGE and bool(second & _MASKED)
         return is_text and head.size <= most and self.protocol.state is State.OPEN
 
     def _hand_on(self, *, is_whole: bool) -> None:
-        """Give what is held to `when_text` or to the library; `is_whole`: it ends where a frame ends."""
+        """Pass the held data to `when_text` or to the library; `is_whole`: it ends where a frame ends."""
         scanner, held, lone, flood = self._scanner, self._held, self._lone, self._flood
         data = held[0] if len(held) == 1 else b"".join(held)
         self._held, self._lone = [], None
@@ -418,14 +421,14 @@ class PublicConnection(ServerConnection):
             self._on_flood(flood)
 
     def _flood_of(self, head: FrameHead) -> Verdict | None:
-        """Return the reason if a frame may not come. It and all that follows is then thrown away."""
+        """Return the reason if a frame is over the limits. It and all further data are then discarded."""
         small = SMALL_MESSAGE if head.is_last and head.opcode != CONTINUATION else SMALL_FRAGMENT
         if (head.is_control or head.size < small) and not self._small.take():
             return errors.flood("small frames", SMALL_BURST, EVENTS_WINDOW_S)
         return None if self._may_send(head.size) else errors.ADDRESS_FLOOD
 
     def _may_send(self, size: int) -> bool:
-        """Return whether so many bytes more may come from this address; if so, they are counted."""
+        """Return whether the rate limit of the address allows `size` more bytes, which then count."""
         frames = self.allowance.frames if self.allowance is not None else None
         return frames is None or frames.take(1 + size // COUNTED_BYTES)
 
@@ -455,7 +458,8 @@ class PublicConnection(ServerConnection):
             raise Disconnected from None
 
     def write_text(self, *parts: bytes) -> bool:
-        """Send UTF-8 at once, whatever waits in the transport; False if the connection is about to end."""
+        """Send UTF-8 at once, even if bytes wait in the transport; return False if the connection is about
+        to end."""
         if self.protocol.state is not State.OPEN or self.transport.is_closing():
             return False
         frame = b"".join((_text_head(sum(map(len, parts))), *parts))
@@ -464,7 +468,7 @@ class PublicConnection(ServerConnection):
         return True
 
     def begin_answer(self, begun: Respond) -> None:
-        """Fail: the answer to the request is the upgrade."""
+        """Raise an error: the answer to the request is the upgrade."""
         raise TypeError(begun)
 
     async def keep_alive(self, interval_s: float, timeout_s: float) -> None:
@@ -493,27 +497,27 @@ class PublicConnection(ServerConnection):
             pass
 
     async def close(self, code: int = CloseCode.NORMAL, reason: str = "") -> None:
-        """Close; the Close of a client that floods is not read, so it is not waited for longer than it takes
-        to read ours."""
+        """Close; the Close of a flooding client is not read, so it is not waited for longer than a client
+        takes to read ours."""
         if self._flood is not None:
             asyncio.get_running_loop().call_later(LINGER_S, self.abort)
         await super().close(code, reason)
 
     def buffered(self) -> int:
-        """Return bytes that wait in the transport."""
+        """Return the bytes that wait in the transport."""
         return self.transport.get_write_buffer_size()
 
     def abort(self) -> None:
-        """Cut the transport, whatever waits in it."""
+        """Cut the transport, and drop all waiting bytes."""
         self.transport.abort()
 
 
 def _nothing() -> None:
-    """Give nothing back."""
+    """Do nothing."""
 
 
 class _Gone(asyncio.Transport):
-    """A stand-in for a transport that belongs to somebody else now."""
+    """A stand-in for a transport that was handed over."""
 
     def abort(self) -> None:
         """Do nothing."""
@@ -522,12 +526,12 @@ class _Gone(asyncio.Transport):
         """Do nothing."""
 
     def is_closing(self) -> bool:
-        """Return True: nothing can be written."""
+        """Return True: writes are impossible."""
         return True
 
 
 def _text_head(size: int) -> bytes:
-    """Return what stands before an unmasked text message of one frame: RFC 6455, section 5.2."""
+    """Return the head of an unmasked text message of one frame: RFC 6455, section 5.2."""
     if size < 126:
         return struct.pack("!BB", _TEXT_MESSAGE, size)
     if size < 2**16:
@@ -536,7 +540,7 @@ def _text_head(size: int) -> bytes:
 
 
 def _payload(head: FrameHead, frame: bytes | memoryview) -> bytes:
-    """Return what a masked frame holds."""
+    """Return the payload of a masked frame."""
     begin = head.head_size
     key = bytes(frame[begin - _KEY_BYTES : begin])
     payload: bytes = apply_mask(memoryview(frame)[begin : begin + head.size], key)

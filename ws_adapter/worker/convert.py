@@ -37,7 +37,7 @@ from ws_adapter.protocol.media.reference_voice import RATE_HZ, Voice
 from ws_adapter.protocol.wire.events import InputTokenDetails, OutputTokenDetails, TokenUsage
 
 _LONGEST_PROBLEM: Final = 200
-"""Characters of a worker's sentence that a client is told."""
+"""The most characters of a worker's sentence for a client."""
 
 _ENDS: Final = {
     pb.UNIT_END_LISTEN: UnitEnd.LISTEN,
@@ -69,7 +69,7 @@ PURPOSES: Final = {
 }
 
 REMEMBERED: Final = 2**12
-"""Messages of a few bytes that are not made anew; sessions last 600 units by default."""
+"""The most cached messages of a few bytes; sessions last 600 units by default."""
 
 _ROLES: Final = {
     "system": pb.ROLE_SYSTEM,
@@ -127,7 +127,7 @@ def _set_voice(given: common_pb2.Voice, voice: Voice) -> None:
 
 
 def duplex_config(settings: DuplexConfig) -> common_pb2.DuplexConfig:
-    """Return the same names; what is None stays unset."""
+    """Return the config with the same names; None leaves a field unset."""
     config = common_pb2.DuplexConfig()
     for name in settings.__struct_fields__:
         value = getattr(settings, name)
@@ -137,7 +137,7 @@ def duplex_config(settings: DuplexConfig) -> common_pb2.DuplexConfig:
 
 
 def audio_chunk(data: bytes) -> common_pb2.AudioChunk:
-    """Float32 at the worker's input rate."""
+    """Return float32 at the worker's input rate as a message."""
     chunk = common_pb2.AudioChunk()
     _set_audio(chunk, data)
     return chunk
@@ -167,8 +167,7 @@ def prefill(run: Run, traceparent: str) -> pb.PrefillRequest:
 
 
 def prefill_parts(run: Run, traceparent: str) -> tuple[bytes, ...]:
-    """Return the same, serialised. Of a second that is nothing but sound, the sound is a part that is not
-    copied."""
+    """Return the same, serialised. For a unit of audio alone, the audio is a separate part without a copy."""
     if not isinstance(run, RunUnit) or run.frames or run.texts or run.max_slice_nums is not None:
         return (prefill(run, traceparent).SerializeToString(),)
     trace = traceparent.encode()
@@ -179,7 +178,7 @@ def prefill_parts(run: Run, traceparent: str) -> tuple[bytes, ...]:
 
 @lru_cache(REMEMBERED)
 def _before_sound(size: int) -> bytes:
-    """Return what stands before so many bytes of sound in a message that has nothing else."""
+    """Return the bytes before `size` bytes of audio in a message without other fields."""
     request = pb.PrefillRequest()
     _set_audio(request.duplex.audio, bytes(size))
     whole = request.SerializeToString()
@@ -188,7 +187,7 @@ def _before_sound(size: int) -> bytes:
 
 @lru_cache(REMEMBERED)
 def _before_trace(size: int) -> bytes:
-    """Return the same for a trace context of so many bytes."""
+    """Return the same before a trace context of `size` bytes."""
     whole = pb.PrefillRequest(traceparent="0" * size).SerializeToString()
     return whole[: len(whole) - size]
 
@@ -196,7 +195,7 @@ def _before_trace(size: int) -> bytes:
 def automatic_parts(run: Run, traceparent: str, prefill: bytes | None = None) -> tuple[bytes, ...]:
     """Return an automatic unit, serialised: its input and how to run it.
 
-    `prefill` is its serialised input, where that was made before.
+    `prefill` is its serialised input, if that was made before.
     """
     parts = prefill_parts(run, traceparent) if prefill is None else (prefill,)
     how = automatic_bytes(run)
@@ -205,12 +204,12 @@ def automatic_parts(run: Run, traceparent: str, prefill: bytes | None = None) ->
 
 @lru_cache(REMEMBERED)
 def unit_number(unit: int) -> bytes:
-    """Return a number to append to the input of a unit that has another one."""
+    """Return a serialised number that overrides the one in a unit's input."""
     return pb.PrefillRequest(unit=unit).SerializeToString()
 
 
 def generate_bytes(run: Run) -> bytes:
-    """Return what the model is to do with a unit: a serialised `pb.GenerateRequest`."""
+    """Return the instructions for the generation of a unit: a serialised `pb.GenerateRequest`."""
     if isinstance(run, RunUnit):
         return _generate_unit(run.unit, run.force_listen)
     return pb.GenerateRequest(unit=run.unit, run=_generate(run)).SerializeToString()
@@ -251,7 +250,7 @@ def _generate_unit(unit: int, force_listen: bool) -> bytes:
 
 @lru_cache(REMEMBERED)
 def finalize_bytes(unit: int) -> bytes:
-    """That a unit is to be closed: a `pb.FinalizeRequest`."""
+    """Return the request to close a unit: a serialised `pb.FinalizeRequest`."""
     return pb.FinalizeRequest(unit=unit).SerializeToString()
 
 
@@ -306,7 +305,7 @@ def _set_tools(given: pb.TurnInput, turn: Turn) -> None:
 
 
 def prefill_answer(answer: pb.PrefillResponse) -> Ready | Prefilled | None:
-    """Return what a PrefillResponse says; None for a failed unit, whose UnitDone says the same."""
+    """Return the signal in a PrefillResponse; None for a failed unit, whose UnitDone reports the same."""
     match answer.WhichOneof("result"):
         case "ready":
             ready = answer.ready
@@ -343,7 +342,7 @@ def _speaks(duplex: common_pb2.DuplexConfig) -> bool:
 
 
 def piece(answer: pb.GenerateResponse, unit: int) -> Piece | None:
-    """Return what a GenerateResponse adds to what `unit` says, if there is anything."""
+    """Return the output of `unit` in a GenerateResponse, if there is any."""
     has = answer.HasField
     if has("tool_call") or has("thinking"):
         call = _call(answer.tool_call) if has("tool_call") else None
@@ -387,7 +386,7 @@ def unit_done(unit: int, done: pb.UnitDone) -> UnitDone:
 
 
 def _problem(error: common_pb2.ItemError) -> str:
-    """Return what follows the field's name in the sentence about a video; nothing of other errors."""
+    """Return the continuation of the field's name in the sentence about a video; empty for other errors."""
     name = f"{error.field} "
     if error.reason != Reason.VIDEO_INVALID or not error.message.startswith(name):
         return ""
@@ -445,5 +444,6 @@ def _timings(timings: common_pb2.Timings) -> Timings:
 
 
 def _milliseconds(duration: Duration) -> float:
-    """Rounded to microseconds, as integers, which costs a fifth of rounding a float."""
+    """Return a duration in ms, rounded to microseconds as integers, which costs a fifth of rounding a
+    float."""
     return (duration.seconds * 1_000_000 + (duration.nanos + 500) // 1000) / 1000

@@ -17,14 +17,14 @@ _WITHOUT_DETAILS: Final = {
 
 
 def reason_of(error: RpcError) -> Reason:
-    """Why a call ended: its ErrorInfo if the worker gave one, else what the code alone can mean."""
+    """Return why a call ended: the worker's ErrorInfo if there is one, else the meaning of the code."""
     if (info := _info(error)) is not None:
         return Reason(info.reason)
     return _WITHOUT_DETAILS.get(error.code, Reason.WORKER_LOST)
 
 
 def worker_of(error: RpcError) -> str:
-    """Id of the worker that ended a call; empty where it does not say so."""
+    """Return the id of the worker that ended a call; empty if unknown."""
     info = _info(error)
     return info.metadata.get("worker_id", "") if info is not None else ""
 

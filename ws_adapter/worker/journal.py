@@ -1,4 +1,4 @@
-"""Journals of sessions: their settings, and what another worker needs to go on behind one that is lost.
+"""Journals of sessions: their settings, and the data with which another worker continues after a loss.
 
 Of a full-duplex session these are the inputs and records of its latest units; of a chat the turn that is
 being answered, and what was sampled of the answer, or said of one that is spoken; of a transcription the
@@ -25,13 +25,13 @@ Parts: TypeAlias = tuple[bytes, ...]
 
 
 class JournalKind(StrEnum):
-    """Kinds of sessions, each with other things to keep."""
+    """Kinds of sessions, whose journals have different contents."""
 
     DUPLEX = auto()
     CHAT = auto()
-    """Each unit is a turn, which needs nothing of those before."""
+    """Each unit is a turn, independent of earlier ones."""
     UTTERANCES = auto()
-    """Units are slices of utterances, of which each needs those before it in its utterance."""
+    """Units are slices of utterances, which depend on earlier slices of the same utterance."""
 
     @classmethod
     def of(cls, setup: WorkerSetup) -> "JournalKind":
@@ -53,15 +53,15 @@ class KeptUnit(Struct, eq=False, gc=False):
     record: bytes = b""
     """A serialised `pb.UnitRecord`; empty until it is answered."""
     samples: int = 0
-    """Of its sound so far."""
+    """Samples of its sound so far."""
     sampled: tuple[int, ...] = ()
-    """In a chat: ids sampled of the answer so far."""
+    """In a chat: the sampled token ids of the answer so far."""
     is_heard: bool = False
-    """In a chat: whether the worker has said that it has the input."""
+    """In a chat: whether the worker has confirmed the input."""
     is_traced: bool = True
-    """In a chat: whether the answer can go on, from `sampled` or from its beginning."""
+    """In a chat: whether the answer can continue, from `sampled` or from its beginning."""
     told: SentOutput | None = None
-    """Words and sound that the client has of an answer; None in full duplex."""
+    """The words and sound of an answer that the client has; None in full duplex."""
 
     @property
     def size(self) -> int:
@@ -70,19 +70,19 @@ class KeptUnit(Struct, eq=False, gc=False):
 
     @property
     def parts(self) -> Parts:
-        """Its input, as it was sent."""
+        """The parts of its input, as sent."""
         return parts_of(self.input)
 
 
 class TakenBack(Struct, frozen=True):
-    """An order to take back what was said after `heard_samples` of `unit`, None for all of its samples."""
+    """A rewind to `heard_samples` of `unit`, None for all of its samples."""
 
     unit: int
     heard_samples: int | None
 
 
 class SavedAnswer(Struct, frozen=True):
-    """Hold the state of an answer that is not over, outside full duplex."""
+    """The state of an unfinished answer, outside full duplex."""
 
     sampled: tuple[int, ...]
     is_heard: bool
@@ -91,7 +91,7 @@ class SavedAnswer(Struct, frozen=True):
 
 
 class SavedJournal(Struct, frozen=True):
-    """The state of a journal without its units, of which it has the numbers."""
+    """The state of a journal without its units, which it names by number."""
 
     kind: JournalKind
     begin: int | None
@@ -115,15 +115,15 @@ class Journals:
     def __init__(self, seconds: float, most_bytes: int) -> None:
         """`seconds` of units are kept of each session, and `most_bytes` of all; 0 keeps none."""
         self.held_bytes = 0
-        """Of all journals."""
+        """The bytes of all journals."""
         self.seconds: Final = seconds
         self.most_bytes: Final = most_bytes
         self._count = 0
         self.blocks: Final = Blocks(most_bytes if seconds else 0, UNIT)
-        """For the sound of units."""
+        """Blocks for the sound of units."""
 
     def open(self, kind: JournalKind = JournalKind.DUPLEX) -> "Journal | None":
-        """Return a new journal; None where none are kept."""
+        """Return a new journal; None if journals are off."""
         if not self.seconds or not self.most_bytes:
             return None
         self._count += 1
@@ -149,21 +149,21 @@ class Journal:
         self._kind = kind
         self._is_chat = kind is JournalKind.CHAT
         self.retells: Final = kind is not JournalKind.DUPLEX
-        """Whether another worker says again what the client has of an answer."""
+        """Whether another worker repeats the part of an answer that the client has."""
         self._begin: int | None = None
-        """In a transcription: the first unit of the utterance that is not over."""
+        """In a transcription: the first unit of the open utterance."""
         self.config = b""
         """The settings of the session: a serialised `pb.PrefillRequest`."""
         self.model = ""
         """Name of the model that hears the units."""
         self.changes = 0
-        """Grows with every change of its units."""
+        """A counter of changes of its units."""
         self.rewinds: list[TakenBack] = []
-        """Orders to take back that have no answer, in order."""
+        """Unanswered rewinds, in order."""
         self._journals = journals
         self._log: UnitLog[KeptUnit] = UnitLog(journals.seconds, journals.most_bytes)
         self._counted = 0
-        """Bytes that are counted among those of all journals."""
+        """The bytes that are counted among those of all journals."""
         self._unfinalized: set[int] = set()
         """Units that were answered and are not closed."""
         self._last = 0
@@ -189,7 +189,7 @@ class Journal:
         return self.config
 
     def begin(self, ready: pb.SessionReady) -> bool:
-        """Note which model hears the units; return whether the worker keeps the records that are needed.
+        """Record the model of the units; return whether the worker keeps the necessary records.
 
         At another worker the model must be the same.
         """
@@ -217,15 +217,14 @@ class Journal:
             self._count()
 
     def written(self, unit: int) -> None:
-        """Take note that the worker has the input of a unit: a turn for which there is no room is not
-        kept."""
+        """Record that the worker has the input of a unit: a turn beyond the bound is not kept."""
         if self._is_chat and self._journals.held_bytes > self._journals.most_bytes:
             kept = self._log.unanswered[unit]
             kept.input, kept.is_traced = (), False
             self._count()
 
     def takes_input(self, unit: int) -> bool:
-        """Note that a worker has heard the input of a unit; return whether that is news: once in a chat."""
+        """Record that a worker has read the input of a unit; return whether that is new: once in a chat."""
         kept = self._log.unanswered.get(unit)
         if kept is None or not self._is_chat:
             return True
@@ -233,7 +232,7 @@ class Journal:
         return not was_heard
 
     def told(self, unit: int, answer: pb.GenerateResponse) -> None:
-        """Take note of a part of an answer: what was sampled for it, and for what was told before it."""
+        """Record a part of an answer, and its sampled tokens."""
         kept = self._log.unanswered.get(unit) if self._is_chat else None
         if kept is None:
             return
@@ -244,7 +243,7 @@ class Journal:
             kept.is_traced = False
 
     def untold(self, unit: int, piece: Piece) -> Piece | None:
-        """Return the part of a piece that no worker has said before; None if there is none.
+        """Return the new part of a repeated piece; None if the client has all of it.
 
         Raises `DivergedError` if the answer is another one than before: it cannot go on.
         """
@@ -258,7 +257,7 @@ class Journal:
             raise
 
     def check_end(self, unit: int) -> None:
-        """Raise `DivergedError` if an answer ends before all that was told of it has come again."""
+        """Raise `DivergedError` if an answer ends before all sent output has been repeated."""
         kept = self._log.unanswered.get(unit)
         if kept is None or kept.told is None or kept.sampled or not kept.told.is_strict:
             return
@@ -267,12 +266,12 @@ class Journal:
             raise DivergedError
 
     def spoke(self, unit: int, samples: int) -> None:
-        """Take note of so much sound of a unit."""
+        """Record `samples` of sound of a unit."""
         if (kept := self._log.unanswered.get(unit)) is not None:
             kept.samples += samples
 
     def done(self, unit: int, done: pb.UnitDone, *, is_closed: bool = False) -> None:
-        """Take note of the answer to a unit, and that the unit is closed or is yet to be."""
+        """Record the answer to a unit, and whether the unit is closed."""
         kept = self._log.unanswered.pop(unit, None)
         if kept is None:
             return
@@ -292,7 +291,7 @@ class Journal:
             self._count()
 
     def _heard(self, kept: KeptUnit, end: pb.UnitEnd) -> None:
-        """Take note of a slice of an utterance that was answered."""
+        """Record an answered slice of an utterance."""
         if self._begin is not None and kept.number >= self._begin:
             if end == pb.UNIT_END_CHUNK:
                 self._log.keep(kept, end, kept.size, self._journals.share)
@@ -302,11 +301,11 @@ class Journal:
         self._count()
 
     def finalized(self, unit: int) -> None:
-        """Take note that a unit is closed."""
+        """Record that a unit is closed."""
         self._unfinalized.discard(unit)
 
     def rewound(self, answer: pb.UnitsRewound) -> int:
-        """Take note that an order to take back is answered; return the unit that the order named."""
+        """Record an answered rewind; return its unit."""
         order = self.rewinds.pop(0)  # there is an answer to each
         if answer.HasField("error"):
             return order.unit
@@ -326,7 +325,7 @@ class Journal:
 
     @property
     def suffices(self) -> bool:
-        """Whether another worker can go on from what is kept."""
+        """Whether another worker can continue from the journal."""
         if self._is_chat:
             return all(kept.is_traced for kept in self._log.unanswered.values())
         if self._kind is JournalKind.UTTERANCES:
@@ -335,8 +334,7 @@ class Journal:
         return bool(self._log) or not self._has_answers
 
     def owes_nothing(self, last: int) -> bool:
-        """Return whether the worker has closed all units up to `last`, and answered all orders to take
-        back."""
+        """Return whether the worker has closed all units up to `last`, and answered all rewinds."""
         return min(self._log.unanswered, default=last + 1) > last and not (self._unfinalized or self.rewinds)
 
     @property
@@ -349,23 +347,24 @@ class Journal:
 
     @property
     def next_unit(self) -> int:
-        """Number of the first unit that a new worker hears after the replay."""
+        """The number of the first unit for a new worker after the replay."""
         return min(self._log.unanswered, default=self._last + 1)
 
     @property
     def numbers(self) -> list[int]:
-        """Those of the units to replay, in order."""
+        """The numbers of the units to replay, in order."""
         return [kept.number for kept in self._log]
 
     def replay(self, traceparent: str) -> Iterator[Parts]:
-        """Yield the units to hear again with their records, in order, numbered from 1."""
+        """Yield the units to replay with their records, in order, numbered from 1."""
         for number, kept in enumerate(self._log, 1):
             # Messages behind one another are read as one: the last number and trace context count.
             told = pb.PrefillRequest(unit=number, traceparent=traceparent).SerializeToString()
             yield (*kept.parts, told, *((_recorded(kept.record),) if kept.record else ()))
 
     def replayed(self) -> list[int]:
-        """Note that another worker has heard the units; return those that were answered and not closed."""
+        """Record that another worker has replayed the units; return those that were answered and not
+        closed."""
         self._log.replayed()
         for kept in self._log.unanswered.values():
             if kept.told is not None:
@@ -377,12 +376,12 @@ class Journal:
 
     @property
     def units(self) -> Iterator[KeptUnit]:
-        """All that are kept, those without an answer last."""
+        """All kept units, the unanswered ones last."""
         yield from self._log
         yield from self._log.unanswered.values()
 
     def save(self) -> SavedJournal:
-        """Return the state, with which another adapter goes on."""
+        """Return the state, with which another adapter continues."""
         unanswered = sorted(self._log.unanswered.items())
         answers = [
             SavedAnswer(kept.sampled, kept.is_heard, kept.is_traced, kept.told)
@@ -424,7 +423,7 @@ class Journal:
         self._count()
 
     def close(self) -> None:
-        """Forget everything. Harmless when repeated."""
+        """Drop all data. Harmless when repeated."""
         if not self._is_closed:
             self._is_closed = True
             self._log.clear()

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 ASK_TIMEOUT_S: Final = 2.0
 
 COMPARISONS: Final = 3
-"""How often another connection is made in the hope that it reaches the same worker."""
+"""The attempts to connect an upload channel to the same worker."""
 
 _RATES: Final[dict[Mode, tuple[Set[int], Set[int]]]] = {
     Mode.AUDIO: ({RATE_HZ}, {OUTPUT_RATE_HZ, 0}),
@@ -38,12 +38,13 @@ _RATES: Final[dict[Mode, tuple[Set[int], Set[int]]]] = {
     Mode.CHAT: ({RATE_HZ, 0}, {OUTPUT_RATE_HZ, 0}),
     Mode.TRANSCRIPTION: ({RATE_HZ}, {OUTPUT_RATE_HZ, 0}),
 }
-"""Sample rates of input and output with which a mode can be served; 0 is a model without ears, or a voice."""
+"""Sample rates of input and output with which a mode can be served; 0 is a model without audio input, or
+without a voice."""
 
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """The description that a worker gives of itself; of its modes, those that can be served here."""
+    """A worker's description of itself; of its modes, those that can be served here."""
 
     worker_id: str
     model: str
@@ -51,31 +52,31 @@ class WorkerInfo:
     voices: frozenset[str]
     modes: frozenset[Mode]
     calls_tools: bool = False
-    """Whether its chats take tools."""
+    """Whether its chats support tools."""
     speaks: bool = True
     hears: bool = True
     reads_claims: bool = True
-    """Whether it takes lease tokens with claims."""
+    """Whether it reads lease tokens with claims."""
     replays: bool = False
-    """Whether its full-duplex sessions go on elsewhere."""
+    """Whether its full-duplex sessions can move to another worker."""
     unit_ms: int = USUAL_UNIT_MS
     """The shortest unit of its full-duplex sessions, of sound at 16 kHz."""
     yields: bool = False
-    """Whether its model falls silent by itself when the user speaks."""
+    """Whether its model supports barge-in by itself."""
     reads_prompts: bool = True
     replays_turns: bool = False
-    """Whether its chats do."""
+    """Whether its chats can move to another worker."""
     revision: str = STABLE
 
     def may_move(self, mode: Mode | None) -> bool:
-        """Return whether sessions of this mode go on at another worker of the model."""
+        """Return whether sessions of this mode can move to another worker of the model."""
         if mode is Mode.CHAT:
             return self.replays_turns
         return self.replays or mode is Mode.TRANSCRIPTION
 
     @property
     def pool(self) -> str:
-        """The pool that it is in."""
+        """The pool of the worker."""
         return pool_name(self.model, self.modes)
 
 
@@ -86,7 +87,7 @@ class Occupied:
 
     question: int = 0
     slots: Mapping[int, int] = field(default_factory=dict)
-    """Those that are not free, each with the epoch of its lease, 0 for none."""
+    """Occupied slots, each with the epoch of its lease, 0 for none."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,8 @@ class Pace:
     retry_s: float = 0.1
     longest_retry_s: float = 2.0
     forget_s: float = 30.0
-    """How long a worker may be silent before it is forgotten, once it is no longer named. Far beyond the time
-    after which its sessions would be lost."""
+    """The seconds of silence after which an unlisted worker is forgotten. Its sessions would be lost long
+    before."""
 
 
 class Condition(StrEnum):
@@ -108,9 +109,9 @@ class Condition(StrEnum):
     READY = "ready"
     LOADING = "loading"
     UNFIT = "unfit"
-    """It answers, but cannot serve what this adapter needs."""
+    """The worker answers, but cannot serve this adapter."""
     OFFLINE = "offline"
-    """It does not answer, or is about to leave."""
+    """The worker does not answer, or is about to leave."""
 
 
 class Worker:
@@ -125,27 +126,27 @@ class Worker:
         has_room: Callable[[], None] = lambda: None,
         unreachable: Callable[[], None] = lambda: None,
     ) -> None:
-        """`has_room` is called whenever it says that it takes another session, `unreachable` whenever it does
-        not answer."""
+        """`has_room` is called when it reports room for another session, `unreachable` when it does not
+        answer."""
         self.target = target
         self.info: WorkerInfo | None = None
         self.condition = Condition.OFFLINE
         self.is_short_of_time = False
-        """Whether it said last that one more session would be too much."""
+        """Whether its last report said that it has no capacity for another session."""
         self.occupied = Occupied()
         self.drain_watchers: dict[Callable[[], None], None] = {}
-        """Called each time that it says that it leaves."""
+        """Callbacks for each report of a drain."""
         self.used: dict[int, tuple[int, int]] = {}
-        """Tokens in and out by the epoch of each lease, as it said last."""
+        """Tokens in and out by the epoch of each lease, as last reported."""
         self.questions = 0
-        """How often it has been asked."""
+        """The number of GetInfo requests."""
         self.channel = dial(target, self.suspect)
         self._upload_channel = dial(target, self._uploads_lost)
         self._uploads_to = ""
-        """Id of the worker that it is known to reach."""
+        """The id of the worker that the upload channel is known to reach."""
         self._strangers = 0
         self._complaint = ""
-        """Why it did not answer, as far as the log has it."""
+        """The last logged reason why it did not answer."""
         self._pace = pace
         self._changed = changed
         self._has_room = has_room
@@ -156,7 +157,7 @@ class Worker:
 
     @property
     def silent_s(self) -> float:
-        """How long ago it answered, or began to be watched."""
+        """The seconds since its last answer, or since the watch began."""
         return asyncio.get_running_loop().time() - self._heard_at
 
     def start(self) -> None:
@@ -180,20 +181,21 @@ class Worker:
         self._upload_channel.close()
 
     def channel_for(self, kind: Kind) -> Channel:
-        """Return the channel for a session of this kind: others would have to wait for what those upload."""
+        """Return the channel for a session of this kind: uploads have their own, which avoids head-of-line
+        blocking."""
         is_same = self.info is not None and self.info.worker_id == self._uploads_to
         return self._upload_channel if kind in _UPLOADING and is_same else self.channel
 
     def suspect(self) -> None:
-        """Suspect a worker that failed a session: it gets none until it has answered again."""
+        """Mark a worker that failed a session: it gets none until it has answered again."""
         self.condition = Condition.OFFLINE
         self._uploads_to, self._strangers = "", 0
         self._know(None)
         self._news.set()
 
     async def holds(self, worker_id: str, epoch: int) -> bool | None:
-        """Ask whether it has a session, or have yet to clean up after one, that came with the lease of this
-        epoch; None if it does not answer."""
+        """Return whether the worker has a session with the lease of this epoch, or still cleans up after
+        one; None if it does not answer."""
         try:
             answer = await self._question(self.channel)
         except RpcError:
@@ -238,8 +240,8 @@ class Worker:
             logger.warning("worker %s does not answer: %s", self.target, why)
 
     async def _compare(self, info: WorkerInfo) -> None:
-        """Behind one name there may be several workers: uploads share the one channel unless theirs is known
-        to reach the same."""
+        """Check that both channels reach the same worker, since one name may stand for several; otherwise
+        uploads share one channel."""
         if (
             Mode.CHAT not in info.modes
             or self._uploads_to == info.worker_id
@@ -328,14 +330,14 @@ _CONDITIONS: Final = {
     pb.WORKER_STATE_LOADING: Condition.LOADING,
     pb.WORKER_STATE_READY: Condition.UNFIT,
 }
-"""Of workers that answer and take no sessions."""
+"""The conditions of workers that answer and take no sessions."""
 
 
 class Registry:
     """All workers. `changed` is called after every change of what is known about one.
 
-    Workers come and go: one that is no longer named gets no new session, and is forgotten once those it has
-    are over and it does not answer any more.
+    A worker that is no longer listed gets no new session. It is forgotten once its sessions are over and it
+    does not answer any more.
     """
 
     def __init__(self, targets: Sequence[str], pace: Pace | None = None, dial: Dial | None = None) -> None:
@@ -356,7 +358,7 @@ class Registry:
             worker.start()
 
     def name(self, targets: Sequence[str]) -> None:
-        """These are the workers from now on."""
+        """Set the current list of workers."""
         self._named = tuple(dict.fromkeys(targets))
         for target in self._named:
             if target not in self._workers:
@@ -373,7 +375,7 @@ class Registry:
         self.changed()
 
     def _unanswered(self, target: str) -> None:
-        """Wait for a worker that does not answer as long as it is named."""
+        """Wait for an unreachable worker for as long as it is listed."""
         if target not in self._named and self._workers[target].silent_s >= self._pace.forget_s:
             self._shut.discard(target)
             self._workers.pop(target).close()
@@ -388,16 +390,16 @@ class Registry:
         return [(target, worker.info) for target, worker in workers if worker.info]
 
     def workers(self) -> list[Worker]:
-        """Return all of them, in the order in which they came to be known."""
+        """Return all workers, in the order of discovery."""
         return list(self._workers.values())
 
     def model(self, target: str) -> str:
-        """Return what the worker at `target` runs; empty while that is not known."""
+        """Return the model of the worker at `target`; empty while unknown."""
         worker = self._workers.get(target)
         return worker.info.model if worker is not None and worker.info is not None else ""
 
     def revision(self, target: str) -> str:
-        """Return the revision that the worker at `target` serves; empty while that is not known."""
+        """Return the revision of the worker at `target`; empty while unknown."""
         worker = self._workers.get(target)
         return worker.info.revision if worker is not None and worker.info is not None else ""
 
@@ -414,21 +416,20 @@ class Registry:
         return info is None or info.reads_claims
 
     def may_move(self, target: str, mode: Mode | None) -> bool:
-        """Return whether sessions of this mode at `target` can go on at another worker, as far as is
-        known."""
+        """Return whether sessions of this mode at `target` can move to another worker, as far as is known."""
         worker = self._workers.get(target)
         info = worker.info if worker is not None else None
         return info is None or info.may_move(mode)
 
     def has_another(self, target: str, mode: Mode | None, model: str) -> bool:
-        """Return whether a ready worker other than that at `target` serves this and hears units again."""
+        """Return whether a ready worker other than that at `target` serves this and supports replay."""
         return any(
             other != target and info.may_move(mode) and self.serves(other, mode, model)
             for other, info in self.ready()
         )
 
     def watch_drain(self, target: str, drains: Callable[[], None]) -> Callable[[], None]:
-        """Call `drains` when the worker at `target` says that it leaves; return how to stop that."""
+        """Call `drains` when the worker at `target` reports a drain; return a function that stops that."""
         worker = self._workers.get(target)
         if worker is None:
             return lambda: None
@@ -445,7 +446,7 @@ class Registry:
         )
 
     def conditions(self) -> Counter[Condition]:
-        """Return how many of the workers that are named are in each condition."""
+        """Return the number of listed workers in each condition."""
         return Counter(self._workers[target].condition for target in self._named)
 
     def channel(self, target: str, kind: Kind) -> Channel:
@@ -459,46 +460,47 @@ class Registry:
         return worker.channel_for(kind)
 
     def suspect(self, target: str) -> None:
-        """Suspect the worker at `target`, where a session failed before it began."""
+        """Mark the worker at `target`, where a session failed before it began."""
         if target in self._workers:
             self._workers[target].suspect()
 
     def shut(self, target: str) -> None:
-        """Close a worker that refused a session for want of room, until it says that it has room."""
+        """Send no sessions to a full worker until it reports room."""
         self._shut.add(target)
 
     def is_open(self, target: str) -> bool:
-        """Return whether the worker at `target` may be sent another session."""
+        """Return whether the worker at `target` takes another session."""
         return target not in self._shut
 
     def is_short_of_time(self, target: str) -> bool:
-        """Return whether the worker at `target` said last that one more session would be too much."""
+        """Return whether the last report of the worker at `target` said that it has no capacity for
+        another session."""
         return target in self._workers and self._workers[target].is_short_of_time
 
     async def holds(self, target: str, worker_id: str, epoch: int) -> bool | None:
-        """Ask a worker whether it has a session that came with the lease of this epoch, or have yet to clean
-        up after it; None if it does not answer."""
+        """Return whether a worker has a session with the lease of this epoch, or still cleans up after it;
+        None if it does not answer."""
         worker = self._workers.get(target)
         return await worker.holds(worker_id, epoch) if worker is not None else False
 
     def used(self, target: str, epoch: int) -> tuple[int, int] | None:
-        """Return tokens in and out of the session that came with the lease of this epoch, as its worker said
-        last; None if it did not."""
+        """Return tokens in and out of the session with the lease of this epoch, as last reported; None if
+        they were not."""
         worker = self._workers.get(target)
         return worker.used.get(epoch) if worker is not None else None
 
     def questions(self, target: str) -> int:
-        """Return how often the worker at `target` has been asked what it is."""
+        """Return the number of GetInfo requests to the worker at `target`."""
         worker = self._workers.get(target)
         return worker.questions if worker is not None else 0
 
     def occupied(self, target: str) -> Occupied:
-        """Return the slots of the worker at `target`, as it said last."""
+        """Return the slots of the worker at `target`, as last reported."""
         worker = self._workers.get(target)
         return worker.occupied if worker is not None else Occupied()
 
     def reopen(self, target: str) -> None:
-        """Open the worker at `target`, which says that it has room."""
+        """Reopen the worker at `target`, which has reported room."""
         if target in self._shut:
             self._shut.remove(target)
             self.changed()
@@ -512,7 +514,7 @@ class Registry:
 
 
 def _pool(name: str, infos: Sequence[WorkerInfo]) -> Pool:
-    """Return a pool with what each of its workers can do, since a session may get any of them."""
+    """Return a pool with the abilities that all of its workers share, since a session may get any of them."""
     return Pool(
         name,
         infos[0].model,

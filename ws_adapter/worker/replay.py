@@ -1,4 +1,4 @@
-"""Replay of a journal: a new session at a worker hears again what another one heard."""
+"""Replay of a journal: a new session at a worker repeats the units of a lost one."""
 
 from collections.abc import Callable, Iterator
 
@@ -35,11 +35,11 @@ class Replay:
             self._end(True)
 
     def owns(self, unit: int) -> bool:
-        """Return whether a unit of the worker is one of those that are replayed."""
+        """Return whether a unit of the worker is a replayed one."""
         return 0 < unit <= self.count
 
     def answered(self, answer: pb.GenerateResponse) -> None:
-        """Take note of an answer to a replayed unit."""
+        """Record an answer to a replayed unit."""
         if answer.HasField("done") and answer.done.end == pb.UNIT_END_FAILED:
             self._end(False)
         if answer.HasField("finalized"):

@@ -1,4 +1,5 @@
-"""Words and sound of an answer that a client has: a worker that gives it again repeats none of them."""
+"""The output of an answer that the client has, so that a worker that repeats the answer sends none of it
+again."""
 
 from typing import Final
 
@@ -12,20 +13,20 @@ WIDTH: Final = 4
 """Bytes of a sample, float32."""
 
 TAIL_BYTES: Final = OUTPUT_RATE_HZ // 20 * WIDTH
-"""The last 50 ms of sound, by which the same answer is known."""
+"""The bytes of the last 50 ms of sound, by which a repeated answer is recognised."""
 
 TOLERANCE: Final = 0.01
-"""Of a sample, in [-1, 1]: other batches round otherwise."""
+"""The tolerance of a sample in [-1, 1]: other batches round differently."""
 
 
 class DivergedError(Exception):
-    """The answer is another one this time."""
+    """The repeated answer differs."""
 
 
 class SentOutput(Struct):
-    """Words and sound of an answer that were told; `has_*` are how far they have been said again.
+    """The sent words and sound of an answer; `has_*` count their repeated part.
 
-    With `is_strict` the answer has to be the same again; else as much of it as was told is left out.
+    With `is_strict` the repeated answer has to be equal; else its first part of the same length is left out.
     """
 
     is_strict: bool
@@ -44,11 +45,11 @@ class SentOutput(Struct):
 
     @property
     def is_repeating(self) -> bool:
-        """Whether words that were told have still to come again."""
+        """Whether some sent words have not been repeated yet."""
         return self.has_text < len(self.text) or self.has_thinking < len(self.thinking)
 
     def untold(self, piece: Piece) -> Piece | None:
-        """Return the part of a piece that was not told, and count it; None if there is none.
+        """Return the unsent part of a piece, and count it; None if there is none.
 
         Raises `DivergedError`.
         """
@@ -78,7 +79,7 @@ class SentOutput(Struct):
         return said[len(repeated) :]
 
     def _compare(self, audio: bytes) -> None:
-        """Compare sound that comes again with the tail, as far as it reaches there."""
+        """Compare repeated sound with the tail, as far as they overlap."""
         begin = self.samples - len(self.tail) // WIDTH
         skipped = max(0, begin - self.has_samples)
         again = np.frombuffer(audio, "<f4")[skipped:]

@@ -44,23 +44,23 @@ WRITES_WAITING: Final = 16
 """More than a session's window of units and cancels can ever need."""
 
 LARGE: Final = 2**20
-"""Bytes of a unit that it takes too long to serialise on the event loop."""
+"""The bytes of a unit that is serialised beside the event loop."""
 
 RELEASE_GRACE_S: Final = 0.5
-"""How long a session that is given up may take to finish its units."""
+"""The seconds that an abandoned session may take to finish its units."""
 
 CLEANUP_S: Final = 10.0
-"""How long a worker may take to clean a slot before nobody waits for it any more."""
+"""The seconds after which the cleaning of a slot is no longer waited for."""
 
 SIBLINGS_S: Final = 0.5
-"""How long a call that broke waits for what the other two say about the end."""
+"""The seconds that a broken call waits for the end statuses of the other two."""
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
 
 def is_large(run: Run) -> bool:
-    """Return whether it takes too long to make a message of it on the event loop."""
+    """Return whether a unit takes too long to serialise on the event loop."""
     match run:
         case RunUnit():
             return len(run.audio) + sum(map(len, run.frames)) >= LARGE
@@ -71,7 +71,7 @@ def is_large(run: Run) -> bool:
 
 
 def prefill_bytes(run: Run, traceparent: str) -> bytes:
-    """Return the message that brings a unit to the worker, for `SessionStreams.run`."""
+    """Return the message of a unit for the worker, for `SessionStreams.run`."""
     return messages.prefill(run, traceparent).SerializeToString()
 
 
@@ -80,7 +80,7 @@ class Listener(Protocol):
 
     @property
     def said(self) -> Callable[[*tuple[Signal, ...]], object]:
-        """Called for all that it says, but its end: with the signals of one message, in order."""
+        """A callback for the signals of each message, in order, except the end."""
 
     def failed(self, reason: Reason) -> None:
         """Handle the end of the session by its worker; called once."""
@@ -106,19 +106,19 @@ class SessionStreams:
         self._is_automatic: bool | None = None
         """Whether the worker runs units by itself; None before it says so in `Ready`."""
         self.ready: pb.SessionReady | None = None
-        """What the worker said about the session."""
+        """The worker's description of the session."""
         self.journal: Journal | None = None
-        """Takes note of all answers to units, once units are run."""
+        """The journal of all answers, once units are run."""
         self._replay: Replay | None = None
-        """The units of another session that this one hears again, or has heard."""
+        """The replay of another session's units."""
         self._replayed: list[int] = []
         """Their numbers in that session, in order."""
         self._offset = 0
-        """What the number of a unit in this session is less than its number for the listener."""
+        """The difference between a unit's number for the listener and in this session."""
         self._last_unit = 0
         self._last_prefilled = 0
         self._early: deque[tuple[Signal, int]] = deque()
-        """What units said that overtook the answer to their input, which travels on another stream."""
+        """Output of units that overtook the answer to their input, which comes on another stream."""
         self._ended = asyncio.Event()
         self._patience: asyncio.TimerHandle | None = None
         metadata = (
@@ -179,7 +179,7 @@ class SessionStreams:
         self.open_with(pb.PrefillRequest(unit=0, config=config).SerializeToString())
 
     def open_with(self, config: bytes) -> None:
-        """As `open`, by a message that is serialised already."""
+        """Configure the session with a serialised message."""
         self._configured = True
         self._prefill.write_serialized(config)
 
@@ -338,7 +338,7 @@ class SessionStreams:
             signals.append(Finalized(unit))
 
     def _tell_in_order(self, behind: int, *signals: Signal) -> None:
-        """Tell of these once the input of the unit `behind` has been answered."""
+        """Report signals once the input of the unit `behind` has been answered."""
         if self._early or behind > self._last_prefilled:
             self._early.extend((signal, behind) for signal in signals)
         else:
@@ -378,7 +378,7 @@ class SessionStreams:
             self._wait(CLEANUP_S, self._cut)
 
     def _insist(self) -> None:
-        """End one call, and with it the session; the worker ends the others when the slot is clean."""
+        """Cancel one call, and with it the session; the worker ends the others when the slot is clean."""
         self._finalize.cancel()
         self._wait(CLEANUP_S, self._cut)
 
@@ -393,8 +393,8 @@ class SessionStreams:
 
 
 class SessionStream(Generic[Request, Response]):
-    """One of them. It calls `on_message` for each answer and, once attached, `on_end` once: None for OK, else
-    the reason."""
+    """One stream of a session. It calls `on_message` for each answer and, once attached, `on_end` once:
+    None for OK, else the reason."""
 
     def __init__(
         self,

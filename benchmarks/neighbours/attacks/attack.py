@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 from benchmarks.neighbours.attacks.stranger import Stranger
 
 SLOTS: Final = 16
-"""Of the worker: eight for the neighbours, and as many for whoever comes."""
+"""The number of slots of the worker: eight for the neighbours, and eight for the attackers."""
 
 Assault: TypeAlias = Callable[[Stranger], Awaitable[None]]
 
@@ -26,8 +26,8 @@ class Attack:
     attackers: int = 1
     slots: int = SLOTS
     options: tuple[str, ...] = ()
-    """Of the adapter; `{folder}` is a folder of its own."""
+    """The options of the adapter; `{folder}` is a folder of its own."""
     is_control: bool = False
-    """It shows what two windows differ by anyway, and has no goals."""
+    """Whether this is the control, which shows the normal difference of two windows and has no goals."""
     prepare: Callable[[], object] = lambda: None
-    """Makes beforehand what takes time."""
+    """A function that prepares slow inputs in advance."""

@@ -30,7 +30,7 @@ def long_prompt() -> str:
 
 @cache
 def long_word() -> str:
-    """A word without a space, to be said aloud."""
+    """Return a word without a space, for the model to speak."""
     return _request(
         "repeat after me " + "abcdefghij" * (LETTERS // 10),
         tts={"enabled": True},
@@ -55,13 +55,13 @@ def many_pictures() -> str:
 
 @cache
 def largest_text() -> str:
-    """As much to read as goes into a frame."""
+    """Return the longest text that fits a frame."""
     return _request(_text(MOST_BYTES - 200))
 
 
 @cache
 def most_text() -> str:
-    """As much to read as is handed on to a worker."""
+    """Return the longest text that the adapter passes on to a worker."""
     return _request(_text(MOST_TEXT))
 
 
@@ -72,7 +72,7 @@ def _text(size: int) -> str:
 
 @cache
 def largest_clips() -> str:
-    """As much to hear as fits a frame, and the context of the shipped model."""
+    """Return the largest clips that fit a frame and the context of the shipped model."""
     clip = {"type": "audio", "data": noise(CLIP_S, CLIP_RATE_HZ), "sample_rate": CLIP_RATE_HZ}
     return _request([clip, {"type": "text", "text": "what was said"}])
 

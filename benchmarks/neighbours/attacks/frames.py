@@ -1,4 +1,4 @@
-"""Frames that are very small, and frames that are as large as they may be."""
+"""Frames that are very small, and frames of the maximum size."""
 
 from collections.abc import Callable
 from functools import cache
@@ -15,7 +15,7 @@ _CUT: Final = frozenset({"rate_limited", "closed 1008", "cut"})
 _REFUSED: Final = frozenset({"invalid_payload", "invalid_event", "invalid_json", *_CUT})
 _BEGIN: Final = '{"type":"input.append","input":'
 _LARGE: Final = 4
-"""In one visit."""
+"""The number of large frames in one visit."""
 
 
 def _padded(begin: str, filler: str, end: str, size: int = MOST_BYTES) -> str:
@@ -42,7 +42,7 @@ def commas() -> str:
 
 @cache
 def values() -> str:
-    """As many values as go into a frame, each an object of its own."""
+    """Return as many JSON values as fit a frame, each an object of its own."""
     return _padded(_BEGIN + '{"audio":"","x":[', "[],", "[]]}}")
 
 
@@ -63,7 +63,7 @@ async def ping(stranger: Stranger) -> None:
 
 
 async def crumble(stranger: Stranger) -> None:
-    """A message in fragments of a byte."""
+    """Send a message in fragments of a byte."""
     async with stranger.session("audio") as visit:
         await visit.pour(
             wire.block(wire.frame(wire.FRAGMENT, b" ")), first=wire.frame(wire.FIRST_FRAGMENT, b" ")

@@ -1,4 +1,4 @@
-"""Nobody attacks: what the machine itself makes of the figures."""
+"""The control without attackers, which shows the variation of the machine itself."""
 
 import asyncio
 from typing import Final

@@ -14,7 +14,7 @@ def _ask(path: str) -> Assault:
 
 
 async def never_end(stranger: Stranger) -> None:
-    """A request whose body goes on until somebody has had enough."""
+    """Send a request whose body continues until the server ends it."""
     await stranger.request("GET /api/queue", f"Content-Length: {10**12}\r\n", _BODY)
 
 

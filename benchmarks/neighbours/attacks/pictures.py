@@ -1,4 +1,4 @@
-"""Pictures that take long to measure, and pictures that are as large as they may be."""
+"""Pictures that take long to measure, and pictures of the maximum size."""
 
 import asyncio
 import base64
@@ -17,11 +17,11 @@ from benchmarks.neighbours.attacks.stranger import Stranger
 
 MOST_BYTES: Final = 2**20
 SIDE: Final = 2000
-"""Of a square picture with the most pixels."""
+"""The side in pixels of a square picture with the most pixels."""
 
 _NEIGHBOURS: Final = 8
 _APPENDS: Final = 20
-"""In one visit."""
+"""The number of appends in one visit."""
 
 
 def _append(*pictures: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Sessions of which an adapter that records has much to write."""
+"""Sessions that make a recording adapter write much data."""
 
 import json
 from functools import cache
@@ -9,7 +9,7 @@ from benchmarks.neighbours.attacks.audio import SECOND
 from benchmarks.neighbours.attacks.stranger import Stranger
 
 PICTURES: Final = 20_000
-"""In one append: a session without video does not look at them."""
+"""The number of pictures in one append: a session without video ignores them."""
 
 _RECORDING: Final = ("--recordings", "{folder}")
 
@@ -30,7 +30,7 @@ async def fill_the_disk(stranger: Stranger) -> None:
 
 
 async def fill_the_folder(stranger: Stranger) -> None:
-    """One recorded session after another, each with a long prompt and a second of audio."""
+    """Record one session after another, each with a long prompt and a second of audio."""
     async with stranger.session("audio", {"system_prompt": "be brief and polite " * 30}) as visit:
         await visit.say({"type": "input.append", "input": {"audio": SECOND}}, {"type": "session.close"})
         await visit.until("session.closed", "error")

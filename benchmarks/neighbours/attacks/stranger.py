@@ -1,4 +1,4 @@
-"""A client that is up to something: what it opens, sends and is told.
+"""A malicious client: its connections, its messages and the answers to it.
 
 It comes over loopback like its neighbours. The adapter trusts this machine as a proxy, and the header says
 that the client is from far away, so that all limits by address hold for it.
@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMes
 
 FROM: Final = {"X-Forwarded-For": "203.0.113.7"}
 PROXY: Final = ("--trusted-proxies", "127.0.0.1")
-"""What makes the adapter believe it."""
+"""The option with which the adapter trusts that header."""
 
 PATIENCE_S: Final = 30.0
 """The longest wait for an event, an answer or room to write."""
@@ -33,11 +33,11 @@ Event = Mapping[str, Any]
 
 
 class Gone(Exception):
-    """The other side has closed, or has not let us in."""
+    """The adapter has closed the connection, or has refused it."""
 
 
 class Visit:
-    """An open WebSocket. Everything that comes is counted in the tally."""
+    """An open WebSocket. The tally counts every message that arrives."""
 
     def __init__(self, socket: ClientConnection, tally: Counter[str]) -> None:
         self._socket = socket
@@ -70,7 +70,7 @@ class Visit:
             raise Gone from None
 
     async def pour(self, frames: bytes, first: bytes = b"") -> None:
-        """Write bytes as they are, again and again until it is cut; `first` once before them."""
+        """Write bytes repeatedly until the connection is closed; `first` is written once before them."""
         # RuntimeError: the library has just closed our direction, because theirs is closed.
         with suppress(ConnectionError, ConnectionClosed, TimeoutError, RuntimeError):
             self._socket.transport.write(first)
@@ -89,7 +89,7 @@ class Visit:
                 await asyncio.shield(self._listening)
 
     async def leave(self) -> None:
-        """Cut the connection without a word."""
+        """Drop the connection without a Close frame."""
         # A transport whose connection was lost already has no loop any more.
         with suppress(AttributeError):
             self._socket.transport.abort()
@@ -125,7 +125,7 @@ class Visit:
 
 
 class Stranger:
-    """Comes to the adapter at `host:port`; `tally` is what came of it."""
+    """A client of the adapter at `host:port`; `tally` counts the outcomes."""
 
     def __init__(self, address: str, tally: Counter[str]) -> None:
         self.tally = tally
@@ -134,7 +134,7 @@ class Stranger:
 
     @asynccontextmanager
     async def visit(self, path: str) -> AsyncIterator[Visit]:
-        """A WebSocket, left without a word. Raises `Gone`."""
+        """Open a WebSocket, and drop it without a Close frame. Raises `Gone`."""
         try:
             socket = await connect(
                 f"ws://{self._address}{path}",
@@ -159,14 +159,14 @@ class Stranger:
 
     @asynccontextmanager
     async def session(self, mode: str, payload: Mapping[str, Any] | None = None) -> AsyncIterator[Visit]:
-        """A session of `/v1/realtime` that takes input. Raises `Gone`."""
+        """Open a session of `/v1/realtime` that accepts input. Raises `Gone`."""
         async with self.visit(f"/v1/realtime?mode={mode}") as visit:
             await visit.say({"type": "session.init", "payload": payload or {}})
             await visit.until("session.created", "error", "session.closed")
             yield visit
 
     async def request(self, line: str, headers: str = "", body: bytes = b"") -> None:
-        """An HTTP request; `body` is sent again and again until the other side has had enough."""
+        """Send an HTTP request; `body` is repeated until the server closes the connection."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 reader, writer = await asyncio.open_connection(self._host, int(self._port))

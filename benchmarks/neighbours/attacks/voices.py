@@ -1,4 +1,4 @@
-"""Reference voices that take long to read or to hear."""
+"""Reference voices that take long to read or to process."""
 
 import base64
 import json
@@ -47,7 +47,7 @@ def longest() -> str:
 
 
 async def bring_empty_chunks(stranger: Stranger) -> None:
-    """Open a session with one, and try again when it is refused."""
+    """Open a session with such a voice, and retry when it is refused."""
     async with stranger.visit("/v1/realtime?mode=audio") as visit:
         await visit.until("session.queue_done")
         while True:
@@ -56,7 +56,7 @@ async def bring_empty_chunks(stranger: Stranger) -> None:
 
 
 async def bring_the_longest(stranger: Stranger) -> None:
-    """Open a session with one and leave as soon as it is heard."""
+    """Open a session with the longest voice and leave as soon as it is processed."""
     async with stranger.visit("/v1/realtime?mode=audio") as visit:
         await visit.until("session.queue_done")
         await visit.say(longest())

@@ -30,5 +30,5 @@ def event(name: str, **fields: Any) -> bytes:
 
 
 def block(of: bytes) -> bytes:
-    """As many of the same as are written at once."""
+    """Return as many copies as are written at once."""
     return of * max(BLOCK // len(of), 1)

@@ -11,8 +11,8 @@
                             break
 
 `client.chat` asks for one answer to a chat of text, pictures, recordings and videos, `client.transcribe`
-writes down what is said. `antiphon.sync` offers the same as blocking calls. Callers inside the house use
-`antiphon.grpc.Session`, which talks to a worker directly.
+writes down what is said. `antiphon.sync` offers the same as blocking calls. Services in the same cluster use
+`antiphon.grpc.Session`, which connects to a worker directly.
 """
 
 from antiphon import sync

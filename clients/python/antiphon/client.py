@@ -24,15 +24,15 @@ _Opened = TypeVar("_Opened", DuplexSession, ChatTurn, TranscriptionSession)
 def connect(url: str, api_key: str | None = None, *, retry: Retry | None = None) -> "Client":
     """Return a client of the server at `url`, for example `ws://localhost:8006`; use it with `async with`.
 
-    Nothing is sent yet: each conversation opens a WebSocket of its own. With `retry` a conversation that is
-    refused for now is opened again later; without it the refusal is raised at once. Raises `ConnectError` if
-    `url` is no address.
+    Nothing is sent yet: each conversation opens a WebSocket of its own. With `retry` the client retries a
+    conversation after a temporary refusal; without it the refusal is raised at once. Raises `ConnectError` if
+    `url` is no valid address.
     """
     return Client(url, api_key, retry=retry)
 
 
 class Client:
-    """Opens conversations with one server."""
+    """A client that opens conversations with one server."""
 
     def __init__(self, url: str, api_key: str | None = None, *, retry: Retry | None = None) -> None:
         self._url = url
@@ -49,7 +49,7 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close conversations that another task still holds open."""
+        """Close the conversations that other tasks still hold open."""
         for conversation in list(self._open):
             await conversation.close()
 
@@ -67,14 +67,14 @@ class Client:
     ) -> AsyncIterator[DuplexSession]:
         """Open a full-duplex conversation: both sides may speak at any time.
 
-        In the mode `video` the model also sees what `send_frame` sends. `instructions` is the system prompt;
-        `voice` is what the model speaks with, as reference audio of 0.5 s to 30 s (samples at 16 kHz, or a
-        WAV file) or as the id of a voice of the server. `settings` are what differs from the model's
-        defaults, and `seed` makes the answers repeatable on one server. `on_queue` is called with a `Queued`
-        when no slot is free, and every few seconds until one is. With `reconnect` a lost connection is opened
-        again for as long as the server waits, and the conversation goes on: `ConnectionLost` and `Resumed`
-        tell of it, and `send_audio` waits meanwhile. Leaving the block ends the conversation and waits at
-        most 2 s for the server to confirm.
+        In the mode `video` the model also sees the pictures of `send_frame`. `instructions` is the system
+        prompt. `voice` is the voice of the model, as reference audio of 0.5 s to 30 s (samples at 16 kHz, or
+        a WAV file) or as the id of a voice of the server. `settings` override the model's defaults, and
+        `seed` makes the answers repeatable on one server. `on_queue` is called with a `Queued` when no slot
+        is free, and every few seconds until one is. With `reconnect` a lost connection is opened again for as
+        long as the server waits, and the conversation goes on: `ConnectionLost` and `Resumed` tell of it, and
+        `send_audio` waits meanwhile. Leaving the block ends the conversation and waits at most 2 s for the
+        server to confirm.
 
         Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if the settings are refused, here
         (`invalid_argument`) or by the server; `AudioError` for a voice that cannot be sent.
@@ -110,10 +110,10 @@ class Client:
         on_queue: Callable[[Queued], object] | None = None,
         reconnect: bool = False,
     ) -> AsyncIterator[ChatTurn]:
-        """Ask for one answer to a chat: `messages` is all that was said so far, or just what the user says.
+        """Request one answer to a chat: `messages` is the whole history, or the text of the user's message.
 
-        The server remembers nothing: the next question brings its history along. `speech` has the answer
-        spoken, too. With `streaming` it comes in pieces while it is made; without, as one `Answer`.
+        The server keeps no history: each request contains all earlier messages. With `speech` the answer is
+        spoken, too. With `streaming` it arrives in pieces during generation; without, as one `Answer`.
         `omni_mode` says that pictures and recordings of a message belong together in time, and has videos not
         only seen but heard; `enable_thinking` lets a model that can do so think before it answers. `tools`
         are functions that it may call, of which `tool_choice` asks for any or for one; without
@@ -147,12 +147,13 @@ class Client:
     async def transcribe(
         self, model: str | None = None, *, reconnect: bool = False
     ) -> AsyncIterator[TranscriptionSession]:
-        """Open a session that writes down what is said, with `model`, or with the one that is served.
+        """Open a transcription session with `model`, or with the model that the server serves.
 
-        With `reconnect` a lost connection is opened again for as long as the server waits, and the session
-        goes on; `send_audio` waits meanwhile. Leaving the block ends it.
+        With `reconnect` the client reopens a lost connection for as long as the server waits, and the session
+        goes on. Meanwhile `send_audio` blocks. Leaving the block ends it.
 
-        Raises `ConnectError`, `QueueFull` or `AuthError`, and `ProtocolError` if nobody transcribes there.
+        Raises `ConnectError`, `QueueFull` or `AuthError`, and `ProtocolError` if the server has no model for
+        transcription.
         """
 
         async def opening() -> TranscriptionSession:
@@ -168,7 +169,7 @@ class Client:
             yield session
 
     async def models(self) -> tuple[str, ...]:
-        """Return names of the models that are ready to serve; at least one.
+        """Return the names of the models that are ready to serve; at least one.
 
         Raises `ConnectError`, `AuthError` or `ProtocolError`.
         """

@@ -1,8 +1,8 @@
 """Names and numbers of the gRPC contract that its messages do not hold.
 
-With `antiphon.v1` this is what the two gRPC services and their callers agree on: names of metadata, reasons
-of errors, bounds, options of channels. No logic, no imports beyond the standard library. A name that goes
-away is dropped in a minor release, with a line in the changelog.
+Together with `antiphon.v1` it is the contract between the two gRPC services and their callers: names of
+metadata, reasons of errors, bounds, options of channels. The module has no logic and imports only the
+standard library. A minor release may remove a name; the changelog says so.
 """
 
 from enum import StrEnum
@@ -11,28 +11,28 @@ from typing import Final, TypeAlias
 # --------------------------------------------------------------------------------------- call metadata
 
 METADATA_SESSION_ID: Final = "antiphon-session-id"
-"""On all three streams: the session's name, chosen by the caller, 1 to 64 visible ASCII characters."""
+"""The session's name on all three streams, chosen by the caller: 1 to 64 visible ASCII characters."""
 
 METADATA_LEASE: Final = "antiphon-lease"
-"""On all three streams: the right to a slot, a token of `antiphon_service.leases`."""
+"""The right to a slot on all three streams: a token of `antiphon_service.leases`."""
 
 METADATA_WORKER_ID: Final = "antiphon-worker-id"
-"""In the worker's initial metadata, sent at once: who has the session attached."""
+"""The id of the worker that has the session, in the initial metadata that the worker sends at once."""
 
 METADATA_TRACEPARENT: Final = "traceparent"
-"""W3C trace context of the session; a unit's own travels in `PrefillRequest.traceparent`."""
+"""The W3C trace context of the session; a unit's own travels in `PrefillRequest.traceparent`."""
 
 METADATA_TRACESTATE: Final = "tracestate"
-"""What vendors add to it, opaque."""
+"""The vendors' additions to the trace context, opaque."""
 
 # ---------------------------------------------------------------------------------------------- errors
 
 ERROR_DOMAIN: Final = "antiphon.v1"
-"""`google.rpc.ErrorInfo.domain` of every error that the services raise."""
+"""The `google.rpc.ErrorInfo.domain` of every error that the services raise."""
 
 
 class Reason(StrEnum):
-    """Why a session or a unit failed: `ErrorInfo.reason` of a status, or `ItemError.reason` inside an answer.
+    """The reason that a session or a unit failed: `ErrorInfo.reason` of a status, or `ItemError.reason`.
 
     The comment above each group names the gRPC status code that carries it.
     """
@@ -92,21 +92,23 @@ class Reason(StrEnum):
 
 
 class AcquireReason(StrEnum):
-    """Why DispatchService gives no slot: `ErrorInfo.reason` of its statuses. Those that sessions have as well
-    mean the same there."""
+    """The reason that DispatchService grants no slot: `ErrorInfo.reason` of its statuses.
+
+    A value that `Reason` has as well means the same there.
+    """
 
     KEY_REFUSED = "KEY_REFUSED"
-    """The key is missing, not known, withdrawn or expired."""
+    """The key is missing, unknown, withdrawn or expired."""
     NOT_ALLOWED = "NOT_ALLOWED"
     """The key is not for this kind of session or this model."""
     RATE_LIMITED = "RATE_LIMITED"
-    """Too many calls, or too many at once; RetryInfo says when."""
+    """The caller makes too many calls, or too many at once; RetryInfo says when to retry."""
     PAYLOAD_INVALID = "PAYLOAD_INVALID"
     QUEUE_FULL = "QUEUE_FULL"
     WAIT_EXPIRED = "WAIT_EXPIRED"
-    """The longest wait is over."""
+    """The longest wait in the queue is over."""
     WAIT_CANCELLED = "WAIT_CANCELLED"
-    """Somebody who knows the ticket gave its place up."""
+    """A holder of the ticket gave its place in the queue up."""
     NO_WORKER = "NO_WORKER"
     """No worker is ready, or the dispatcher cannot be reached."""
     DRAINING = "DRAINING"
@@ -127,7 +129,7 @@ ITEM_REASONS: Final = frozenset(
         Reason.INFERENCE_FAILED,
     }
 )
-"""The reasons of `ItemError`; every other one ends its session."""
+"""The reasons of `ItemError`; every other reason ends its session."""
 
 CLIENT_SIDE_REASONS: Final = frozenset({Reason.MESSAGE_TOO_LARGE, Reason.WORKER_LOST})
 """The reasons that no ErrorInfo carries: gRPC made the status, and its reader names the reason."""
@@ -135,30 +137,30 @@ CLIENT_SIDE_REASONS: Final = frozenset({Reason.MESSAGE_TOO_LARGE, Reason.WORKER_
 # ------------------------------------------------------------------------------------- tools of a chat
 
 MAX_TOOLS: Final = 128
-"""In a turn, and calls in one message."""
+"""The largest number of tools in a turn, and of calls in one message."""
 
 TOOL_NAME: Final = "[a-zA-Z0-9_-]{1,64}"
-"""What names of tools match."""
+"""The pattern of names of tools."""
 
 MAX_TOOL_DESCRIPTION: Final = 4096
-"""Characters."""
+"""The longest description of a tool, in characters."""
 
 MAX_SCHEMA_BYTES: Final = 16_384
-"""Of the arguments of one tool."""
+"""The largest schema of one tool's arguments, in bytes."""
 
 MAX_SCHEMAS_BYTES: Final = 131_072
-"""Of those of all tools of a turn."""
+"""The largest total of the schemas of all tools of a turn, in bytes."""
 
 MAX_CALL_BYTES: Final = 65_536
-"""Of the arguments of a call in the history."""
+"""The largest arguments of a call in the history, in bytes."""
 
 MAX_SCHEMA_DEPTH: Final = 32
-"""Values in one another, of a schema and of arguments."""
+"""The deepest nesting of values in a schema and in arguments."""
 
 # --------------------------------------------------------------------------- gRPC channels
 
 MAX_MESSAGE_BYTES: Final = 32 * 1024 * 1024
-"""Largest message that either side receives; gRPC's own 4 MiB would end the stream."""
+"""The largest message that either side receives, in bytes; gRPC's own limit of 4 MiB would end the stream."""
 
 ChannelOptions: TypeAlias = tuple[tuple[str, int], ...]
 """gRPC channel arguments; times in milliseconds."""
@@ -173,11 +175,11 @@ BOTH_SIDES_OPTIONS: Final[ChannelOptions] = (
     # Without this one a frozen peer on an idle stream stays unnoticed for most of a minute.
     ("grpc.http2.ping_timeout_ms", 5_000),
 )
-"""Options of channels and servers that carry sessions: each notices a dead or frozen peer within 15 s."""
+"""The options of channels and servers that carry sessions: each detects a dead or frozen peer within 15 s."""
 
 CLIENT_OPTIONS: Final[ChannelOptions] = (
     *BOTH_SIDES_OPTIONS,
     # A session's stream is never retried: the state behind it is gone.
     ("grpc.enable_retries", 0),
 )
-"""Options of a channel that carries sessions."""
+"""The options of a channel that carries sessions."""

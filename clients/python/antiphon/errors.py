@@ -2,12 +2,12 @@
 
 * `AntiphonError`
 
-  * `ConnectError`: no conversation came about; the server is away, not ready or no Antiphon server
+  * `ConnectError`: no conversation began; the server is unreachable, not ready or no Antiphon server
   * `QueueFull`: the server is there, but has no room and no place in its queue
-  * `AuthError`: the server wants another key, or another origin
-  * `ProtocolError`: what one side said, the other does not accept
+  * `AuthError`: the server refused the key or the origin
+  * `ProtocolError`: one side sent a message that the other does not accept
   * `ReplayError`: a worker cannot go on with the conversation of a journal
-  * `SessionClosed`: a running conversation is over, and nobody here asked for it
+  * `SessionClosed`: a running conversation ended, and this side did not ask for it
   * `CallTimeout`: a blocking call of `antiphon.sync` took longer than its deadline
   * `AudioError`: audio that cannot be sent; found before anything is sent
   * `ImageError`, `VideoError`: the same of a picture and of a video
@@ -15,7 +15,7 @@
 
 
 class AntiphonError(Exception):
-    """Base of every error that the SDK raises on purpose.
+    """The base of every error that the SDK raises on purpose.
 
     `reason` is for programs: the server's own code where it gave one (`queue_full`, `NO_FREE_SLOT`), else a
     word of the SDK's. `retryable` says whether the same call may succeed later, on a new session, and
@@ -31,11 +31,11 @@ class AntiphonError(Exception):
 
 
 class ConnectError(AntiphonError):
-    """The server cannot be reached, or cannot take a conversation now."""
+    """The server cannot be reached, or cannot accept a conversation now."""
 
 
 class QueueFull(AntiphonError):
-    """Every slot is busy and the queue takes nobody, or waiting in it took too long."""
+    """Every slot is busy and the queue accepts no further session, or the wait took too long."""
 
     def __init__(self, message: str, *, reason: str = "queue_full", retryable: bool = True) -> None:
         super().__init__(message, reason=reason, retryable=retryable)
@@ -99,8 +99,8 @@ class AudioError(AntiphonError, ValueError):
 
 
 class ImageError(AntiphonError, ValueError):
-    """A file that is no picture a server takes; the message names the remedy."""
+    """A file that is no supported picture; the message names the remedy."""
 
 
 class VideoError(AntiphonError, ValueError):
-    """A file that is no video a server takes; the message names the remedy."""
+    """A file that is no supported video; the message names the remedy."""

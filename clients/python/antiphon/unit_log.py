@@ -7,23 +7,23 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from antiphon.v1 import inference_service_pb2 as pb
 
 _OPEN: Final = (pb.UNIT_END_CHUNK, pb.UNIT_END_CANCELLED)
-"""Ends of a unit after which the next one may continue its turn."""
+"""The ends of a unit after which the next one may continue its turn."""
 
 Kept = TypeVar("Kept")
 
 
 _Entry: TypeAlias = tuple[Kept, int, bool]
-"""A unit that was answered, its size in bytes, and whether it leaves a turn open.
+"""An answered unit, its size in bytes, and whether it leaves a turn open.
 
-The garbage collector skips a tuple of what it does not track, and a crowd has a hundred thousand of these.
+The garbage collector skips a tuple of untracked objects, and a busy process has a hundred thousand of these.
 """
 
 
 class UnitLog(Generic[Kept]):
-    """Answered units of a session, within bounds.
+    """A bounded log of a session's answered units.
 
-    The log holds at most `seconds` of units and `size` bytes. The oldest units go first, up to one that
-    continues no turn; a turn that is longer than that leaves nothing.
+    The log holds at most `seconds` of units and `size` bytes. Beyond that it drops the oldest units, so that
+    the first one left continues no turn. A turn beyond these bounds empties the log.
     """
 
     def __init__(self, seconds: float, size: int) -> None:
@@ -31,19 +31,19 @@ class UnitLog(Generic[Kept]):
         if seconds <= 0 or size <= 0:
             raise ValueError("The bounds of a journal are above 0.")
         self.unit_s = 1.0
-        """Length of a unit in seconds."""
+        """The length of a unit in seconds."""
         self.held = 0
-        """Bytes of the units that are kept."""
+        """The size of the kept units in bytes."""
         self.unanswered: dict[int, Kept] = {}
-        """Units without an answer, by their numbers."""
+        """The units without an answer, by their numbers."""
         self._seconds = seconds
         self._size = size
         self._entries: deque[_Entry[Kept]] = deque()
         self._is_cut_in_turn = False
-        """Whether the unit before the first one that is kept left its turn open."""
+        """Whether the unit before the first kept one left its turn open."""
 
     def __len__(self) -> int:
-        """Return how many answered units are kept."""
+        """Return the number of answered units that are kept."""
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Kept]:
@@ -52,7 +52,10 @@ class UnitLog(Generic[Kept]):
             yield kept
 
     def keep(self, kept: Kept, end: pb.UnitEnd, size: int, share: int | None = None) -> None:
-        """Keep an answered unit that came to `end` and takes `size` bytes, of `share` for all of them."""
+        """Keep an answered unit with its `end` and its `size` in bytes.
+
+        `share` bounds the bytes of all units.
+        """
         self._entries.append((kept, size, end in _OPEN))
         self.held += size
         most = self._size if share is None else min(self._size, share)
@@ -64,25 +67,25 @@ class UnitLog(Generic[Kept]):
             self.held -= oldest
 
     def silence(self, kept: Kept, size: int) -> None:
-        """Note that a kept unit left no turn open after all, and takes `size` bytes now."""
+        """Mark a kept unit as one that leaves no turn open, with a new `size` in bytes."""
         for index, (entry, before, _) in enumerate(self._entries):
             if entry is kept:
                 self.held += size - before
                 self._entries[index] = (kept, size, False)
 
     def replayed(self) -> None:
-        """Note that another session has heard the kept units, and goes on from there."""
+        """Mark the kept units as replayed: another session continues after them."""
         if not self._entries:
             self._is_cut_in_turn = False
 
     def clear_answered(self) -> None:
-        """Forget the answered units."""
+        """Drop the answered units."""
         self._entries.clear()
         self.held = 0
         self._is_cut_in_turn = False
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all units."""
         self._entries.clear()
         self.unanswered.clear()
         self.held = 0

@@ -1,7 +1,7 @@
 """The entry point of the command `antiphon`.
 
-Loading the package takes a third of a second, in which Ctrl-C would be told by a traceback from somewhere in
-an import. So this one stands outside it, and loads it only once it listens.
+Importing the commands takes a third of a second, in which Ctrl-C would print a traceback from an import. So
+this module first installs its signal handler and then imports them.
 """
 
 import os
@@ -14,8 +14,8 @@ _FAILED = 1
 
 
 def main() -> NoReturn:
-    """Runs the command that the process's arguments name, and ends the process with its exit code."""
-    # A shell that runs a command in the background has Ctrl-C ignored, and so shall it stay.
+    """Run the command in the process's arguments and end the process with its exit code."""
+    # A shell that runs a command in the background makes it ignore Ctrl-C, which must stay so.
     listens = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if listens:
         signal.signal(signal.SIGINT, _interrupted)
@@ -32,6 +32,6 @@ def main() -> NoReturn:
 
 
 def _interrupted(_signal: int = signal.SIGINT, _frame: FrameType | None = None) -> NoReturn:
-    """Nothing is begun yet, so there is nothing to end; an exception could get lost in a broken import."""
+    """Exit at once: nothing has begun, and an exception could get lost in a broken import."""
     print("Interrupted.", file=sys.stderr, flush=True)
     os._exit(_FAILED)

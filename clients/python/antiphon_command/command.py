@@ -23,11 +23,11 @@ _TALKING: Final = ("serve", "talk", "chat", "transcribe", "demo", "probe", "benc
 _SERVING: Final = ("worker", "adapter", "config", "convert-vocoder", "check-config", "train")
 _TENANTS: Final = ("key", "share-keys", "usage")
 _COMMANDS: Final = (*_TALKING, *_SERVING, *_TENANTS)
-"""Each a module of `antiphon_command.commands`."""
+"""The names of the commands, each a module of `antiphon_command.commands`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; `argv` is that of the process if left out."""
+    """Run one command and return its exit code; `argv` defaults to the process's arguments."""
     _configure_grpc()
     program = parser(
         "Serves full-duplex speech models, and talks to them.",
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("Interrupted.", file=sys.stderr)
         return ExitCode.FAILED
     except BrokenPipeError:
-        # Whoever read the output has gone; Python would complain again when it flushes at exit.
+        # The reader of the output has gone; Python would complain again when it flushes at exit.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return ExitCode.FAILED
     except Exception as error:
@@ -60,11 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _configure_grpc() -> None:
-    """Set what gRPC reads from the environment when it is imported, unless the user has.
+    """Set the environment variables that gRPC reads at import, unless the user has.
 
-    It logs errors only: lines of its own between those of the log say nothing that an exception does not.
-    By default grpcio 1.80 to 1.82 poll in a thread more, through which every message passes; releases that
-    do not know the name of that experiment would log an error.
+    gRPC logs errors only: its other lines repeat what exceptions say. By default grpcio 1.80 to 1.82 poll in
+    a further thread, through which every message passes; releases that do not know the name of that
+    experiment would log an error.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     major, minor, *_ = version("grpcio").split(".")
@@ -73,16 +73,18 @@ def _configure_grpc() -> None:
 
 
 def _wanted(argv: Sequence[str]) -> Sequence[str]:
-    """Return the command that `argv` names, so that it waits for no other; all for the help of the
-    program."""
+    """Return the command in `argv`, so that only its module is imported.
+
+    All commands for the program's help.
+    """
     return argv[:1] if argv and argv[0] in _COMMANDS else _COMMANDS
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with the exit code of a command that has released all it held.
+    """End the process with the exit code of a command that has released all resources.
 
-    Taking the interpreter apart would add nothing but time, with torch a second and a half, in which Ctrl-C
-    is told by a traceback.
+    A regular interpreter shutdown would only add time, with torch a second and a half, in which Ctrl-C prints
+    a traceback.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for stream in (sys.stdout, sys.stderr):

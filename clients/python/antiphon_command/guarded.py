@@ -3,7 +3,7 @@
     python -m antiphon_command.guarded SCRATCH COMMAND ARGUMENTS...
 
 Standard input is a pipe that the parent holds open and never writes to; only the parent's death closes it.
-Then the folder SCRATCH is removed, since nobody else will, and the process ends at once.
+Then this program removes the folder SCRATCH, since no other process does, and ends at once.
 """
 
 import os

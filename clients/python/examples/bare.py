@@ -1,4 +1,4 @@
-"""Asks a recorded question without the SDK: `python bare.py ws://127.0.0.1:8006 question.wav answer.pcm`."""
+"""A recorded question without the SDK: `python bare.py ws://127.0.0.1:8006 question.wav answer.pcm`."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Asks a recorded question straight at a worker: `python direct.py 127.0.0.1:50051 question.wav`."""
+"""Ask a worker a recorded question directly: `python direct.py 127.0.0.1:50051 question.wav`."""
 
 import asyncio
 import sys

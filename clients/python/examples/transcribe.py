@@ -1,4 +1,4 @@
-"""Writes down recordings, one after the other: `python transcribe.py ws://localhost:8006 one.wav two.wav`."""
+"""Transcribe recordings, one after the other: `python transcribe.py ws://localhost:8006 one.wav two.wav`."""
 
 import asyncio
 import sys

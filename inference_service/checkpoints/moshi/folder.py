@@ -28,17 +28,17 @@ _WORD_ENDS: Final = 0
 
 @dataclass(frozen=True)
 class MoshiCheckpoint:
-    """A model ready to run, and what stands beside it."""
+    """A model ready to run, with its tokenizer and voices."""
 
     name: str
     model: MoshiModel
     tokenizer: MoshiTokenizer
     voices: Mapping[str, VoicePrompt] = field(default_factory=dict)
-    """None of Moshi, which has one voice and reads no prompts."""
+    """Voices by name; empty for Moshi, which has one voice and reads no prompts."""
 
     @property
     def reads_prompts(self) -> bool:
-        """Whether a voice and a text tell it whom it is to be."""
+        """Whether a voice and a text describe the model's role."""
         return bool(self.voices)
 
 

@@ -16,7 +16,7 @@ Shapes: TypeAlias = Mapping[str, list[int]]
 
 
 def shapes_of(path: Path) -> dict[str, list[int]]:
-    """Return what a safetensors file holds; only its header is read. Raises `CheckpointError`."""
+    """Return the shapes of a safetensors file by name, from its header only. Raises `CheckpointError`."""
     if not path.is_file():
         raise CheckpointError(f"{path.parent} has no {path.name}. Download the whole folder.")
     try:
@@ -42,11 +42,11 @@ def require(path: Path, wanted: Mapping[str, Tensor], found: Shapes) -> None:
 
 
 def refuse_others(path: Path, wanted: Iterable[str], found: Iterable[str]) -> None:
-    """Raise `CheckpointError`, which names the file, if it holds tensors beside those that are `wanted`."""
+    """Raise `CheckpointError`, which names the file, if it holds tensors other than those `wanted`."""
     if left := {*found} - {*wanted}:
         raise CheckpointError(f"{path} has {len(left)} tensors without a place, first {min(left)}.")
 
 
 def line(error: Exception) -> str:
-    """Return what an exception says in one line of at most 300 characters."""
+    """Return an exception's message in one line of at most 300 characters."""
     return " ".join(str(error).split())[:300]

@@ -1,8 +1,7 @@
-"""The names and shapes that Kyutai publishes, as those of transformers' `MoshiForConditionalGeneration`.
+"""Conversion of Kyutai's names and shapes to those of transformers' `MoshiForConditionalGeneration`.
 
-A stack of transformer layers has queries, keys and values in one weight, rows for each codebook one behind
-another in the depth transformer, and rotary positions that turn neighbouring numbers of a head, where
-transformers turns its halves.
+Kyutai's layers have queries, keys and values in one weight. The depth transformer's weights are concatenated
+by codebook. Rotary positions rotate neighbouring numbers of a head, where transformers rotates its halves.
 """
 
 import re
@@ -23,7 +22,7 @@ LANGUAGE: Final = {
     "depformer_num_heads": 16,
     "existing_text_padding_id": 3,
 }
-"""What `config.json` says of the language model; PersonaPlex and early folders leave it out."""
+"""Defaults of the language model's fields in `config.json`, which PersonaPlex and early folders leave out."""
 _MIMI: Final[dict[str, dict[str, Any]]] = {
     "seanet": {
         "dimension": 512,
@@ -93,16 +92,16 @@ _PER_CODE: Final = (
         "depth_decoder.layers.{layer}.mlp.fc2.weight",
     ),
 )
-"""Weights of one code each, which transformers has in one tensor."""
+"""Weights of one code each, which are one tensor in transformers."""
 
 _JOINED: Final = re.compile(r"transformer\.layers\.(\d+)\.self_attn\.in_(?:proj_weight|projs\.0\.weight)")
 
 Read = Callable[[str], Tensor]
-"""Gives a tensor by its published name."""
+"""Returns a tensor by its published name."""
 
 
 def codec_config(raw: Mapping[str, Any]) -> MimiConfig:
-    """Return the codec that a published `mimi_config` describes; what it leaves out is as in Mimi."""
+    """Return the codec that a published `mimi_config` describes; missing fields are those of Mimi."""
     seanet, quantizer, stack = ({**_MIMI[part], **raw.get(part, {})} for part in _MIMI)
     return MimiConfig(
         sampling_rate=int(raw.get("sample_rate", 24_000)),
@@ -132,9 +131,9 @@ def codec_config(raw: Mapping[str, Any]) -> MimiConfig:
 
 
 def config_of(shapes: Mapping[str, list[int]], raw: Mapping[str, Any], codec: MimiConfig) -> MoshiConfig:
-    """Return the architecture with weights of such shapes, by their published names.
+    """Return the architecture of weights with these shapes, by their published names.
 
-    Raises `CheckpointError` if they are of another one.
+    Raises `CheckpointError` for another architecture.
     """
     said = {**LANGUAGE, **raw}
     try:
@@ -176,10 +175,10 @@ def _layers(shapes: Mapping[str, list[int]], stack: str) -> int:
 
 
 def language_tensors(names: list[str], read: Read, config: MoshiConfig) -> dict[str, Tensor]:
-    """Return the tensors of the language model, by the names that transformers gives them.
+    """Return the tensors of the language model by their names in transformers.
 
-    Of the depth transformer those of the model's own codes: PersonaPlex has also learnt to foretell those of
-    the user, which are always known.
+    Of the depth transformer, only the model's own codes are read: PersonaPlex also predicts those of the
+    user, which are always known.
     """
     codes, depth = config.num_codebooks, config.depth_decoder_config
     made: dict[str, Tensor] = {}
@@ -208,7 +207,7 @@ def language_tensors(names: list[str], read: Read, config: MoshiConfig) -> dict[
 
 
 def _language(name: str, read: Read, config: MoshiConfig) -> dict[str, Tensor]:
-    """Return what one published tensor becomes; nothing where it is done with elsewhere."""
+    """Return the converted tensors of one published tensor; empty where it is handled elsewhere."""
     if name.startswith("depformer.") and ".self_attn." in name:
         return {}
     found = re.fullmatch(r"depformer_emb\.(\d+)\.weight", name)
@@ -224,7 +223,7 @@ def _language(name: str, read: Read, config: MoshiConfig) -> dict[str, Tensor]:
 
 
 def codec_tensors(names: list[str], read: Read, config: MimiConfig) -> dict[str, Tensor]:
-    """Return the tensors of the codec, by the names that transformers gives them."""
+    """Return the tensors of the codec by their names in transformers."""
     made: dict[str, Tensor] = {}
     for name in names:
         plain = re.sub(r"\.self_attn\.in_projs\.0\.weight$", ".self_attn.in_proj_weight", name)
@@ -245,7 +244,7 @@ def _renamed(name: str, rules: tuple[tuple[str, str], ...]) -> str:
 
 
 def _by_code(names: list[str], read: Read, stem: str, codes: int, rows: int) -> Tensor:
-    """Return weights [codes, rows, n] that are published one by one, or all behind one another."""
+    """Return weights [codes, rows, n] that are published separately, or concatenated."""
     whole = f"{stem}_weight" if f"{stem}_weight" in names else f"{stem}.weight"
     if whole in names:
         weight = read(whole)
@@ -259,7 +258,7 @@ def _by_code(names: list[str], read: Read, stem: str, codes: int, rows: int) -> 
 
 
 def _attention(stem: str, joined: Tensor, heads: int, behind: str) -> dict[str, Tensor]:
-    """Queries, keys and values of one weight, whose positions turn halves of a head."""
+    """Return queries, keys and values of one weight, with positions that rotate halves of a head."""
     query, key, value = joined.chunk(3)
     parts = {"q_proj": _halves(query, heads), "k_proj": _halves(key, heads), "v_proj": value}
     return {f"{stem}.{name}{behind}.weight": weight.contiguous() for name, weight in parts.items()}

@@ -41,10 +41,12 @@ _CODEC_PARTS: Final = {"encoder", "decoder", "encoder_transformer", "decoder_tra
 
 
 class Published:
-    """The files of such a folder, whose headers have been read."""
+    """The files of a published folder, whose headers have been read."""
 
     def __init__(self, folder: Path, raw: Mapping[str, Any]) -> None:
-        """`raw` is `config.json`. Raises `CheckpointError` for files of another architecture."""
+        """Read the headers; `raw` is `config.json`. Raises `CheckpointError` for files of another
+        architecture.
+        """
         kind = raw.get("model_type", MOSHI)
         if kind not in (MOSHI, PERSONAPLEX):
             raise CheckpointError(
@@ -87,7 +89,7 @@ class Published:
             refuse_others(path, own, found)
 
     def tokenizer(self, silent: frozenset[int]) -> MoshiTokenizer:
-        """Return the tokenizer, of which ids in `silent` spell nothing. Raises `CheckpointError`."""
+        """Return the tokenizer; ids in `silent` have no text. Raises `CheckpointError`."""
         return read_sentencepiece(self.tokenizer_path, silent)
 
     def network(self, dtype: torch.dtype) -> MoshiForConditionalGeneration:
@@ -124,12 +126,12 @@ def _of_other_shapes(path: Path, error: Exception) -> CheckpointError:
 
 
 def _shapes_of(shapes: Shapes) -> Read:
-    """Return a reader of tensors that have shapes and no values."""
+    """Return a reader of tensors with shapes but without values."""
     return lambda name: torch.empty(shapes[name], device="meta")
 
 
 def _named(folder: Path, raw: Mapping[str, Any], field: str, usual: str) -> Path:
-    """Return the file that `config.json` names, which must lie in the folder."""
+    """Return the file that `config.json` states, which must lie in the folder."""
     name = raw.get(field) or usual
     if not isinstance(name, str) or Path(name).name != name:
         raise CheckpointError(

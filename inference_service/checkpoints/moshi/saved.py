@@ -22,14 +22,16 @@ _FLAT: Final = (
     (r"^audio_encoder\.encoder\.downsample\.", "audio_encoder.downsample."),
     (r"^audio_encoder\.decoder\.upsample\.", "audio_encoder.upsample."),
 )
-"""Names of the codec's tensors in the network, and in files: transformers renames them both ways."""
+"""Names of the codec's tensors in the network and in files; transformers renames them in both directions."""
 
 
 class Saved:
-    """The files of such a folder, whose headers have been read."""
+    """The files of a saved folder, whose headers have been read."""
 
     def __init__(self, folder: Path, raw: Mapping[str, Any]) -> None:
-        """`raw` is `config.json`. Raises `CheckpointError` for files of another architecture."""
+        """Read the headers; `raw` is `config.json`. Raises `CheckpointError` for files of another
+        architecture.
+        """
         self._folder = folder
         self.tokenizer_path = folder / "tokenizer.json"
         self.config = _config(folder, raw)
@@ -38,7 +40,7 @@ class Saved:
         require(path, {_name_in(shapes, name): tensor for name, tensor in wanted.items()}, shapes)
 
     def tokenizer(self, silent: frozenset[int]) -> MoshiTokenizer:
-        """Return the tokenizer, of which ids in `silent` spell nothing. Raises `CheckpointError`."""
+        """Return the tokenizer; ids in `silent` have no text. Raises `CheckpointError`."""
         if not self.tokenizer_path.is_file():
             raise CheckpointError(f"{self._folder} has no tokenizer.json, the tokenizer of its text.")
         return read_json_tokenizer(self.tokenizer_path, silent)
@@ -79,7 +81,7 @@ def _config(folder: Path, raw: Mapping[str, Any]) -> MoshiConfig:
 
 
 def _weights(folder: Path) -> tuple[Path, dict[str, list[int]]]:
-    """Return the file that stands for all weights, and the shapes of all tensors."""
+    """Return the file that identifies the weights, and the shapes of all tensors."""
     path = folder / _WEIGHTS
     if path.is_file() or not (folder / _INDEX).is_file():
         return path, shapes_of(path)
@@ -95,7 +97,7 @@ def _weights(folder: Path) -> tuple[Path, dict[str, list[int]]]:
 
 
 def _name_in(shapes: Mapping[str, list[int]], name: str) -> str:
-    """Return what a tensor of the network is called in the files."""
+    """Return the name in the files of a tensor of the network."""
     if name in shapes:
         return name
     for pattern, flat in _FLAT:

@@ -1,7 +1,7 @@
-"""Text of Moshi's inner monologue: the tokenizer as Kyutai publishes it, or as transformers saves it.
+"""The tokenizer of Moshi's inner monologue, as Kyutai publishes it or as transformers saves it.
 
 Kyutai's is a SentencePiece model, a protocol buffer, of which only pieces, scores and the normaliser's rules
-are read here; the library of that name is not needed.
+are read. The library SentencePiece is not needed.
 """
 
 import struct
@@ -21,10 +21,10 @@ _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 
 
 class MoshiTokenizer:
-    """Text to ids and back; a word's first token brings the space before it."""
+    """Converts text to ids and back; a word's first token includes the space before it."""
 
     def __init__(self, fast: FastTokenizer, silent: frozenset[int]) -> None:
-        """Ids in `silent` spell nothing."""
+        """Wrap the tokenizer; ids in `silent` have no text."""
         self._fast = fast
         self.size = int(fast.get_vocab_size())
         self._spelled = [
@@ -32,16 +32,17 @@ class MoshiTokenizer:
         ]
 
     def encode(self, text: str) -> list[int]:
-        """Return ids of `text`, with nothing round it."""
+        """Return ids of `text`, without special tokens."""
         return list(self._fast.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: list[int]) -> str:
-        """Text of ids; bytes that are no character are shown as U+FFFD."""
+        """Return the text of ids; invalid bytes become U+FFFD."""
         return b"".join(map(self.spelling, ids)).decode(errors="replace")
 
     def spelling(self, token: int) -> bytes:
-        """Return the bytes that a token adds to the text, perhaps no whole characters; empty if it says
-        nothing."""
+        """Return the bytes that a token adds to the text, possibly partial characters; empty for a silent
+        one.
+        """
         return self._spelled[token] if token < self.size else b""
 
 
@@ -108,7 +109,7 @@ def _sentencepiece(data: bytes, silent: frozenset[int]) -> MoshiTokenizer:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield number and value of each field of a protocol buffer's message."""
+    """Yield number and value of each field of a protocol buffer message."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)

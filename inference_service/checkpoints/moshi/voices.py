@@ -1,6 +1,6 @@
-"""The voices of PersonaPlex: what stands at the beginning of a conversation and tells whose voice it is.
+"""The voices of PersonaPlex: prompts at the beginning of a conversation that set its voice.
 
-A voice is published as a pickle of two tensors, which a worker does not read. `python -m
+A voice is published as a pickle of two tensors, which the worker does not read. `python -m
 inference_service.checkpoints.moshi.voices FOLDER` writes each `voices/NAME.pt` again as safetensors.
 """
 
@@ -27,20 +27,20 @@ _PARTS: Final = {"embeddings", "cache"}
 
 @dataclass(frozen=True)
 class VoicePrompt:
-    """A voice as the temporal transformer reads it."""
+    """A voice in the form of the temporal transformer's input."""
 
     rows: Tensor
-    """Embeddings [n, hidden] of all its rows but the last."""
+    """Embeddings [n, hidden] of all its rows except the last."""
     last: tuple[int, ...]
     """The tokens of the last row."""
     late: tuple[int, ...]
-    """The tokens of the row behind it, of which only the codes that come one row late are given."""
+    """The tokens of the row after it, of which only the codes that come one row late are given."""
 
 
 def read_voices(folder: Path, hidden: int, tokens: int, vocabulary: int) -> Mapping[str, VoicePrompt]:
-    """Return the voices in `folder` by name in lower case, for rows of so many `tokens` below `vocabulary`.
+    """Return the voices in `folder` by name in lower case, for rows of `tokens` tokens below `vocabulary`.
 
-    Raises `CheckpointError` if there is none or one of them cannot be used.
+    Raises `CheckpointError` if there is no voice, or one cannot be used.
     """
     where = folder / FOLDER
     paths = sorted(where.glob("*.safetensors"))
@@ -76,7 +76,7 @@ def _read(path: Path, hidden: int, tokens: int, vocabulary: int) -> VoicePrompt:
 def convert(folder: Path) -> list[Path]:
     """Write every published voice in `folder` as safetensors; return the new files.
 
-    Pickles are read by PyTorch's reader that runs no code. Raises `CheckpointError`.
+    Pickles are read with PyTorch's reader, which runs no code. Raises `CheckpointError`.
     """
     where = folder / FOLDER
     sources = sorted(where.glob("*.pt"))
@@ -101,7 +101,7 @@ def convert(folder: Path) -> list[Path]:
 
 
 def main() -> int:
-    """Convert the voices of the folder that the command line names."""
+    """Convert the voices of the folder on the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the unpacked checkpoint of PersonaPlex")
     try:

@@ -1,4 +1,4 @@
-"""Attention over packed rows: each session's queries see its own part of the KV cache and nothing else."""
+"""Attention over packed rows: each session's queries attend only to its own part of the KV cache."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from inference_service.engine.batch.kvcache import KVCache
 
 NAME = "antiphon_packed"
 _UNKNOWN = ("softcap", "s_aux")
-"""What changes the scores in the layers of some models."""
+"""Arguments that change the scores in the layers of some models; none is supported."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Span:
 
 
 class PackedLayout:
-    """Places of a packed forward's rows in the cache, and what they attend to: the same in all layers.
+    """The cache rows that a packed forward writes and attends to; the same in all layers.
 
-    What is worked out here is worked out once a forward, not once a layer.
+    It is computed once a forward, not once a layer.
     """
 
     def __init__(self, cache: KVCache, spans: list[Span], groups: int) -> None:
-        """`groups` is how many query heads share a key."""
+        """Lay out the rows; `groups` is the number of query heads that share a key head."""
         self.cache = cache
         self.counts = [span.count for span in spans]
         self.rows: Tensor
@@ -50,7 +50,9 @@ class PackedLayout:
         self._masks: dict[tuple[int, int, int | None], Tensor] = {}
 
     def attend(self, queries: Tensor, layer: int, scaling: float | None, window: int | None) -> Tensor:
-        """Return what the packed rows see, [rows, heads, head], by their queries of the same shape."""
+        """Return the attention output of the packed rows, [rows, heads, head], for queries of the
+        same shape.
+        """
         rows, heads, head = queries.shape
         kv = heads // self._groups
         # The heads that share a key become rows of one small attention.
@@ -72,7 +74,9 @@ class PackedLayout:
         return AttendedRuns(keys, values, mask)
 
     def _mask(self, count: int, seen: int, window: int | None) -> Tensor:
-        """Return the mask of the last `count` rows: each sees itself and, in its window, what came before."""
+        """Return the mask of the last `count` rows: each attends to itself and to the earlier rows in its
+        window.
+        """
         known = self._masks.get((count, seen, window))
         if known is None:
             keys = self.cache.keys
@@ -89,13 +93,15 @@ class AttendedRuns:
     """The entries that the rows of one span attend to, run by run."""
 
     keys: list[Sequence[Tensor]]
-    """Of each run, of each layer: views of the cache, [1, kv heads, n, head size], as are the values."""
+    """Keys of each run and layer: views of the cache, [1, kv heads, n, head size]. The values have the same
+    shape.
+    """
     values: list[Sequence[Tensor]]
     mask: Tensor | None
-    """[groups * count, n], added to the scores; without one all is seen."""
+    """[groups * count, n], added to the scores; without a mask the rows attend to all entries."""
 
     def of(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Return keys and values in one piece: copies if there are several runs."""
+        """Return keys and values of a layer in one piece: copies if there are several runs."""
         if len(self.keys) == 1:
             return self.keys[0][layer], self.values[0][layer]
         keys, values = ([run[layer] for run in views] for views in (self.keys, self.values))
@@ -104,11 +110,11 @@ class AttendedRuns:
 
 @dataclass
 class StepLayout:
-    """One row each of many contexts: all of them attend in one call."""
+    """One row from each of many contexts, all in one attention call."""
 
     cache: KVCache
     rows: Tensor
-    """Rows of the cache that they are written to."""
+    """Rows of the cache that the packed rows are written to."""
     contexts: Contexts
     way: AttentionBackend
 
@@ -125,7 +131,7 @@ class MixedLayout:
     cache: KVCache
     rows: Tensor
     parts: list[tuple[Tensor, "PackedLayout | StepLayout"]]
-    """Which of the rows each has."""
+    """The indices of each part's rows, and its layout."""
 
     def attend(self, queries: Tensor, layer: int, scaling: float | None, window: int | None) -> Tensor:
         """Attend as `PackedLayout` does."""
@@ -137,11 +143,11 @@ class MixedLayout:
 
 @dataclass
 class TileLayout:
-    """Rows of all kinds, whose contexts are seen in tiles: all of them attend in one call."""
+    """Rows of all kinds, whose contexts are read in tiles, all in one attention call."""
 
     cache: KVCache
     rows: Tensor
-    """Rows of the cache that they are written to."""
+    """Rows of the cache that the packed rows are written to."""
     tiles: flex.Tiles
 
     def attend(self, queries: Tensor, layer: int, scaling: float | None, window: int | None) -> Tensor:
@@ -164,12 +170,12 @@ def packed_attention(
     packed: Layout | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Write keys and values [1, kv heads, rows, head] into the cache and attends per session.
+    """Write keys and values [1, kv heads, rows, head] into the cache, and attend per session.
 
-    `query` is [1, heads, rows, head]; the result is [1, rows, heads, head], as transformers expects. A row of
-    a layer with a `sliding_window` sees that many keys at most, its own included.
+    `query` is [1, heads, rows, head]; the result is [1, rows, heads, head], as transformers expects. In a
+    layer with a `sliding_window`, a row attends to at most that many keys, its own included.
 
-    Raises `NotImplementedError` for attention with something of its own.
+    Raises `NotImplementedError` for attention with unsupported arguments.
     """
     assert packed is not None
     for name in _UNKNOWN:
@@ -184,7 +190,7 @@ def packed_attention(
 def _attend(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float | None
 ) -> Tensor:
-    """Return what the rows of one span see, [count, kv heads, groups, head]."""
+    """Return the attention output of the rows of one span, [count, kv heads, groups, head]."""
     count, kv, groups, head = queries.shape
     if count == 1:
         return F.scaled_dot_product_attention(queries, keys, values, scale=scaling)

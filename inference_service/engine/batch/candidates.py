@@ -1,4 +1,4 @@
-"""The likeliest ids of each session, and the draw among them."""
+"""The likeliest ids of each session, and sampling among them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from inference_service.engine.batch.draw import Draw
 Floats = NDArray[np.float64]
 
 POISONED, OPEN = -1, -2
-"""Instead of an id: there are no numbers to draw by; the draw may fall behind these candidates."""
+"""Stand for an id: a score is not finite; the draw may fall beyond these candidates."""
 
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """Settings of the draw itself for each row, each [n]."""
+    """Sampling settings of each row, each [n]."""
 
     temperature: Floats
     top_k: NDArray[np.int64]
@@ -27,7 +27,7 @@ class SamplingOptions:
 
     @classmethod
     def of(cls, draws: Sequence[Draw], vocabulary: int) -> "SamplingOptions":
-        """Those of all rows."""
+        """Return the settings of all rows."""
         greedy = [draw.is_greedy for draw in draws]
         top_k = [1 if sure else min(draw.top_k, vocabulary) for draw, sure in zip(draws, greedy, strict=True)]
         return cls(
@@ -40,16 +40,16 @@ class SamplingOptions:
 
     @property
     def are_greedy(self) -> bool:
-        """Whether nobody looks at more than the likeliest."""
+        """Whether every row takes its likeliest id."""
         return bool(self.top_k.max() == 1)
 
     @property
     def keeps_all(self) -> NDArray[np.bool_]:
-        """Whether `top_k` leaves out nothing."""
+        """Whether `top_k` keeps all ids, by row."""
         return self.top_k >= self.vocabulary
 
     def rows(self, rows: list[int]) -> "SamplingOptions":
-        """Those of some rows."""
+        """Return the settings of some rows."""
         return SamplingOptions(
             self.temperature[rows], self.top_k[rows], self.top_p[rows], self.uniform[rows], self.vocabulary
         )
@@ -57,20 +57,19 @@ class SamplingOptions:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The likeliest ids [n, width] of each row and their scores, best first; equal scores in any order.
+    """The likeliest ids [n, width] of each row with their scores, best first; ties are in any order.
 
-    A single one of several equal is the lowest.
+    With a width of 1, the lowest of several tied ids is taken.
     """
 
     scores: NDArray[np.float32]
     ids: NDArray[np.int32]
 
     def draw(self, options: SamplingOptions, shares: Floats | None) -> list[int]:
-        """Return the id of each row that its uniform number falls on, among those kept, from the likeliest
-        on.
+        """Return the id of each row that its uniform number selects among the kept ids, likeliest first.
 
-        `shares` [n] are the probabilities of the likeliest ids among all, for rows that keep all. `OPEN`
-        where the draw cannot be told without more candidates, `POISONED` where scores are no numbers.
+        `shares` [n] are the probabilities of the likeliest ids among all ids, for rows that keep all. The
+        result is `OPEN` where the draw needs more candidates, and `POISONED` where scores are not finite.
         """
         rows, width = np.arange(len(self.ids)), self.ids.shape[1]
         if width == 1:
@@ -88,7 +87,7 @@ class Candidates:
         return tokens
 
     def first(self) -> list[int]:
-        """Return the likeliest id of each row, of rows with one candidate each; `POISONED` as in `draw`."""
+        """Return the likeliest id of each row, with one candidate a row; `POISONED` as in `draw`."""
         return [
             token if isfinite(score) else POISONED
             for (token,), (score,) in zip(self.ids.tolist(), self.scores.tolist(), strict=True)
@@ -97,7 +96,7 @@ class Candidates:
     def _places(
         self, options: SamplingOptions, shares: Floats | None
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return where among the candidates each draw falls, and whether that is sure."""
+        """Return the place of each draw among the candidates, and whether that is certain."""
         if options.are_greedy:
             return np.zeros(len(self.ids), np.int64), np.ones(len(self.ids), np.bool_)
         with np.errstate(invalid="ignore"):
@@ -111,8 +110,9 @@ class Candidates:
     def kept(
         self, options: SamplingOptions, shares: Floats | None
     ) -> tuple[Floats, NDArray[np.int64], Floats]:
-        """Return what the candidates up to each weigh together [n, width], how many of them are kept [n], and
-        what all that `top_k` leaves weigh [n]; the likeliest weighs 1."""
+        """Return the cumulative weights of the candidates [n, width], the number of kept ones [n], and the
+        total weight [n] within `top_k`; the likeliest weighs 1.
+        """
         scores = self.scores.astype(np.float64)
         weights = np.exp((scores - scores[:, :1]) / options.temperature[:, None])
         weights[np.arange(scores.shape[1]) >= options.top_k[:, None]] = 0

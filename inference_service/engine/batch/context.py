@@ -1,4 +1,4 @@
-"""The language context of one session: what is in its KV slot, what is still to be fed, and its window."""
+"""The language context of one session: its KV slot, the rows to feed, and its sliding window."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ from inference_service.interface.setups import (
 
 @dataclass
 class Memory:
-    """Words of dropped units, as ids behind the first `fixed` tokens of the prompt.
+    """Words of dropped units, as ids after the first `fixed` tokens of the prompt.
 
-    `marker` stands before them and `closing`, the end of the prompt, behind them.
+    `marker` stands before them. `closing`, the end of the prompt, follows them.
     """
 
     marker: list[int]
@@ -29,12 +29,12 @@ class Memory:
     ids: list[int] = field(default_factory=list)
 
     def take(self, said: list[int], most: int) -> None:
-        """More was dropped; the newest `most` ids stay."""
+        """Add the words of dropped units; keep the newest `most` ids."""
         self.ids = [*self.ids, *said][-most:]
 
     @property
     def tail(self) -> list[int]:
-        """All that stands between the fixed tokens and the first unit."""
+        """Return all ids between the fixed tokens and the first unit."""
         return [*self.marker, *self.ids, *self.closing]
 
 
@@ -46,59 +46,59 @@ class _Masters:
     keys: Tensor
     values: Tensor
     offset: int
-    """How far the keys had been rotated."""
+    """The number of positions by which the keys had been rotated."""
 
 
 @dataclass
 class Context:
     """Bookkeeping over one KV slot.
 
-    Positions only grow. When the window drops units, the kept ones stay where they are, and the protected
-    prompt is written before them, rotated forward by all tokens dropped so far, from float32 masters of its
-    keys: attention sees only differences of positions, so nothing drifts. A window that remembers feeds the
-    end of the prompt again, with what was said in the units that it dropped.
+    Positions only grow. When the window drops units, the kept ones stay where they are. The protected prompt
+    is written before them, rotated forward by all tokens dropped so far, from float32 masters of its keys.
+    Attention depends only on differences of positions, so nothing drifts. A window with memory feeds the end
+    of the prompt again, with the words of the dropped units.
     """
 
     decoder: PackedDecoder
     slot: int
     window: Window
     limit: int
-    """Most tokens, where no window makes room."""
+    """Limit of tokens without a window."""
     tenant: Tenant = COMMON
-    """Pages of the prefix cache are found by contexts of the same tenant alone."""
+    """The tenant; it alone finds this context's pages in the prefix cache."""
     length: int = 0
     """Entries in the KV slot."""
     dropped: int = 0
     """Tokens that the window has dropped so far."""
     pending: list[int] = field(default_factory=list)
-    """Tokens that close the last unit, until a forward carries them."""
+    """Tokens that close the last unit, until the next forward takes them."""
     closing: int = 0
-    """How many tokens closed the unit before; they count as input of the next."""
+    """The number of tokens that closed the previous unit; they count as input of the next."""
     units: list[int] = field(default_factory=list)
-    """Length of each unit kept, oldest first, the tokens that close it included."""
+    """Length of each kept unit, oldest first, its closing tokens included."""
     prompt: int = 0
     memory: Memory | None = None
-    """Of a window that remembers."""
+    """The memory of a window that keeps the words of dropped units."""
     rebuilt: list[int] = field(default_factory=list)
     """Ids at the end of the prompt that must be fed again before anything else."""
     found: int = 0
-    """Entries that were not fed, as another context had them."""
+    """Entries that were found in the prefix cache, and so not fed."""
     _prefix: Prefix | None = None
-    """Its beginning, while all that is fed belongs to that."""
+    """The prefix so far, as long as all rows belong to it."""
     _feeding: Rows | None = None
     _said: list[list[int]] = field(default_factory=list)
-    """What was said in each unit kept."""
+    """Words of each kept unit."""
     _masters: list[_Masters] = field(default_factory=list)
     _unit_start: int = 0
     _before: tuple[int, list[int]] = (0, [])
 
     def __post_init__(self) -> None:
-        """Take the slot for the tenant, whose idle pages are evicted before those of others."""
+        """Assign the slot to the tenant, whose own idle pages are evicted before those of other tenants."""
         self.decoder.cache.assign(self.slot, self.tenant.salt)
 
     @property
     def tokens(self) -> int:
-        """Length of the context, tokens not yet fed included."""
+        """Length of the context, waiting tokens included."""
         return self.length + len(self.pending)
 
     @property
@@ -107,18 +107,18 @@ class Context:
         return self.decoder.cache.capacity - self.tokens
 
     def has_room_for(self, tokens: int) -> bool:
-        """Return whether the context may grow by `tokens`. A window always makes room."""
+        """Return whether the context may grow by `tokens`; always true with a window."""
         return self.slides or self.tokens + tokens <= self.limit
 
     @property
     def slides(self) -> bool:
-        """Whether it has a window."""
+        """Whether the context has a window."""
         return self.window.mode is not WindowMode.OFF
 
     def begin(self, rows: Rows) -> Rows:
-        """Return what must be fed of `rows`, which this context begins with or goes on beginning with.
+        """Return the rows to feed of `rows`, which begin this context or continue its beginning.
 
-        What other contexts began with is taken over, but for the last row, whose hidden state is needed.
+        Rows in the prefix cache are adopted, except the last one, whose hidden state is needed.
         """
         if self.length == 0:
             self._prefix = Prefix(self.decoder.cache, self.slot, self.tenant.salt)
@@ -131,38 +131,38 @@ class Context:
         return rows[found:]
 
     def publish(self) -> None:
-        """Publish the finished beginning of this context for other contexts."""
+        """Publish the finished beginning of this context in the prefix cache."""
         if self._prefix is not None:
             self._prefix.publish()
 
     def segment(self, rows: Rows) -> Segment:
-        """Return the next rows of this context; call `advance` once they have been run."""
+        """Return the next rows of this context as a segment; call `advance` once they have been run."""
         self._feeding = rows if self._prefix else None
         return Segment(self.slot, self.length, self.length + self.dropped, rows)
 
     def advance(self, count: int) -> None:
-        """`count` rows are in the slot now, and sound."""
+        """Note that `count` rows are in the slot, and valid."""
         self.length += count
         if self._prefix is not None and self._feeding is not None:
             self._prefix.fed(self._feeding[:count])
             self._feeding = None
 
     def restart(self) -> None:
-        """Forget everything, so that the slot begins anew."""
+        """Clear the context, so that the slot begins anew."""
         self.decoder.cache.clear(self.slot)
         self.length = self.dropped = self.closing = self.prompt = self._unit_start = self.found = 0
         self.pending, self.units, self._said, self._masters = [], [], [], []
         self._prefix = self._feeding = None
 
     def cut(self, length: int) -> None:
-        """Forget all but the first `length` entries, where no window has dropped any."""
+        """Drop all but the first `length` entries; only for a context whose window has dropped none."""
         self.length, self.pending, self._prefix = length, [], None
         self.decoder.cache.cut(self.slot, length)
 
     def end_prompt(self, tokens: int | None = None) -> None:
-        """Mark the first `tokens`, or everything so far, as the prompt, which the window never drops.
+        """Mark the first `tokens`, or all so far, as the prompt, which the window never drops.
 
-        What is fed from now on is nothing that others begin with.
+        Later rows are not published in the prefix cache.
         """
         self.publish()
         self._prefix = None
@@ -178,19 +178,19 @@ class Context:
         return _Masters(start, keys.float(), values, self.dropped)
 
     def carry(self) -> list[int]:
-        """Return the pending tokens, with which the rows fed next must begin."""
+        """Return the pending tokens, with which the next rows must begin."""
         self._before = self.length, self.pending
         carried, self.pending = self.pending, []
         return carried
 
     def rewind(self) -> None:
-        """Forget what was fed since `carry`."""
+        """Drop the rows that were fed since `carry`."""
         self.length, self.pending = self._before
         self._prefix = None
         self.decoder.cache.cut(self.slot, self.length)
 
     def take_back(self, index: int, entries: int, terminators: list[int]) -> None:
-        """Keep the units before `index`, and `entries` of that one, closed."""
+        """Keep the units before `index`, and `entries` of that one, and close it."""
         self._unit_start = self.prompt + sum(self.units[:index])
         self.length, self.pending = self._unit_start + entries, []
         self.decoder.cache.cut(self.slot, self.length)
@@ -198,7 +198,7 @@ class Context:
         self.end_unit(terminators)
 
     def heard_again(self, lengths: Sequence[int], terminators: list[int]) -> None:
-        """Silent units have been fed, one behind the other's terminators; the last is to be closed."""
+        """Add silent units that were fed, joined by terminators; the last one is to be closed."""
         for length in lengths[:-1]:
             self.units.append(length + len(terminators))
             self._said.append([])
@@ -206,7 +206,7 @@ class Context:
         self.end_unit(terminators)
 
     def end_unit(self, terminators: list[int], said: Sequence[int] = ()) -> None:
-        """Close a unit in which `said` was said; what closes it is carried into the next forward."""
+        """Close a unit with the words `said`; the next forward takes its closing tokens."""
         self.pending += terminators
         self.closing = len(self.pending)
         self.units.append(self.tokens - self._unit_start)
@@ -215,11 +215,13 @@ class Context:
 
     @property
     def must_slide(self) -> bool:
-        """Whether the window is to drop units; what is pending must be fed before, as it still sees them."""
+        """Whether the window must drop units; pending tokens must be fed first, since they still attend to
+        them.
+        """
         return self.slides and self._surplus() > 0
 
     def _surplus(self) -> int:
-        """Return how many of the oldest units are to be dropped; never the last one."""
+        """Return the number of oldest units to drop; never the last one."""
         window, most = self.window, len(self.units) - 1
         over = len(self.units) - window.max_units if window.mode is WindowMode.CONTEXT else 0
         count, tokens = max(0, min(over, most)), self.tokens
@@ -231,9 +233,9 @@ class Context:
         return count
 
     def slide(self) -> int:
-        """Drop whole oldest units, the last one and the prompt never; return how many.
+        """Drop the oldest units, never the last one or the prompt; return their number.
 
-        If there are ids in `rebuilt` afterwards, `rebuild` must be fed next.
+        If `rebuilt` then holds ids, `rebuild` must be fed next.
         """
         units = self._surplus() if self.slides and not self.pending else 0
         if not units:
@@ -251,7 +253,7 @@ class Context:
         return units
 
     def _remember(self, dropped: list[list[int]]) -> None:
-        """Feed the end of the prompt again if anything was said in the dropped units."""
+        """Queue the end of the prompt again if the dropped units held words."""
         said = [token for unit in dropped for token in unit]
         if self.memory is None or not said:
             return

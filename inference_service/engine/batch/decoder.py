@@ -1,6 +1,6 @@
 """A transformers decoder that runs rows of many sessions in one forward.
 
-Its rows are packed: each session's queries see its own slot of the KV cache and nothing else.
+Its rows are packed: each session's queries attend only to its own slot of the KV cache.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,11 +44,11 @@ from inference_service.engine.batch.pages import slot_pages
 from inference_service.kernels.layers import Layers, Places
 
 _WIDTHS = (16, 32, 64, 128, 256, 512, 1024)
-"""Pages of a context that there are steps for; one of the longest contexts has a width of its own."""
+"""Page counts for which there are captured steps; the longest contexts have one of their own."""
 _ROWS = (*SIZES, 256, 512, 1024)
-"""Numbers of rows that there are forwards for where prompts and single rows attend in one call."""
+"""Row counts for which there are captured forwards where prompts and single rows attend in one call."""
 MOST_ROWS = _ROWS[-1]
-"""Rows of one forward. More are fed in several, one after the other."""
+"""Limit of rows in one forward. More rows take several forwards in sequence."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Segment:
 class PackedDecoder:
     """Any decoder-only backbone (`Qwen3Model`, `LlamaModel`, ...) over a `KVCache`.
 
-    `conditions` are further arguments of its layers, the same for all sessions.
+    `conditions` are more arguments of its layers, the same for all sessions.
     """
 
     def __init__(
@@ -78,11 +78,12 @@ class PackedDecoder:
         in_steps: bool | None = None,
         way: AttentionBackend | None = None,
     ) -> None:
-        """`embeddings` are those of ids; of a decoder without them all rows are made of media.
+        """Wrap the backbone.
 
-        With `in_steps`, as on every device but the CPU, rows that come alone attend in one call, and forwards
-        of nothing else have one of a few shapes. `way` is how they attend; None is the fastest of the device.
-        One that takes `all_rows` has prompts in such forwards too.
+        `embeddings` are those of ids; without them, every row is an embedding of media. With `in_steps`, the
+        default on every device but the CPU, single rows attend in one call, and forwards of single rows have
+        one of a few shapes. `way` is the attention backend; None is the fastest of the device. A backend with
+        `all_rows` takes prompts in such forwards too.
         """
         parameter = next(backbone.parameters())
         self.backbone = backbone
@@ -99,7 +100,7 @@ class PackedDecoder:
         if steps and way is None:
             way = way_on(parameter.device, parameter.dtype, heads, kv, head)
         self.way = way if steps else None
-        """How rows that come alone attend; None where they do not attend together."""
+        """The attention backend for single rows; None where they do not attend in one call."""
         self._takes_all = self.way is not None and self.way.all_rows
         self.cache = KVCache(
             *(config, slots, capacity, parameter.dtype, parameter.device),
@@ -110,19 +111,20 @@ class PackedDecoder:
         is_compiled = is_compiled and CommonLayers.fit(backbone)
         self._compiled = CommonLayers(backbone) if is_compiled else None
         self.pool = graph_pool(parameter.device)
-        """Memory of the graphs of all its steps."""
+        """Memory pool of the graphs of all its steps."""
         self._steps: dict[Shape, Step] = {}
         self._forwards: dict[tuple[int, bool], Forward] = {}
 
     def forward(self, segments: list[Segment]) -> list[Tensor]:
-        """Final-norm hidden states [n, hidden] of each segment, in order."""
+        """Return final-norm hidden states [n, hidden] of each segment, in order."""
         made = [self._run(piece, _counts(piece), None)[0] for piece, _ in self._pieces(segments)]
         return list((made[0] if len(made) == 1 else torch.cat(made)).split(_counts(segments)))
 
     def last(self, segments: list[Segment], *others: Array) -> tuple[Tensor, list[Tensor]]:
-        """Those of the last row of each segment, [segments, hidden].
+        """Return the hidden state of the last row of each segment, [segments, hidden], and `others` on the
+        device.
 
-        And `others` on the device, which go up with the rows.
+        `others` are uploaded together with the rows.
         """
         (first, ended), *further = self._pieces(segments)
         hidden, there = self._run_to_ends(first, *others)
@@ -137,9 +139,11 @@ class PackedDecoder:
         return self._run(segments, counts, np.cumsum(counts) - 1, *others)
 
     def _pieces(self, segments: list[Segment]) -> list[tuple[list[Segment], int]]:
-        """Cut segments into forwards of at most `MOST_ROWS` rows, each with how many segments end in it.
+        """Cut segments into forwards of at most `MOST_ROWS` rows, each with the number of segments that end
+        in it.
 
-        One that goes on in the next forward is the last of its own. The cache has room for all of them then.
+        A segment that continues in the next forward is the last one of its own. The cache then has room for
+        all.
         """
         pieces, room = list[tuple[list[Segment], int]](), 0
         for it in segments:
@@ -164,7 +168,9 @@ class PackedDecoder:
     def _run(
         self, segments: list[Segment], counts: list[int], asked: Array | None, *others: Array
     ) -> tuple[Tensor, list[Tensor]]:
-        """Hidden states [n, hidden] of all rows, or of those that are `asked` for; there is room for them."""
+        """Return hidden states [n, hidden] of all rows, or of the `asked` ones; the cache has room
+        for them.
+        """
         rows = Rows.join([segment.rows for segment in segments])
         if self._takes_all:
             return self._in_tiles(segments, rows, asked, others)
@@ -197,7 +203,7 @@ class PackedDecoder:
         return hidden if last is None else hidden.index_select(0, last), beside
 
     def _places(self, segments: list[Segment]) -> tuple[list[Array], Callable[..., Places]]:
-        """Lay rows out as `_layout` does, for kernels that find all by the pages of the contexts."""
+        """Lay rows out as `_layout` does, for kernels that read page tables."""
         spans, table, row = [], list[int](), 0
         for it in segments:
             count, end = len(it.rows), it.start + len(it.rows)
@@ -209,7 +215,7 @@ class PackedDecoder:
         return [*arrays], partial(Places, self.cache.keys, self.cache.values)
 
     def _layout(self, segments: list[Segment]) -> tuple[list[Array], Callable[..., Layout]]:
-        """Return what has to go up with the rows, and the layout that this makes there."""
+        """Return the arrays to upload with the rows, and a function that makes the layout from them."""
         counts = [len(segment.rows) for segment in segments]
         cells = np.concatenate(
             [self.cache.cells(s.slot, s.start, s.start + n) for s, n in zip(segments, counts, strict=True)]
@@ -236,7 +242,7 @@ class PackedDecoder:
     def _contexts(self, alone: list[Segment], size: int) -> tuple[Array, Array]:
         """Return the pages [size, n] and ends [size] of the contexts of single rows.
 
-        What fills them up sees one row of the spare page.
+        Padding attends to one row of the spare page.
         """
         pages = [self.cache.pages(it.slot, it.start + 1)[0] for it in alone]
         most = slot_pages(self.cache.capacity)
@@ -279,7 +285,7 @@ class PackedDecoder:
     def _in_tiles(
         self, segments: list[Segment], rows: Rows, asked: Array | None, others: Sequence[Array]
     ) -> tuple[Tensor, list[Tensor]]:
-        """Run rows of any kind as `_run` does, filled up to one of a few numbers of them."""
+        """Run rows of any kind as `_run` does, padded to one of a few row counts."""
         count = len(rows)
         size = size_for(count, _ROWS)
         assert size is not None
@@ -295,7 +301,7 @@ class PackedDecoder:
         return hidden[:count] if last is None else hidden.index_select(0, last), there
 
     def _tile_arrays(self, segments: list[Segment], rows: Rows | None, size: int) -> list[Array]:
-        """Return ids, positions and cells of `size` rows, int64 [3, size], and what `Tiles.of` takes."""
+        """Return ids, positions and cells of `size` rows, int64 [3, size], and the arrays for `Tiles.of`."""
         places = np.zeros((3, size), np.int64)
         places[2] = self.cache.pool.pages * PAGE + np.arange(size) % PAGE
         at, parts = 0, list[Part]()
@@ -319,11 +325,11 @@ class PackedDecoder:
         return forward
 
     def rows_ahead(self, segments: list[Segment], count: int, size: int) -> list[Array]:
-        """Return where `count` single rows behind each of the segments are to be, which there is room for
-        then.
+        """Return the places of `count` single rows after each segment; the cache then has room for them.
 
-        Positions int64 [size] of the first ones, cells int64 [count, size] of all, pages int32 [size, n] of
-        their contexts, where these begin in their first page and end with the first row, int32 [size].
+        The arrays are: positions of the first rows, int64 [size]; cells of all rows, int64 [count, size];
+        pages of their contexts, int32 [size, n]; and the start of each context in its first page and its end
+        with the first row, int32 [size].
         """
         cache, nobody = self.cache, self.cache.pool.pages
         positions = np.zeros(size, np.int64)
@@ -351,7 +357,7 @@ class PackedDecoder:
         return TileLayout(self.cache, cells, tiles)
 
     def capture(self) -> None:
-        """Make a step of each shape once, so that no session waits for one to be made."""
+        """Capture a step of each shape once, so that no session waits for that."""
         if self.way is None:
             return
         if self._takes_all:
@@ -372,7 +378,7 @@ class PackedDecoder:
                 self._step_of(Shape(size, width), self.way)(places, ends, table, None, None)
 
     def backbone_over(self, embeds: Tensor, positions: Tensor, layout: Layout) -> Tensor:
-        """Final-norm hidden states [n, hidden] of embeddings [n, hidden] at positions [n]."""
+        """Return final-norm hidden states [n, hidden] of embeddings [n, hidden] at positions [n]."""
         if self._compiled is not None:
             return self._compiled.run(embeds, positions, layout)
         hidden: Tensor = self.backbone(
@@ -392,7 +398,7 @@ class PackedDecoder:
         return embedded
 
     def embed_or_made(self, ids: Tensor, made: Tensor) -> Tensor:
-        """Return embeddings [n, hidden] of ids [n], none where an id is negative, plus `made` [n, hidden]."""
+        """Return embeddings [n, hidden] of ids [n], zero where an id is negative, plus `made` [n, hidden]."""
         if self._embeddings is None:
             return made
         return made + self.embed_ids(ids.clamp(min=0)).masked_fill((ids < 0)[:, None], 0)
@@ -402,7 +408,7 @@ class PackedDecoder:
         return self._embedded(rows, *upload(self.cache.device, rows.ids, np.flatnonzero(rows.is_made)))
 
     def _embedded(self, rows: Rows, ids: Tensor, made_at: Tensor) -> Tensor:
-        """Return embeddings [n, hidden] of rows whose ids, and the places of made ones, are on the device."""
+        """Return embeddings [n, hidden] of rows whose ids, and whose places of media, are on the device."""
         if rows.made is not None and (rows.ids < 0).all():
             return rows.made
         if rows.made is None:
@@ -411,14 +417,14 @@ class PackedDecoder:
         return embedded.index_add(0, made_at, rows.made)
 
     def layout(self, segments: list[Segment]) -> PackedLayout:
-        """Return where these rows will be; there is room for them then."""
+        """Return the layout of these rows; the cache then has room for them."""
         spans = [Span(segment.slot, segment.start, len(segment.rows)) for segment in segments]
         for span in spans:
             self.cache.reserve(span.slot, span.start, span.end)
         return PackedLayout(self.cache, spans, self._groups)
 
     def rotate(self, keys: Tensor, offset: int) -> Tensor:
-        """Return keys [..., n, head size] in float32 as they would be `offset` positions later."""
+        """Return keys [..., n, head size] in float32, rotated forward by `offset` positions."""
         position = torch.full((1, 1), offset, device=keys.device)
         cos, sin = self.backbone.rotary_emb(keys, position)
         first, second = keys.chunk(2, dim=-1)
@@ -431,14 +437,14 @@ def _counts(segments: list[Segment]) -> list[int]:
 
 
 class Shape(NamedTuple):
-    """Shape of a step: rows, and pages of a context."""
+    """Shape of a step: rows, and pages in a context."""
 
     rows: int
     pages: int
 
 
 class Step:
-    """The forward of one row each of so many contexts, in memory of its own: see `Graph`."""
+    """The captured forward of one row from each context, in its own memory: see `Graph`."""
 
     def __init__(self, decoder: PackedDecoder, shape: Shape, way: AttentionBackend, pool: Any) -> None:
         keys = decoder.cache.keys
@@ -453,11 +459,11 @@ class Step:
     def __call__(
         self, places: Tensor, ends: Tensor, table: Tensor, made: Tensor | None, made_at: Tensor | None
     ) -> Tensor:
-        """Hidden states [rows, hidden].
+        """Return hidden states [rows, hidden].
 
-        Of each row `places` has id, position and cell, int64 [3, rows], `ends` the entries of its
-        context, int32 [rows]; `table` are pages, int32 [rows, pages]. `made` embeddings [n, hidden] belong to
-        rows `made_at` [n].
+        `places` holds id, position and cell of each row, int64 [3, rows]. `ends` holds the length of its
+        context, int32 [rows]. `table` holds pages, int32 [rows, pages]. `made` embeddings [n, hidden] belong
+        to rows `made_at` [n].
         """
         self._places.copy_(places)
         self._ends.copy_(ends)
@@ -476,10 +482,10 @@ class Step:
 
 
 class Forward:
-    """The forward of so many rows of any contexts, in memory of its own: see `Graph`."""
+    """The captured forward of rows from any contexts, in its own memory: see `Graph`."""
 
     def __init__(self, decoder: PackedDecoder, like: Sequence[Array], has_made: bool) -> None:
-        """`like` are arrays of the shapes that it is given; with `has_made` rows may be made of media."""
+        """Prepare for arrays shaped like `like`; with `has_made`, rows may be embeddings of media."""
         keys = decoder.cache.keys
         self._decoder = decoder
         self._given = upload(keys.device, *like)
@@ -489,9 +495,9 @@ class Forward:
         self._graph = Graph(keys.device, self._compute, decoder.pool)
 
     def __call__(self, given: Sequence[Tensor], made: Tensor | None, made_at: Tensor | None) -> Tensor:
-        """Hidden states [rows, hidden].
+        """Return hidden states [rows, hidden].
 
-        `given` is as `like` on the device; `made` embeddings [n, hidden] belong to rows `made_at` [n].
+        `given` is like `like`, on the device. `made` embeddings [n, hidden] belong to rows `made_at` [n].
         """
         torch._foreach_copy_(self._given, list(given))
         if self._made is not None:

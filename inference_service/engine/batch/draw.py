@@ -1,4 +1,4 @@
-"""The settings of a session's next decision; the kinds of session differ in nothing else."""
+"""Sampling settings of a session's next token; the same for all kinds of session."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ from inference_service.interface.setups import DuplexSettings, Sampling
 from inference_service.models.tokenizer import SpecialTokens
 
 COLDEST = 1e-3
-"""Below this temperature, drawing is taking the likeliest."""
+"""The temperature below which sampling is greedy."""
 UNIFORMS = 2
-"""Random numbers that a decision uses up: one for what is tested first, one for the draw."""
+"""Random numbers for each token: one for the id that is tested first, and one for the draw."""
 
 
 @dataclass(slots=True)
@@ -24,9 +24,9 @@ class Draw:
 
     temperature: float
     top_k: int
-    """So many of the likeliest ids are kept; of equally likely ones the lower ids."""
+    """The number of likeliest ids to keep; of tied ids, the lower ones."""
     top_p: float
-    """Of these the fewest whose probabilities come to so much."""
+    """Keeps the fewest of these ids whose probabilities reach this sum."""
     uniforms: Sequence[float]
     """`UNIFORMS` random numbers in [0, 1)."""
     first: int | None = None
@@ -34,32 +34,32 @@ class Draw:
     forbidden: Tensor | None = None
     """Ids on the model's device; sessions of a kind have one tensor."""
     recent: Sequence[int] | NDArray[np.int32] = ()
-    """Ids that `repetition_penalty` makes less likely; once, however often they are in it."""
+    """Ids that `repetition_penalty` makes less likely; a repeated id counts once."""
     repetition_penalty: float = 1.0
     ends: Sequence[int] = ()
-    """Ids that `length_penalty` makes less likely, after that."""
+    """Ids that `length_penalty` makes less likely, after the repetition penalty."""
     length_penalty: float = 1.0
     favoured: int = 0
-    """The id that the next three are about."""
+    """The id to which `bias`, `scale` and `sure_within` apply."""
     bias: float = 0.0
-    """Is added to its score."""
+    """Added to the score of the favoured id."""
     scale: float = 1.0
-    """Its score is multiplied by it."""
+    """Multiplies the score of the favoured id."""
     sure_within: int = 0
-    """It is as good as sure if it is one of so many best."""
+    """The favoured id is chosen if it is among this many best ids."""
     divides: bool = False
     """Whether `repetition_penalty` divides negative scores as well, which makes these ids more likely."""
     allowed: NDArray[np.int32] | None = None
-    """Of each id a bit, the lowest first: no others are drawn. None allows all."""
+    """Bit mask of the allowed ids, lowest bit first. None allows all."""
 
     @property
     def is_greedy(self) -> bool:
-        """Whether it takes the likeliest."""
+        """Whether it takes the likeliest id."""
         return self.temperature < COLDEST
 
     @property
     def is_plain(self) -> bool:
-        """Whether it takes the likeliest by the model's own scores."""
+        """Whether it takes the likeliest id by unmodified scores."""
         return (
             self.temperature < COLDEST
             and self.first is None
@@ -73,7 +73,7 @@ class Draw:
         )
 
     def is_like(self, other: "Draw") -> bool:
-        """Return whether both say the same of equal scores."""
+        """Return whether both draw alike from equal scores."""
         return self is other or (
             self.forbidden is other.forbidden
             and self.allowed is other.allowed
@@ -98,8 +98,7 @@ def drawn_by(
     forbidden: Tensor | None = None,
     allowed: NDArray[np.int32] | None = None,
 ) -> Draw:
-    """Return the draw of a session's `Sampling`. Repetition is counted over `said`, and `ends` end an
-    answer."""
+    """Return the draw for a session's `Sampling`. Repetitions are counted in `said`; `ends` end an answer."""
     return Draw(
         sampling.temperature,
         sampling.top_k,
@@ -116,24 +115,25 @@ def drawn_by(
 
 @dataclass
 class TextSampler:
-    """The decisions of one duplex session: what it asks of each, and what it remembers of them."""
+    """The draws of one duplex session, with the history that they need."""
 
     special: SpecialTokens
     forbidden: Tensor
     noise: Noise
     history: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
-    """The ids decided last, also those not fed, as far back as repetition counts."""
+    """The latest decided ids, including those not fed, as far back as repetitions count."""
     reference_quirks: bool = False
-    """Repeats what the reference got wrong: a repeated id with a negative score becomes more likely, and
-    what is meant for listening happens to `<|im_end|>`, whose score is multiplied."""
+    """Whether to repeat two errors of the reference implementation: a repeated id with a negative score
+    becomes more likely, and the rules for listening apply to `<|im_end|>`, whose score is multiplied.
+    """
     _asked: tuple[DuplexSettings, Noise, int, Draw] | None = None
-    """Its last decision, and by what: it is asked for twice."""
+    """The latest draw with its arguments, because it is requested twice."""
 
     def draw(self, settings: DuplexSettings, noise: Noise | None = None) -> Draw:
         """Return the draw of the next decision; no state changes before `decided`.
 
-        `<|chunk_eos|>` is tested on the untouched distribution. Listening is made `listen_prob_scale` times
-        as likely, and sure if it is among the best `listen_top_k`.
+        `<|chunk_eos|>` is tested on the untouched distribution. Listening becomes `listen_prob_scale` times
+        as likely, and certain if it is among the best `listen_top_k`.
         """
         noise = noise or self.noise
         if self._asked is not None:
@@ -166,7 +166,7 @@ class TextSampler:
         )
 
     def decided(self, token: int, settings: DuplexSettings, noise: Noise | None = None) -> None:
-        """Take a drawn token. `<|chunk_eos|>` leaves no trace in the history."""
+        """Add a drawn token to the history, unless it is `<|chunk_eos|>`."""
         (noise or self.noise).use(UNIFORMS)
         if token == self.special.chunk_eos or self._is_quirk(token, settings):
             return
@@ -176,5 +176,5 @@ class TextSampler:
         self.history = history[max(0, len(history) - window) :]
 
     def _is_quirk(self, token: int, settings: DuplexSettings) -> bool:
-        """Return whether the reference forgets it: what is sure."""
+        """Return whether the reference implementation omits this token from its history."""
         return self.reference_quirks and token == self.special.im_end and settings.listen_top_k is not None

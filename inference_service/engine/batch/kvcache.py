@@ -13,7 +13,7 @@ from inference_service.device.transfer import download, upload
 from inference_service.engine.batch.pages import PAGE, PagePool, slot_pages
 
 Run = tuple[int, int]
-"""First and number of rows of the cache that lie side by side."""
+"""First row and number of rows of a contiguous run in the cache."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class _Table:
             self.append(page)
 
     def runs(self, start: int, end: int) -> list[Run]:
-        """Return where entries `start` to `end` are."""
+        """Return the runs of rows with entries `start` to `end`."""
         found, skip, left = list[Run](), start + self.offset, end - start
         for row, count in self._runs:
             taken = min(count - skip, left)
@@ -55,8 +55,8 @@ class _Table:
 class KVCache:
     """`keys` and `values` are [layers, kv heads, rows, head size], page after page.
 
-    Each slot has entries 0 to `capacity` at the most, for which there are always pages: what others have and
-    what is known of earlier sessions never takes them away. No entry is written in a page that others see.
+    Each slot has entries 0 to `capacity` at most, for which pages are always available, whatever other slots
+    and the prefix cache hold. No entry is written to a shared page.
     """
 
     def __init__(
@@ -70,9 +70,10 @@ class KVCache:
         spare: int = 0,
         aligned: bool = False,
     ) -> None:
-        """`spare` pages, behind all others, are nobody's: rows that fill up a step write there.
+        """Allocate the cache.
 
-        In an `aligned` cache entry 0 of a slot is always the first row of a page, so that `drop` may copy.
+        The `spare` pages at the end belong to no slot: padding rows of a step are written there. In an
+        `aligned` cache, entry 0 of a slot is always the first row of a page, so `drop` may copy.
         """
         head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.slots = slots
@@ -83,49 +84,54 @@ class KVCache:
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
         self.adopted_rows = 0
-        """Entries that contexts have taken over from others so far."""
+        """Entries that contexts have adopted from the prefix cache so far."""
         self.shared: set[bytes] = set()
         """Names of pages that sessions of every tenant may find."""
         self._tables = [_Table() for _ in range(slots)]
         self._owners = [b""] * slots
-        """The salt of the tenant that each slot was last assigned to."""
+        """The salt of each slot's latest tenant."""
 
     def share(self, names: Iterable[bytes]) -> None:
-        """Let sessions of every tenant find the pages of these names. Call it before the first session."""
+        """Let sessions of every tenant find the pages of these names. Must be called before the first
+        session.
+        """
         self.shared.update(names)
 
     def assign(self, slot: int, owner: bytes) -> None:
-        """Make the tenant of this salt the owner of what the slot takes and publishes from now on."""
+        """Make the tenant of this salt the owner of the pages that the slot takes and publishes
+        from now on.
+        """
         self._owners[slot] = owner
 
     def forget(self, owner: bytes) -> None:
-        """Evict every idle page of a tenant that does not come back."""
+        """Evict every idle page of a tenant that will not return."""
         self._wipe(self.pool.forget(owner))
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of the cache."""
         return self.keys.device
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes."""
+        """Size in bytes."""
         return self.keys.nbytes + self.values.nbytes
 
     # ------------------------------------------------------------------------------------------- entries
 
     def runs(self, slot: int, start: int, end: int) -> list[Run]:
-        """Return where entries `start` to `end` of a slot are."""
+        """Return the runs of rows with entries `start` to `end` of a slot."""
         return self._tables[slot].runs(start, end)
 
     def pages(self, slot: int, end: int) -> tuple[list[int], int]:
-        """Return the pages with the first `end` entries of a slot, and rows of the first one before entry
-        0."""
+        """Return the pages with the first `end` entries of a slot, and the rows of the first page before
+        entry 0.
+        """
         table = self._tables[slot]
         return table.pages[: -(-(table.offset + end) // PAGE)], table.offset
 
     def cut(self, slot: int, end: int) -> None:
-        """Wipe out what was written from entry `end` on: nothing of it may be read with what comes."""
+        """Zero the entries from `end` on, so that none of them is read with later ones."""
         table = self._tables[slot]
         first, skip = divmod(end + table.offset, PAGE)
         for page in table.pages[first:]:
@@ -135,7 +141,7 @@ class KVCache:
             skip = 0
 
     def cells(self, slot: int, start: int, end: int) -> NDArray[np.int64]:
-        """Return rows of the cache that entries `start` to `end` of a slot are."""
+        """Return the cache rows of entries `start` to `end` of a slot."""
         runs = self.runs(slot, start, end)
         return np.concatenate([np.arange(row, row + n, dtype=np.int64) for row, n in runs])
 
@@ -160,7 +166,7 @@ class KVCache:
             table.append(self._take(slot, table.pages[-1] + 1 if table.pages else None))
 
     def write(self, slot: int, start: int, keys: Tensor, values: Tensor) -> None:
-        """Replace entries from `start` on; keys and values are [layers, kv heads, n, head size]."""
+        """Overwrite entries from `start` on; keys and values are [layers, kv heads, n, head size]."""
         end, done = start + keys.shape[2], 0
         self.reserve(slot, start, end)
         for row, count in self.runs(slot, start, end):
@@ -169,9 +175,10 @@ class KVCache:
             done += count
 
     def drop(self, slot: int, count: int) -> None:
-        """Forget the first `count` entries, so that the next one is entry 0; of -n, makes room for n before.
+        """Drop the first `count` entries, so that the next one is entry 0; a negative `count` makes room
+        before entry 0.
 
-        Whole pages are given back; nothing is moved but in an aligned cache.
+        Whole pages are freed; only an aligned cache moves entries.
         """
         table = self._tables[slot]
         pages, table.offset = divmod(table.offset + count, PAGE)
@@ -184,7 +191,7 @@ class KVCache:
             self._align(slot)
 
     def _align(self, slot: int) -> None:
-        """Move a slot's entries to the beginning of its first page, layer by layer to need little memory."""
+        """Move a slot's entries to the start of its first page, layer by layer to save memory."""
         table = self._tables[slot]
         offset, table.offset = table.offset, 0
         if not table.pages:
@@ -199,14 +206,14 @@ class KVCache:
             part.zero_()
 
     def clear(self, slot: int) -> None:
-        """Forget everything a slot held; what is not known as a prefix is wiped out."""
+        """Drop all entries of a slot; zero those that are not a published prefix."""
         table, self._tables[slot] = self._tables[slot], _Table()
         self._release(reversed(table.pages))  # a prefix is of no use without its beginning
 
     # ------------------------------------------------------------------------------------------ prefixes
 
     def adopt(self, slot: int, page: int, name: bytes) -> bool:
-        """Make the page known by that name the slot's last, of number `page`; False if there is none."""
+        """Append the page of that name to the slot as page `page`; return False if there is none."""
         table, found = self._tables[slot], self.pool.find(name)
         if found is None:
             return False
@@ -221,7 +228,7 @@ class KVCache:
         numbers = self._tables[slot].pages[first : first + len(names)]
         if not numbers:
             return
-        # What is no number makes the sum none; one that overflows is of what nobody should be given.
+        # The sum is not finite if an entry is not, or if it overflows; such a page must not be shared.
         parts = [part for number in numbers for part in self.rows(number * PAGE, PAGE)]
         (sums,) = download(torch.stack([part.sum(dtype=torch.float32) for part in parts]))
         for number, name, sound in zip(numbers, names, np.isfinite(sums).reshape(-1, 2), strict=True):
@@ -240,14 +247,14 @@ class KVCache:
         self._wipe(self.pool.release(pages))
 
     def _own(self, slot: int, first: int, last: int) -> None:
-        """Copy those of a slot's pages `first` to `last` that others may see, before they are written to."""
+        """Copy the shared ones of a slot's pages `first` to `last`, before they are written to."""
         table = self._tables[slot]
         for index in range(first, last):
             if not self.pool.is_private(table.pages[index]):
                 self._copy(slot, index)
 
     def _copy(self, slot: int, index: int) -> None:
-        """Give the slot its own copy of a page that others may see (copy-on-write)."""
+        """Give the slot its own copy of a shared page (copy-on-write)."""
         table = self._tables[slot]
         old = table.pages[index]
         kept = [part.clone() for part in self.rows(old * PAGE, PAGE)]
@@ -266,7 +273,7 @@ class KVCache:
 
 
 def _stretches(pages: list[int]) -> Iterator[tuple[int, int]]:
-    """First and number of each stretch of pages that lie side by side."""
+    """Yield the first page and the length of each contiguous stretch of pages."""
     begin = 0
     for i in range(1, len(pages) + 1):
         if i == len(pages) or pages[i] != pages[i - 1] + 1:

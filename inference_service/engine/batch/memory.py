@@ -9,17 +9,16 @@ from transformers import PretrainedConfig
 
 
 def bytes_per_row(config: PretrainedConfig, dtype: torch.dtype) -> int:
-    """Return keys and values of one row in all layers."""
+    """Return the bytes of keys and values of one row in all layers."""
     head: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return 2 * int(config.num_hidden_layers) * int(config.num_key_value_heads) * head * dtype.itemsize
 
 
 def free_bytes(device: torch.device, root: Path = Path("/")) -> int | None:
-    """Memory that could be taken; None where it is not known.
+    """Return the bytes that could be allocated on the device; None if unknown.
 
-    Of the host's memory that is no more than the limits of this process's control groups leave. `root` is
-    where the file system begins. On CUDA, freed memory that torch caches is given back to the device first,
-    which waits for the device: not for a tick.
+    Host memory is limited by the control groups of this process, found below `root`. On CUDA, memory that
+    torch caches is first returned to the device, which synchronises: do not call it during a tick.
     """
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -37,8 +36,7 @@ def _host_bytes(root: Path) -> int | None:
 
 
 def _group_bytes(root: Path) -> Iterator[int | None]:
-    """Yield the free bytes of each control group of this process, its own and those above, of version 2 or
-    1."""
+    """Yield the free bytes of each control group (version 1 or 2) of this process, and of its parents."""
     try:
         entries = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -58,7 +56,7 @@ _GROUP_FILES = {
     "": ("memory.max", "memory.current", "inactive_file"),
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-"""By kind of a group: its limit, what it uses, and what of that are files that the kernel lets go."""
+"""By kind of control group: the files with its limit, its usage, and the usage that is reclaimable cache."""
 
 
 def _left(group: Path, limit: str, used: str, files: str) -> int | None:
@@ -71,7 +69,7 @@ def _left(group: Path, limit: str, used: str, files: str) -> int | None:
 
 
 def held_bytes(device: torch.device) -> int | None:
-    """Memory of the device that this process holds; None where it is not known."""
+    """Return the bytes of the device's memory that this process holds; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.memory_reserved(device)
     try:

@@ -1,32 +1,32 @@
-"""Random numbers of a session, each computed from the seed and its place alone, without a shared state."""
+"""Counter-based random numbers of a session: each depends only on the seed and its place."""
 
 from dataclasses import dataclass
 
 SPEECH = 1
-"""The stream of a session's speech codes; the other is its text's."""
+"""The stream of a session's speech codes; the default stream is for text."""
 _64_BITS = 2**64 - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _DIGITS = 24
-"""Binary digits of a number: as many as float32 holds, so that it is the same on every device."""
+"""Bits of a number: as many as float32 holds, so that it is the same on every device."""
 
 
 @dataclass
 class Noise:
-    """Uniform numbers in [0, 1), multiples of 2^-24, of which `drawn` are used up.
+    """Uniform numbers in [0, 1), multiples of 2^-24; `drawn` of them are used up.
 
-    Number i of a seed and stream is the same wherever and whenever it is asked for (splitmix64).
+    Number i of a seed and stream is always the same (splitmix64).
     """
 
     seed: int
     stream: int = 0
-    """Streams of one seed have nothing in common."""
+    """The stream; streams of one seed are independent."""
     drawn: int = 0
 
     def __post_init__(self) -> None:
         self._key = _mixed(_mixed(self.seed & _64_BITS) + self.stream & _64_BITS)
 
     def ahead(self, count: int) -> list[float]:
-        """Return the next `count` numbers, which stay the next ones until they are used."""
+        """Return the next `count` numbers without using them up."""
         key = self._key
         places = range(self.drawn + 1, self.drawn + count + 1)
         return [(_mixed(key + place * _GAMMA & _64_BITS) >> 64 - _DIGITS) / 2**_DIGITS for place in places]

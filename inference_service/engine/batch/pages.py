@@ -1,6 +1,6 @@
-"""Owners of the pages of a KV cache, and pages that hold a prefix for later.
+"""Page allocation of a KV cache: owners of pages, and idle pages of the prefix cache.
 
-Plain numbers and names: the rows of the pages are elsewhere.
+It handles page numbers and names only; `KVCache` holds the rows.
 """
 
 import time
@@ -13,38 +13,38 @@ from inference_service.device import paged
 PAGE = paged.PAGE
 """Rows of a page."""
 _STRETCH = b"\1" * 8
-"""Free pages in a row that a context begins in, where there are any."""
+"""A run of free pages, in which a context preferably begins."""
 _EVICTED, _MOST_EVICTED = 8, 32
-"""One part in so many of the idle pages is evicted at a time, but no more pages than that: what is free then
-lies together."""
+"""Share of the idle pages that is evicted at a time, as a divisor, and its limit in pages: free pages are
+then contiguous.
+"""
 STALE_S = 600.0
-"""Idle pages that nobody has found for so long are evicted first, whichever tenant they belong to."""
+"""Seconds after which an unused idle page is stale: it is evicted first, whichever tenant owns it."""
 
 
 def slot_pages(capacity: int) -> int:
-    """Return the pages that hold so many rows, wherever in the first page they begin."""
+    """Return the most pages that `capacity` rows take, wherever in the first page they begin."""
     return -(-(capacity + PAGE - 1) // PAGE)
 
 
 def slot_rows(capacity: int) -> int:
-    """Return rows of these pages."""
+    """Return the number of rows in these pages."""
     return slot_pages(capacity) * PAGE
 
 
 class PagePool:
-    """Pages in use are referred to by at least one context, idle ones hold a known prefix, the rest is free.
+    """Reference-counted pages: used ones belong to a context, idle ones hold a prefix, the others are free.
 
-    Only full pages that nobody writes to any more are known by a name, which stands for their rows and all
-    rows before these. They may be referred to by several contexts, and stay known until they are evicted.
+    Only full pages that are no longer written have a name, which identifies their rows and all earlier ones.
+    Several contexts may refer to them, and they keep the name until they are evicted.
 
     A page that is in use is never evicted. Of idle pages, stale ones go first. Then a tenant that needs a
     page loses its own idle pages, and those of other tenants only once it has none left, so that one tenant
-    sees as little as possible of the work of another. Within each group the least recently used page goes
-    first.
+    can infer as little as possible about another. Within each group the least recently used page goes first.
     """
 
     def __init__(self, pages: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives monotonic seconds."""
+        """Create a pool of free pages; `clock` gives monotonic seconds."""
         self.pages = pages
         self._clock = clock
         self._references = [0] * pages
@@ -54,31 +54,31 @@ class PagePool:
         self._owners: dict[int, bytes] = {}
         """The tenant that published each named page."""
         self._idle: OrderedDict[int, float] = OrderedDict()
-        """Idle pages, each with the time since when."""
+        """Idle pages, each with the time at which it became idle."""
         self._idle_of: dict[bytes, OrderedDict[int, None]] = {}
-        """The same pages by their owners."""
+        """Idle pages by owner."""
 
     @property
     def used(self) -> int:
-        """How many pages contexts refer to."""
+        """Pages that contexts refer to."""
         return self.pages - self.idle - self.free
 
     @property
     def idle(self) -> int:
-        """How many pages hold a known prefix that no context refers to."""
+        """Pages that hold a prefix without any context."""
         return len(self._idle)
 
     @property
     def free(self) -> int:
-        """How many pages hold nothing."""
+        """Free pages."""
         return self._free.count(1)
 
     def is_private(self, page: int) -> bool:
-        """Return whether its one context may write to it."""
+        """Return whether only one context uses the page, so that it may write to it."""
         return self._references[page] == 1 and page not in self._names
 
     def take(self, near: int, owner: bytes = b"") -> tuple[int, list[int]]:
-        """Return a page for one context of `owner`, `near` itself if it is free; and pages evicted for that.
+        """Return a page for a context of `owner`, preferably `near`, and the pages evicted for it.
 
         Raises `MemoryError` if all are in use.
         """
@@ -93,7 +93,7 @@ class PagePool:
         return page, evicted
 
     def find(self, name: bytes) -> int | None:
-        """Return the page known by that name, with one more reference; None if there is none."""
+        """Return the page of that name with one more reference; None if there is none."""
         page = self._known.get(name)
         if page is not None:
             self._references[page] += 1
@@ -108,8 +108,9 @@ class PagePool:
             self._owners[page] = owner
 
     def release(self, pages: Iterable[int]) -> list[int]:
-        """Release one reference to each page; return those that are free now. Of idle ones the last is the
-        newest."""
+        """Release one reference to each page; return those that are free now. The last idle one counts as the
+        newest.
+        """
         freed = []
         for page in pages:
             self._references[page] -= 1
@@ -141,7 +142,7 @@ class PagePool:
         return evicted
 
     def _evict(self, owner: bytes) -> list[int]:
-        """Make idle pages free for `owner`; return them."""
+        """Evict idle pages for `owner`; return them."""
         most = min(_MOST_EVICTED, max(1, len(self._idle) // _EVICTED))
         fresh_since = self._clock() - STALE_S
         evicted = [page for page, since in islice(self._idle.items(), most) if since <= fresh_since]
@@ -159,7 +160,7 @@ class PagePool:
         self._free[page] = 1
 
     def _wake(self, page: int) -> None:
-        """Take a page out of the idle ones."""
+        """Remove a page from the idle ones."""
         if page not in self._idle:
             return
         del self._idle[page]

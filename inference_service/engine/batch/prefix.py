@@ -9,13 +9,13 @@ from inference_service.engine.batch.pages import PAGE
 
 
 class Prefix:
-    """The rows of one slot from its first entry on, as long as none is forgotten.
+    """The rows of one slot from its first entry on, until the first one is dropped.
 
-    A page is named by the hash of its rows, which are ids and names of media, of all pages before it, and of
-    the tenant's salt. Its keys and values depend on the rows alone. The salt keeps tenants apart: a page that
-    one tenant has published is found by no other, so neither counts of cached tokens nor the time of a
-    prefill tell one tenant about the prompts of another. Pages that hold nothing but a prompt that the
-    operator shares have names without the salt. The prefix ends where media come that have no name.
+    A page's name is the hash of its rows (ids and names of media), of all pages before it, and of the
+    tenant's salt. Its keys and values depend on the rows alone. The salt keeps tenants apart: a page that one
+    tenant has published is found by no other, so neither counts of cached tokens nor the time of a prefill
+    tell one tenant about the prompts of another. Pages that hold nothing but a prompt that the operator
+    shares have names without the salt. The prefix ends before media without a name.
     """
 
     def __init__(self, cache: KVCache, slot: int, salt: bytes) -> None:
@@ -23,15 +23,15 @@ class Prefix:
         self._slot = slot
         self._salt = salt
         self._names: list[bytes] = []
-        """Of the full pages, in order."""
+        """Names of the full pages, in order."""
         self._published = 0
-        """How many of these are known."""
+        """The number of these that are published."""
         self._rest = Rows.of_ids([])
         """The rows behind the full pages."""
         self._has_ended = False
 
     def find(self, rows: Rows) -> int:
-        """Return how many of `rows`, which come next, need not be fed: all of them but one at most."""
+        """Return how many of the next `rows` are cached: at most all but one."""
         if self._has_ended or not rows.has_content:
             return 0
         waiting = Rows.join([self._rest, rows])

@@ -1,4 +1,4 @@
-"""The context of a decoder that looks back a limited number of rows, however long it runs."""
+"""The context of a decoder with a sliding window, of unlimited length."""
 
 from dataclasses import KW_ONLY, dataclass
 
@@ -7,18 +7,18 @@ from inference_service.engine.batch.context import Context
 from inference_service.engine.batch.decoder import Segment
 
 SLACK = 256
-"""Rows of a slot beyond what is looked back on: pages are given back once in so many rows."""
+"""Rows of a slot beyond the sliding window: pages are freed once in this many rows."""
 
 
 @dataclass
 class RollingContext(Context):
-    """Rows that no later row looks back on make room for new ones; positions only grow."""
+    """A rolling context: rows outside every window are dropped; positions only grow."""
 
     _: KW_ONLY
     reach: int
-    """Rows that a row sees, itself included: the sliding window of every layer."""
+    """Rows that a row attends to, itself included: the sliding window of every layer."""
     spare: int = 0
-    """Further rows that are kept, for a context that may go back by so many."""
+    """Extra rows to keep, by which the context may go back."""
 
     @property
     def tokens(self) -> int:
@@ -35,9 +35,9 @@ class RollingContext(Context):
 
     @property
     def position(self) -> int:
-        """That of the next row."""
+        """The position of the next row."""
         return self.length + self.dropped
 
     def go_back(self, position: int) -> None:
-        """Forget all rows from a position on, which is at most `spare` rows back."""
+        """Drop all rows from a position on, at most `spare` rows back."""
         self.cut(position - self.dropped)

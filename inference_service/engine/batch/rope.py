@@ -1,7 +1,7 @@
 """Rotary positions that are independent of the other sessions in a packed batch.
 
 Some kinds of rotary embedding (`dynamic`, `longrope`) take other frequencies once the longest sequence of a
-batch is long enough: one caller's long context would then change what the model says to everybody else.
+batch is long enough: one caller's long context would then change the model's output for all other sessions.
 """
 
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from inference_service.engine.batch.decoder import PackedDecoder, Segment
 from inference_service.models.errors import CheckpointError
 
 UNBOUNDED = 2**20
-"""A position as good as any, of a context whose window slides."""
+"""The furthest position to test for a context whose window slides."""
 _ROWS = 4
 _TOLERANCE = 1e-4
-"""Of a cosine or sine in float32."""
+"""Tolerance for a cosine or sine in float32."""
 
 Calls = list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
 
@@ -28,10 +28,10 @@ Calls = list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
 def require_independent(
     backbone: PreTrainedModel, furthest: int, conditions: Mapping[str, Tensor] | None = None
 ) -> None:
-    """Raise `CheckpointError` if positions up to `furthest` change those of a session beside them.
+    """Raise `CheckpointError` if positions up to `furthest` change those of another session in the batch.
 
-    Two sequences are run in one batch, a short one and one that is as long as may be, to see what rotary
-    embeddings the model makes; these are then asked for the short one's positions by themselves.
+    It runs a short sequence and one of the greatest length in one batch, and records the rotary embeddings.
+    It then compares them with those of the short sequence alone.
     """
     rows = torch.randn(2 * _ROWS, backbone.config.hidden_size, generator=torch.Generator().manual_seed(0))
     parameter = next(backbone.parameters())
@@ -57,7 +57,7 @@ def require_independent(
 
 
 def _differs(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], begin: int, far: int) -> bool:
-    """Return whether positions from `begin` on mean something else beside a `far` one."""
+    """Return whether embeddings of positions from `begin` on change beside a `far` position."""
 
     def at(*positions: int) -> Tensor:
         like, *others = given

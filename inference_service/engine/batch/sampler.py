@@ -1,8 +1,8 @@
-"""The next tokens of all sessions of a tick.
+"""Sampling of the next tokens of all sessions in a tick.
 
-On a device they are drawn in one pass over all scores: what goes over the whole vocabulary is done there,
-after one upload. It hands back the likeliest ids of every session, in one download; the draw among these few
-is the host's. Scores that are on the host anyway are drawn from row by row, while calls cost more than work.
+On a device, work over the whole vocabulary is done in one pass after one upload. One download returns the
+likeliest ids of every session, and the host draws among them. Scores on the host are drawn from row by row,
+as long as calls cost more than the work.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,27 +21,27 @@ from inference_service.engine.batch.draw import COLDEST, Draw
 from inference_service.kernels.selection import usable
 
 WIDTHS = (64, 1024)
-"""So many likeliest ids are looked at, then so many, then all: no more than settle a draw."""
+"""Numbers of candidates to try in order, before all ids: no more than a draw needs."""
 LARGE = 2**13
-"""In a larger vocabulary the work is more than the calls."""
+"""The vocabulary beyond which the work costs more than the calls."""
 _SURE = 50.0
-"""So far above every other score, nothing else is drawn."""
+"""A lead in score that makes an id certain."""
 _AT_ONCE = 2**21
-"""Scores that are made probabilities at once: a larger copy costs more than the work."""
+"""Limit of scores turned into probabilities at once: a larger copy costs more than the work."""
 Row = NDArray[np.float32]
 _TEMPERATURE, _REPETITION, _LENGTH, _BIAS, _SCALE, _DIVIDES, _FIRST, _FAVOURED, _WITHIN = range(9)
 _NUMBERS, _COLUMNS = 6, 9
 
 
 def goes_by_rows(device: torch.device, vocabulary: int) -> bool:
-    """Return whether `choose_by_rows` is the quicker one, however many rows there are."""
+    """Return whether `choose_by_rows` is faster, whatever the number of rows."""
     return device.type == "cpu" and vocabulary <= LARGE
 
 
 def choose_together(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
-    """Return the next id of each session for float32 scores [n, vocabulary], which it changes.
+    """Return the next id of each session for float32 scores [n, vocabulary], which are modified.
 
-    None where a score is not a number or nothing is allowed. No row depends on another one.
+    An id is None where the best score is not finite, or no id is allowed. Rows do not depend on each other.
     """
     table = DrawTable(draws)
     table.lie(*upload(scores.device, table.cells))
@@ -51,7 +51,9 @@ def choose_together(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
 def choose_beside(
     scores: Tensor, draws: Sequence[Draw], table: "DrawTable", *others: Tensor
 ) -> tuple[list[int | None], list[Array]]:
-    """Choose as `choose_together` does, and copy `others`, of four bytes a number, to the host with it."""
+    """Choose as `choose_together` does, and copy `others`, with four bytes a number, to the host in the same
+    download.
+    """
     if all(draw.is_plain for draw in draws):
         if scores.device.type == "cpu":  # torch takes ten times as long for it
             return choose_by_rows(scores, draws), [it.numpy() for it in others]
@@ -88,8 +90,7 @@ def choose_beside(
 
 
 def choose_by_rows(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
-    """Choose as `choose_together` does, one row after another, of scores on the host; in one call each if
-    compiled."""
+    """Choose as `choose_together` does, row by row, for scores on the host; one call each if compiled."""
     if not usable("draw"):
         return choose_in_numpy(scores, draws)
     choose = _compiled()
@@ -101,19 +102,19 @@ def choose_by_rows(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
 
 @cache
 def _compiled() -> Callable[..., int | None]:
-    """Return the compiled draw; an import at each call would cost as much as its checks."""
+    """Return the compiled draw, imported once: an import at each call would cost as much as its checks."""
     from inference_service.kernels import draw
 
     return draw.choose
 
 
 def choose_in_numpy(scores: Tensor, draws: Sequence[Draw]) -> list[int | None]:
-    """Choose as `choose_by_rows` does, with the same result, where nothing is compiled."""
+    """Choose as `choose_by_rows` does, with the same result, without compiled code."""
     return [_chosen(row, draw) for row, draw in zip(scores.numpy(), draws, strict=True)]
 
 
 def _chosen(scores: Row, draw: Draw) -> int | None:
-    """Return the next id of one session for its scores [vocabulary], which it changes."""
+    """Return the next id of one session for its scores [vocabulary], which are modified."""
     if draw.first is not None:
         likeliest = scores.argmax()
         highest = scores[likeliest]
@@ -139,7 +140,9 @@ def _chosen(scores: Row, draw: Draw) -> int | None:
 
 
 def _first_chance(scores: Row, draw: Draw, first: int, likeliest: np.intp) -> float:
-    """Return the probability of what is tested first; no more than it can be where that settles the test."""
+    """Return the probability of the id that is tested first, or an upper bound where that settles
+    the test.
+    """
     if draw.is_greedy:
         return float(likeliest == first)
     most = exp(float(scores[first]) - float(scores[likeliest]))
@@ -194,7 +197,7 @@ def ranked(scores: Tensor, width: int) -> Candidates:
 
 
 class DrawTable:
-    """The numbers and ids of all rows, each number [n, 1]; they can be read once they `lie` on the device."""
+    """The numbers and ids of all rows, each number [n, 1]; readable after `lie`."""
 
     def __init__(self, draws: Sequence[Draw]) -> None:
         recent = [draw.recent if draw.repetition_penalty != 1 else () for draw in draws]
@@ -217,35 +220,35 @@ class DrawTable:
             _fill(row[_COLUMNS:begin], repeated)
             _fill(row[begin:], ending)
         self.cells = cells
-        """What is to be uploaded."""
+        """The cells to upload."""
         self._begin = begin - _NUMBERS
 
     def lie(self, cells: Tensor) -> None:
-        """Set the cells."""
+        """Set the cells on the device."""
         self._numbers = cells[:, :_NUMBERS].view(torch.float32)
         self._ids = cells[:, _NUMBERS:].long()
 
     def number(self, column: int) -> Tensor:
-        """Float32."""
+        """Return a column of numbers, float32."""
         return self._numbers[:, column : column + 1]
 
     def id(self, column: int) -> Tensor:
-        """Int64."""
+        """Return a column of ids, int64."""
         return self._ids[:, column - _NUMBERS : column - _NUMBERS + 1]
 
     @property
     def recent(self) -> Tensor:
-        """Ids said lately, int64 [n, k]."""
+        """Return recent ids, int64 [n, k]."""
         return self._ids[:, _COLUMNS - _NUMBERS : self._begin]
 
     @property
     def ends(self) -> Tensor:
-        """Ids that end an answer, int64 [n, k]."""
+        """Return ids that end an answer, int64 [n, k]."""
         return self._ids[:, self._begin :]
 
 
 def _fill(cells: NDArray[np.int32], ids: Sequence[int] | NDArray[np.int32]) -> None:
-    """Write ids into a row; a repeated one fills what is left, as that changes nothing."""
+    """Write ids into a row; fill the rest with a repeated id, which changes nothing."""
     if len(ids):
         cells[: len(ids)], cells[len(ids) :] = ids, ids[0]
 
@@ -275,9 +278,10 @@ def adjust(scores: Tensor, draws: Sequence[Draw], table: DrawTable) -> None:
 
 
 def penalise(scores: Tensor, ids: Tensor, penalty: Tensor, divides: Tensor | None = None) -> None:
-    """Make ids [n, k] less likely in place, in scores [n, vocabulary]: an id that is there twice, once.
+    """Penalise ids [n, k] in scores [n, vocabulary] in place; a repeated id counts once.
 
-    Positive scores are divided by `penalty` [n, 1 or k], the others multiplied, but for rows that `divides`.
+    Positive scores are divided by `penalty` [n, 1 or k], the others multiplied, except in rows with
+    `divides`.
     """
     old = scores.gather(1, ids)
     is_divided = old > 0 if divides is None else (old > 0) | (divides > 0)
@@ -301,7 +305,7 @@ def _keep_allowed(scores: Tensor, draws: Sequence[Draw]) -> None:
 
 
 def _first_chances(scores: Tensor, draws: Sequence[Draw], table: DrawTable) -> Tensor | None:
-    """Return the probability [n, 1] of what is tested first; 1 or 0 of a row that takes the likeliest."""
+    """Return the probability [n, 1] of the id that is tested first; 1 or 0 in a greedy row."""
     first, greedy = table.id(_FIRST), [draw.is_greedy for draw in draws if draw.first is not None]
 
     def chance(rows: slice) -> Tensor:
@@ -318,7 +322,7 @@ def _first_chances(scores: Tensor, draws: Sequence[Draw], table: DrawTable) -> T
 
 
 def _shares(scores: Tensor, ids: Tensor, options: SamplingOptions, table: DrawTable) -> Tensor | None:
-    """Return the probability [n, 1] of the likeliest id among all, in rows that keep all."""
+    """Return the probability [n, 1] of the likeliest id among all ids, in rows that keep all."""
 
     def share(rows: slice) -> Tensor:
         return (scores[rows] / table.number(_TEMPERATURE)[rows]).softmax(1).gather(1, ids[rows, :1])
@@ -327,7 +331,7 @@ def _shares(scores: Tensor, ids: Tensor, options: SamplingOptions, table: DrawTa
 
 
 def _in_parts(scores: Tensor, needed: list[bool], compute: Callable[[slice], Tensor]) -> Tensor | None:
-    """Return what is computed [n, 1] from the first to the last row that needs it, a few rows at a time."""
+    """Compute values [n, 1] from the first to the last row that needs one, a few rows at a time."""
     if True not in needed:
         return None
     begin, end, step = needed.index(True), len(needed) - needed[::-1].index(True), _AT_ONCE // scores.shape[1]

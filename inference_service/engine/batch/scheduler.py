@@ -1,40 +1,43 @@
-"""The scheduler of a tick: earliest deadline first, chunked prefill, fair shares. Plain numbers in, plain
-numbers out."""
+"""The scheduler of a tick: earliest deadline first, chunked prefill, fair shares. It works on plain
+numbers.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 UNIT_S = 1.0
-"""How long after its arrival a unit is due; what is due later than that from now on can wait."""
+"""Seconds from a unit's arrival to its deadline; work that is due later than that can wait."""
 LEAST_SHARE = 64
-"""Rows that work without a deadline gets at least, when it gets any while a unit waits."""
+"""Fewest rows of a grant to work without a deadline while a unit waits."""
 _ROWS = 4
-"""One part in so many of a tick's rows may go to such work then."""
+"""Share of a tick's rows for work without a deadline while a unit waits, as a divisor."""
 _TIME = 8
-"""One part in so many of the engine's time is such work's then."""
+"""Share of the engine's time for work without a deadline, as a divisor."""
 
 
 def is_urgent(due: float | None, now: float) -> bool:
-    """Return whether work that is due then is real-time work now. Monotonic seconds; None has no deadline."""
+    """Return whether work due at `due` is real-time work at `now`, in monotonic seconds; None has no
+    deadline.
+    """
     return due is not None and due - now <= UNIT_S
 
 
 @dataclass(frozen=True)
 class Request:
-    """Tokens that one session could feed now."""
+    """The tokens that one session could feed now."""
 
     session: int
     tokens: int
     arrival: float
-    """Monotonic seconds at which the unit came in."""
+    """Monotonic seconds at which the unit arrived."""
     decoding: bool
     due: float | None = None
-    """Monotonic seconds at which the unit's answer should be there; None of work that can wait."""
+    """Deadline of the unit in monotonic seconds; None for work that can wait."""
 
 
 @dataclass(frozen=True)
 class Grant:
-    """The number of a session's tokens in the next forward; fewer than asked splits a long prompt."""
+    """The number of a session's tokens in the next forward; a smaller grant splits a long prompt."""
 
     session: int
     tokens: int
@@ -43,9 +46,9 @@ class Grant:
 class Share:
     """The share of a tick for work without a deadline.
 
-    While no unit waits it may take `most` rows. While one does, it gets portions of a quarter of them, and no
-    portion before the last one has been made up for: an eighth of the time is its own, whatever a row of this
-    model costs on this machine. Units take many ticks, and would be late if rows alone were counted.
+    While no unit waits, it may take `most` rows. While one does, it gets portions of a quarter of them, and
+    no portion before the last one is paid back: it owns an eighth of the time, whatever a row costs. Units
+    take many ticks, and would be late if only rows counted.
     """
 
     def __init__(self, most: int) -> None:
@@ -54,7 +57,7 @@ class Share:
         self._debt = 0.0
 
     def rows(self, *, units_wait: bool) -> int:
-        """Return rows of the next tick for such work; 0 if it has to wait."""
+        """Return the rows of the next tick for such work; 0 if it must wait."""
         if not units_wait:
             return self._most
         return 0 if self._debt > 0 else self._portion
@@ -68,15 +71,17 @@ class Share:
 
     @staticmethod
     def pause(others: float) -> float:
-        """Return how many seconds such work leaves the processor to units, after it has taken `others`."""
+        """Return for how many seconds such work must leave the processor to units, after it took `others`
+        seconds.
+        """
         return others * (_TIME - 1)
 
 
 def schedule(requests: Sequence[Request], budget: int, share: int) -> list[Grant]:
-    """Fill a tick of at most `budget` tokens, of which work that can wait gets at most `share`.
+    """Fill a tick of at most `budget` tokens; work that can wait gets at most `share` of them.
 
-    That share is kept for it. Among units, those that decode go first, then those with the least slack;
-    among the rest, those that decode, for half of it if prompts wait too, then the oldest. A unit gets at
+    The share is reserved. Among units, decoding ones go first, then those with the least slack. Among other
+    work, decoding goes first, with half of the share if prompts wait too, then the oldest. A unit gets at
     least one token whatever the budget.
     """
     units = [request for request in requests if request.due is not None]
@@ -103,7 +108,7 @@ def _tokens(requests: Iterable[Request]) -> int:
 
 
 def _fill(requests: Sequence[Request], rows: int) -> list[Grant]:
-    """Grant in this order until `rows` are spent."""
+    """Grant tokens in this order until `rows` are spent."""
     grants: list[Grant] = []
     for request in requests:
         if rows <= 0:

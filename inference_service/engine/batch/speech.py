@@ -1,4 +1,4 @@
-"""Speaking: text tokens of a unit become speech codes, a few at a time for all speaking sessions.
+"""Speech generation: text tokens of a unit become speech codes, a few at a time for all speaking sessions.
 
 Codes stay on the device between the forwards of a step, and come to the host once, at its end.
 """
@@ -22,10 +22,12 @@ from inference_service.models.config import SpeechConfig
 from inference_service.models.speech_head import SpeechHead
 
 CODES_AT_ONCE = 25
-"""Codes of a step on a device that is waited for at its end: those of a second. On the CPU nobody waits for a
-device, and all others wait for a long step: there it has one (measured by `benchmarks.sampling`)."""
+"""Codes of a step on a device with a synchronisation at its end: one second's worth. On the CPU a step has
+one code, since there is no synchronisation, and other sessions wait for a long step (measured by
+`benchmarks.sampling`).
+"""
 _POISONED, _NONE = -1, -1
-"""Instead of a code: there were no numbers to draw by; none was said."""
+"""Stand for a code: the scores were not finite; no code was drawn."""
 
 
 @dataclass
@@ -36,7 +38,7 @@ class SpeechState:
     noise: Noise
     length: int = 0
     unfed: list[int] = field(default_factory=list)
-    """The last code of the unit before, which the next forward carries."""
+    """The last code of the previous unit, which the next forward takes."""
 
     def end_turn(self) -> None:
         """End the turn: the next one starts on a clean context."""
@@ -46,31 +48,33 @@ class SpeechState:
 
 @dataclass
 class SpeechJob:
-    """The speech of one unit under way."""
+    """The speech of one running unit."""
 
     state: SpeechState
     tokens: list[int]
-    """Text tokens said in this unit, the end of the turn included."""
+    """Text tokens of this unit, the end of the turn included."""
     hidden: Tensor
     """Their hidden states in the language model, [n, hidden]."""
     may_be_short: bool
-    """True in the first and the last unit of a turn; a unit between always fills its second."""
+    """Whether the unit may be short: the first and last unit of a turn; one between always fills
+    its second.
+    """
     temperature: float
     noise: Noise
     ends_turn: bool = False
-    """Whether nothing more is said in the turn."""
+    """Whether the turn ends with this unit."""
     recorded: tuple[int, ...] | None = None
-    """Codes of a unit that is replayed; None if they are to be drawn."""
+    """Codes of a replayed unit; None if they are to be drawn."""
     codes: list[int] = field(default_factory=list)
     finished: bool = False
     poisoned: bool = False
-    """Finished because a score was not a number."""
+    """Whether the job is finished because a score was not finite."""
     put_off: int = 0
-    """Ticks in which it was finished and its sound was not begun."""
+    """Ticks after the job was finished in which its sound was not started."""
     sound: Arrival | None = None
-    """Its codes as float32 samples, once they are asked for."""
+    """Its sound as float32 samples, once it was requested."""
     spoken_at: float = 0.0
-    """When that was, in monotonic seconds."""
+    """Time of that request in monotonic seconds."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,9 @@ class Step:
     """The result of a step for one job."""
 
     rows: int
-    """Fed to it for its first code; one for each of the others."""
+    """Rows that were fed for the first code; each other code takes one."""
     codes: list[int]
-    """Drawn one after another; what comes behind an end counts for nothing."""
+    """Codes in order; those after an end are ignored."""
 
 
 class Speaker:
@@ -96,7 +100,7 @@ class Speaker:
         in_steps: bool | None = None,
         way: AttentionBackend | None = None,
     ) -> None:
-        """`in_steps` and `way` are those of its `PackedDecoder`."""
+        """Create a speaker; `in_steps` and `way` are those of its `PackedDecoder`."""
         self.head = head
         self.per_unit = head.config.codes_per_second
         self.at_once = at_once or (1 if self._device.type == "cpu" else CODES_AT_ONCE)
@@ -128,11 +132,11 @@ class Speaker:
         return [Step(fed, codes) for fed, codes in zip(rows, draws.said(), strict=True)]
 
     def _follows(self, count: int, jobs: int) -> bool:
-        """Return whether all further codes of a step are made in one region."""
+        """Return whether all further codes of a step are computed in one captured region."""
         return self.decoder.way is not None and count == self.at_once > 1 and jobs <= SIZES[-1]
 
     def _follow(self, segments: list[Segment], codes: Tensor, draws: "CodeDraws", count: int) -> None:
-        """Draw so many codes behind the rows of these segments, whose own were `codes` [jobs]."""
+        """Draw `count` codes after the rows of these segments, whose own codes were `codes` [jobs]."""
         size = size_for(len(segments))
         assert size is not None
         ahead = self.decoder.rows_ahead(segments, count, size)
@@ -146,14 +150,14 @@ class Speaker:
         return loop
 
     def capture(self) -> None:
-        """Make the loops of a step for each number of jobs once, so that no session waits for one."""
+        """Capture the loops of a step for each number of jobs once, so that no session waits for that."""
         if self.decoder.way is None or self.at_once == 1:
             return
         for size in reversed([it for it in SIZES if it < 2 * self.decoder.cache.slots]):
             self._loop(size, self.at_once - 1).run()
 
     def take(self, job: SpeechJob, step: Step) -> None:
-        """Advance the job by this step."""
+        """Apply the result of a step to the job."""
         job.state.unfed.clear()
         rows = step.rows
         for code in step.codes:
@@ -173,7 +177,7 @@ class Speaker:
                 return
 
     def replay(self, jobs: list[SpeechJob]) -> None:
-        """Feed recorded codes, all of a job in one forward; the jobs are finished, and nothing is drawn."""
+        """Feed recorded codes, all of a job in one forward; the jobs are then finished without a draw."""
         segments = [self._recorded_rows(job) for job in jobs]
         self.decoder.last(segments)
         for job, segment in zip(jobs, segments, strict=True):
@@ -212,7 +216,7 @@ class Speaker:
 
 
 def _after(segment: Segment, embeds: Tensor) -> Segment:
-    """Return the row [1, hidden] behind a segment's."""
+    """Return the row [1, hidden] after a segment's rows."""
     rows = len(segment.rows)
     return Segment(segment.slot, segment.start + rows, segment.position + rows, Rows.of(embeds))
 
@@ -238,7 +242,7 @@ class CodeDraws:
 
     @classmethod
     def resumed(cls, config: SpeechConfig, numbers: Tensor, said: Tensor, drawn: int) -> "CodeDraws":
-        """Go on where others, with such `numbers` and `said`, have drawn so many codes."""
+        """Continue after `drawn` codes of earlier draws with these `numbers` and `said`."""
         draws = cls.__new__(cls)
         draws._config = config
         draws._take(numbers, said, drawn)
@@ -246,18 +250,20 @@ class CodeDraws:
 
     def _take(self, numbers: Tensor, said: Tensor, drawn: int) -> None:
         self.numbers = numbers
-        """By job: temperature, whether it is greedy, what is added to the score of the end, and a uniform
-        number for each code."""
+        """By job: temperature, whether it is greedy, the bias of the end's score, and a uniform number for
+        each code.
+        """
         self.codes_said = said
-        """By job, those lately said and, behind them, those of this step; negative where there is none."""
+        """By job: the latest codes and then those of this step; negative for none."""
         self._temperature, self._greedy, self._end = numbers[:, :3].split(1, dim=1)
         self._uniforms = numbers[:, 3:]
         self._drawn = drawn
         self._chosen: list[Tensor] = []
 
     def say(self, scores: Tensor) -> Tensor:
-        """Return the next code [n] of each for float32 scores [n, codes + 1], which it changes; any if
-        poisoned."""
+        """Return the next code [n] for float32 scores [n, codes + 1], which are modified; arbitrary for
+        scores that are not finite.
+        """
         at, window = self._drawn + len(self._chosen), self._config.repetition_window
         is_sound = scores.isfinite().all(1)
         penalise_repeats(scores, self.codes_said[:, at : at + window], self._config.repetition_penalty)
@@ -271,8 +277,7 @@ class CodeDraws:
         return codes
 
     def weigh(self, scores: Tensor) -> Tensor:
-        """Return what the probabilities [n, codes + 1] are in proportion to; equal scores are all kept, or
-        none."""
+        """Return unnormalised probabilities [n, codes + 1]; tied scores are all kept, or none."""
         best = scores.topk(min(self._config.top_k, scores.shape[1]), dim=1).values
         least = torch.where(self._greedy > 0, best[:, :1], best[:, -1:])
         weights: Tensor = ((scores - best[:, :1]) / self._temperature).exp()
@@ -284,7 +289,7 @@ class CodeDraws:
 
     @property
     def chosen(self) -> Tensor:
-        """Its codes, int64 [jobs, n]."""
+        """Return the codes of this step, int64 [jobs, n]."""
         return torch.stack(self._chosen, dim=1)
 
     def said(self) -> list[list[int]]:
@@ -295,7 +300,7 @@ class CodeDraws:
 
 
 class CodeLoop:
-    """So many codes of so many jobs, each drawn by those before it: one region, see `Graph`."""
+    """A captured loop of codes, each drawn after the previous ones: see `Graph`."""
 
     def __init__(self, speaker: Speaker, size: int, count: int) -> None:
         head, decoder = speaker.head, speaker.decoder
@@ -309,7 +314,7 @@ class CodeLoop:
         self._graph: Graph[Tensor] = Graph(device, self._compute, decoder.pool)
 
     def __call__(self, codes: Tensor, draws: CodeDraws, places: list[Tensor]) -> Tensor:
-        """Return codes [size, count] behind `codes` [jobs], of which `draws` has drawn the first.
+        """Return codes [size, count] after `codes` [jobs], the first ones, which `draws` has drawn.
 
         `places` are those of `PackedDecoder.rows_ahead`.
         """
@@ -319,7 +324,7 @@ class CodeLoop:
         return self.run()
 
     def run(self) -> Tensor:
-        """Run as a call does, on what was copied before."""
+        """Run the loop on the inputs that were copied before."""
         return self._graph()
 
     def _compute(self) -> Tensor:
@@ -335,9 +340,9 @@ class CodeLoop:
 
 
 def penalise_repeats(scores: Tensor, recent: Tensor, penalty: float) -> None:
-    """Make codes said lately less likely in place, once for each time.
+    """Penalise recent codes in place, once for each occurrence.
 
-    `scores` are [n, codes], `recent` int64 [n, window], negative where nothing was said.
+    `scores` are [n, codes], `recent` int64 [n, window], negative for none.
     """
     ids = recent.clamp(min=0)
     times = (ids[:, :, None] == recent[:, None, :]).sum(2)

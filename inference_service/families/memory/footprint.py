@@ -1,4 +1,4 @@
-"""How much memory a model takes on its device: its weights, and what each session adds."""
+"""The memory of a model on its device: its weights, and the states of sessions."""
 
 import math
 from collections import defaultdict
@@ -18,28 +18,29 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes, by part of the model, by kind of a session's state, and by step of a tick."""
+    """Bytes of memory by part of the model, by kind of session state, and by step of a tick."""
 
     weights: dict[str, int]
     session: dict[str, int]
-    """The most that one session holds, however long it goes on."""
+    """Maximum of one session, however long it runs."""
     shared: dict[str, int] = field(default_factory=dict)
-    """What sessions have in common, beside the weights."""
+    """Memory that sessions share, besides the weights."""
 
     working: dict[str, int] = field(default_factory=dict)
-    """What each step of a tick takes while it is made, whoever is in it; one is made after the other."""
+    """Memory of each step of a tick, for any number of sessions; steps run one after the other."""
     voices: dict[str, int] = field(default_factory=dict)
-    """... of a step that has `VOICES_AT_ONCE` sessions in it at the most: for each of them."""
+    """Memory for each session of a step that has at most `VOICES_AT_ONCE` sessions."""
 
     together: dict[str, int] = field(default_factory=dict)
-    """... of a step that may have all sessions in it: for each of them."""
+    """Memory for each session of a step that may have all sessions."""
 
     separate: bool = False
-    """Whether steps of `voices` and `together` keep memory apart from the others, as streams and captured
-    graphs do on CUDA; else all steps share that of the largest."""
+    """Whether steps of `voices` and `together` have separate memory, as streams and captured graphs do on
+    CUDA; otherwise all steps share that of the largest.
+    """
 
     def step(self, slots: int) -> int:
-        """Return bytes of the largest step, or of all that keep memory apart."""
+        """Return the bytes of the largest step, or of all steps with separate memory."""
         each = {kind: size * min(slots, VOICES_AT_ONCE) for kind, size in self.voices.items()}
         each |= {kind: size * slots for kind, size in self.together.items()}
         if self.separate:
@@ -47,15 +48,15 @@ class Footprint:
         return max((self.working | each).values(), default=0)
 
     def states(self, slots: int) -> int:
-        """Return the bytes of so many sessions, with what they share and what a tick takes beside."""
+        """Return the bytes of `slots` sessions, with their shared memory and that of a tick."""
         return sum(self.shared.values()) + self.step(slots) + slots * sum(self.session.values())
 
     def total(self, slots: int) -> int:
-        """Return the bytes of the weights and of so many sessions."""
+        """Return the bytes of the weights and of `slots` sessions."""
         return sum(self.weights.values()) + self.states(slots)
 
     def slots_within(self, free: int) -> int:
-        """Return how many sessions fit beside the weights into so many bytes."""
+        """Return how many sessions fit into `free` bytes besides the weights."""
         left = free - sum(self.shared.values()) - self.step(VOICES_AT_ONCE)
         slots = max(0, left // sum(self.session.values()))
         while self.states(slots + 1) <= free:  # few sessions leave more to themselves
@@ -67,7 +68,7 @@ class Footprint:
     def require_weights(self, folder: Path, device: torch.device) -> None:
         """Raise `ConfigurationError` unless the weights in `folder` and the state of one session fit.
 
-        To be called before anything is loaded.
+        It must be called before anything is loaded.
         """
         free = free_bytes(device)
         if free is None or self.total(1) <= free:
@@ -81,7 +82,7 @@ class Footprint:
         )
 
     def require(self, slots: int, device: torch.device) -> None:
-        """Raise `ConfigurationError` unless the states of all slots fit beside the loaded weights."""
+        """Raise `ConfigurationError` unless the states of all slots fit besides the loaded weights."""
         free = free_bytes(device)
         if free is None or self.states(slots) <= free:
             return
@@ -98,13 +99,12 @@ class Footprint:
 
 
 def gib(size: int) -> str:
-    """Return bytes for people."""
+    """Return bytes as text in GiB."""
     return f"{size / _GIB:.2f} GiB" if size >= _GIB / 10 else f"{size / 2**20:.1f} MiB"
 
 
 def stored(folder: Path, dtype: torch.dtype) -> dict[str, int]:
-    """Return bytes of the weights in a folder's safetensors files once they are in `dtype`, by part of the
-    model.
+    """Return the bytes of a folder's safetensors weights in `dtype`, by part of the model.
 
     Raises `CheckpointError` for a file that cannot be read.
     """

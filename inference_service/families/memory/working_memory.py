@@ -1,7 +1,7 @@
-"""What the steps of a tick take beside weights and states: the most bytes at once, told from dimensions.
+"""Peak memory of the steps of a tick besides weights and states, estimated from dimensions.
 
-A layer is freed before the next, so a step takes what one layer does: projections and their rotations, both
-halves of the gate, norms in float32, and scores where attention does not run in blocks.
+A layer is freed before the next, so a step takes the memory of one layer: projections and their rotations,
+both halves of the gate, norms in float32, and scores where attention does not run in blocks.
 """
 
 import torch
@@ -19,15 +19,15 @@ _FLOAT = 4
 _MINI_PICTURES = 16
 _KERNEL = 5 * 2**17
 _SHARED = 2
-"""Shapes of weights that embeddings of a model share."""
+"""Shapes of weights that the embeddings of a model share."""
 DECODER_SHAPES = 6
-"""Of queries, keys, the attention's output, the gate, its way back, and the head."""
+"""Shapes of a decoder's linear layers: queries, keys, attention output, gate, down projection, and head."""
 
 
 def forward_bytes(
     config: PretrainedConfig, dtype: torch.dtype, rows: int, context: int, device: torch.device
 ) -> int:
-    """Return a forward of a decoder with so many rows, all of them at the end of a context."""
+    """Return the bytes of a decoder's forward with `rows` rows, all at the end of a context."""
     heads = config.num_attention_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
     layer = layer_bytes(config, dtype, rows)
@@ -38,7 +38,7 @@ def forward_bytes(
 
 
 def layer_bytes(config: PretrainedConfig, dtype: torch.dtype, rows: int) -> int:
-    """Return a layer of a decoder with so many rows, attention aside."""
+    """Return the bytes of a decoder's layer with `rows` rows, without attention."""
     width, heads = config.hidden_size, config.num_attention_heads
     head = getattr(config, "head_dim", None) or width // heads
     return _layer(rows, width, config.intermediate_size, heads * head, dtype)
@@ -47,35 +47,36 @@ def layer_bytes(config: PretrainedConfig, dtype: torch.dtype, rows: int) -> int:
 def token_bytes(
     config: PretrainedConfig, dtype: torch.dtype, context: int, device: torch.device
 ) -> dict[str, int]:
-    """Return the bytes of each session in a step of one token: a copy of its context, which the CPU reads
-    in place."""
+    """Return the bytes of each session in a step of one token: a copy of its context, which the CPU reads in
+    place.
+    """
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     copied: int = 2 * config.num_key_value_heads * head * context * dtype.itemsize
     return {} if device.type == "cpu" else {"tokens": copied}
 
 
 def kernel_bytes(shapes: int, dtype: torch.dtype, device: torch.device) -> int:
-    """Return the most that oneDNN keeps of kernels for linear layers of so many shapes."""
+    """Return the most bytes that oneDNN caches of kernels for linear layers of `shapes` shapes."""
     if device.type != "cpu":
         return 0
     return (_SHARED if panels.fit(dtype) else shapes) * len(SIZES) * _KERNEL
 
 
 def eye_bytes(config: VisionConfig, dtype: torch.dtype, device: torch.device) -> int:
-    """MiniCPM-o's eye, with as many slices as it takes at once."""
+    """Return the bytes of MiniCPM-o's eye with its maximal batch of slices."""
     patches = (config.resolution // PATCH) ** 2
     layer = _layer(patches, config.width, config.inner, config.width, dtype)
     return config.slices_at_once * (layer + _scores(config.heads, patches, patches, device))
 
 
 def ear_bytes(config: AudioConfig, dtype: torch.dtype, device: torch.device) -> int:
-    """MiniCPM-o's ear, with the longest piece of a clip."""
+    """Return the bytes of MiniCPM-o's ear with the longest piece of a clip."""
     layer = _layer(LONGEST, config.width, config.inner, config.width, dtype)
     return layer + _scores(config.heads, LONGEST, LONGEST, device)
 
 
 def mini_eye_bytes(config: MiniVisionConfig) -> int:
-    """Return the shipped model's eye: three arrays of its first convolution."""
+    """Return the bytes of the shipped model's eye: three arrays of its first convolution."""
     return 3 * _MINI_PICTURES * (config.image_size // 2) ** 2 * config.hidden * _FLOAT
 
 

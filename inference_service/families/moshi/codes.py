@@ -1,4 +1,4 @@
-"""Draws the codes of a frame, all of them in one region of the device."""
+"""Sampling of a frame's codes, all in one region of the device."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,14 @@ from inference_service.engine.batch.draw import COLDEST
 from inference_service.models.moshi.depth import DepthTransformer, Past
 
 TOP_K = 250
-"""So many of the likeliest codes are kept, as in Kyutai's server."""
+"""The number of likeliest codes to keep, as in Kyutai's server."""
 _POISONED = -1
 _NUMBERS = 2
-"""Temperature, and whether the likeliest code is taken."""
+"""Numbers of each frame: temperature, and whether it is greedy."""
 
 
 class FrameCodes:
-    """Runs the depth transformer over the frames of a batch; holds nothing of a session."""
+    """Runs the depth transformer over the frames of a batch; holds no state of a session."""
 
     def __init__(self, depth: DepthTransformer, device: torch.device) -> None:
         self._depth = depth
@@ -30,7 +30,7 @@ class FrameCodes:
     def arrays(
         self, texts: Sequence[int], temperatures: Sequence[float], uniforms: Sequence[list[float]]
     ) -> list[Array]:
-        """Return what `draw` needs on the device: texts, and numbers [n, 2 + codes] to draw by."""
+        """Return the arrays for `draw`: texts, and numbers [n, 2 + codes] for sampling."""
         rows = [
             [1.0 if heat < COLDEST else heat, float(heat < COLDEST), *numbers]
             for heat, numbers in zip(temperatures, uniforms, strict=True)
@@ -38,8 +38,9 @@ class FrameCodes:
         return [np.array(texts, np.int64), np.array(rows, np.float32)]
 
     def draw(self, hidden: Tensor, texts: Tensor, numbers: Tensor) -> Tensor:
-        """Return codes, int64 [n, codes], behind hidden states [n, hidden] and texts [n]; negative if
-        poisoned."""
+        """Return codes, int64 [n, codes], for hidden states [n, hidden] and texts [n]; negative where numbers
+        are not finite.
+        """
         count = len(hidden)
         size = size_for(count) if self._is_captured else count
         if size is not None and size > count:
@@ -48,7 +49,7 @@ class FrameCodes:
         return codes[:count]
 
     def capture(self, slots: int, hidden: Tensor) -> None:
-        """Capture the region for each number of frames; `hidden` [1, hidden] is like what it is given."""
+        """Capture the region for each number of frames; `hidden` [1, hidden] is an example of its input."""
         for size in reversed([it for it in SIZES if it < 2 * slots]):
             texts = torch.zeros(size, dtype=torch.int64, device=self._device)
             numbers = torch.ones(size, _NUMBERS + self._depth.codes, device=self._device)
@@ -69,7 +70,7 @@ class FrameCodes:
 
 
 def _chosen(scores: Tensor, temperature: Tensor, greedy: Tensor, uniforms: Tensor) -> Tensor:
-    """Return a code [n] of each row of scores [n, codes]; equal scores are all kept, or none."""
+    """Return a code [n] of each row of scores [n, codes]; tied scores are all kept, or none."""
     best = scores.topk(min(TOP_K, scores.shape[1]), dim=1).values
     least = torch.where(greedy, best[:, :1], best[:, -1:])
     weights = ((scores - best[:, :1]) / temperature).exp().masked_fill(scores < least, 0.0)

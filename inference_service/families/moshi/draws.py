@@ -1,4 +1,4 @@
-"""The random numbers of a conversation: of its text, and of the codes of its voice."""
+"""The random numbers of a conversation: for its text, and for the codes of its voice."""
 
 from math import inf, log
 
@@ -9,7 +9,7 @@ from inference_service.interface.setups import DuplexSettings
 
 
 class FrameDraws:
-    """Two streams of numbers, and that of a unit which has a seed of its own; it gives both then."""
+    """Two streams of numbers for text and codes; a unit with its own seed has one stream for both."""
 
     def __init__(self, seed: int) -> None:
         self.of_unit: Noise | None = None
@@ -17,7 +17,7 @@ class FrameDraws:
         self._voice = Noise(seed, SPEECH)
 
     def text(self, settings: DuplexSettings, monologue: Monologue) -> Draw:
-        """Return how the token of the next frame is drawn."""
+        """Return the draw of the next frame's token."""
         scale = settings.listen_prob_scale
         return Draw(
             0.0 if settings.greedy else settings.temperature,

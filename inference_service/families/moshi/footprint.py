@@ -1,4 +1,4 @@
-"""How much memory a Moshi and its conversations take."""
+"""The memory of a Moshi and its conversations."""
 
 import torch
 from transformers import MimiConfig, MoshiConfig
@@ -15,13 +15,13 @@ from inference_service.models.moshi.temporal import temporal_config
 _FLOAT = 4
 _CODE = 8
 _WIDEST = 4
-"""Arrays of the codec's first samples that are there at once."""
+"""Arrays of the codec's first samples that exist at the same time."""
 
 
 def footprint(
     config: MoshiConfig, weights: dict[str, int], dtype: torch.dtype, device: torch.device
 ) -> Footprint:
-    """Return what so many bytes of `weights` and the sessions beside them take."""
+    """Return the memory of these `weights` and of the sessions."""
     codec, temporal = config.audio_encoder_config, temporal_config(config)
     sliding = slot_rows(codec_capacity(int(codec.sliding_window)))
     window = int(config.sliding_window)
@@ -39,7 +39,7 @@ def footprint(
 
 
 def _kept(codec: MimiConfig) -> int:
-    """Return what the convolutions of one stream keep in both halves, generously: a kernel of each layer."""
+    """Return an upper bound of one stream's convolution states in both halves: a kernel of each layer."""
     widest = codec.num_filters * 2 ** len(codec.upsampling_ratios)
     layers = 4 + 3 * len(codec.upsampling_ratios)
     longest = max(codec.kernel_size, *codec.upsampling_ratios)

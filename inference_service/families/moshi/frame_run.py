@@ -1,4 +1,4 @@
-"""The unit of a conversation that is under way, and what its frames have come to so far."""
+"""The running unit of a conversation, and the output of its frames so far."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,28 +13,28 @@ from inference_service.interface.setups import DuplexSettings
 from inference_service.session.base.session import Run
 
 Heard = list[Tensor]
-"""The frames of a unit, float32 [samples] each, at the rate of the codec."""
+"""The frames of a unit, float32 [samples] each, at the codec's rate."""
 
 
 @dataclass
 class FrameRun(Run[Heard]):
-    """The unit being worked on. Text and sound go out together when its last frame is over."""
+    """The running unit. Text and sound are sent together after its last frame."""
 
     settings: DuplexSettings
     frames: int = 0
-    """Frames of it that have been heard."""
+    """Frames that have been heard."""
     samples: int = 0
-    """Samples of its sound."""
+    """Samples of the unit's sound."""
     text: str = ""
     ids: list[int] = field(default_factory=list)
     sound: list[NDArray[np.float32]] = field(default_factory=list)
     says: bool = False
-    """Whether the model was in a turn in one of its frames."""
+    """Whether the model was in a turn in any of its frames."""
     ends_turn: bool = False
 
     @property
     def has_more(self) -> bool:
-        """Whether a frame of it has not been heard."""
+        """Whether any of its frames has not been heard."""
         return self.unit.input is not None and self.frames < len(self.unit.input)
 
     def say(self, written: Written, pcm: NDArray[np.float32] | None) -> None:
@@ -47,7 +47,7 @@ class FrameRun(Run[Heard]):
             self.sound.append(pcm)
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield its text, then its sound, as far as there is any."""
+        """Yield its text, then its sound, where there is any."""
         if self.text:
             yield Piece(self.number, self.text, tuple(self.ids))
         if self.sound:

@@ -1,4 +1,4 @@
-"""What makes conversations with Moshi, and has all of them hear their next frame together."""
+"""The session kind of Moshi, which encodes the next frames of all conversations together."""
 
 from collections.abc import Sequence
 
@@ -33,10 +33,10 @@ from inference_service.session.kinds.text import Detokenizer
 
 
 class FramePreprocessor(Preprocessor[Heard]):
-    """Cuts units into frames, and writes the prompt's text in ids."""
+    """Cuts units into frames, and tokenizes the prompt's text."""
 
     def __init__(self, framing: Framing, openings: Openings, role: str) -> None:
-        """`role` is the text of the prompt."""
+        """Create the preprocessor; `role` is the text of the prompt."""
         self._framing = framing
         self._openings = openings
         self._role = role
@@ -47,7 +47,7 @@ class FramePreprocessor(Preprocessor[Heard]):
 
     @property
     def role(self) -> list[int]:
-        """Ids of the prompt's text."""
+        """Return the ids of the prompt's text."""
         if self._ids is None:
             self._ids = self._openings.encode(self._role)
         return self._ids
@@ -123,7 +123,7 @@ class FrameKind(SessionKind[FrameSession]):
         return None
 
     def hear(self, sessions: Sequence[FrameSession]) -> None:
-        """Encode the next frame of each session, all in one pass of the codec, and make their rows."""
+        """Encode the next frame of each session, all in one pass of the codec, and queue their rows."""
         codec, device = self._model.codec, self._runtime.device
         own = np.array([[it.said.text, it.said.first, *it.said.late] for it in sessions], np.int64)
         pcm = np.stack([session.next_frame().numpy() for session in sessions])

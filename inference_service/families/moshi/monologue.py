@@ -1,4 +1,4 @@
-"""The inner monologue of a conversation: a token of text in every frame, most of which say nothing."""
+"""The inner monologue of a conversation: a text token in every frame, most of them padding."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from inference_service.session.kinds.text import Detokenizer
 HOLD: Final = 12
 """Frames without a word after which a turn is over: about a second."""
 _RECENT: Final = 512
-"""Tokens that the repetition penalty looks at."""
+"""Tokens to which the repetition penalty applies."""
 
 
 @dataclass(frozen=True)
@@ -22,35 +22,35 @@ class Written:
 
     text: str = ""
     ids: tuple[int, ...] = ()
-    """Tokens of the text; those of a character that is not whole yet come with its rest."""
+    """Tokens of the text; those of an incomplete character come with its rest."""
     in_turn: bool = False
-    """Whether the frame belongs to a turn of the model, and its sound is given out."""
+    """Whether the frame belongs to a turn of the model, so that its sound is sent."""
     ends_turn: bool = False
 
 
 class Monologue:
-    """Makes text and turns of the tokens: a word opens a turn, and `HOLD` frames without one end it."""
+    """Turns tokens into text and turns: a word opens a turn, and `HOLD` frames without one end it."""
 
     def __init__(self, words: Words, text: Detokenizer) -> None:
         self.words: Final = words
         self._text = text
         self._recent: deque[int] = deque(maxlen=_RECENT)
         self._left = 0
-        """Frames without a word until the open turn is over; 0 outside turns."""
+        """Frames without a word until the open turn ends; 0 outside turns."""
         self._unshown: list[int] = []
 
     @property
     def recent(self) -> NDArray[np.int32]:
-        """The newest tokens that say something, oldest first."""
+        """Return the newest tokens that are not padding, oldest first."""
         return np.array(self._recent, np.int32)
 
     def drawn(self, token: int) -> None:
-        """Note a token that was drawn, whether or not its frame will be given out."""
+        """Note a token that was drawn, whether or not its frame will be sent."""
         if token not in self.words.silent:
             self._recent.append(token)
 
     def write(self, token: int) -> Written:
-        """Take the token of a frame that is given out."""
+        """Take the token of a frame that is sent."""
         was_open, text = self._left > 0, ""
         if token in self.words.silent:
             self._left = max(0, self._left - 1)
@@ -69,11 +69,11 @@ class Monologue:
         return Written(text, ids, in_turn=True, ends_turn=ends_turn)
 
     def break_off(self) -> None:
-        """Forget the open turn and what of its text was not shown."""
+        """Drop the open turn with its text that was not sent."""
         self._text.flush()
         self._unshown = []
         self._left = 0
 
     def forget_recent(self) -> None:
-        """Let the repetition penalty begin anew."""
+        """Clear the history of the repetition penalty."""
         self._recent.clear()

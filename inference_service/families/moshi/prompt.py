@@ -1,8 +1,8 @@
-"""What stands before the first frame of a conversation.
+"""The prompt before the first frame of a conversation.
 
-Moshi begins with one row of tokens that stand for nothing. PersonaPlex reads frames of a prompt first: a
-voice, half a second of silence, the text of its role, and half a second of silence. Meanwhile the user is a
-tone of 440 Hz. See `LMGen.step_system_prompts` in NVIDIA's personaplex.
+Moshi begins with one row of special initial tokens. PersonaPlex reads frames of a prompt first: a voice, half
+a second of silence, the text of its role, and half a second of silence. Meanwhile the user's stream is a tone
+of 440 Hz. See `LMGen.step_system_prompts` in NVIDIA's personaplex.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ _TAG = "<system>"
 
 @dataclass(frozen=True)
 class Opening:
-    """The rows of a prompt, and the tokens that the first row behind them has from it."""
+    """The rows of a prompt, and the tokens for the first row after them."""
 
     rows: Rows
     late: Codes
-    """All codes of the model's own stream but the first."""
+    """All codes of the model's own stream except the first."""
     heard: Codes
     """The user's codes in the last frame."""
 
@@ -43,7 +43,7 @@ class Openings:
         self._begin = Frame(model.begin_text, nothing, nothing)
 
     def encode(self, role: str) -> list[int]:
-        """Return ids of the text that tells the model whom it is to be."""
+        """Return the ids of the text that describes the model's role."""
         text = role.strip()
         if not text or not self._checkpoint.reads_prompts:
             return []
@@ -51,14 +51,14 @@ class Openings:
         return self._checkpoint.tokenizer.encode(text if is_tagged else f"{_TAG} {text} {_TAG}")
 
     def length(self, role: list[int], voice_id: str) -> int:
-        """Return how many rows the prompt has."""
+        """Return the number of rows of the prompt."""
         if not self._checkpoint.reads_prompts:
             return 1
         voice = self._checkpoint.voices[self.voice(voice_id)]
         return len(voice.rows) + 1 + 2 * self._pause + len(role)
 
     def voice(self, voice_id: str) -> str:
-        """Return the name of a voice; that of the first one where none is asked for."""
+        """Return the name of a voice; the first one is the default."""
         return voice_id or next(iter(self._checkpoint.voices))
 
     def opening(self, role: list[int], voice_id: str) -> Opening:

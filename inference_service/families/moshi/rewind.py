@@ -1,4 +1,4 @@
-"""The frames of a conversation that may be taken back, because the user has not heard them."""
+"""The frames of a conversation that may be removed, because the user has not heard them."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from inference_service.interface.engine import Failure
 from inference_service.models.moshi.model import Codes
 
 MOST: Final = 125
-"""Frames that may be taken back: ten seconds. A listener is a second or two behind."""
+"""Limit of frames that may be removed: ten seconds. Playback lags by a second or two."""
 
 
 @dataclass
@@ -20,16 +20,16 @@ class PastFrame:
     """A frame whose row is in the context."""
 
     number: int
-    """Of its unit."""
+    """The number of its unit."""
     position: int
     heard: Tensor
     """The user's codes in its row, [codes]."""
     late: Codes
-    """The model's codes in its row that belong to the frame before."""
+    """The model's codes in its row that belong to the previous frame."""
     begin: int = 0
-    """Samples of sound that its unit had given out before it."""
+    """Samples of sound that its unit had sent before it."""
     sent: int = 0
-    """Samples of it that were given out; none outside turns."""
+    """Samples of it that were sent; 0 outside turns."""
 
 
 @dataclass
@@ -38,26 +38,27 @@ class History:
 
     _frames: deque[PastFrame] = field(default_factory=lambda: deque(maxlen=MOST))
     _dropped_to: int = 0
-    """The unit of the newest frame that is too old."""
+    """The unit of the newest frame that was dropped from the history."""
 
     def add(self, frame: PastFrame) -> None:
-        """A frame's row is about to be computed."""
+        """Add a frame whose row is about to be computed."""
         if len(self._frames) == MOST:
             self._dropped_to = self._frames[0].number
         self._frames.append(frame)
 
     def forget(self) -> None:
-        """The newest frame has come to nothing."""
+        """Remove the newest frame, which has failed."""
         self._frames.pop()
 
     def sent(self, begin: int, samples: int) -> None:
-        """So much sound of the newest frame was given out."""
+        """Note the sound of the newest frame that was sent."""
         self._frames[-1].begin, self._frames[-1].sent = begin, samples
 
     def take_back(self, unit: int, heard_samples: int | None) -> tuple[list[PastFrame], int] | Failure:
-        """Return all frames behind so many samples of `unit`, and of how many units something is taken back.
+        """Return all frames after `heard_samples` of `unit`, and the number of units that lose sound.
 
-        A frame that was heard in part stays. Fails for units of which frames are too old to be taken back.
+        A frame that was heard in part stays. Returns a `Failure` for units whose frames are no longer in the
+        history.
         """
         if self._dropped_to > unit or (self._dropped_to == unit and heard_samples is not None):
             why = f"it lies more than {MOST} frames back"
@@ -70,7 +71,7 @@ class History:
         return taken, len({it.number for it in taken if it.sent})
 
     def silenced(self, frames: Sequence[PastFrame], late: Codes) -> None:
-        """Nothing was said in these frames; `late` are codes of silence."""
+        """Note that these frames are silent now; `late` are codes of silence."""
         for frame in frames:
             frame.sent = frame.begin = 0
         for frame in frames[1:]:

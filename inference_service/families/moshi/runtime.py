@@ -1,4 +1,4 @@
-"""A Moshi on its device: every tick all sessions hear a frame, think, and say one."""
+"""The runtime of a Moshi: in every tick all sessions hear a frame, think, and speak one."""
 
 import time
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ SETTINGS = DuplexSettings(
     length_penalty=1.0,
     tts_temperature=0.8,
 )
-"""What Kyutai's and NVIDIA's servers draw by."""
+"""Sampling settings of Kyutai's and NVIDIA's servers."""
 
 
 _WITHOUT_EFFECT = frozenset(
@@ -50,24 +50,25 @@ _WITHOUT_EFFECT = frozenset(
         "listen_top_k",
     )
 )
-"""Settings of models that decide in each unit whether to speak, and then write an answer."""
+"""Settings of models that first decide in each unit whether to speak, and then write an answer."""
 GROUPED = UnitFormat(1.0, 16_000)
-"""The usual format of units, that of the public protocols: frames come and leave in groups of 12 and 13. A
-session that asks for it has single frames, at the rate of the codec or at 16 kHz."""
+"""The usual format of units, that of the public protocols: frames are grouped by 12 and 13. A session may ask
+for single frames, at the codec's rate or at 16 kHz.
+"""
 
 
 def slot_capacity(window: int) -> int:
-    """Return rows of a session's slot in the temporal transformer's cache, with those to go back by."""
+    """Return the rows of a session's slot in the temporal transformer's cache, with those for rewinds."""
     return window + MOST + SLACK
 
 
 def codec_capacity(window: int) -> int:
-    """Return rows of a slot in either cache of the codec."""
+    """Return the rows of a slot in either cache of the codec."""
     return window + SLACK
 
 
 class MoshiRuntime(Runtime):
-    """Loaded weights, and the caches of the temporal transformer and of both halves of the codec."""
+    """Loaded weights, with the caches of the temporal transformer and of both halves of the codec."""
 
     def __init__(self, checkpoint: MoshiCheckpoint, slots: int) -> None:
         model, codec = checkpoint.model, checkpoint.model.codec
@@ -86,7 +87,9 @@ class MoshiRuntime(Runtime):
         return [self.language, self.ear, self.mouth]
 
     def speak(self, sessions: Sequence[Session[Any]]) -> None:
-        """The codes of every frame in one region, and the sound of all that are heard in one pass."""
+        """Sample the codes of every frame in one region, and decode the sound of all audible ones in one
+        pass.
+        """
         frames = cast(Sequence[FrameSession], sessions)
         hidden = [session.last_hidden for session in frames]
         drawn = [session.code_numbers(self._codec.codes) for session in frames]
@@ -117,7 +120,7 @@ class MoshiRuntime(Runtime):
     def _say(
         self, sessions: Sequence[FrameSession], codes: Tensor
     ) -> tuple[Tensor, list[tuple[Tensor | None, ...]]]:
-        """Sound [n, samples] of codes [n, codes], and the state of each mouth after it."""
+        """Return sound [n, samples] of codes [n, codes], and the state of each mouth after it."""
         codec, split = self._codec, self._codec.mouth_split
         made, begun = codec.read(codes, [it.mouth_state[:split] for it in sessions])
         segments = [it.mouth.segment(Rows.of(own)) for it, own in zip(sessions, made, strict=True)]
@@ -138,7 +141,7 @@ class MoshiRuntime(Runtime):
 
 
 def info_of(checkpoint: MoshiCheckpoint) -> ModelInfo:
-    """Return what callers are told of a model."""
+    """Return the description of a model."""
     model, codec = checkpoint.model, checkpoint.model.codec
     frame_s = codec.samples / codec.sample_rate_hz
     return ModelInfo(

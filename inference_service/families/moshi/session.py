@@ -1,8 +1,8 @@
-"""A conversation with Moshi: in every frame it hears, thinks, and says something, if only silence.
+"""A conversation with Moshi: in every frame it hears, thinks, and speaks, possibly silence.
 
-A row of the temporal transformer holds, for its moment, the text and the first code that were drawn behind
-the row before, and the first code of what is heard; all other codes of both streams come one row late. So a
-frame of the model's sound is complete, and leaves, once the row of its own moment has been computed.
+A row of the temporal transformer holds the text and the first code that were drawn after the previous row,
+and the first code of the user's frame. All other codes of both streams come one row late. So a frame of the
+model's sound is complete, and is sent, once the row of its own moment has been computed.
 """
 
 import time
@@ -46,7 +46,7 @@ class OwnTokens:
     first: int
     """The first code of the frame of the next row."""
     late: Codes
-    """The other codes of the frame before."""
+    """The other codes of the previous frame."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class FrameState:
 
 @dataclass(eq=False)
 class FrameSession(Session[Heard]):
-    """One conversation: its context, codec, random numbers and place in the loop over its units.
+    """One conversation: its context, codec, random numbers and place in the unit loop.
 
     The ear is the encoding half of the codec, the mouth the decoding half.
     """
@@ -73,10 +73,10 @@ class FrameSession(Session[Heard]):
     monologue: Monologue
     draws: FrameDraws
     silence: Codes
-    """Codes of a frame in which nothing is said."""
+    """Codes of a silent frame."""
     frame_s: float
     again: Callable[[Sequence[PastFrame]], Tensor]
-    """Makes rows [n, hidden] of frames as if the model had said nothing in them."""
+    """Returns rows [n, hidden] of frames, computed as if the model had been silent in them."""
     ear: RollingContext
     ear_state: ConvState
     mouth: RollingContext
@@ -84,7 +84,7 @@ class FrameSession(Session[Heard]):
     unspoken: ConvState
     """The state of a mouth before its first frame."""
     heard: Tensor
-    """Codes of the frame heard last, [codes]."""
+    """Codes of the last frame heard, [codes]."""
     said: OwnTokens
     running: FrameRun | None = None
     history: History = field(default_factory=History)
@@ -92,13 +92,13 @@ class FrameSession(Session[Heard]):
     _before: FrameState | None = None
     _drawn_text: int = 0
     _going_back: int = 0
-    """Units from which the rewind under way takes something back."""
+    """Units that lose sound by the running rewind."""
 
     # -------------------------------------------------------------------------------------------- deadlines
 
     @property
     def defers_others(self) -> bool:
-        """Return false: a tick makes a frame of every session, and is not longer for the frames that wait."""
+        """Return false: a tick makes a frame of every session, and waiting frames do not make it longer."""
         return False
 
     @property
@@ -201,7 +201,7 @@ class FrameSession(Session[Heard]):
 
     @property
     def _is_silent(self) -> bool:
-        """Whether nothing may be said in the running unit."""
+        """Whether the running unit must be silent."""
         run = self.running
         if run is None:
             return False
@@ -209,13 +209,13 @@ class FrameSession(Session[Heard]):
         return forced or run.failure is not None or self.queue.is_cancelled(run.unit)
 
     def _fall_silent(self) -> None:
-        """Answer the frame by silence, and end an open turn."""
+        """Answer the frame with silence, and end an open turn."""
         self.monologue.forget_recent()
         self.quieten()
         self._frame_over()
 
     def quieten(self) -> None:
-        """Put silence into the next row, and let the next sound begin on a fresh decoder."""
+        """Put silence into the next row, and start the next sound on a fresh decoder."""
         self.said = OwnTokens(self.monologue.words.pad, self.silence[0], self.silence[1:])
         self.monologue.break_off()
         if self.mouth.length:
@@ -271,11 +271,11 @@ class FrameSession(Session[Heard]):
 
     @property
     def is_heard(self) -> bool:
-        """Whether the frame under way becomes sound: all do but the one of the prompt."""
+        """Whether the current frame becomes sound; all frames do except that of the prompt."""
         return self.running is not None and self.setup.duplex.generate_audio
 
     def spoken(self, codes: list[int], pcm: NDArray[np.float32] | None, spoken_at: float) -> None:
-        """Take the codes of the frame, negative if the model gave no numbers, and its sound [samples]."""
+        """Take the codes of the frame, negative where numbers were not finite, and its sound [samples]."""
         run = self.running
         if run is not None:
             run.end_speech(spoken_at)
@@ -297,7 +297,7 @@ class FrameSession(Session[Heard]):
         self._frame_over()
 
     def _say(self, run: FrameRun, pcm: NDArray[np.float32] | None) -> None:
-        """Give out the text and sound [samples] of a frame; outside turns there is neither."""
+        """Send the text and sound [samples] of a frame; outside turns there is neither."""
         written = self.monologue.write(self._drawn_text)
         if not written.in_turn:
             return
@@ -327,7 +327,7 @@ class FrameSession(Session[Heard]):
     # ------------------------------------------------------------------------------------------------ ending
 
     def poisoned(self) -> None:
-        """Fail the unit and take its frame back, so that the session can go on."""
+        """Fail the unit and remove its frame, so that the session can go on."""
         self.to_feed = self.last_hidden = None
         if self.stage is Stage.REWIND:
             self.fail(SessionFailed("INFERENCE_FAILED", "The model cannot hear again what it heard."))
@@ -369,7 +369,7 @@ class FrameSession(Session[Heard]):
         return self.queue.may_rewind and self.stage in (Stage.IDLE, Stage.HEARD)
 
     def rewind(self) -> None:
-        """Replace what was said and not heard by silence, and hear again what the user said meanwhile."""
+        """Replace unheard speech by silence, and feed the user's frames of that time again."""
         order = self.queue.rewinds[0]
         taken = self.history.take_back(order.unit, order.heard_samples)
         if isinstance(taken, Failure):

@@ -1,7 +1,7 @@
-"""MiniCPM-o's ear: a Whisper encoder that hears second after second, and its projection.
+"""MiniCPM-o's ear: a Whisper encoder for streams, second by second, and its projection.
 
 Names of parameters are those of the published checkpoint (`apm`, `audio_projection_layer`). The state of a
-stream is an explicit object; streams of different age are encoded in one call.
+stream is an explicit object. Streams of different age are encoded in one call.
 """
 
 import weakref
@@ -18,40 +18,42 @@ from inference_service.device.transfer import upload
 from inference_service.models.minicpmo.config import AudioConfig
 
 LONGEST = 1500
-"""Encoder frames of 20 ms that there are positions for."""
+"""Encoder frames of 20 ms that have positions."""
 UNIT = 50
 """Encoder frames of one unit."""
 CAPACITY = LONGEST - UNIT
-"""Encoder frames that a stream remembers at most; when the next unit has no room it forgets them all."""
+"""Limit of encoder frames in a stream's cache; if the next unit does not fit, all are dropped."""
 _CLIPS_AT_ONCE = 8
 _STREAMS = (1, 2, 4, 8, 16)
-"""Numbers of streams whose units are captured; what lacks is filled up."""
+"""Numbers of streams whose units are captured; other numbers are padded."""
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""Attention of a layer, by its number: queries, keys and values [batch, heads, n, head size] -> the same."""
+"""Attention of one layer: takes the layer's number, and queries, keys and values [batch, heads, n, head
+size].
+"""
 
 
 @dataclass(frozen=True)
 class AudioState:
     """The state of one stream: keys and values of the first `length` of its encoder frames.
 
-    What comes next is written behind them, in the same memory: a state is continued once.
+    Later frames are written after them in the same memory, so a state is continued only once.
     """
 
     cache: Tensor
     """[layers, 2, heads, CAPACITY, head size]."""
     length: int = 0
     place: "Place | None" = None
-    """Where the cache is among those of all streams; None if it is by itself."""
+    """The place of the cache among those of all streams; None if it is separate."""
 
     @property
     def nbytes(self) -> int:
-        """Memory that the state takes, from the stream's begin to its end."""
+        """Memory of the state for the stream's whole life."""
         return self.cache.nbytes
 
 
 class Place:
-    """One of the caches that lie side by side, free again once no state refers to it."""
+    """One of the contiguous caches, free again once no state refers to it."""
 
     def __init__(self, free: list[int]) -> None:
         self.number = free.pop()
@@ -59,7 +61,7 @@ class Place:
 
 
 class SelfAttention(nn.Module):
-    """Whisper's: the keys have no bias."""
+    """Whisper's self-attention, in which keys have no bias."""
 
     def __init__(self, config: AudioConfig) -> None:
         super().__init__()
@@ -71,7 +73,7 @@ class SelfAttention(nn.Module):
         self.out_proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor, layer: int, attend: Attend) -> Tensor:
-        """`x` [batch, n, width]: the same shape."""
+        """Return the attention output of `x` [batch, n, width]: the same shape."""
         q, k, v = (
             linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for linear in (self.q_proj, self.k_proj, self.v_proj)
@@ -92,14 +94,14 @@ class Layer(nn.Module):
         self.final_layer_norm = nn.LayerNorm(config.width)
 
     def forward(self, x: Tensor, layer: int, attend: Attend) -> Tensor:
-        """`x` [batch, n, width]: the same shape."""
+        """Return the output for `x` [batch, n, width]: the same shape."""
         x = x + self.self_attn(self.self_attn_layer_norm(x), layer, attend)
         out: Tensor = x + self.fc2(F.gelu(self.fc1(self.final_layer_norm(x))))
         return out
 
 
 class WhisperEncoder(nn.Module):
-    """Log-mel at 100 Hz to states at 50 Hz."""
+    """Whisper's encoder, from log-mel at 100 Hz to states at 50 Hz."""
 
     def __init__(self, config: AudioConfig) -> None:
         super().__init__()
@@ -110,19 +112,23 @@ class WhisperEncoder(nn.Module):
         self.layer_norm = nn.LayerNorm(config.width)
 
     def convolve(self, mels: Tensor, lengths: Sequence[int] | None = None) -> Tensor:
-        """`mels` [batch, bands, n]: [batch, ceil(n / 2), width]. Nothing is heard beyond `lengths`."""
+        """Return [batch, ceil(n / 2), width] for `mels` [batch, bands, n]; frames beyond `lengths` are
+        masked.
+        """
         x = F.gelu(self.conv1(mels.to(self.conv1.weight)))
         if lengths is not None:
             x = x * _present(lengths, x)[:, None]
         return F.gelu(self.conv2(x)).transpose(1, 2)
 
     def forward(self, x: Tensor, begins: Sequence[int], attend: Attend) -> Tensor:
-        """Convolved frames [batch, n, width], at positions from `begins` on: states of the same shape."""
+        """Return states of convolved frames [batch, n, width], at positions from `begins` on: the
+        same shape.
+        """
         count, table = x.shape[1], self.embed_positions.weight
         return self.encode(x, torch.stack([table[begin : begin + count] for begin in begins]), attend)
 
     def encode(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Convolved frames and embeddings of their positions, both [batch, n, width]: states like them."""
+        """Return states of convolved frames and their position embeddings, all [batch, n, width]."""
         x = x + positions
         for number, layer in enumerate(self.layers):
             x = layer(x, number, attend)
@@ -131,8 +137,9 @@ class WhisperEncoder(nn.Module):
 
 
 def _begins(mels: list[Tensor], states: list[AudioState]) -> list[int]:
-    """Return where each stream's next unit begins: at 0 if it, shared frames included, has no positions
-    left."""
+    """Return the start position of each stream's next unit: 0 if no positions are left, shared frames
+    included.
+    """
     return [
         0 if state.length + -(-mel.shape[1] // 2) >= LONGEST else state.length
         for mel, state in zip(mels, states, strict=True)
@@ -140,13 +147,13 @@ def _begins(mels: list[Tensor], states: list[AudioState]) -> list[int]:
 
 
 def _present(lengths: Sequence[int], like: Tensor) -> Tensor:
-    """Return which of the entries of a padded batch are there: bool [batch, like.shape[-1]]."""
+    """Return the mask of a padded batch's real entries: bool [batch, like.shape[-1]]."""
     (ends,) = upload(like.device, np.array(lengths, np.int64))
     return torch.arange(like.shape[-1], device=like.device) < ends[:, None]
 
 
 class Projection(nn.Module):
-    """Two layers, by their published names."""
+    """Two layers, under their published names."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -154,7 +161,7 @@ class Projection(nn.Module):
         self.linear2 = nn.Linear(outputs, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` [..., inputs]: [..., outputs]."""
+        """Return [..., outputs] for `x` [..., inputs]."""
         out: Tensor = self.linear2(F.relu(self.linear1(x)))
         return out
 
@@ -167,12 +174,12 @@ class Ear:
         self.encoder = encoder
         self.projection = projection
         self._caches: Tensor | None = None
-        """Of streams side by side, [streams, layers, 2, heads, CAPACITY, head size]."""
+        """Caches of streams, contiguous: [streams, layers, 2, heads, CAPACITY, head size]."""
         self._free: list[int] = []
         self._region: Region | None = None
 
     def capture(self, streams: int) -> None:
-        """Have memory for the caches of so many streams, and capture units of some numbers of them."""
+        """Allocate caches for this many streams, and capture units of several numbers of streams."""
         weight = self.encoder.layer_norm.weight
         self._caches = weight.new_zeros(streams, *self._shape)
         self._free = list(reversed(range(streams)))
@@ -184,7 +191,7 @@ class Ear:
         self._caches.zero_()
 
     def initial_state(self) -> AudioState:
-        """Return the state of a stream that has heard nothing; all the memory that it will ever take."""
+        """Return the state of a new stream, with all the memory that it will need."""
         if self._caches is not None and self._free:
             place = Place(self._free)
             cache = self._caches[place.number]
@@ -217,8 +224,7 @@ class Ear:
     def _captured(
         self, region: Region, frames: Tensor, states: list[AudioState], begins: list[int]
     ) -> list[Tensor]:
-        """Return embeddings of one unit of each stream; the first one is computed again for those that
-        lack."""
+        """Return embeddings of one unit of each stream; the first stream is repeated as padding."""
         count, size = len(states), size_for(len(states), _STREAMS)
         assert size is not None
         numbers = np.empty((2, size), np.int64)
@@ -231,7 +237,8 @@ class Ear:
     def _unit(self, name: str, frames: Tensor, numbers: Tensor) -> tuple[Tensor]:
         """Return embeddings [streams, 10, hidden] of convolved frames [streams, 50, width].
 
-        `numbers`, int64 [2, streams], tell where the frames begin in the caches, and which these are.
+        `numbers`, int64 [2, streams], holds the start of the frames in each cache, and the index of the
+        cache.
         """
         assert self._caches is not None
         caches, (begins, places) = self._caches, numbers.unbind()
@@ -252,7 +259,7 @@ class Ear:
     def listen(self, mels: list[Tensor], states: list[AudioState]) -> tuple[Tensor, list[AudioState]]:
         """Encode one unit of each stream: encoder states [streams, 50, width], and new states of the streams.
 
-        A stream forgets what it heard when its unit, shared frames included, has no positions left.
+        A stream's cache is cleared when no positions are left for its unit, shared frames included.
         """
         x = self._convolved(mels)
         begins = _begins(mels, states)
@@ -272,9 +279,9 @@ class Ear:
         return self.encoder(x, begins, attend), after
 
     def encode_clips(self, clips: list[list[Tensor]]) -> list[Tensor]:
-        """Whole clips, each as the list that `clip_mels` gives: [`clip_tokens`, hidden] of each.
+        """Encode whole clips, each a list from `clip_mels`; return [`clip_tokens`, hidden] of each.
 
-        A second hears itself and the seconds before it.
+        A second attends to itself and to earlier seconds.
         """
         pieces = [piece for clip in clips for piece in clip]
         embedded: list[Tensor] = []
@@ -284,12 +291,13 @@ class Ear:
         return [torch.cat([next(left) for _ in clip]) for clip in clips]
 
     def clip_tokens(self, frames: int) -> int:
-        """Return embeddings of a piece of a clip with so many mel frames."""
+        """Return the number of embeddings of a piece of a clip with `frames` mel frames."""
         return ((frames + 1) // 2 - self.config.pool) // self.config.pool + 1
 
     def _convolved(self, mels: list[Tensor]) -> Tensor:
-        """Return frames [streams, 50, width] of one unit each; those that units share are heard, but left
-        out."""
+        """Return frames [streams, 50, width] of one unit each; frames that units share are read but not
+        returned.
+        """
         frames: dict[int, Tensor] = {}
         for length in {mel.shape[1] for mel in mels}:
             members = [i for i, mel in enumerate(mels) if mel.shape[1] == length]

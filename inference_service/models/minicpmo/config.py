@@ -12,7 +12,7 @@ from inference_service.models.errors import CheckpointError
 
 MODEL_TYPE = "minicpmo"
 _FRAMES_PER_SECOND = 50
-"""Of the audio encoder."""
+"""Frames of the audio encoder in a second."""
 _RESAMPLER_HEAD = 128
 
 _TOP_FIXED = {
@@ -40,7 +40,7 @@ _SPEECH_FIXED = {
     "num_vq": (1, 1),
     "projector_type": ("mlp", "mlp"),
 }
-"""What the architecture has, and what it means to the published code where a config leaves it out."""
+"""Required values of fields, and the value that the published code uses for a missing one."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class AudioConfig:
     bands: int
     pool: int
     block: int
-    """Frames of a clip that hear each other, and all before them."""
+    """Frames of a clip that attend to each other, and to all earlier ones."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class VisionConfig:
     queries: int
     slices_at_once: int
     resolution: int
-    """A slice has about as many pixels as a square of this side."""
+    """Side of a square with about as many pixels as a slice."""
     max_slices: int
-    """Details that a picture of a chat may be cut into."""
+    """Limit of details of a picture in a chat."""
     use_image_id: bool
     """Whether the pictures of a chat are numbered."""
     mean: tuple[float, ...]
@@ -87,13 +87,13 @@ class MiniCPMOConfig:
     vision: VisionConfig
     speech: SpeechConfig
     text_tokens: int
-    """Rows of the speech head's table of text tokens; more than the language model's vocabulary."""
+    """Rows of the speech head's text embeddings; more than the language model's vocabulary."""
 
 
 def parse_config(raw: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> MiniCPMOConfig:
     """Return the typed form of a parsed `config.json` and `preprocessor_config.json`.
 
-    Raises `CheckpointError` naming the field that is missing, of another kind, or of another architecture.
+    Raises `CheckpointError` naming a field that is missing, of a wrong kind, or of another architecture.
     """
     try:
         return _parsed(_Section(raw, "config.json"), _Section(preprocessor, "preprocessor_config.json"), raw)
@@ -129,7 +129,7 @@ class _Section:
         self._joint = ": " if path.endswith(".json") else "."
 
     def require(self, fixed: Mapping[str, tuple[Any, Any]]) -> None:
-        """Require fields to have the first of their values; the second is what leaving them out means."""
+        """Require fields to have the first of their values; the second is that of a missing field."""
         for name, (value, unset) in fixed.items():
             given = self._raw.get(name, unset)
             if given != value:

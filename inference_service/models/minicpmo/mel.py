@@ -1,8 +1,8 @@
-"""Log-mel of MiniCPM-o's ear: frames of 10 ms at 16 kHz, normalised by the loudest frame heard lately.
+"""Log-mel of MiniCPM-o's ear: frames of 10 ms at 16 kHz, normalised by the recent maximum.
 
-The published code computes up to 30 s of sound anew for every unit. Here only the frames that a unit brings
-are computed, and of earlier ones the loudest band is remembered: the numbers are the same, and a unit costs
-the same however long the stream is.
+The published code recomputes up to 30 s of sound for every unit. Here only a unit's new frames are computed,
+and only the loudest band of earlier ones is kept. The numbers are the same, and the cost of a unit does not
+grow with the stream.
 """
 
 from functools import cache
@@ -16,13 +16,13 @@ from transformers import WhisperFeatureExtractor
 RATE_HZ = 16_000
 HOP = 160
 FRAMES = 100
-"""Of one unit."""
+"""Frames of one unit."""
 OVERLAP = 2
-"""Frames that a unit shows of either neighbour."""
+"""Frames that a unit shares with each neighbour."""
 LONGEST = 30 * RATE_HZ
-"""Samples over which a clip is normalised, and after which a stream forgets its oldest ones."""
+"""Samples over which a clip is normalised, and after which a stream drops its oldest ones."""
 SHORTEST = RATE_HZ // 10
-"""Samples to which a shorter clip is filled up with silence, so that there is an embedding of it."""
+"""Samples to which a shorter clip is padded with silence, so that it has an embedding."""
 
 _FFT = 400
 _FIRST_PADDING = 560
@@ -30,23 +30,23 @@ _FIRST_PADDING = 560
 _LAG = 80
 """Samples that always wait for the next unit."""
 _LOUDNESS_FROM = 5 * RATE_HZ
-"""Sound of so many samples is normalised by its maximum, what is shorter by a fixed floor."""
+"""Samples from which sound is normalised by its maximum; shorter sound has a fixed floor."""
 _FORGOTTEN = 10 * RATE_HZ
 _SILENCE = -10.0
-"""log10 of the least power that is told from none."""
+"""log10 of the least power above silence."""
 
 Array = NDArray[np.float32]
 
 
 @cache
 def _filters(bands: int) -> Tensor:
-    """Slaney's mel filters as Whisper has them, [bands, 201]."""
+    """Return Slaney's mel filters as in Whisper, [bands, 201]."""
     extractor = WhisperFeatureExtractor(feature_size=bands)
     return torch.from_numpy(np.asarray(extractor.mel_filters, np.float32)).T
 
 
 def log10_mel(pcm: Array, bands: int, first: int = 0) -> Tensor:
-    """log10 of the power in mel bands, frames from `first` on: [bands, len(pcm) // 160 - first].
+    """Return log10 of the power in mel bands, frames from `first` on: [bands, len(pcm) // 160 - first].
 
     Frame t is centred on sample 160 t; beyond its ends the sound is mirrored.
     """
@@ -60,15 +60,17 @@ def log10_mel(pcm: Array, bands: int, first: int = 0) -> Tensor:
 
 
 def normalised(mel: Tensor, loudest: float | None) -> Tensor:
-    """Whisper's range: at most 80 dB under `loudest`; None sets no limit beyond that of `log10_mel`."""
+    """Return log-mel in Whisper's range: at most 80 dB under `loudest`; None sets no limit beyond
+    `log10_mel`'s.
+    """
     return ((mel if loudest is None else mel.clamp(min=loudest - 8.0)) + 4.0) / 4.0
 
 
 class StreamingMel:
-    """The log-mel of one stream of sound, second by second; remembers at most 30 s of it."""
+    """The log-mel of one stream of sound, second by second; keeps at most 30 s of it."""
 
     is_quick = False
-    """A second takes more than a millisecond."""
+    """Whether a second takes no thread: it takes more than a millisecond."""
 
     def __init__(self, bands: int = 80) -> None:
         self._bands = bands
@@ -78,7 +80,7 @@ class StreamingMel:
 
     @property
     def nbytes(self) -> int:
-        """Memory that the state takes."""
+        """Memory of the state."""
         return self._pcm.nbytes + self._loudest.nbytes
 
     @property
@@ -87,10 +89,9 @@ class StreamingMel:
         return len(self._pcm) - _LAG >= _LOUDNESS_FROM
 
     def feed(self, second: Array) -> Array:
-        """Return the next second, float32 [16000]: log-mel [bands, 104], two frames of either neighbour
-        included.
+        """Return log-mel [bands, 104] of the next second, float32 [16000], with two frames of each neighbour.
 
-        Nothing is before the first unit, so its log-mel is [bands, 102].
+        The first unit has no left neighbour, so its log-mel is [bands, 102].
         """
         if second.shape != (RATE_HZ,):
             raise ValueError(f"A unit has {RATE_HZ} samples, not {list(second.shape)}.")
@@ -121,7 +122,7 @@ class StreamingMel:
 def clip_mels(pcm: Array, bands: int = 80) -> list[Array]:
     """Log-mels [bands, frames] of a whole clip, float32 [samples], one for each 30 s of it.
 
-    Each is normalised by its maximum, over 30 s with silence behind the sound; at least 100 ms are kept.
+    Each is padded with silence to 30 s and normalised by its maximum; at least 100 ms are kept.
     """
     if pcm.ndim != 1 or not len(pcm):
         raise ValueError(f"A clip has one dimension and at least one sample, not {list(pcm.shape)}.")

@@ -11,7 +11,7 @@ from inference_service.models.speech_head import SpeechHead
 
 
 class MiniCPMO(nn.Module):
-    """Submodules carry the published parameter names. Without speech there is no `tts`."""
+    """The model; its submodules have the published parameter names. Without speech there is no `tts`."""
 
     def __init__(self, config: MiniCPMOConfig, *, speech: bool = True) -> None:
         super().__init__()
@@ -28,8 +28,7 @@ class MiniCPMO(nn.Module):
 
     @classmethod
     def hollow(cls, config: MiniCPMOConfig, *, speech: bool) -> "MiniCPMO":
-        """Return a model whose parameters take no memory until they are assigned; nothing else is left to
-        do."""
+        """Return a model without memory for parameters, which must only be assigned."""
         with torch.device("meta"):
             model = cls(config, speech=speech)
         backbones = [model.llm.model] if model.tts is None else [model.llm.model, model.tts.model]

@@ -1,4 +1,4 @@
-"""Memory of a MiniCPM-o, computed from its configuration alone."""
+"""Memory of a MiniCPM-o model, computed from its configuration only."""
 
 from dataclasses import dataclass
 
@@ -35,7 +35,7 @@ def sizes(
     speech_entries: int,
     speech: bool = True,
 ) -> Sizes:
-    """Return sizes with caches of so many entries for the language model and for the speech head."""
+    """Return sizes with caches of these entries for the language model and for the speech head."""
     weights = dict.fromkeys(_PARTS.values() if speech else list(_PARTS.values())[:-1], 0)
     for name, parameter in MiniCPMO.hollow(config, speech=speech).named_parameters():
         weights[_PARTS[name.split(".")[0]]] += parameter.numel() * dtype.itemsize
@@ -49,6 +49,6 @@ def sizes(
 
 
 def _entry(config: PretrainedConfig, dtype: torch.dtype) -> int:
-    """Return keys and values of one position in all layers."""
+    """Return the bytes of keys and values of one position in all layers."""
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return 2 * int(config.num_hidden_layers * config.num_key_value_heads * head) * dtype.itemsize

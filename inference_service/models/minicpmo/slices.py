@@ -34,8 +34,9 @@ class Patches:
 
 
 def cut(size: Size, max_slices: int, resolution: int) -> SliceGrid:
-    """Return what becomes of a picture of `size` if it may have so many slices of about `resolution`
-    squared."""
+    """Return the grid of a picture of `size` with at most `max_slices` slices of about `resolution`
+    squared.
+    """
     width, height = size
     wanted = min(math.ceil(width * height / resolution**2), max_slices)
     if wanted <= 1:
@@ -66,7 +67,8 @@ def slice_image(
 ) -> tuple[list[Patches], Size | None]:
     """Cut up an RGB picture, uint8 [height, width, 3].
 
-    The overview comes first, then the details row by row; beside them the grid of these, if there are any.
+    The overview comes first, then the details row by row. The second result is the grid of the details, if
+    there are any.
     """
     picture = Image.fromarray(image, "RGB")
     plan = cut(picture.size, max_slices, resolution)

@@ -21,11 +21,13 @@ GRID = 70
 _HEAD = 128
 """Head size of the resampler."""
 _ROUNDED = {(49, 28): 40, (49, 42): 59, (58, 29): 34}
-"""Lines of patches on the very border of two, where the recorded float32 fractions were rounded otherwise."""
+"""Lines of patches on a border of two lines, where the recorded float32 fractions were rounded
+differently.
+"""
 
 
 class Embeddings(nn.Module):
-    """Patches with their positions, which are fractions of the picture's sides."""
+    """Patches with position embeddings, by fractions of the picture's sides."""
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
@@ -34,9 +36,9 @@ class Embeddings(nn.Module):
         self.mean, self.std = config.mean, config.std
 
     def forward(self, slices: Sequence[Patches]) -> tuple[list[Tensor], Tensor]:
-        """Return [patches, width] of each slice, and how many patches each has, int64 [slices].
+        """Return [patches, width] of each slice, and the number of its patches, int64 [slices].
 
-        All that the device needs goes up in one copy, which the host does not wait for.
+        All inputs are uploaded in one asynchronous copy.
         """
         weight = self.patch_embedding.weight
         counts = [len(it.pixels) for it in slices]
@@ -55,13 +57,13 @@ class Embeddings(nn.Module):
 
 
 def scaled(pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """uint8 [n, 3, 14, 14] as float32 about zero; `mean` and `std` are [3, 1, 1]."""
+    """Return uint8 [n, 3, 14, 14] as float32 about zero; `mean` and `std` are [3, 1, 1]."""
     return (pixels.float() / 255.0 - mean) / std
 
 
 @lru_cache(maxsize=256)
 def buckets(count: int) -> NDArray[np.int64]:
-    """Return on which of 70 lines each of `count` patches of a side lies; do not write to it."""
+    """Return the line, out of 70, of each of `count` patches of a side; the array must not be modified."""
     fractions = (np.arange(count) * np.float64(np.float32(1 / count))).astype(np.float32)
     borders = np.arange(1, GRID, dtype=np.float32) / np.float32(GRID)
     lines = np.searchsorted(borders, fractions, side="right").astype(np.int64)
@@ -72,7 +74,7 @@ def buckets(count: int) -> NDArray[np.int64]:
 
 
 class Attention(nn.Module):
-    """Every patch sees all of its slice."""
+    """Attention in which every patch attends to its whole slice."""
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
@@ -84,7 +86,7 @@ class Attention(nn.Module):
         self.out_proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """`x` [slices, patches, width], `mask` bool [slices, 1, 1, patches]."""
+        """Return the output for `x` [slices, patches, width] and `mask`, bool [slices, 1, 1, patches]."""
         q, k, v = (
             linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for linear in (self.q_proj, self.k_proj, self.v_proj)
@@ -103,7 +105,7 @@ class Mlp(nn.Module):
         self.fc2 = nn.Linear(config.inner, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` [..., width]: the same shape."""
+        """Return the output for `x` [..., width]: the same shape."""
         out: Tensor = self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
         return out
 
@@ -143,8 +145,9 @@ class SiglipEncoder(nn.Module):
         self.post_layernorm = nn.LayerNorm(config.width, eps=config.norm_eps)
 
     def forward(self, slices: Sequence[Patches]) -> tuple[Tensor, Tensor]:
-        """Return states [slices, most patches, width], and which of them are there, bool [slices, most
-        patches]."""
+        """Return states [slices, most patches, width], and the mask of real patches, bool [slices, most
+        patches].
+        """
         embedded, lengths = self.embeddings(slices)
         x = nn.utils.rnn.pad_sequence(embedded, batch_first=True)
         present = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
@@ -185,7 +188,7 @@ def grid_positions(rows: int, columns: int, width: int, device: torch.device) ->
 
 
 def _sinusoids(count: int, width: int, device: torch.device) -> Tensor:
-    """float32 [count, width]: sines, then cosines."""
+    """Return float32 [count, width]: sines, then cosines."""
     rates = 1.0 / 10_000 ** (torch.arange(width // 2, dtype=torch.float32, device=device) / (width // 2))
     angles = torch.arange(count, dtype=torch.float32, device=device)[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], dim=1)

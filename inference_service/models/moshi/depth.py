@@ -1,4 +1,4 @@
-"""The depth transformer: the codes of one frame, one after another, each with weights of its own.
+"""The depth transformer: the codes of one frame in sequence, each with its own weights.
 
 It computes what transformers' `MoshiDepthDecoder` does, one code at a time for a batch of frames. Its weights
 are linear layers of each code, so that no step copies a weight, and the linear layers of the CPU fit them.
@@ -12,11 +12,11 @@ from transformers.models.moshi.modeling_moshi import MoshiDepthDecoder
 Keys = tuple[Tensor, Tensor]
 """Keys and values of a layer, [n, heads, codes so far, head size]."""
 Past = list[Keys]
-"""Those of all layers."""
+"""Keys and values of all layers."""
 
 
 class DepthLayer(nn.Module):
-    """One layer as it is for one code."""
+    """One layer with the weights of one code."""
 
     def __init__(self, network: MoshiDepthDecoder, layer: int, code: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class DepthLayer(nn.Module):
         self.down = _linear(source.mlp.fc2.weight[code])
 
     def forward(self, rows: Tensor, past: Keys | None) -> tuple[Tensor, Keys]:
-        """Return rows [n, hidden] of this code after what came before, and keys and values with theirs."""
+        """Return rows [n, hidden] of this code after the earlier ones, and keys and values with theirs."""
         queries, keys, values = (
             it.unflatten(1, (self.heads, 1, -1)) for it in self.qkv(self.norm(rows)).chunk(3, dim=1)
         )
@@ -45,7 +45,7 @@ class DepthLayer(nn.Module):
 
 
 class DepthStep(nn.Module):
-    """All that is computed for one code."""
+    """The computation of one code."""
 
     def __init__(self, network: MoshiDepthDecoder, code: int) -> None:
         super().__init__()
@@ -56,7 +56,9 @@ class DepthStep(nn.Module):
         self.head = _linear(network.lm_heads.weight[code])
 
     def forward(self, hidden: Tensor, before: Tensor, past: Past) -> tuple[Tensor, Past]:
-        """Score [n, codes], float32, behind the token `before` [n]; `hidden` are the frames' [n, hidden]."""
+        """Return float32 scores [n, codes] after the token `before` [n]; `hidden` [n, hidden] belongs to the
+        frames.
+        """
         rows = self.projection(hidden) + self.embeddings(before)
         after: Past = []
         for number, layer in enumerate(self.layers):

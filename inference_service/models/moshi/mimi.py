@@ -1,8 +1,8 @@
 """The codec Mimi, frame by frame for many streams at once.
 
 Weights and layers are those of transformers' `MimiModel`; the past of each convolution is an explicit state
-of its stream, also in the decoder, for which transformers has none. What the two transformers of the codec
-look back on belongs to whoever runs them.
+of its stream, also in the decoder, for which transformers has none. The caches of the codec's two
+transformers belong to the caller.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,11 +24,11 @@ from transformers.models.mimi.modeling_mimi import (
 from inference_service.models.errors import CheckpointError
 
 ConvState = tuple[Tensor | None, ...]
-"""What each convolution of one stream keeps, [channels, steps]; None before the first frame."""
+"""States of the convolutions of one stream, [channels, steps]; None before the first frame."""
 
 
 class MimiStack(MimiPreTrainedModel):  # type: ignore[misc]
-    """One of the transformers of the codec, called like any decoder's backbone."""
+    """One of the transformers of the codec, with the interface of a decoder's backbone."""
 
     def __init__(self, stack: MimiTransformerModel) -> None:
         super().__init__(stack.config)
@@ -42,7 +42,7 @@ class MimiStack(MimiPreTrainedModel):  # type: ignore[misc]
 
     @property
     def rotary_emb(self) -> nn.Module:
-        """What makes its positions."""
+        """The module of its rotary positions."""
         module: nn.Module = self.stack.rotary_emb
         return module
 
@@ -54,7 +54,9 @@ class MimiStack(MimiPreTrainedModel):  # type: ignore[misc]
         use_cache: bool = False,
         **attending: Any,
     ) -> BaseModelOutput:
-        """Return rows [1, n, hidden] after all layers; the attention function knows what each row sees."""
+        """Return rows [1, n, hidden] after all layers; the attention function decides what each row attends
+        to.
+        """
         rows, positions = inputs_embeds, self.rotary_emb(inputs_embeds, position_ids)
         for layer in self.layers:
             rows = layer(rows, position_embeddings=positions, **attending)
@@ -65,7 +67,7 @@ class Mimi(nn.Module):
     """A codec without streams. A frame has `samples` samples and `codes` codes."""
 
     def __init__(self, network: MimiModel, codes: int) -> None:
-        """Raise `CheckpointError` for a codec that cannot be run frame by frame."""
+        """Wrap the network. Raises `CheckpointError` for a codec that cannot be run frame by frame."""
         super().__init__()
         config = network.config
         if not config.use_causal_conv or config.trim_right_ratio != 1 or config.use_conv_shortcut:
@@ -85,9 +87,9 @@ class Mimi(nn.Module):
         self.encoder = MimiStack(network.encoder.encoder_transformer)
         self.decoder = MimiStack(network.decoder.decoder_transformer)
         self.ear_state: ConvState = (None,) * _count(network.encoder)
-        """The state of a stream that has heard nothing."""
+        """The encoder's state of a new stream."""
         self.mouth_state: ConvState = (None,) * _count(network.decoder)
-        """The state of a stream that has said nothing."""
+        """The decoder's state of a new stream."""
 
     def hear(self, frames: Tensor, states: Sequence[ConvState]) -> tuple[Tensor, list[ConvState]]:
         """Return rows [n, rows, hidden] for `encoder` of frames [n, samples]; `write` makes codes of its
@@ -100,7 +102,7 @@ class Mimi(nn.Module):
         return latent.transpose(1, 2), past.states()
 
     def write(self, rows: Tensor, states: Sequence[ConvState]) -> tuple[Tensor, list[ConvState]]:
-        """Return codes, int64 [n, codes], of rows [n, rows, hidden] that `encoder` has made."""
+        """Return codes, int64 [n, codes], of rows [n, rows, hidden] from `encoder`."""
         past = _Past(states)
         latent = past.convolve(self.network.encoder.downsample, rows.transpose(1, 2))
         codes = self.network.quantizer.encode(latent, num_quantizers=self.codes)
@@ -114,31 +116,31 @@ class Mimi(nn.Module):
         return past.expand(self.network.decoder.upsample, latent).transpose(1, 2), past.states()
 
     def say(self, rows: Tensor, states: Sequence[ConvState]) -> tuple[Tensor, list[ConvState]]:
-        """Sound [n, samples] of rows [n, rows, hidden] that `decoder` has made."""
+        """Return sound [n, samples] of rows [n, rows, hidden] from `decoder`."""
         past = _Past(states)
         sound = _run(self.network.decoder.decoder_seanet.layers, rows.transpose(1, 2), past)
         return sound[:, 0], past.states()
 
     @property
     def ear_split(self) -> int:
-        """How many of the ear's states are of `hear`; the others are of `write`."""
+        """Number of the ear's states that belong to `hear`; the others belong to `write`."""
         return len(self.ear_state) - 1
 
     @property
     def mouth_split(self) -> int:
-        """How many of the mouth's states are of `read`; the others are of `say`."""
+        """Number of the mouth's states that belong to `read`; the others belong to `say`."""
         return 1
 
 
 class _Past:
-    """The states of a batch of streams while a frame passes the convolutions, in their order."""
+    """The states of a batch of streams, in the order of the convolutions."""
 
     def __init__(self, states: Sequence[ConvState]) -> None:
         self._before = list(zip(*states, strict=True))
         self._after: list[Sequence[Tensor]] = []
 
     def convolve(self, layer: MimiConv1d, steps: Tensor) -> Tensor:
-        """Return a convolution of steps [n, channels, time], with its left context before them."""
+        """Return a convolution of steps [n, channels, time] after its left context."""
         conv, left = layer.conv, _kept(layer)
         if left:
             begin = steps[:, :, :1] if layer.pad_mode == "replicate" else None
@@ -147,7 +149,7 @@ class _Past:
         return F.conv1d(steps, conv.weight, conv.bias, conv.stride, 0, conv.dilation, conv.groups)
 
     def expand(self, layer: MimiConvTranspose1d, steps: Tensor) -> Tensor:
-        """Return a transposed convolution; what it adds to steps that have not come yet waits for them."""
+        """Return a transposed convolution; its contribution to later steps is kept."""
         conv, complete = layer.conv, steps.shape[2] * layer.conv.stride[0]
         spread = F.conv_transpose1d(steps, conv.weight, None, conv.stride, groups=conv.groups)
         waiting = spread.shape[2] - complete
@@ -157,8 +159,9 @@ class _Past:
         return made if conv.bias is None else made + conv.bias[:, None]
 
     def _taken(self, like: Tensor, begin: Tensor | None, channels: int, steps: int) -> Tensor:
-        """Return what each stream has kept, [n, channels, steps]; `begin` [n, channels, 1] or zeros at
-        first."""
+        """Return the kept steps of each stream, [n, channels, steps]; at first `begin` [n, channels, 1] or
+        zeros.
+        """
         states = self._before[len(self._after)]
         if any(state is None for state in states):
             first = like.new_zeros(1, 1, 1) if begin is None else begin
@@ -167,7 +170,7 @@ class _Past:
         return torch.stack(states)
 
     def states(self) -> list[ConvState]:
-        """Return what each stream keeps."""
+        """Return the state of each stream."""
         return list(zip(*self._after, strict=True))
 
 
@@ -185,7 +188,7 @@ def _run(layers: Iterable[nn.Module], steps: Tensor, past: _Past) -> Tensor:
 
 
 def _kept(layer: MimiConv1d | MimiConvTranspose1d) -> int:
-    """Steps that it keeps of a frame for the next one."""
+    """Return the number of steps that are kept from one frame for the next."""
     conv = layer.conv
     return int((conv.kernel_size[0] - 1) * conv.dilation[0] + 1 - conv.stride[0])
 

@@ -1,4 +1,4 @@
-"""A whole Moshi without streams: what its parts are, and which tokens mean that nothing is said."""
+"""A whole Moshi without streams: its parts, and its tokens for silence."""
 
 from dataclasses import dataclass
 
@@ -17,23 +17,23 @@ SINE = (430, 1268, 381, 1611, 1095, 1495, 56, 472)
 """Codes of a frame of silence and of one of 440 Hz, as PersonaPlex reads them in its prompts."""
 _PUBLISHED_SIZE = 2048
 _SETTLED = 25
-"""Frames after which a codec that hears silence writes the same codes over and over."""
+"""Frames of silence after which a codec repeats the same codes."""
 
 Codes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Words:
-    """Text tokens that say nothing."""
+    """Text tokens without text."""
 
     pad: int
-    """No word begins or goes on."""
+    """Padding: no word begins or continues."""
     word_ends: int
-    """The last frame without a word before one begins."""
+    """Marks the last frame without a word before a word begins."""
 
     @property
     def silent(self) -> frozenset[int]:
-        """Both."""
+        """Both tokens."""
         return frozenset((self.pad, self.word_ends))
 
 
@@ -41,7 +41,7 @@ class MoshiModel(nn.Module):
     """The network of one checkpoint. A frame of a stream has `codes` codes."""
 
     def __init__(self, network: MoshiForConditionalGeneration, words: Words) -> None:
-        """Raise `CheckpointError` if its codec cannot be streamed."""
+        """Wrap the network. Raises `CheckpointError` if its codec cannot be streamed."""
         super().__init__()
         config = network.config
         self.words = words
@@ -54,20 +54,20 @@ class MoshiModel(nn.Module):
         self.head = network.decoder.lm_head
         self.depth = DepthTransformer(network.depth_decoder, self.codes)
         self.window = int(config.sliding_window)
-        """Frames that a frame sees, itself included."""
+        """Frames that a frame attends to, itself included."""
         self.begin_text, self.begin_code = self.texts, int(config.audio_vocab_size)
-        """What stands in the place of tokens before the first frame."""
+        """Initial tokens before the first frame."""
         self.silence = self._codes_of(SILENCE, 0.0)
         self.sine = self._codes_of(SINE, 0.5)
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         device: torch.device = self.head.weight.device
         return device
 
     def _codes_of(self, published: Codes, loudness: float) -> Codes:
-        """Return codes of a steady tone of 440 Hz: as published, or those of a codec of another size."""
+        """Return codes of a steady tone of 440 Hz: the published ones, or computed ones for another codec."""
         if self.codec.size == _PUBLISHED_SIZE and self.codes == len(published):
             return published
         codec = self.codec
@@ -81,7 +81,7 @@ class MoshiModel(nn.Module):
 
 @dataclass(frozen=True)
 class Frame:
-    """The tokens of one moment: text, codes that the model says, and codes that it hears."""
+    """The tokens of one frame: text, the model's codes, and the user's codes."""
 
     text: int
     said: Codes
@@ -89,9 +89,9 @@ class Frame:
 
 
 def rows_of(frames: list[Frame], before: Frame) -> NDArray[np.int64]:
-    """Return what the temporal transformer reads, [n, 1 + 2 * codes], of frames behind the frame `before`.
+    """Return the temporal transformer's input, [n, 1 + 2 * codes], for frames after the frame `before`.
 
-    All codes of a stream but the first come one row late.
+    All codes of a stream except the first come one row late.
     """
     rows = []
     for earlier, frame in zip([before, *frames[:-1]], frames, strict=True):
@@ -102,5 +102,5 @@ def rows_of(frames: list[Frame], before: Frame) -> NDArray[np.int64]:
 
 
 def no_codes(count: int, begin: int) -> Codes:
-    """Return what stands in the place of codes before the first frame."""
+    """Return the codes before the first frame."""
     return (begin,) * count

@@ -1,8 +1,8 @@
 """The temporal transformer: one row for each frame, the sum of the embeddings of all its tokens.
 
 Its layers are those of Mistral (norm, attention with a sliding window, gated network) under other names, so
-it is built of these: they attend through transformers' interface and pass their window on, which those of
-`MoshiModel` do not, and the common layers of the engine fit them.
+it is built of these. They attend through transformers' interface and pass on their window, which those of
+`MoshiModel` do not, and the engine's common layers support them.
 """
 
 import torch
@@ -18,7 +18,7 @@ class FrameEmbeddings(nn.Module):
         self.text = text
         table = torch.cat([it.weight.detach() for it in audio])
         self.audio = nn.Parameter(table, requires_grad=False)
-        """Those of all codebooks one after another."""
+        """Embeddings of all codebooks, concatenated."""
         sizes = torch.tensor([0, *(it.num_embeddings for it in audio[:-1])])
         self.register_buffer("_offsets", sizes.cumsum(0), persistent=False)
         self._offsets: Tensor

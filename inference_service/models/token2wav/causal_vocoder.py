@@ -1,4 +1,4 @@
-"""Chunks of streams through the causal variant of HiFT, which needs no fading."""
+"""Streaming of the causal variant of HiFT, which needs no cross-fade."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,20 +14,20 @@ from inference_service.models.token2wav.noise import SourceNoise
 _PITCH_AHEAD = 3
 _MEL_AHEAD = 4
 _WAVE_AHEAD = 1
-"""Frames that must be there before one can be said: for its pitch, its shape, and its last samples."""
+"""Later frames that a frame needs: for its pitch, its shape, and its last samples."""
 _PAST = 31
-"""Frames that reach into what comes after them."""
+"""Frames that influence later ones."""
 KEPT_SOURCE = _PAST + _WAVE_AHEAD + _MEL_AHEAD
 KEPT_MEL = KEPT_SOURCE + _PITCH_AHEAD
-"""Frames that a stream keeps at most."""
+"""Limit of frames in a stream's state."""
 
 
 @dataclass(frozen=True)
 class CausalState:
     """The state of one stream: `mel` [80, n], and `source`, the excitation of its first frames.
 
-    The excitation ended at `cycles` [harmonics] (float64); of the frames kept, `said` are out. Before them
-    lie `start` frames that are forgotten.
+    The excitation ended at `cycles` [harmonics] (float64). Of the kept frames, `said` have been output.
+    `start` earlier frames were dropped.
     """
 
     mel: Tensor
@@ -38,34 +38,34 @@ class CausalState:
 
     @property
     def sourced(self) -> int:
-        """So many of the frames kept have an excitation."""
+        """The number of kept frames with an excitation."""
         return len(self.source) // HOP
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Streams of the same shape can share a batch."""
+        """The shape; streams of equal shape can share a batch."""
         return self.mel.shape[1], self.sourced, self.said
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Everything kept."""
+        """All tensors of the state."""
         return [self.mel, self.source, self.cycles]
 
     def holding(self, tensors: Sequence[Tensor]) -> "CausalState":
-        """Return the same place in a stream, with other tensors."""
+        """Return a state at the same place in a stream, with other tensors."""
         mel, source, cycles = tensors
         return CausalState(mel, source, cycles, self.said, self.start)
 
 
 class CausalVocoder:
-    """Eight frames behind; whatever the chunks, the same as all at once."""
+    """The causal vocoder, eight frames late; the output does not depend on the chunks."""
 
     def __init__(self, hift: Hift, noise: SourceNoise) -> None:
         self._hift = hift
         self._noise = noise
 
     def initial_state(self) -> CausalState:
-        """Return a stream that has said nothing."""
+        """Return the state of a new stream."""
         weight = self._hift.conv_post.weight
         cycles = weight.new_zeros(self._hift.config.harmonics + 1, dtype=torch.float64)
         return CausalState(weight.new_zeros(MELS, 0), weight.new_zeros(0), cycles)
@@ -73,16 +73,17 @@ class CausalVocoder:
     def advance(
         self, mel: Tensor, states: list[CausalState], *, is_last: bool
     ) -> tuple[Tensor, list[CausalState]]:
-        """Return the next frames [batch, 80, n] of streams of one shape: samples [batch, ...], and new
-        states."""
+        """Advance streams of one shape by frames [batch, 80, n]; return samples [batch, ...] and
+        new states.
+        """
         return self.advance_from(self.noise_begins(states), mel, states, is_last=is_last)
 
     def noise_begins(self, states: list[CausalState]) -> Tensor:
-        """Return where the streams read their noise, int64 [batch] on the device."""
+        """Return the start of each stream's noise, int64 [batch] on the device."""
         return self._noise.begins([HOP * (state.start + state.sourced) for state in states])
 
     def moved(self, state: CausalState, samples: int, tensors: Sequence[Tensor]) -> CausalState:
-        """Return the state after a chunk of so many samples that left these tensors."""
+        """Return the state after a chunk of `samples` samples that left these tensors."""
         after = state.holding(tensors)
         # All frames that came are kept but those before the `_PAST` ones of what is said.
         ready = state.said + samples // HOP
@@ -118,7 +119,7 @@ class CausalVocoder:
     def _source(
         self, mel: Tensor, states: list[CausalState], begins: Tensor, *, is_last: bool
     ) -> tuple[Tensor, Tensor]:
-        """Return the excitation [batch, samples] as far as the pitch is known; and its cycles at the end."""
+        """Return the excitation [batch, samples] up to the known pitch, and its cycles at the end."""
         source = torch.stack([state.source for state in states])
         cycles = torch.stack([state.cycles for state in states])
         ahead = F.pad(mel, (0, _PITCH_AHEAD)) if is_last else mel

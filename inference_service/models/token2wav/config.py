@@ -9,11 +9,11 @@ HOP = 480
 FRAMES_PER_TOKEN = 2
 TOKENS_PER_SECOND = 25
 LOOK_AHEAD = 3
-"""Tokens that are heard before the last one of a chunk is spoken."""
+"""Later tokens that a chunk's last token needs."""
 SILENT_TOKEN = 4218
-"""Stands for silence: in front of a turn, and behind a prompt."""
+"""The token of silence, before a turn and after a prompt."""
 GENERATED_FRAMES = 100
-"""So many of the generated mel frames stay in the caches, beside the prompt."""
+"""Generated mel frames that stay in the caches, besides the prompt."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class EstimatorConfig:
 
 @dataclass(frozen=True)
 class VocoderConfig:
-    """HiFT. `is_causal` is the variant of `minicpmo-utils` 1.0.7, which has weights of its own."""
+    """HiFT. `is_causal` is the variant of `minicpmo-utils` 1.0.7, which has its own weights."""
 
     channels: int = 512
     f0_channels: int = 512
@@ -51,7 +51,7 @@ class VocoderConfig:
 
 @dataclass(frozen=True)
 class Token2WavConfig:
-    """All of it."""
+    """All sizes of a checkpoint."""
 
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     estimator: EstimatorConfig = field(default_factory=EstimatorConfig)

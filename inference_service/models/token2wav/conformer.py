@@ -1,7 +1,7 @@
-"""Speech tokens to the mean of mel frames: a conformer that hears chunk after chunk.
+"""The conformer from speech tokens to the mean of mel frames, chunk by chunk.
 
-Names of parameters are those of the published `flow.pt`. A chunk sees all of itself and everything kept of
-the chunks before; what is to its right is only its look-ahead.
+Names of parameters are those of the published `flow.pt`. A chunk attends to itself and to all kept frames of
+earlier chunks. Later tokens are only its look-ahead.
 """
 
 import math
@@ -33,7 +33,7 @@ class EncoderState:
 
 
 class RelativeAttention(nn.Module):
-    """Attention that knows how far apart two frames are."""
+    """Attention with relative positions."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class FeedForward(nn.Module):
         self.w_2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` [..., width]."""
+        """Return the output for `x` [..., width]."""
         out: Tensor = self.w_2(F.silu(self.w_1(x)))
         return out
 
@@ -108,13 +108,13 @@ class Embed(nn.Module):
         self.out = nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width, eps=1e-5))
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` [..., width]."""
+        """Return the output for `x` [..., width]."""
         out: Tensor = self.out(x)
         return out * math.sqrt(x.shape[-1])
 
 
 class LookAhead(nn.Module):
-    """Convolutions that see `LOOK_AHEAD` tokens to the right."""
+    """Convolutions that read `LOOK_AHEAD` later tokens."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class LookAhead(nn.Module):
 
 
 class Upsample(nn.Module):
-    """Twice the frames, smoothed."""
+    """Doubles the frames, smoothed."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Upsample(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Embedded tokens in, two frames of `width` for each out."""
+    """The conformer encoder: two frames of `width` for each embedded token."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class Encoder(nn.Module):
         self.after_norm = nn.LayerNorm(config.width, eps=1e-5)
 
     def initial_state(self) -> EncoderState:
-        """Return the state of a stream that has heard nothing."""
+        """Return the state of a new stream."""
         config, like = self.config, self.after_norm.weight
         empty = (2, config.heads, 0, config.width // config.heads)
         return EncoderState(
@@ -192,8 +192,8 @@ class Encoder(nn.Module):
 
 
 def sinusoids(new: int, past: int, width: int, device: torch.device) -> Tensor:
-    """Return sinusoids of distances from `past + new - 1` (the oldest key, seen from the last query) down to
-    `1 - new`.
+    """Return sinusoids of distances from `past + new - 1` (the oldest key from the last query) down to `1 -
+    new`.
 
     [distances, width], float32.
     """

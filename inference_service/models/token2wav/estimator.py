@@ -1,4 +1,4 @@
-"""The flow of mel frames at one time, estimated by a transformer that remembers the chunks before.
+"""The estimator of the flow of mel frames at one time: a transformer with caches of earlier chunks.
 
 Names of parameters are those of the published `flow.pt`.
 """
@@ -16,7 +16,7 @@ _TIME_WIDTH = 256
 
 
 class TimeEmbedder(nn.Module):
-    """A time between 0 and 1 as a vector."""
+    """The embedding of a time between 0 and 1."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class TimeEmbedder(nn.Module):
 
 
 class Attention(nn.Module):
-    """Every frame sees its whole chunk and all that is remembered."""
+    """Attention in which every frame attends to its whole chunk and to the cache."""
 
     def __init__(self, config: EstimatorConfig) -> None:
         super().__init__()
@@ -71,13 +71,13 @@ class Mlp(nn.Module):
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` [..., width]."""
+        """Return the output for `x` [..., width]."""
         out: Tensor = self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
         return out
 
 
 class CausalConvs(nn.Module):
-    """Two convolutions that see the past only."""
+    """Two causal convolutions."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -156,10 +156,10 @@ class Estimator(nn.Module):
     def forward(
         self, x: Tensor, time: Tensor, attention: Tensor, convolution: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """`x` [batch, n, 320] at `time` [1]: the flow [batch, n, 80], and what is to be remembered.
+        """`x` [batch, n, 320] at `time` [1]: the flow [batch, n, 80], and the new caches.
 
-        `attention` [depth, 2, batch, heads, t, head size] are keys and values of the chunks before, and after
-        it those of `x`; `convolution` [depth, 2, batch, width, 2].
+        `attention` [depth, 2, batch, heads, t, head size] are keys and values of earlier chunks on input, and
+        those of `x` on output; `convolution` [depth, 2, batch, width, 2].
         """
         moment = self.t_embedder(time)
         x = self.in_proj(x)

@@ -1,4 +1,4 @@
-"""Chunks of streams through HiFT, faded over where they meet."""
+"""Streaming of HiFT with cross-fades between chunks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,17 +12,17 @@ from inference_service.models.token2wav.hift import Hift
 from inference_service.models.token2wav.noise import SourceNoise
 
 MEL_PAST = 8
-"""Mel frames heard again with the next chunk; fewer cannot be faded over."""
+"""Mel frames that are repeated in the next chunk; fewer cannot be cross-faded."""
 FADE = MEL_PAST * HOP
-"""Samples that are faded over."""
+"""Samples of a cross-fade."""
 
 
 @dataclass(frozen=True)
 class FadedState:
     """The state of one stream between chunks.
 
-    `mel` [80, 8], `source` [3840], `speech` [3840]: what the next chunk begins with again; `cycles`
-    [harmonics]: where the excitation stands at its end. All are empty before the first chunk.
+    `mel` [80, 8], `source` [3840], `speech` [3840]: repeated at the start of the next chunk; `cycles`
+    [harmonics]: the phase of the excitation at its end. All are empty before the first chunk.
     """
 
     mel: Tensor
@@ -33,26 +33,26 @@ class FadedState:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Streams of the same shape can share a batch."""
+        """The shape; streams of equal shape can share a batch."""
         return tuple(self.mel.shape)
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Everything kept."""
+        """All tensors of the state."""
         return [self.mel, self.source, self.speech, self.cycles]
 
     def holding(self, tensors: Sequence[Tensor]) -> "FadedState":
-        """Return the same place in a stream, with other tensors."""
+        """Return a state at the same place in a stream, with other tensors."""
         mel, source, speech, cycles = tensors
         return FadedState(mel, source, speech, cycles, self.chunks)
 
 
 class FadedVocoder:
-    """HiFT sees to both sides: a chunk ends 8 frames early, and the next one says these again.
+    """The vocoder with look-ahead: a chunk ends 8 frames early, and the next one repeats these.
 
     The published package begins every chunk's excitation at phase zero, lets the phase rest for half a frame
-    at its end, and fades with weights whose sum is 1.08. Here the phase goes on and the sum is one, unless
-    `reference_quirks` are wanted.
+    at its end, and fades with weights whose sum is 1.08. Here the phase is continuous and the sum is one,
+    unless `reference_quirks` is set.
     """
 
     def __init__(self, hift: Hift, noise: SourceNoise, *, reference_quirks: bool) -> None:
@@ -65,26 +65,25 @@ class FadedVocoder:
         self._fades = torch.stack([fade_in, fade_out]) / total
 
     def initial_state(self) -> FadedState:
-        """Return a stream that has said nothing."""
+        """Return the state of a new stream."""
         nothing = self._hift.conv_post.weight.new_zeros(0)
         return FadedState(nothing.expand(MELS, 0), nothing, nothing, nothing)
 
     def advance(
         self, mel: Tensor, states: list[FadedState], *, is_last: bool
     ) -> tuple[Tensor, list[FadedState]]:
-        """Return the next frames [batch, 80, n] of streams of one shape: samples [batch, ...], and new
-        states.
+        """Advance streams of one shape by frames [batch, 80, n]; return samples [batch, ...] and new states.
 
         A chunk that is not the last must bring the frames to at least 8.
         """
         return self.advance_from(self.noise_begins(states), mel, states, is_last=is_last)
 
     def noise_begins(self, states: list[FadedState]) -> Tensor:
-        """Return where the streams read their noise, int64 [batch] on the device."""
+        """Return the start of each stream's noise, int64 [batch] on the device."""
         return self._noise.chunk_begins([state.chunks for state in states])
 
     def moved(self, state: FadedState, samples: int, tensors: Sequence[Tensor]) -> FadedState:
-        """Return the state after a chunk of so many samples that left these tensors."""
+        """Return the state after a chunk of `samples` samples that left these tensors."""
         return replace(state.holding(tensors), chunks=state.chunks + 1)
 
     def advance_from(
@@ -113,8 +112,7 @@ class FadedVocoder:
         return (speech if is_last else speech[:, :-FADE]), new
 
     def _source(self, mel: Tensor, states: list[FadedState], begins: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the excitation [batch, samples], of which the beginning is known; and its cycles at the
-        end."""
+        """Return the excitation [batch, samples] after its known beginning, and its cycles at the end."""
         f0 = self._hift.f0_predictor(mel)
         known = torch.stack([state.source for state in states])
         overlap = known.shape[1]
@@ -128,8 +126,7 @@ class FadedVocoder:
         return source, cycles[:, :, -1] % 1
 
     def _cycles(self, f0: Tensor) -> Tensor:
-        """Return periods since the beginning, [batch, harmonics, samples], linear between the frames'
-        middles."""
+        """Return periods since the start, [batch, harmonics, samples], linear between the frames' middles."""
         if not self._phase_goes_on:
             return F.interpolate(self._hift.cycles(f0), scale_factor=HOP, mode="linear")
         # One frame more lets the phase go on through the second half of the last one.

@@ -19,7 +19,7 @@ from inference_service.models.minicpmo.mel import log10_mel, normalised
 from inference_service.models.token2wav.config import HOP, MELS, RATE_HZ
 
 HEARD_HZ = 16_000
-"""What the tokenizer and the speaker encoder hear."""
+"""Sample rate of the tokenizer and the speaker encoder."""
 TOKENIZER_BANDS = 128
 
 _FFT = 1920
@@ -32,7 +32,7 @@ Array = NDArray[np.float32]
 
 
 def tokenizer_mel(pcm: Array) -> Array:
-    """Log-mel [128, samples // 160] of sound at 16 kHz, for the speech tokenizer."""
+    """Return log-mel [128, samples // 160] of sound at 16 kHz, for the speech tokenizer."""
     mel = log10_mel(pcm, TOKENIZER_BANDS)
     return np.ascontiguousarray(normalised(mel, float(mel.max())).numpy())
 
@@ -46,9 +46,9 @@ def _kaldi_filters() -> NDArray[np.float64]:
 
 
 def speaker_fbank(pcm: Array) -> Array:
-    """Kaldi's log filter bank [frames, 80] of sound at 16 kHz, less its mean, for the speaker encoder.
+    """Return Kaldi's log filter bank [frames, 80] of sound at 16 kHz, less its mean, for the speaker encoder.
 
-    Frames of 25 ms every 10 ms, none beyond the ends.
+    Frames are 25 ms long, every 10 ms, none beyond the ends.
     """
     bank = spectrogram(
         pcm,
@@ -74,7 +74,7 @@ def _prompt_filters() -> Tensor:
 
 
 def prompt_mel(pcm: Tensor) -> Tensor:
-    """Log-mel [samples // 480, 80] of sound at 24 kHz, at least 721 samples, as the flow makes it."""
+    """Return log-mel [samples // 480, 80] of sound at 24 kHz, at least 721 samples, for the flow."""
     margin = (_FFT - HOP) // 2
     padded = F.pad(pcm[None], (margin, margin), mode="reflect")[0]
     window = torch.hann_window(_FFT)
@@ -84,7 +84,7 @@ def prompt_mel(pcm: Tensor) -> Tensor:
 
 
 def resampled(pcm: Tensor, from_hz: int, to_hz: int) -> Tensor:
-    """Sound at another rate, [ceil(samples * to_hz / from_hz)]; see `resampling_filters`."""
+    """Return sound at another rate, [ceil(samples * to_hz / from_hz)]; see `resampling_filters`."""
     if from_hz == to_hz:
         return pcm
     filters, old, reach = resampling_filters(from_hz, to_hz)
@@ -94,7 +94,7 @@ def resampled(pcm: Tensor, from_hz: int, to_hz: int) -> Tensor:
 
 
 def resampling_filters(from_hz: int, to_hz: int) -> tuple[Tensor, int, int]:
-    """Filters [phases, 2 * reach + old] of a sinc under a Hann window, `old` and `reach`.
+    """Return filters [phases, 2 * reach + old] of a sinc under a Hann window, `old` and `reach`.
 
     Each of the phases has a filter of its own, and `old` samples become one sample of each; the band ends at
     0.99 of the lower Nyquist rate, and the sinc after six zero crossings, as torchaudio has it.

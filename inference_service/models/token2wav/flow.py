@@ -1,7 +1,7 @@
-"""Speech tokens to mel frames by flow matching, chunk after chunk of many streams.
+"""Flow matching from speech tokens to mel frames, chunk by chunk for many streams.
 
 Names of parameters are those of the published `flow.pt`. Streams whose chunks and caches are equally long run
-in one batch; nothing of a stream stays in the module.
+in one batch; the module holds no state of a stream.
 """
 
 import math
@@ -37,7 +37,7 @@ class VoicePrompt:
     mel: Tensor
     speaker: Tensor
     salt: bytes = b""
-    """Salt of the tenant that sent the recording: only the same salt finds its caches."""
+    """Salt of the tenant that sent the recording: its caches are found only with this salt."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class FlowState:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Streams of the same shape can share a batch."""
+        """The shape; streams of equal shape can share a batch."""
         return self.prompt_frames, self.frames, self.encoder.first.shape[3]
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Everything kept."""
+        """All tensors of the state."""
         encoder = self.encoder
         kept = [encoder.look, encoder.up, encoder.first, encoder.second]
         return [self.speaker, *kept, self.attention, self.convolution]
@@ -88,7 +88,7 @@ class Decoder(nn.Module):
 
 
 class Flow(nn.Module):
-    """The encoder of tokens, and Euler's method along the flow that the estimator gives."""
+    """The token encoder, and Euler's method along the estimated flow."""
 
     noise: Tensor
 
@@ -102,7 +102,8 @@ class Flow(nn.Module):
         cache_dtype: torch.dtype,
         reference_quirks: bool,
     ) -> None:
-        """`noise` [80, frames], normally distributed, is used in float32 whatever the weights' `dtype` is.
+        """Create the flow. `noise` [80, frames], normally distributed, is used in float32 whatever the
+        weights' `dtype`.
 
         `cache_dtype` is that of the estimator's caches.
         """
@@ -125,11 +126,13 @@ class Flow(nn.Module):
         return self.input_embedding.weight
 
     def begin(self, prompt: VoicePrompt) -> FlowState:
-        """Return a stream that has heard its prompt. Raises `ValueError` if the prompt's lengths disagree."""
+        """Return the state of a stream after its prompt. Raises `ValueError` if the prompt's lengths
+        disagree.
+        """
         return drained(self.beginning(prompt))
 
     def beginning(self, prompt: VoicePrompt) -> Generator[None, None, FlowState]:
-        """Hear a prompt as `begin` does, in portions: one step along the flow between two of them."""
+        """Compute `begin` in portions of one step along the flow."""
         frames = FRAMES_PER_TOKEN * len(prompt.tokens)
         if prompt.mel.shape != (frames, MELS):
             raise ValueError(f"A prompt needs mel frames [{frames}, {MELS}], not {list(prompt.mel.shape)}.")
@@ -153,7 +156,7 @@ class Flow(nn.Module):
         return mel, [self._trimmed(state) for state in new]
 
     def whole(self, prompt: VoicePrompt, tokens: Tensor) -> Tensor:
-        """Float32 mel frames [2 n, 80] of n tokens that are all there: not what a stream of them gives."""
+        """Return float32 mel frames [2 n, 80] of n complete tokens, which differ from those of a stream."""
         state = self._empty(prompt.speaker, 0)
         device = self._weight.device
         every = torch.cat([prompt.tokens.to(device), tokens.to(device)])[None]
@@ -255,14 +258,14 @@ class Flow(nn.Module):
 
 
 def drained(portions: Generator[None, None, T]) -> T:
-    """Return what a generator returns, after all of its portions."""
+    """Return the result of a generator after all of its portions."""
     while (made := next_portion(portions)) is None:
         pass
     return made
 
 
 def next_portion(portions: Generator[None, None, T]) -> T | None:
-    """Run the next portion of a generator; return what it returns after its last one, never None."""
+    """Run the next portion of a generator; return its result after the last one, else None."""
     try:
         return next(portions)
     except StopIteration as end:
@@ -272,7 +275,9 @@ def next_portion(portions: Generator[None, None, T]) -> T | None:
 
 @cache
 def euler_steps(steps: int) -> list[tuple[float, float]]:
-    """Return times and lengths of steps from 0 to 1, which grow: 1 - cos. Summed in float32, as published."""
+    """Return times and lengths of steps from 0 to 1, which grow as 1 - cos. Summed in float32, as
+    published.
+    """
     times = 1 - torch.cos(torch.linspace(0, 1, steps + 1, device="cpu") * 0.5 * math.pi)
     time, result = times[0], []
     for end in times[1:]:

@@ -1,8 +1,8 @@
 """HiFT: mel frames to a waveform at 24 kHz, by harmonics of the pitch and an inverse Fourier transform.
 
 Names of parameters are those of the published `hift.pt`, weight norms folded. Two variants are published; the
-causal one belongs to `minicpmo-utils` 1.0.7. Streams of equal length run in one batch; nothing of a stream
-stays in the module.
+causal one belongs to `minicpmo-utils` 1.0.7. Streams of equal length run in one batch; the module holds no
+state of a stream.
 """
 
 import math
@@ -30,20 +30,20 @@ _SLOPE = 0.1
 
 
 class Snake(nn.Module):
-    """x + sin^2(a x) / a."""
+    """The activation x + sin^2(a x) / a."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.alpha = nn.Parameter(torch.ones(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` [batch, channels, time]."""
+        """Return the activation of `x` [batch, channels, time]."""
         alpha = self.alpha[None, :, None]
         return x + torch.sin(x * alpha).square() / (alpha + 1e-9)
 
 
 class Conv(nn.Conv1d):
-    """A convolution of equal length; of the past only if it is causal."""
+    """A convolution of equal length; the causal one reads only the past."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, dilation: int = 1, *, is_causal: bool = False
@@ -53,7 +53,7 @@ class Conv(nn.Conv1d):
         self._sides = (reach, 0) if is_causal else (reach // 2, reach - reach // 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` [batch, inputs, time]: [batch, outputs, time]."""
+        """Return [batch, outputs, time] for `x` [batch, inputs, time]."""
         return super().forward(F.pad(x, self._sides))
 
 
@@ -72,7 +72,7 @@ class ResBlock(nn.Module):
         self.activations2 = nn.ModuleList(Snake(channels) for _ in _DILATIONS)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` [batch, channels, time]."""
+        """Return the output for `x` [batch, channels, time]."""
         stages = zip(self.activations1, self.convs1, self.activations2, self.convs2, strict=True)
         for first, conv1, second, conv2 in stages:
             x = x + conv2(second(conv1(first(x))))
@@ -91,7 +91,9 @@ class F0Predictor(nn.Module):
         self.classifier = nn.Linear(width, 1)
 
     def forward(self, mel: Tensor) -> Tensor:
-        """`mel` [batch, 80, frames]: [batch, frames]; causal: of the frames with three more behind them."""
+        """Return the pitch [batch, frames] of `mel` [batch, 80, frames]; the causal variant needs three more
+        frames.
+        """
         pitch: Tensor = self.classifier(self.condnet(mel).transpose(1, 2))
         return pitch[..., 0].abs()
 
@@ -104,9 +106,10 @@ class Source(nn.Module):
         self.l_linear = nn.Linear(config.harmonics + 1, 1)
 
     def forward(self, cycles: Tensor, f0: Tensor, noise: Tensor) -> Tensor:
-        """`cycles` [batch, harmonics, samples], `f0` [batch, samples], `noise` [batch, samples, harmonics].
+        """Return the wave of `cycles` [batch, harmonics, samples], `f0` [batch, samples] and `noise` [batch,
+        samples, harmonics].
 
-        Returns [batch, samples].
+        The shape is [batch, samples].
         """
         voiced = (f0 > _VOICED_HZ).to(noise)[:, :, None]
         waves = _SINE * torch.sin(2 * math.pi * cycles).to(noise).transpose(1, 2)
@@ -147,9 +150,9 @@ class Hift(nn.Module):
         self.conv_post = Conv(channels >> len(_RATES), _FFT + 2, 7, is_causal=is_causal)
 
     def cycles(self, f0: Tensor) -> Tensor:
-        """Whole and part periods since the first of the frames, of each harmonic, at the end of each frame.
+        """Return the periods of each harmonic since the first frame, at the end of each frame.
 
-        `f0` [batch, frames] in Hz; [batch, harmonics, frames] of the same dtype.
+        `f0` is [batch, frames] in Hz; the result is [batch, harmonics, frames] of the same dtype.
         """
         harmonics = torch.arange(1, self.config.harmonics + 2, device=f0.device, dtype=f0.dtype)
         return HOP * ((f0[:, None] * harmonics[None, :, None] / RATE_HZ) % 1).cumsum(2)
@@ -166,7 +169,7 @@ class Hift(nn.Module):
         """Return the waveform [batch, 480 frames] of `mel` [batch, 80, frames] and `source` [batch, 480
         frames].
 
-        Causal: `mel` has four frames more.
+        In the causal variant, `mel` has four more frames.
         """
         spectrum = self._analysed(source)
         x = self.conv_pre(mel)
@@ -184,7 +187,7 @@ class Hift(nn.Module):
         return self._synthesised(self.conv_post(F.leaky_relu(x)))
 
     def _analysed(self, source: Tensor) -> Tensor:
-        """[batch, 18, 120 frames + 1]."""
+        """Return the spectrum [batch, 18, 120 frames + 1] of the excitation."""
         window = torch.hann_window(_FFT, device=source.device)
         spectrum = torch.stft(source, _FFT, _FFT_HOP, window=window, return_complex=True)
         return torch.cat([spectrum.real, spectrum.imag], dim=1)
@@ -201,9 +204,9 @@ class Hift(nn.Module):
 
 
 def _overlapped(grains: Tensor) -> Tensor:
-    """Overlap grains [batch, 16, n], each 4 samples behind the last, and add them up: [batch, 4 (n - 1)].
+    """Overlap-add grains [batch, 16, n] at a hop of 4 samples; return [batch, 4 (n - 1)].
 
-    As in `torch.istft`, which waits for the device: the first and the last 8 samples are left out.
+    As in `torch.istft`, which synchronises with the device, the first and the last 8 samples are left out.
     """
     count = grains.shape[2]
     added = grains.new_zeros(len(grains), _FFT_HOP, count + _FFT // _FFT_HOP - 1)

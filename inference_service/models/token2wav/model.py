@@ -54,11 +54,10 @@ class Token2Wav(nn.Module):
         noise: Tensor | None = None,
         source_noise: SourceNoise | None = None,
     ) -> None:
-        """`steps` and `cache_dtype` decide what a stream costs, see `sizes`.
+        """Create the model; `steps` and `cache_dtype` determine the cost of a stream, see `sizes`.
 
-        `dtype` is what the flow computes in, and what its caches are kept in if `cache_dtype` is left out.
-        `reference_quirks` brings back what the published package does wrong. `noise` [80, frames] and
-        `source_noise` stand in for the drawn tables.
+        `dtype` is the data type of the flow, and the default of `cache_dtype`. `reference_quirks` repeats the
+        errors of the published package. `noise` [80, frames] and `source_noise` replace the drawn tables.
         """
         super().__init__()
         self.config = config
@@ -81,32 +80,34 @@ class Token2Wav(nn.Module):
 
     @torch.inference_mode()
     def capture(self, voice: VoiceCache) -> None:
-        """Capture whole seconds of streams in this voice; other voices are computed as before."""
+        """Capture whole seconds of streams in this voice; other voices are not captured."""
         self._seconds = Seconds(self.flow, self.vocoder, voice.flow)
 
     @torch.inference_mode()
     def hear(self, prompt: VoicePrompt) -> VoiceCache:
-        """Return the caches that every turn in this voice begins with. Raises `ValueError` if lengths
-        disagree."""
+        """Return the caches at the start of every turn in this voice. Raises `ValueError` if lengths
+        disagree.
+        """
         return drained(self.hearing(prompt))
 
     def hearing(self, prompt: VoicePrompt) -> Generator[None, None, VoiceCache]:
-        """Make what `hear` makes in portions of about the same length, in inference mode."""
+        """Compute `hear` in portions of about the same length, in inference mode."""
         self._check(prompt.tokens.tolist())
         return VoiceCache((yield from self.flow.beginning(prompt)))
 
     def initial_state(self, voice: VoiceCache) -> StreamState:
-        """Return a stream that has said nothing."""
+        """Return the state of a new stream."""
         silent = self.vocoder.initial_state()
         return StreamState(voice, voice.flow, silent, silent)
 
     @torch.inference_mode()
     def step(self, jobs: list[StreamCodes]) -> list[Tensor]:
-        """Return what each stream can say now, float32 [samples]; of a turn that has ended, all of it.
+        """Return the sound that each stream can output now, float32 [samples]; a turn that has ended is
+        completed.
 
-        The sounds are on the model's device, which is not waited for. A stream comes up once. Streams of
-        equal shapes share their passes, and none hears of another. Raises `ValueError` for a token out of
-        range, before anything moves.
+        The sounds are on the model's device, without synchronisation. A stream may occur only once. Streams
+        of equal shapes share their passes, and are independent. Raises `ValueError` for a token out of range
+        before any state changes.
         """
         for job in jobs:
             self._check(job.codes)
@@ -128,7 +129,7 @@ class Token2Wav(nn.Module):
             raise ValueError(f"Speech tokens are 0 to {size - 1}; {strange[0]} came.")
 
     def _say(self, turns: list[_Turn]) -> dict[int, Tensor]:
-        """Return samples of one chunk of each stream, whose states move on."""
+        """Return samples of one chunk of each stream, and advance the states."""
         mels: dict[int, Tensor] = {}
         waves: dict[int, Tensor] = {}
         device = self.flow.noise.device
@@ -153,7 +154,7 @@ class Token2Wav(nn.Module):
         return waves
 
     def _cut(self, groups: list[list[_Turn]]) -> list[list[_Turn]]:
-        """Cut groups into as many streams as there are captured passes for."""
+        """Cut groups to the numbers of streams that have captured passes."""
         if self._seconds is None:
             return groups
         cut = []

@@ -1,7 +1,7 @@
-"""Whole seconds of streams in one voice as captured regions; whatever else comes is computed as it is.
+"""Captured regions for whole seconds of streams in one voice; other chunks are computed directly.
 
-A stream's second has one of a few shapes: how old its turn is decides how much it remembers, and after two
-seconds no more is kept. Nothing is computed otherwise than without regions.
+A stream's second has one of a few shapes: the caches depend on the age of the turn, and stop growing after
+two seconds. The results are the same as without regions.
 """
 
 from collections.abc import Sequence
@@ -16,16 +16,18 @@ from inference_service.models.token2wav.flow import Flow, FlowState
 from inference_service.models.token2wav.stream import Vocoder
 
 BATCHES: Final = (2, 1)
-"""Streams that share a pass, largest first: more of them take several passes, as none is filled up."""
+"""Streams that share a pass, largest first: more of them take several passes, without padding."""
 COPIES: Final = 4
-"""Times that a pass keeps what its streams keep: as its inputs, side by side, with what is new, and cut."""
+"""Copies of a stream's caches in a pass: the inputs, the batch, the batch with new entries, and the cut
+result.
+"""
 
 
 class Seconds:
-    """Passes of flow and vocoder that were captured."""
+    """Captured passes of flow and vocoder."""
 
     def __init__(self, flow: Flow, vocoder: Vocoder, voice: FlowState) -> None:
-        """Capture streams in this voice. Call it in inference mode."""
+        """Capture streams in this voice. Must be called in inference mode."""
         device = flow.noise.device
         pool = graph_pool(device)
         self._flow, self._vocoder, self._voice = flow, vocoder, voice
@@ -46,7 +48,7 @@ class Seconds:
                 self._vocoding.prepare(*self._vocoder_key(vocoder.noise_begins(given[1]), *given))
 
     def flow(self, tokens: Tensor, states: list[FlowState]) -> tuple[Tensor, list[FlowState]]:
-        """Advance as `Flow.advance` does, by a chunk that is not the last."""
+        """Advance as `Flow.advance` does, by a chunk that is not the last one."""
         name, given = self._flow_key(tokens, states)
         if not self._flowing.knows(name, given):
             return self._flow.advance(tokens, states, is_last=False)
@@ -55,7 +57,7 @@ class Seconds:
         return mel, [state.holding([state.speaker, *part]) for state, part in zip(states, parts, strict=True)]
 
     def vocode(self, mel: Tensor, states: list[Any]) -> tuple[Tensor, list[Any]]:
-        """Advance as `Vocoder.advance` does, by a chunk that is not the last."""
+        """Advance as `Vocoder.advance` does, by a chunk that is not the last one."""
         begins = self._vocoder.noise_begins(states)
         name, given = self._vocoder_key(begins, mel, states)
         if not self._vocoding.knows(name, given):
@@ -89,7 +91,7 @@ class Seconds:
 
 
 def _ages(first: Any, step: Any) -> tuple[list[Any], Tensor]:
-    """Return the states of a stream second after second until their shape repeats, and what it made."""
+    """Return the states of a stream after each second until their shape repeats, and its output."""
     states = [first]
     while True:
         made, (after,) = step(states[-1])

@@ -1,4 +1,4 @@
-"""Memory of token2wav, computed from its configuration alone."""
+"""Memory of token2wav, computed from its configuration only."""
 
 import torch
 
@@ -17,7 +17,7 @@ from inference_service.models.token2wav.hift import Hift
 
 
 def weight_bytes(config: Token2WavConfig, dtype: torch.dtype) -> int:
-    """Return weights with the flow in `dtype`; the vocoder is in float32."""
+    """Return the bytes of the weights with the flow in `dtype`; the vocoder is in float32."""
     with torch.device("meta"):
         nothing = torch.zeros(MELS, 0)
         flow = Flow(config, nothing, steps=1, dtype=dtype, cache_dtype=dtype, reference_quirks=False)
@@ -28,14 +28,14 @@ def weight_bytes(config: Token2WavConfig, dtype: torch.dtype) -> int:
 def voice_bytes(
     config: Token2WavConfig, prompt_frames: int, *, steps: int, dtype: torch.dtype, cache_dtype: torch.dtype
 ) -> int:
-    """Return a voice whose prompt has so many mel frames. Streams share it."""
+    """Return the bytes of a voice with a prompt of `prompt_frames` mel frames. Streams share it."""
     return _flow_bytes(config, prompt_frames, steps, dtype, cache_dtype)
 
 
 def stream_bytes(
     config: Token2WavConfig, prompt_frames: int, *, steps: int, dtype: torch.dtype, cache_dtype: torch.dtype
 ) -> int:
-    """Return the most that one stream in such a voice keeps, however long it speaks."""
+    """Return the maximal bytes of one stream in such a voice, however long it speaks."""
     flow = _flow_bytes(config, prompt_frames + GENERATED_FRAMES, steps, dtype, cache_dtype)
     harmonics = config.vocoder.harmonics + 1
     if config.vocoder.is_causal:

@@ -1,4 +1,4 @@
-"""One stream of speech: its caches, and the tokens that wait for what comes behind them."""
+"""One stream of speech: its caches, and the tokens that wait for later ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inference_service.models.token2wav.config import LOOK_AHEAD, SILENT_TOKEN, 
 from inference_service.models.token2wav.flow import FlowState
 
 _SHORTEST = 8
-"""Fewer tokens are no chunk: too little to fade the next one in."""
+"""Least tokens of a chunk: fewer are too short for a cross-fade."""
 _LONGEST = TOKENS_PER_SECOND + LOOK_AHEAD
 
 
@@ -29,17 +29,18 @@ class VocoderState(Protocol):
 
 
 class Vocoder(Protocol):
-    """Mel frames to samples; its states are of one kind."""
+    """Turns mel frames into samples; all its states are of one kind."""
 
     def initial_state(self) -> VocoderState:
-        """Return a stream that has said nothing."""
+        """Return the state of a new stream."""
 
     def advance(self, mel: Tensor, states: list[Any], *, is_last: bool) -> tuple[Tensor, list[Any]]:
-        """Return the next frames [batch, 80, n] of streams of one shape: samples [batch, ...], and new
-        states."""
+        """Advance streams of one shape by frames [batch, 80, n]; return samples [batch, ...] and
+        new states.
+        """
 
     def noise_begins(self, states: list[Any]) -> Tensor:
-        """Return where the streams read their noise, int64 [batch] on the device."""
+        """Return the start of each stream's noise, int64 [batch] on the device."""
 
     def advance_from(
         self, begins: Tensor, mel: Tensor, states: list[Any], *, is_last: bool
@@ -47,12 +48,12 @@ class Vocoder(Protocol):
         """Advance as `advance` does, with the noise that begins there."""
 
     def moved(self, state: Any, samples: int, tensors: Sequence[Tensor]) -> Any:
-        """Return the state after a chunk of so many samples that left these tensors."""
+        """Return the state after a chunk of `samples` samples that left these tensors."""
 
 
 @dataclass(frozen=True)
 class VoiceCache:
-    """A voice prompt that was heard, where every turn in that voice begins; streams may share it."""
+    """The caches of a voice prompt, with which every turn in that voice begins; streams may share them."""
 
     flow: FlowState
 
@@ -64,7 +65,7 @@ class VoiceCache:
 
 @dataclass(frozen=True)
 class VocoderPass:
-    """Tokens for one pass: those to be said and, unless they are the last of a turn, three more."""
+    """Tokens for one pass: those to speak and, unless they are the last of a turn, three more."""
 
     tokens: list[int]
     is_last: bool
@@ -72,7 +73,7 @@ class VocoderPass:
 
 @dataclass
 class StreamState:
-    """Everything about one stream; whoever owns the session owns it."""
+    """All state of one stream; it belongs to the owner of the session."""
 
     voice: VoiceCache
     flow: FlowState
@@ -81,36 +82,36 @@ class StreamState:
     """The vocoder's state before a turn."""
     pending: list[int] = field(default_factory=lambda: [SILENT_TOKEN] * LOOK_AHEAD)
     has_begun: bool = False
-    """Whether a token of the turn has come."""
+    """Whether the turn has any token."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its own tensors; those of the voice are counted there."""
+        """Bytes of its own tensors, without those of the voice."""
         own = [] if self.flow is self.voice.flow else self.flow.tensors
         return _bytes(own + self.vocoder.tensors)
 
     def add(self, codes: list[int]) -> None:
-        """More speech tokens of the turn."""
+        """Add speech tokens to the turn."""
         self.pending = self.pending + codes
         self.has_begun |= bool(codes)
 
     def reset(self) -> None:
-        """Begin a turn: nothing of the last one is left."""
+        """Begin a turn without any state of the previous one."""
         self.flow = self.voice.flow
         self.vocoder = self.silent
         self.pending = [SILENT_TOKEN] * LOOK_AHEAD
         self.has_begun = False
 
     def mark(self) -> Callable[[], None]:
-        """Return a way back to how it is now."""
+        """Return a function that restores the current state."""
         before = dict(vars(self))
         return lambda: vars(self).update(before)
 
     def next_chunk(self, *, is_last: bool) -> VocoderPass | None:
-        """Take what can be said now; once it is None, nothing is left to be taken before more tokens come.
+        """Take the next chunk; None means that no chunk is ready before more tokens come.
 
-        At the end of a turn (`is_last`) the last chunk is what no chunk was made of; of a turn without a word
-        nothing is.
+        At the end of a turn (`is_last`), the last chunk holds all remaining tokens; a turn without words has
+        none.
         """
         pending = self.pending
         if len(pending) >= _SHORTEST:

@@ -1,4 +1,4 @@
-"""Records of units that a caller has replayed: what is checked before the engine is given one."""
+"""Checks of unit records that a caller replays, before the engine gets them."""
 
 from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
@@ -13,9 +13,9 @@ from inference_service.interface.setups import (
 )
 
 MOST_BYTES = 4096
-"""Of one record."""
+"""Limit of bytes of one record."""
 _MOST_DRAWS = 1 << 48
-"""Random numbers that a session may have used up; a century uses fewer."""
+"""Limit of random numbers that a session has used up; a century uses fewer."""
 _ENDS = {
     pb.UNIT_END_LISTEN: End.LISTEN,
     pb.UNIT_END_CHUNK: End.CHUNK,
@@ -69,7 +69,7 @@ def unit_record(record: pb.UnitRecord) -> UnitRecord:
 
 
 def _check_begun(record: pb.UnitRecord, info: ModelInfo) -> None:
-    """Raise `UnitRefused` for what cannot be the beginning of an answer."""
+    """Raise `UnitRefused` for ids that cannot begin an answer."""
     if record.end:
         raise _bad("end", "must be unset in CHAT: an answer that has ended does not go on")
     if len(record.sampled_ids) > info.context_limit:

@@ -1,4 +1,4 @@
-"""Replies to a caller: the engine's own types become messages of `antiphon.v1`, once."""
+"""Conversion of the engine's types to `antiphon.v1` messages for the caller."""
 
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
@@ -33,7 +33,7 @@ from inference_service.rpc.messages.requests import PURPOSES
 from inference_service.session.machine import Answer, GoAway
 
 LARGEST_ANSWER = MAX_MESSAGE_BYTES // 4
-"""Bytes of one message of text and sound; a caller takes no more than `MAX_MESSAGE_BYTES`."""
+"""Bytes of one message of text and sound; a caller accepts at most `MAX_MESSAGE_BYTES`."""
 ENDS = {
     End.LISTEN: pb.UNIT_END_LISTEN,
     End.CHUNK: pb.UNIT_END_CHUNK,
@@ -53,7 +53,7 @@ _FINISHES = {
 def session_ready(
     ready: Ready, plan: SessionPlan, info: ModelInfo, worker_id: str, window: int
 ) -> pb.PrefillResponse:
-    """Return the answer to unit 0: what the session gets."""
+    """Return the answer to unit 0: the effective settings of the session."""
     setup = plan.setup
     units = info.format_of(setup) if isinstance(setup, DuplexSetup) else info.unit_format
     result = pb.SessionReady(
@@ -104,14 +104,14 @@ def prefilled(answer: Prefilled) -> pb.PrefillResponse:
 
 
 def automatic_prefilled(answer: Prefilled) -> pb.GenerateResponse:
-    """Return what Prefill would answer to an automatic unit whose input could be used."""
+    """Return the Prefill answer to an automatic unit, as a Generate message."""
     response = pb.GenerateResponse(unit=answer.unit)
     _fill_prefilled(response.prefilled, answer)
     return response
 
 
 def automatic_finalized(answer: Finalized) -> pb.GenerateResponse:
-    """Return what Finalize would answer to an automatic unit."""
+    """Return the Finalize answer to an automatic unit, as a Generate message."""
     response = pb.GenerateResponse(unit=answer.unit)
     _fill_finalized(response.finalized, answer)
     return response
@@ -142,7 +142,7 @@ def pieces(answer: Piece, output_sample_rate_hz: int) -> Iterator[pb.GenerateRes
 
 
 def piece(answer: Piece, output_sample_rate_hz: int) -> pb.GenerateResponse:
-    """Return a part of what a unit says; audio travels as finite 32-bit floats within [-1, 1]."""
+    """Return a part of a unit's output; audio is sent as finite 32-bit floats within [-1, 1]."""
     response = pb.GenerateResponse(unit=answer.unit)
     if answer.text or answer.token_ids:
         response.text.text = answer.text
@@ -168,7 +168,7 @@ def piece(answer: Piece, output_sample_rate_hz: int) -> pb.GenerateResponse:
 
 
 def done(answer: Done) -> pb.GenerateResponse:
-    """Return the last word about a unit's generation."""
+    """Return the last answer to a unit's Generate."""
     response = pb.GenerateResponse(unit=answer.unit)
     result = response.done
     result.end, result.finish_reason = ENDS[answer.end], _FINISHES[answer.finish]
@@ -223,7 +223,7 @@ def go_away(time_left_s: float, reason: str) -> pb.GenerateResponse:
 
 
 def model_info(info: ModelInfo) -> pb.GetInfoResponse:
-    """Return what GetInfo says about the model."""
+    """Return GetInfo's description of the model."""
     return pb.GetInfoResponse(
         model=info.name,
         modes=modes(info),
@@ -261,8 +261,7 @@ def _ignored(info: ModelInfo) -> list[str]:
 
 
 def _sampling_defaults(info: ModelInfo) -> common_pb2.SamplingParams:
-    """Return the defaults of chats and token streams, or of duplex sessions where the model holds no
-    others."""
+    """Return the defaults of chats and token streams; of duplex sessions for a model with no others."""
     for mode in (Mode.CHAT, Mode.TOKENS, Mode.TRANSCRIBE):
         if mode in info.modes:
             return sampling_params(sampling_defaults(info, mode))
@@ -272,7 +271,7 @@ def _sampling_defaults(info: ModelInfo) -> common_pb2.SamplingParams:
 
 
 def absorb(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
-    """Add `more` to a message of the same unit that still waits to be sent; False if they cannot be one."""
+    """Add `more` to a waiting message of the same unit; return False if they cannot be one."""
     if waiting.unit != more.unit or waiting.unit == 0:
         return False
     if more.HasField("finalized") and not waiting.HasField("rewound"):
@@ -306,8 +305,7 @@ def absorb(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
 
 
 def _follows(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
-    """Return whether both may stand in one message: first what is thought, then what is said, then one
-    call."""
+    """Return whether both fit in one message, in the order of thoughts, answer, and one call."""
     calls = waiting.HasField("tool_call")
     if more.HasField("thinking") and (calls or waiting.HasField("text") or waiting.HasField("audio")):
         return False
@@ -318,7 +316,7 @@ def _follows(waiting: pb.GenerateResponse, more: pb.GenerateResponse) -> bool:
 
 
 def item_error(failure: Failure) -> common_pb2.ItemError:
-    """Why one unit failed."""
+    """Return the error of a failed unit."""
     return common_pb2.ItemError(
         reason=failure.reason, message=failure.message, field=failure.field, retryable=failure.retryable
     )
@@ -328,7 +326,7 @@ def item_error(failure: Failure) -> common_pb2.ItemError:
 
 
 def _count(usage: common_pb2.Usage, tokens: UnitUsage) -> None:
-    """Token counts; set even where all are 0."""
+    """Write token counts, even where all are 0."""
     usage.input_text_tokens = tokens.input_text_tokens
     usage.input_audio_tokens = tokens.input_audio_tokens
     usage.input_vision_tokens = tokens.input_vision_tokens
@@ -355,6 +353,6 @@ def _time(timings: common_pb2.Timings, seconds: UnitTimings) -> None:
 
 
 def duration(seconds: float) -> Duration:
-    """`seconds`, 0 or more, as a protobuf Duration."""
+    """Return `seconds`, 0 or more, as a protobuf Duration."""
     whole, nanos = divmod(int(max(0.0, seconds) * 1e9), 10**9)
     return Duration(seconds=whole, nanos=nanos)

@@ -1,6 +1,6 @@
-"""Requests of a caller: bytes become messages, and messages the engine's own types, once.
+"""Conversion of a caller's requests: bytes to messages, and messages to the engine's types.
 
-Small messages are decoded at once, large ones beside the event loop.
+Small messages are decoded on the event loop, large ones in a thread.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ from inference_service.rpc.messages.turns import turn_input
 from inference_service.session.units import Generate, Rewind, Stream
 
 LARGE = 1 << 18
-"""Bytes of a message that is no longer decoded on the event loop: four seconds of sound."""
+"""Bytes from which a message is not decoded on the event loop: four seconds of sound."""
 MOST_PARTS = 1 << 14
-"""Fields of a large message, those of the messages in it included."""
+"""Limit of fields of a large message, nested ones included."""
 NUMBERS_A_PART = 1 << 8
-"""Bytes of a list of numbers that count as one of them."""
+"""Bytes of a packed list of numbers that count as one field."""
 _THREADS = 2
 
 REQUESTS: dict[Stream, type[Message]] = {
@@ -50,7 +50,7 @@ REQUESTS: dict[Stream, type[Message]] = {
     Stream.GENERATE: pb.GenerateRequest,
     Stream.FINALIZE: pb.FinalizeRequest,
 }
-"""What comes on each stream."""
+"""The type of the requests on each stream."""
 
 PURPOSES = {
     pb.TEXT_PURPOSE_INSTRUCTIONS: TextPurpose.INSTRUCTIONS,
@@ -58,13 +58,13 @@ PURPOSES = {
     pb.TEXT_PURPOSE_COMMENTARY: TextPurpose.COMMENTARY,
     pb.TEXT_PURPOSE_TOOL_RESULT: TextPurpose.TOOL_RESULT,
 }
-"""What a text of a unit may be for."""
+"""Purposes of a text of a unit."""
 
 T = TypeVar("T")
 
 
 class Decoder(Generic[T]):
-    """Decodes large requests in a small pool of threads; whoever asks waits, so that order is kept."""
+    """Decodes large requests in a small pool of threads; the caller waits, which keeps the order."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_THREADS, "decode")
@@ -72,10 +72,10 @@ class Decoder(Generic[T]):
     async def read(
         self, stream: Stream, data: bytes, make: Callable[[Message], T]
     ) -> tuple[Message, Callable[[], T]]:
-        """Return the message in `data`, and what gives `make` of it or raises what that raised: it has been
-        called.
+        """Return the message in `data`, and a function that returns the result of `make` or raises its error.
 
-        Raises `PayloadInvalid` for bytes that are no such message, or one of too many parts.
+        `make` was called already. Raises `PayloadInvalid` for bytes that are no such message, or have too
+        many fields.
         """
         return await asyncio.get_running_loop().run_in_executor(self._pool, _read_large, stream, data, make)
 
@@ -91,7 +91,7 @@ def _read_large(stream: Stream, data: bytes, make: Callable[[Message], T]) -> tu
 
 
 def decoded(parse: Callable[[Any], Message], data: bytes | bytearray | memoryview) -> Message:
-    """Return the message in `data`. Raises `PayloadInvalid` for bytes that are no such message."""
+    """Return the message in `data`. Raises `PayloadInvalid` for invalid bytes."""
     try:
         return parse(data)
     except DecodeError:
@@ -102,10 +102,10 @@ def decoded(parse: Callable[[Any], Message], data: bytes | bytearray | memoryvie
 
 
 def _require_few_parts(kind: Any, data: bytes) -> None:
-    """Raise `PayloadInvalid` unless there are few parts in `data`.
+    """Raise `PayloadInvalid` if `data` has too many fields.
 
-    A parser holds the interpreter until it is done: 32 MiB of empty messages take it most of a second, and a
-    GiB. Looked at are tags and lengths only, of at most `MOST_PARTS` fields.
+    A parser holds the GIL until it is done: 32 MiB of empty messages take it most of a second and a GiB. This
+    check reads only tags and lengths, of at most `MOST_PARTS` fields.
     """
     left, todo = MOST_PARTS, [(kind, 0, len(data))]
     while todo:
@@ -142,7 +142,7 @@ _LONGEST_VARINT = 10
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at an index, and the index behind it."""
+    """Return the varint at index `at`, and the index after it."""
     value = 0
     for i, byte in enumerate(data[at : at + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << 7 * i
@@ -155,9 +155,9 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def content(request: pb.PrefillRequest, setup: SessionSetup, info: ModelInfo) -> Content:
-    """Return the input of a unit of such a session.
+    """Return the input of a unit for a session of this kind.
 
-    Raises `UnitRefused` for content that cannot be used, `PayloadInvalid` for the input of another mode.
+    Raises `UnitRefused` for unusable content, `PayloadInvalid` for the input of another mode.
     """
     if request.HasField("recorded"):
         check_record(request.recorded, setup, info)
@@ -178,7 +178,7 @@ def content(request: pb.PrefillRequest, setup: SessionSetup, info: ModelInfo) ->
 
 
 def generate(request: pb.GenerateUnit, setup: SessionSetup, info: ModelInfo) -> Generate:
-    """Return how a unit of such a session is to be run; with a refusal for settings that it cannot have."""
+    """Return how to run the unit; with a refusal if its settings are invalid."""
     if not request.force_listen and not request.HasField("sampling"):
         return _USUAL
     try:
@@ -197,7 +197,7 @@ _USUAL = Generate()
 
 
 def rewind(request: pb.GenerateRequest, setup: SessionSetup) -> Rewind:
-    """Return how far such a session is to go back; with a refusal if it cannot."""
+    """Return the rewind; with a refusal if the session cannot rewind."""
     if not setup.is_duplex:
         problem = "rewind: only AUDIO and VIDEO sessions speak while they listen."
         return Rewind(request.unit, refusal=Failure(Reason.CONTENT_UNSUPPORTED, problem, "rewind"))
@@ -304,4 +304,4 @@ _INPUTS: dict[type[SessionSetup], tuple[str, str, Callable[[Any, ModelInfo, Any]
     TokensSetup: ("stream", "a TOKENS", token_input),
     TranscribeSetup: ("stream", "a TRANSCRIBE", speech_input),
 }
-"""For each kind of session: the payload of its units, how they are called, and what makes their content."""
+"""By kind of session: the payload of its units, its name, and the function that makes their content."""

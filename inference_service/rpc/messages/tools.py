@@ -1,4 +1,6 @@
-"""Tools of a chat's unit, the calls in its history and their results: bounded before anything reads them."""
+"""Tools of a chat's unit, the calls in its history, and their results; their sizes are bounded before
+parsing.
+"""
 
 import json
 import re
@@ -36,7 +38,7 @@ _MODES = {
 
 
 def read_tools(turn: pb.TurnInput, info: ModelInfo) -> Tools:
-    """Return what the model may call. Raises `UnitRefused`, which names the field."""
+    """Return the tools that the model may call. Raises `UnitRefused`, which names the field."""
     if not turn.tools:
         if turn.tool_choice.name or turn.tool_choice.mode == pb.TOOL_MODE_REQUIRED:
             raise bad("turn.tool_choice", "needs tools to choose from")
@@ -58,7 +60,7 @@ def read_tools(turn: pb.TurnInput, info: ModelInfo) -> Tools:
 
 
 def _tool(tool: pb.Tool, path: str, names: set[str]) -> Tool:
-    """Read one of the tools; `names` are those before, its own is added."""
+    """Read one tool; its name is added to `names`, which holds those of earlier tools."""
     _check_name(tool.name, f"{path}.name")
     if tool.name in names:
         raise bad(f"{path}.name", f"must differ from those before; {tool.name!r} does not")
@@ -118,7 +120,7 @@ def _check_name(name: str, path: str) -> None:
 
 
 def _object(text: str, path: str, most: int) -> dict[str, Any]:
-    """Return a JSON object of so many bytes at most, that is not deep."""
+    """Return a JSON object of at most `most` bytes and limited depth."""
     if len(text.encode()) > most:
         raise bad(path, f"must have at most {most} bytes, not {len(text.encode())}")
     try:
@@ -151,10 +153,10 @@ def _no_constant(word: str) -> NoReturn:
 
 
 def bad(field: str, problem: str) -> UnitRefused:
-    """Return a value that cannot be used."""
+    """Return the refusal of an invalid value."""
     return UnitRefused(Reason.PARAMS_INVALID, f"{field} {problem}.", field)
 
 
 def unsupported(field: str, problem: str) -> UnitRefused:
-    """Return the refusal of something that the model cannot take."""
+    """Return the refusal of input that the model does not support."""
     return UnitRefused(Reason.CONTENT_UNSUPPORTED, f"{field}: {problem}.", field)

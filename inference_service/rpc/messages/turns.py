@@ -1,4 +1,4 @@
-"""The input of a chat's unit: a conversation, and what the model may call."""
+"""The input of a chat's unit: a conversation with its tools."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ from inference_service.rpc.messages.tools import (
 from inference_service.video.plan import MAX_STACK_FRAMES
 
 MAX_VIDEOS = 4
-"""Videos of a whole turn."""
+"""Limit of videos in a turn."""
 
 _ROLES = {
     pb.ROLE_SYSTEM: "system",
@@ -37,9 +37,8 @@ _ROLES = {
 def turn_input(turn: pb.TurnInput, info: ModelInfo, _: ChatSetup) -> TurnInput:
     """Return a whole conversation; its pictures are still encoded.
 
-    How much of it fits is the engine's to say, which knows its tokens. Speech asked of a model without a
-    voice is no error: such a model says that it has no output rate. Raises `UnitRefused` for what the model
-    cannot take.
+    The engine, which knows the tokens, decides whether it fits. Asking a model without a voice for speech is
+    no error: its output rate is 0. Raises `UnitRefused` for unsupported content.
     """
     if not turn.messages:
         raise bad("turn.messages", "must hold one message or more")
@@ -67,7 +66,7 @@ def turn_input(turn: pb.TurnInput, info: ModelInfo, _: ChatSetup) -> TurnInput:
 
 
 def _message(message: pb.ChatMessage, path: str, info: ModelInfo, called: set[str]) -> ChatMessage:
-    """`called` are the ids of all calls in the messages before; those of this one are added."""
+    """Read a message; `called` holds the ids of all earlier calls, and those of this message are added."""
     role = _ROLES.get(message.role)
     if role is None:
         raise bad(f"{path}.role", "must be SYSTEM, USER, ASSISTANT or TOOL")

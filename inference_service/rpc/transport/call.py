@@ -1,4 +1,4 @@
-"""One streaming call: callbacks above, `grpc.aio` below."""
+"""One streaming call: callbacks for the session layer, over `grpc.aio`."""
 
 import asyncio
 import logging
@@ -17,14 +17,16 @@ logger = logging.getLogger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 HALF_CLOSE_SETTLE_S: Final = 0.01
-"""A cancelled call looks half-closed until gRPC delivers the cancellation; this long is enough to tell."""
+"""Seconds after which a half-close counts: gRPC shows a cancelled call as half-closed until it delivers the
+cancellation.
+"""
 
 STATUS_DETAILS: Final = "grpc-status-details-bin"
 """Trailing metadata that carries a serialised `google.rpc.Status`."""
 
 
 class Handler(Protocol):
-    """Answers a call. The call tells it nothing more after `given_up`, or once the call was ended."""
+    """Answers a call. It is not called after `given_up`, or after the end of the call."""
 
     def message_received(self, data: bytes) -> None:
         """Take one serialised request; the next one follows unless the call is held."""
@@ -36,11 +38,11 @@ class Handler(Protocol):
         """Note that the caller cancelled the call, vanished or let its deadline pass."""
 
     def drained(self) -> None:
-        """Note that everything written so far has left."""
+        """Note that everything written so far has been sent."""
 
 
 class Call:
-    """A streaming call as the session layer uses it: nothing here waits, `serve` does the waiting.
+    """A streaming call as the session layer uses it. Its methods never block; only `serve` waits.
 
     The call starts held: it reads no request before `resume`.
     """
@@ -50,7 +52,7 @@ class Call:
         """Metadata of the caller: text, and bytes where the name ends with `-bin`."""
         self.peer = Peer.of(context)
         self.on_over: Callable[[grpc.StatusCode], None] = _ignore
-        """Called once with the code that the call ended with; CANCELLED if this side did not end it."""
+        """Called once with the status code of the call; CANCELLED if this side did not end it."""
         self._context = context
         self._handler: Handler | None = None
         self._initial: tuple[tuple[str, str], ...] = ()
@@ -58,13 +60,13 @@ class Call:
         self._waiting: deque[bytes] = deque()
         self._is_writing = False
         self._changed = asyncio.Event()
-        """Set when `serve` has something to do."""
+        """Set when `serve` has work."""
         self._status: tuple[grpc.StatusCode, str, bytes] | None = None
 
     # ------------------------------------------------------------------------------- for the handler
 
     def take(self, handler: Handler, *metadata: tuple[str, str]) -> None:
-        """Let `handler` answer from now on, and send `metadata` before any message."""
+        """Set the handler of the call, and send `metadata` before any message."""
         self._handler = handler
         self._initial = metadata
 
@@ -83,31 +85,31 @@ class Call:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a written message has yet to leave; `Handler.drained` is called when it has."""
+        """Whether a written message has not been sent; `Handler.drained` is called once it has."""
         return self._is_writing or bool(self._waiting)
 
     def write(self, message: bytes) -> None:
-        """Send a serialised message behind those before; after the end do nothing."""
+        """Queue a serialised message; do nothing after the end."""
         if self._status is None:
             self._waiting.append(message)
             self._changed.set()
 
     def end(self, code: grpc.StatusCode, message: str = "", details: bytes = b"") -> None:
-        """End the call once everything written has left. `details` is a serialised `google.rpc.Status`."""
+        """End the call once all messages are sent. `details` is a serialised `google.rpc.Status`."""
         if self._status is None:
             self._handler = None
             self._status = (code, message, details)
             self._changed.set()
 
     def fail(self, error: SessionError) -> None:
-        """End the call with `error` once everything written has left."""
+        """End the call with `error` once all messages are sent."""
         self.end(error.code, error.message, error.status().SerializeToString())
 
     def discard(self) -> None:
-        """Drop written messages that have not begun to leave.
+        """Drop queued messages that gRPC has not begun to send.
 
-        gRPC cannot end a call while a write is pending: one message of a caller that reads no more waits, on
-        the caller's own connection, until the caller reads, cancels or disconnects.
+        gRPC cannot end a call while a write is pending: one message for a caller that stopped reading waits
+        on that caller's connection until it reads, cancels or disconnects.
         """
         self._waiting.clear()
 
@@ -134,7 +136,7 @@ class Call:
             reader.cancel()
 
     async def _write(self) -> None:
-        """Write what waits, one message at a time, until there is a status."""
+        """Write queued messages, one at a time, until there is a status."""
         while True:
             while self._waiting:
                 self._is_writing = True
@@ -191,4 +193,4 @@ class Call:
 
 
 def _ignore(_: grpc.StatusCode) -> None:
-    """Do nothing with how a call ended."""
+    """Ignore the status of a call."""

@@ -1,11 +1,11 @@
-"""Answers on their way to the caller, those of one call."""
+"""The outbox of a call: answers that wait for the caller to read."""
 
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 BACKLOG = 4
-"""Messages that may wait before the session stops reading input; see `Outbox`."""
+"""Limit of waiting messages before the session stops reading input; see `Outbox`."""
 
 M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
@@ -16,21 +16,21 @@ class Line(Protocol[M_contra]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether something that was written has yet to leave; the outbox is flushed when it has."""
+        """Whether a written message has not been sent; the outbox is flushed once it has."""
 
     def write(self, message: M_contra) -> None:
-        """Send a message behind those before."""
+        """Queue a message."""
 
     def finish(self) -> None:
         """Handle that everything has been written."""
 
 
 class Outbox(Generic[M]):
-    """Messages of one call, in the order in which they came, as fast as the caller reads.
+    """The messages of one call in order, sent as fast as the caller reads.
 
-    `put` never waits, since the engine's events must not. The bound is kept at the other end: the session
-    reads no further unit while `is_full`, and `absorb` joins a message to the last one waiting where both
-    are of one unit. So at most `BACKLOG` messages, and those of the units in flight, ever wait.
+    `put` never waits, since the engine's events must not. Back-pressure acts on the input: the session reads
+    no further unit while `is_full`, and `absorb` joins a message to the last waiting one of the same unit. So
+    at most `BACKLOG` messages wait, and those of the units in flight.
     """
 
     def __init__(
@@ -42,26 +42,26 @@ class Outbox(Generic[M]):
         self._absorb = absorb
         self._waiting: deque[M] = deque()
         self._line: Line[M] | None = None
-        """None before the call can be written to, and once it is over."""
+        """The line; None before the call can be written to, and after its end."""
         self._since = 0.0
         self._is_ended = False
 
     def __len__(self) -> int:
-        """Return messages waiting."""
+        """Return the number of waiting messages."""
         return len(self._waiting)
 
     @property
     def is_full(self) -> bool:
-        """Whether as many wait as may."""
+        """Whether the limit of waiting messages is reached."""
         return len(self._waiting) >= BACKLOG
 
     @property
     def writing_since(self) -> float | None:
-        """Since when the caller has yet to take a message, by the session's clock."""
+        """Start of the caller's delay in taking a message, by the session's clock."""
         return self._since if self._line is not None and self._line.is_busy else None
 
     def put(self, message: M) -> None:
-        """Add a message, which leaves with the next flush; after `end` it is dropped."""
+        """Add a message for the next flush; after `end` it is dropped."""
         if self._is_ended:
             return
         if not (self._waiting and self._absorb(self._waiting[-1], message)):
@@ -69,21 +69,21 @@ class Outbox(Generic[M]):
         self.is_pending = True
 
     def end(self) -> None:
-        """End the outbox; what waits is still sent."""
+        """End the outbox; waiting messages are still sent."""
         self._is_ended = self.is_pending = True
 
     def open(self, line: Line[M]) -> None:
-        """Open the outbox towards a call."""
+        """Connect the outbox to a call."""
         self._line = line
         self.flush()
 
     def close(self) -> None:
-        """Close the outbox: the call cannot be written to any more."""
+        """Disconnect the outbox: the call cannot be written to any more."""
         self._line = None
         self._waiting.clear()
 
     def flush(self) -> None:
-        """Write what waits, until the caller does not keep up."""
+        """Write waiting messages until the line is busy."""
         self.is_pending = False
         line = self._line
         if line is None:

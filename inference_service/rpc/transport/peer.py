@@ -9,13 +9,13 @@ _ALTERNATIVE_NAME: Final = "x509_subject_alternative_name"
 
 
 class PeerContext(Protocol):
-    """The part of `grpc.aio.ServicerContext` that tells who calls."""
+    """The part of `grpc.aio.ServicerContext` that identifies the caller."""
 
     def peer(self) -> str:
         """Return gRPC's URI of the other end, such as `ipv4:10.0.0.7:41234`."""
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        """Return what TLS proved about the other end; empty without TLS."""
+        """Return the other end's identity as TLS has proved it; empty without TLS."""
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,19 @@ class Peer:
     """The address of a caller, and the names that its certificate proves."""
 
     address: str
-    """gRPC's URI of the other end, such as `ipv4:10.0.0.7:41234` or `unix:`."""
+    """gRPC's URI of the caller, such as `ipv4:10.0.0.7:41234` or `unix:`."""
     identity: str = ""
     """Names of the caller's certificate, separated by commas; empty unless the worker asks for one (mTLS)."""
 
     @classmethod
     def of(cls, context: PeerContext) -> "Peer":
-        """Read both from the context of a call."""
+        """Return the peer of a call's context."""
         proven = context.auth_context()
         names = [*proven.get(_COMMON_NAME, ()), *proven.get(_ALTERNATIVE_NAME, ())]
         unique = dict.fromkeys(name.decode("utf-8", "replace") for name in names)
         return cls(context.peer(), ",".join(unique))
 
     def fields(self) -> dict[str, str]:
-        """Return what a line of the log says of it."""
+        """Return the peer's fields for a log line."""
         identity = {"peer_identity": self.identity} if self.identity else {}
         return {"peer": self.address, **identity}

@@ -1,4 +1,4 @@
-"""What callers of an engine hold of a session: it prepares input and passes orders on in their order."""
+"""The callers' side of a session in the engine: it prepares input and passes on orders in sequence."""
 
 import logging
 import time
@@ -19,29 +19,29 @@ Order = Callable[[], None]
 
 
 class OwnedSession(Protocol):
-    """A session as its engine keeps it."""
+    """A session as the engine holds it."""
 
     @property
     def id(self) -> str:
-        """Its name in logs."""
+        """The session's name in logs."""
 
     @property
     def queue(self) -> UnitQueue[Any]:
-        """Its units; for the engine's thread alone."""
+        """The session's units; only the engine's thread may touch them."""
 
     @property
     def preprocessor(self) -> Preprocessor[Any]:
-        """Makes its input ready; for the media pool alone."""
+        """The session's preprocessor; only the media pool may touch it."""
 
 
 class SessionOwner(Protocol):
-    """An engine that follows orders on a thread of its own."""
+    """An engine that carries out orders on a thread of its own."""
 
     def order(self, session: Any, order: Order) -> None:
-        """Have an order of a session followed; a fault of the order is the session's."""
+        """Queue an order for a session; an error in it counts as the session's."""
 
     def close(self, session: Any) -> None:
-        """Have a session ended."""
+        """Queue the end of a session."""
 
 
 class LiveSession:
@@ -52,7 +52,7 @@ class LiveSession:
     """
 
     def __init__(self, engine: SessionOwner, session: OwnedSession, lane: Lane, beside: Lane) -> None:
-        """`beside` is for what the session itself has to have done."""
+        """Create the caller's side; `beside` is the lane for the session's own background jobs."""
         self._engine = engine
         self._session = session
         self._queue = session.queue
@@ -96,7 +96,7 @@ class LiveSession:
         self._lane.follow(lambda: self._engine.order(self._session, order))
 
     def do_beside(self, job: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Do a job on the media pool's thread for steps, and hand its result on as an order."""
+        """Run a job on the media pool's thread for steps, and pass its result on as an order."""
 
         def do() -> None:
             made = Future[Any]()

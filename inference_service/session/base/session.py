@@ -1,4 +1,4 @@
-"""One session inside the engine, whatever its kind: its units, the one under way, and its place in a tick."""
+"""One session of any kind inside the engine: its units, the running unit, and its place in a tick."""
 
 import time
 from abc import ABC, abstractmethod
@@ -31,45 +31,48 @@ from inference_service.interface.setups import Content, UnitOverrides, UnitRecor
 from inference_service.media.pool import Priority
 
 PROGRESS_S = 2.0
-"""How often a unit that takes long shows that it is getting on."""
+"""Seconds between progress events of a unit that takes long."""
 HELD_BACK_S = 0.02
-"""So long that a unit was heard waits to be told with its first words."""
+"""Seconds for which the event that a unit was heard waits, to be sent with the unit's first words."""
 
 
 Prepared = TypeVar("Prepared")
-"""What the engine is given of a unit."""
+"""Prepared input of a unit, as the engine takes it."""
 
 Beside = Callable[[Callable[[], Any], Callable[[Any], None]], None]
-"""Does a job, perhaps in another thread, and hands what it gives to the other on the engine's."""
+"""Runs a job, possibly in another thread, and passes its result to the second function on the engine's
+thread.
+"""
 
 
 class Preprocessor(ABC, Generic[Prepared]):
-    """Makes of the input of one session's units, in their order, what the engine works on.
+    """Turns the input of one session's units into what the engine works on, in their order.
 
-    It does so beside the engine's own thread, and touches nothing else of the session.
+    It runs outside the engine's thread, and touches nothing else of the session.
     """
 
     watch: Callable[[], None] = staticmethod(lambda: None)
-    """Called by work that takes long, ten times a second or so; raises once nobody wants it any more."""
+    """Called about ten times a second by long work; raises once the result is no longer wanted."""
 
     def priority(self, content: Content | None) -> Priority | None:
-        """Return what it is for the media pool to prepare that; None is what the session begins with.
+        """Return the media pool's priority for preparing `content`; a `content` of None is the session's
+        opening.
 
-        None for what is done sooner than another thread is woken: whoever brings it prepares it at once.
+        None means that preparing takes less time than waking another thread: the caller prepares at once.
         """
         return Priority.SOUND
 
     def begin(self) -> None:
-        """Prepare what the session begins with; may take long. Raises `UnitRefused`."""
+        """Prepare the session's opening; may take long. Raises `UnitRefused`."""
 
     @abstractmethod
     def prepare(self, content: Content) -> Prepared:
-        """Return what the engine is given. Raises `UnitRefused` for input that cannot be used."""
+        """Return the prepared input. Raises `UnitRefused` for input that cannot be used."""
 
 
 @dataclass
 class QueuedUnit(Generic[Prepared]):
-    """A unit's prepared input and, once they have come, its orders to generate and finalise."""
+    """A unit's prepared input, with its orders to generate and finalise once they have arrived."""
 
     number: int
     input: Prepared | None
@@ -79,36 +82,38 @@ class QueuedUnit(Generic[Prepared]):
     force_listen: bool = False
     overrides: UnitOverrides | None = None
     rejection: Failure | None = None
-    """Why its order to generate cannot be followed; it has come all the same."""
+    """The reason why its order to generate cannot be followed; the order counts as received."""
     finalize: bool = False
     keep_last_token: bool = False
     reached: float = 0.0
-    """When the unit before it was closed, where it came before that; monotonic seconds."""
+    """Monotonic seconds at which the unit before it was closed, if that was after its arrival."""
     ordered: float = 0.0
-    """When its order to generate came; monotonic seconds, 0 if it came with the input."""
+    """Monotonic seconds at which its order to generate arrived; 0 if it came with the input."""
 
 
 @dataclass(frozen=True)
 class RewindOrder:
-    """An order to take back the words after so many samples of a unit, None for all of them."""
+    """An order to remove the words after the given samples of a unit; None removes those of all samples."""
 
     unit: int
     heard_samples: int | None
     after: int
-    """The unit that must be closed before; no later one has been decided."""
+    """The unit that must be closed first; no later one has been decided."""
     arrival: float = field(default_factory=time.monotonic)
 
 
 class UnitQueue(Generic[Prepared]):
-    """The units of one session that are not closed yet, oldest first, and how far it is cancelled."""
+    """The units of one session that are not closed, oldest first, and the number up to which they are
+    cancelled.
+    """
 
     def __init__(self) -> None:
         self._units: deque[QueuedUnit[Prepared]] = deque()
         self._cancelled_to = 0
         self.first: QueuedUnit[Prepared] | None = None
-        """The unit that is or will be worked on."""
+        """The running unit, or the next one."""
         self.rewinds: deque[RewindOrder] = deque()
-        """Those that have not been carried out, oldest first. Whoever orders them bounds their number."""
+        """Rewinds that have not been carried out, oldest first. The sender bounds their number."""
 
     def prefill(self, unit: QueuedUnit[Prepared]) -> None:
         """Append a unit."""
@@ -118,7 +123,9 @@ class UnitQueue(Generic[Prepared]):
     def generate(
         self, number: int, force_listen: bool, overrides: UnitOverrides, at: float | None = None
     ) -> None:
-        """Allow the unit to be decided once it is heard; the order came `at` monotonic seconds, or now."""
+        """Allow the unit to be decided once it is heard; the order arrived at `at` monotonic
+        seconds, or now.
+        """
         for unit in self._units:
             if unit.number == number:
                 unit.force_listen, unit.overrides = force_listen, overrides
@@ -137,21 +144,21 @@ class UnitQueue(Generic[Prepared]):
                 unit.finalize, unit.keep_last_token = True, keep_last_token
 
     def cancel(self, number: int) -> None:
-        """Cancel units up to and including `number`, also those that have not come yet."""
+        """Cancel units up to and including `number`, also those that arrive later."""
         self._cancelled_to = max(self._cancelled_to, number)
 
     def rewind(self, number: int, heard_samples: int | None) -> None:
-        """Take back later words once all units that may be decided are closed."""
+        """Remove later words once all units that may be decided are closed."""
         after = max((unit.number for unit in self._units if unit.overrides is not None), default=0)
         self.rewinds.append(RewindOrder(number, heard_samples, after))
 
     @property
     def may_rewind(self) -> bool:
-        """Whether the next rewind waits for no unit any more."""
+        """Whether the next rewind has no unit left to wait for."""
         return bool(self.rewinds) and (self.first is None or self.first.number > self.rewinds[0].after)
 
     def is_cancelled(self, unit: QueuedUnit[Prepared]) -> bool:
-        """Return whether the unit is to end without another word."""
+        """Return whether the unit must end without further words."""
         return unit.number <= self._cancelled_to
 
     def close_first(self) -> None:
@@ -165,30 +172,30 @@ class UnitQueue(Generic[Prepared]):
 
 @dataclass
 class Run(Generic[Prepared]):
-    """The unit being worked on. Times are monotonic seconds, 0 for what has not happened."""
+    """The running unit. Times are monotonic seconds, 0 for events that have not happened."""
 
     unit: QueuedUnit[Prepared]
     _: KW_ONLY
     started: float = field(init=False)
     text_rows: int = 0
-    """Input rows that are tokens, those carried from the unit before and marks round media included."""
+    """Input rows that are tokens, including carried ones and the marks round media."""
     vision_rows: int = 0
     vision_slices: int = 0
     ignored_fields: tuple[str, ...] = ()
     """Settings of its input that have no effect."""
     audio_rows: int = 0
     cached: int = 0
-    """Entries of the context that were there before it."""
+    """Context entries that were cached before the unit."""
     sampled: int = 0
     codes: int = 0
-    """Speech codes drawn."""
+    """Speech codes sampled."""
     finish: Finish | None = None
     failure: Failure | None = None
     heard_at: float = 0.0
     decided_at: float = 0.0
     speaking_since: float = 0.0
     record: UnitRecord | None = None
-    """What another session needs to replay it."""
+    """The unit's record, from which another session can replay it."""
     replayed: bool = False
     speech_s: float = 0.0
     vocoder_s: float = 0.0
@@ -198,11 +205,10 @@ class Run(Generic[Prepared]):
 
     @property
     def number(self) -> int:
-        """The unit's number."""
         return self.unit.number
 
     def begin_speech(self) -> None:
-        """Begin the wait of words for speech."""
+        """Start the time that words wait for speech."""
         self.speaking_since = time.monotonic()
 
     def end_speech(self, spoken_at: float) -> None:
@@ -211,7 +217,7 @@ class Run(Generic[Prepared]):
         self.vocoder_s += time.monotonic() - spoken_at
 
     def usage(self) -> UnitUsage:
-        """Return its tokens so far."""
+        """Return the unit's token counts so far."""
         return UnitUsage(
             input_text_tokens=self.text_rows,
             input_audio_tokens=self.audio_rows,
@@ -222,7 +228,7 @@ class Run(Generic[Prepared]):
         )
 
     def timings(self) -> UnitTimings:
-        """Return where its time went so far; a part that did not run took none."""
+        """Return the unit's timings so far; a part that did not run took no time."""
         now = time.monotonic()
         voice = self.speech_s + self.vocoder_s
         return UnitTimings(
@@ -248,7 +254,7 @@ class Run(Generic[Prepared]):
         )
 
     def done(self, end: End, context_tokens: int) -> Done:
-        """Return the last word about its generation."""
+        """Return the last answer to its Generate."""
         failure = self.failure if end is End.FAILED else None
         return Done(
             self.number,
@@ -267,33 +273,33 @@ class Stage(Enum):
     """The stages of a session in the loop over its units."""
 
     OPENING = auto()
-    """It waits for the runtime to start it."""
+    """The session waits for the runtime to start it."""
     PROMPT = auto()
-    """What stands before the first unit is being fed."""
+    """The rows before the first unit are being fed."""
     IDLE = auto()
     PREFILL = auto()
     """The input of a unit is being fed."""
     HEARD = auto()
-    """It is in the context; the order to generate has not been looked at."""
+    """The input is in the context; the order to generate has not been applied yet."""
     DECODE = auto()
     SPEAK = auto()
-    """Text waits to be said aloud."""
+    """Text waits for the speech head."""
     REWIND = auto()
-    """What was heard after the point that it goes back to is being fed again."""
+    """The units after the restore point are being fed again."""
     DONE = auto()
-    """The last word about the unit is out; it waits to be closed."""
+    """The last answer of the unit is out; the unit waits to be closed."""
     FAILED = auto()
-    """It cannot go on, and waits for its end."""
+    """The session cannot go on, and waits to be closed."""
 
 
 @dataclass(eq=False)
 class Session(ABC, Generic[Prepared]):
-    """One session inside the engine: its slot, its context, its orders and what it has to say.
+    """One session inside the engine: its slot, context, orders and events.
 
-    Only the engine thread touches it, but for `preprocessor`, which is the media pool's. A tick calls, for
-    whoever is ready: `end_unit`, `finalize`; `rewind`; the runtime's `see` for `slices`; `refuse_unit`, then
-    the runtime's `hear`; `take` after a forward; `begin_generate`, `draw`, `decide`, `feed`; `speech_job`,
-    `spoken`.
+    Only the engine thread touches it, except for `preprocessor`, which belongs to the media pool. A tick
+    calls, for each session that is ready: `end_unit`, `finalize`; `rewind`; the runtime's `see` for `slices`;
+    `refuse_unit`, then the runtime's `hear`; `take` after a forward; `begin_generate`, `draw`, `decide`,
+    `feed`; `speech_job`, `spoken`.
     """
 
     id: str
@@ -303,29 +309,29 @@ class Session(ABC, Generic[Prepared]):
     preprocessor: Preprocessor[Prepared]
     _: KW_ONLY
     kind: "SessionKind[Any]" = field(init=False, repr=False)
-    """What has made it."""
+    """The kind that made the session."""
     stage: Stage = Stage.PROMPT
     opened: float = field(default_factory=time.monotonic)
     preparing: Iterator[None] | None = None
-    """Its work before the start, done in portions in stage OPENING."""
+    """Work before the start, done in portions in stage OPENING."""
     queue: UnitQueue[Prepared] = field(default_factory=UnitQueue)
     to_feed: Rows | None = None
-    """What waits for a forward."""
+    """Rows that wait for a forward."""
     last_hidden: Tensor | None = None
-    """Final hidden state [hidden] of the row fed last, from which the next token is decided."""
+    """Final hidden state [hidden] of the last row fed, from which the next token is decided."""
     usage: UnitUsage = field(default_factory=UnitUsage)
     events: list[Event] = field(default_factory=list)
     seen: list[Tensor] = field(default_factory=list)
-    """Embeddings [n, hidden] of the first of `slices`."""
+    """Embeddings [n, hidden] of those of `slices` that were encoded, from the first on."""
     _told: float = field(default_factory=time.monotonic)
     _held_since: float | None = None
     beside: "Beside" = field(default=lambda job, then: then(job()), repr=False)
-    """What takes long and is none of the device's business is done by it."""
+    """Runs long work that needs no device."""
 
     def holds_back(self, now: float) -> bool:
-        """Return whether its events go with those that come of the next ticks: whoever is told is woken once.
+        """Return whether its events wait for those of the next ticks, so that the caller is woken once.
 
-        That a unit was heard waits so for its first words, while these are being decided.
+        The event that a unit was heard waits in this way for the unit's first words.
         """
         if self.stage is not Stage.DECODE or self.to_feed is None:
             return False
@@ -336,20 +342,19 @@ class Session(ABC, Generic[Prepared]):
         return now - self._held_since < HELD_BACK_S
 
     def take_events(self, now: float) -> list[Event]:
-        """Return what has happened since they were taken last; whoever is told of them sees that it gets
-        on."""
+        """Return the events since the last call; to the caller they are a sign of progress."""
         events, self.events, self._held_since = self.events, [], None
         self._told = now
         return events
 
     def may_tell(self, now: float) -> bool:
-        """Return whether it has told nothing for a while."""
+        """Whether the session has sent no event for a while."""
         return now - self._told >= PROGRESS_S
 
     def tell_progress(self, now: float) -> None:
-        """Report progress once in `PROGRESS_S` while a tick was made and this session has work.
+        """Report progress once in `PROGRESS_S` while ticks are made and this session has work.
 
-        Whoever waits for its turn has not been forgotten. Unit 0 is what stands before the first one.
+        A session that waits for its turn reports progress too. Unit 0 stands for the prompt.
         """
         if self.may_tell(now):
             self._told = now
@@ -357,39 +362,38 @@ class Session(ABC, Generic[Prepared]):
 
     @property
     def arrival(self) -> float:
-        """Monotonic seconds since which the session's current work has been waiting."""
+        """Monotonic seconds at which the session's current work arrived."""
         return self.queue.first.arrival if self.queue.first else self.opened
 
     @property
     def is_background(self) -> bool:
-        """Whether its work waits for that of all other sessions."""
+        """Whether its work yields to that of all other sessions."""
         return False
 
     @property
     def defers_others(self) -> bool:
-        """Whether other sessions begin no unit while one of this session is short of time."""
+        """Whether other sessions begin no unit while this session is short of time."""
         return True
 
     @property
     def unit_s(self) -> float:
-        """Seconds that a unit may take from its arrival on."""
+        """Seconds that a unit may take from its arrival."""
         return UNIT_S
 
     @property
     def due(self) -> float | None:
-        """Monotonic seconds at which the work under way should be done; None if it has no deadline."""
+        """The deadline of the current work in monotonic seconds; None if it has none."""
         return None
 
     def slices(self) -> Sequence[Any]:
-        """Return the slices of pictures that must be seen before the next unit, or portion of one, is
-        heard."""
+        """Return the slices of pictures to encode before the next unit, or its next portion, is heard."""
         return ()
 
     @property
     def clip_rows(self) -> int:
-        """Embeddings of the sound in that portion, beyond the second that a unit has anyway.
+        """Embeddings of the sound in the next portion, beyond the one second that every unit has.
 
-        Of a replayed unit they are all that it has.
+        A replayed unit has no others.
         """
         return 0
 
@@ -415,26 +419,29 @@ class Session(ABC, Generic[Prepared]):
 
     @property
     def has_work(self) -> bool:
-        """Whether a tick would do anything for this session."""
+        """Whether a tick would do any work for this session."""
         waits = self.to_feed is not None or self.stage in (Stage.SPEAK, Stage.OPENING)
         return waits or self.wants_unit or self.wants_decision or self.wants_end or self.wants_rewind
 
     @property
     def wants_rewind(self) -> bool:
-        """Whether what was said is to be taken back now."""
+        """Whether a rewind may be carried out now."""
         return False
 
     def rewind(self) -> None:
-        """Take it back."""
+        """Carry out the next rewind."""
         raise TypeError("This kind of session cannot go back.")
 
     @abstractmethod
     def refuse_unit(self) -> bool:
-        """Return whether the next unit does not fit any more or cannot be used: then it is answered, not
-        heard."""
+        """Return whether the next unit cannot be used or no longer fits; such a unit is answered without
+        being heard.
+        """
 
     def take(self, count: int, hidden: Tensor | None) -> None:
-        """`count` rows were fed, at most what waits; `hidden` [hidden] is of the last, None if no number."""
+        """Take the result of a forward of `count` rows, at most those that wait.\n\n`hidden` [hidden] belongs
+        to the last row; None if that is not finite.
+        """
         assert self.to_feed is not None
         if hidden is None:
             self.poisoned()
@@ -452,33 +459,33 @@ class Session(ABC, Generic[Prepared]):
 
     @abstractmethod
     def poisoned(self) -> None:
-        """Hidden states or scores are not numbers: the running unit fails."""
+        """Fail the running unit because hidden states or scores are not finite."""
 
     @abstractmethod
     def begin_generate(self) -> bool:
-        """Apply the heard unit's orders; False if it ends without the model."""
+        """Apply the heard unit's orders; return False if it ends without the model."""
 
     def foresee(self) -> Draw | None:
-        """Return how the next token will be drawn once all that waits has been fed, if nothing comes between.
+        """Return how the next token will be drawn after the waiting rows, if nothing happens in between.
 
-        Moves nothing. What is drawn by it counts only if `draw` says the same then.
+        Moves nothing. A token drawn by it counts only if `draw` then returns the same.
         """
         return None
 
     @abstractmethod
     def draw(self) -> Draw | None:
-        """Return how the next token is to be drawn; None if there is none to draw any more."""
+        """Return how the next token is to be drawn; None if no further token is drawn."""
 
     @abstractmethod
     def decide(self, token: int | None) -> int | None:
-        """Take what was drawn, or None for scores that are no numbers: the token to feed, or None."""
+        """Take the drawn token, or None if the scores are not finite; return the token to feed, or None."""
 
     @abstractmethod
     def feed(self, token: int) -> None:
-        """Put the decided token into the next forward."""
+        """Queue the decided token for the next forward."""
 
     def conclude(self, run: Run[Prepared], end: End) -> None:
-        """Give the last word about the running unit; it waits to be closed."""
+        """Send the last answer of the running unit, which then waits to be closed."""
         done = run.done(end, self.context.tokens)
         self.usage = summed(self.usage, done.usage)
         self.events.append(done)
@@ -486,11 +493,11 @@ class Session(ABC, Generic[Prepared]):
 
     @abstractmethod
     def end_unit(self) -> None:
-        """Close the unit in the context, before the window is seen to."""
+        """Close the unit in the context, before the window slides."""
 
     @abstractmethod
     def finalize(self) -> None:
-        """End the unit, and let the window drop what has become too old."""
+        """End the unit, and let the window drop the oldest units."""
 
     def fail(self, failure: SessionFailed) -> None:
         """End the session with a failure."""
@@ -499,7 +506,7 @@ class Session(ABC, Generic[Prepared]):
         self.events.append(failure)
 
     def leave(self) -> None:
-        """Give back what the session holds on the device beside its slot."""
+        """Release the session's memory on the device outside its slot."""
         self.to_feed = self.last_hidden = self.preparing = None
         self.seen = []
 
@@ -508,15 +515,16 @@ S = TypeVar("S", bound=Session[Any])
 
 
 class SessionKind(ABC, Generic[S]):
-    """One kind of session of one model: makes its sessions, begins them, and has them hear their units."""
+    """One kind of session of one model: it creates and starts sessions, and encodes their units."""
 
     @abstractmethod
     def open(self, session_id: str, slot: int, setup: Any, sink: Sink) -> S:
         """Return a session in a slot that is clean. Any thread may call this."""
 
     def rows_of(self, system_prompt: str) -> Iterable[Rows]:
-        """Return every beginning of a context that this system prompt alone decides; none for kinds without
-        one."""
+        """Yield every beginning of a context that this system prompt alone decides; none for kinds without
+        one.
+        """
         return ()
 
     def prepare(self, session: S) -> Iterator[None]:
@@ -529,14 +537,14 @@ class SessionKind(ABC, Generic[S]):
 
     @abstractmethod
     def hear(self, sessions: Sequence[S]) -> None:
-        """Hand each session the embeddings of its next unit to feed; its pictures have been seen.
+        """Give each session the embeddings of its next unit to feed; its pictures have been encoded.
 
-        If it raises, no session has moved, but for those that have theirs and the one to `blame`.
+        If it raises, no session has moved, except those that got theirs and the one to `blame`.
         """
 
 
 def summed(one: UnitUsage, other: UnitUsage) -> UnitUsage:
-    """Return tokens of both together."""
+    """Return the sum of two token counts."""
     return UnitUsage(
         one.input_text_tokens + other.input_text_tokens,
         one.input_audio_tokens + other.input_audio_tokens,

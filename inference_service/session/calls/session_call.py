@@ -1,4 +1,4 @@
-"""One of the three calls of a session: what comes on it is obeyed in order, what goes is written in order."""
+"""One of the three calls of a session: it handles requests in order and writes answers in order."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,20 +13,20 @@ from inference_service.rpc.transport.outbox import Outbox
 from inference_service.session.units import Stream
 
 Made = Callable[[], Any]
-"""Gives what a request comes to, or raises what is wrong with it."""
+"""Returns the decoded request, or raises its error."""
 
 
 class CallOwner(Protocol):
-    """The session of a call."""
+    """The session that owns a call."""
 
     def may_read(self, stream: Stream) -> bool:
-        """Return whether a request of `stream` may be obeyed now."""
+        """Return whether a request of `stream` may be handled now."""
 
     def may_obey(self, stream: Stream, request: Message) -> bool:
-        """Return whether this one may be, which was read."""
+        """Return whether `request`, which was read, may be handled now."""
 
     async def decode(self, stream: Stream, data: bytes) -> tuple[Message, Made]:
-        """Return a large request, decoded beside the event loop. Raises `PayloadInvalid`."""
+        """Return a large request, decoded outside the event loop. Raises `PayloadInvalid`."""
 
     def obey(self, stream: Stream, request: Message, made: Made | None) -> None:
         """Handle a request."""
@@ -38,10 +38,10 @@ class CallOwner(Protocol):
         """Fail the session."""
 
     def give_up(self, stream: Stream) -> None:
-        """Give up the session because its caller has."""
+        """Give up the session because its caller is gone."""
 
     def answered(self) -> None:
-        """Handle that waiting answers have left."""
+        """Handle that the waiting answers have been written."""
 
     def end_call(self, stream: Stream, call: Call) -> None:
         """Handle that everything has been written."""
@@ -58,10 +58,10 @@ class SessionCall(Handler):
         self._parse = requests.REQUESTS[stream].FromString
         self._decoding: asyncio.Task[None] | None = None
         self._next: tuple[Message, Made | None] | None = None
-        """A request that may not be obeyed yet; it is the last one that was read."""
+        """The last request that was read, while it may not be handled yet."""
 
     def go_on(self) -> None:
-        """Whatever kept requests back may be over."""
+        """Read and handle requests again, if nothing holds them back any more."""
         if not self._call.is_held or self._decoding is not None:
             return
         if self._next is not None:
@@ -120,7 +120,7 @@ class SessionCall(Handler):
         self._session.answered()
 
     def cut(self, error: SessionError) -> None:
-        """End the call with `error` and without what waits: the caller had time enough to read it."""
+        """End the call with `error` and drop the waiting answers, which the caller had time to read."""
         self._stop()
         self._outbox.close()
         self._call.discard()

@@ -1,4 +1,4 @@
-"""The resources of a session: its three calls, its engine session, its slot and its clock, kept together."""
+"""The resources of a session: its three calls, engine session, slot and clock."""
 
 import asyncio
 import logging
@@ -48,7 +48,7 @@ from inference_service.session.units import Stream, Unit
 logger = logging.getLogger(__name__)
 
 SETTLE_S: Final = 0.25
-"""A timer that is later than this looks again before it calls a message unread."""
+"""Seconds of timer delay beyond which a message is checked again before it counts as unread."""
 
 
 class SessionCalls:
@@ -68,23 +68,23 @@ class SessionCalls:
         self._terms = Terms.of(lease)
         self.slot = slot
         self.peer = peer
-        """The caller that opened the first of its calls."""
+        """The caller that opened the session's first call."""
         self.opened_at = backend.clock()
         self.newest_unit = 0
-        """Number of the unit that came last."""
+        """Number of the newest unit."""
         self._backend = backend
         self._on_closed = on_closed
         self._plan: SessionPlan | None = None
         self._unit_seconds = 0.0
-        """Audio of a unit, 0 where units are no seconds of a conversation."""
+        """Seconds of audio in a unit; 0 where units are not seconds of a conversation."""
         self._is_configured = False
         self._prefilled: pb.GenerateResponse | None = None
-        """The answer to the input of an automatic unit that has said nothing yet."""
+        """The waiting answer to the input of an automatic unit that has no other answer yet."""
         self._usage = backend.usages.begin(lease.epoch) if lease is not None else None
         self._calls: dict[Stream, SessionCall] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
-        """When the timer is, by the session's clock."""
+        """When the timer fires, by the session's clock."""
         self._over_at = 0.0
         self._trace = backend.tracing.session(
             session_id, slot, lease.epoch if lease else None, peer.address, peer.identity
@@ -96,13 +96,13 @@ class SessionCalls:
             Stream.FINALIZE: Outbox(backend.clock),
         }
         self._outcome: SessionError | None = None
-        """What the calls end with, once they do."""
+        """The status with which the calls end."""
         self.session = SessionMachine(session_id, self, backend.limits, self.opened_at)
 
     # ------------------------------------------------------------- from outside
 
     def attach(self, stream: Stream, traceparent: str, tracestate: str) -> None:
-        """Attach a call of this session. Raises `StreamExists`, which leaves the session as it is."""
+        """Attach a call of this session. Raises `StreamExists`, which leaves the session unchanged."""
         self.session.attach(stream, self._backend.clock())
         if self._trace is not None:
             self._trace.attach(traceparent, tracestate)
@@ -119,15 +119,15 @@ class SessionCalls:
         self._rule(self.session.fail, error)
 
     def abandon(self, error: SessionError) -> None:
-        """End the session with `error` at once: the engine is gone."""
+        """End the session with `error` at once, because the engine is gone."""
         self._rule(self.session.abandon, error)
 
     def in_tick(self, unit: int, tick: int) -> SpanContext | None:
-        """Return what the span of a tick links to for a unit that was in it; None if that is not sampled."""
+        """Return the span context to which the span of a tick links for `unit`; None if it is not sampled."""
         return self._trace.in_tick(unit, tick) if self._trace is not None else None
 
     def serve(self, stream: Stream, call: Call) -> None:
-        """Begin one call, which was attached."""
+        """Serve one attached call."""
         served = self._calls[stream] = SessionCall(stream, call, self, self._outboxes[stream])
         call.take(served, (METADATA_WORKER_ID, self._backend.worker_id))
         self._outboxes[stream].open(served)
@@ -138,17 +138,17 @@ class SessionCalls:
     # ------------------------------------------------------------------ the calls
 
     def may_read(self, stream: Stream) -> bool:
-        """Return whether a request of `stream` may be obeyed now; input waits while answers do."""
+        """Return whether a request of `stream` may be handled now; input waits while answers do."""
         if self.session.is_over or not self.session.is_attached:
             return False
         return stream is not Stream.PREFILL or not any(box.is_full for box in self._outboxes.values())
 
     def may_obey(self, stream: Stream, request: Message) -> bool:
-        """Return whether this one may be: which settings a unit may have depends on the mode."""
+        """Return whether `request` may be handled now: the valid settings of a unit depend on the mode."""
         return stream is not Stream.GENERATE or self._is_configured or _is_cancel(request)
 
     async def decode(self, stream: Stream, data: bytes) -> tuple[Message, Made]:
-        """Return a large request, decoded beside the event loop. Raises `PayloadInvalid`."""
+        """Return a large request, decoded outside the event loop. Raises `PayloadInvalid`."""
         return await self._backend.decoder.read(stream, data, self._made)
 
     def obey(self, stream: Stream, request: Any, made: Made | None) -> None:
@@ -175,13 +175,13 @@ class SessionCalls:
         self._rule(self.session.half_close, stream)
 
     def give_up(self, stream: Stream) -> None:
-        """Give up because the caller has; or gRPC has, for a message that was too large."""
+        """Give up because the caller has gone, or because gRPC refused a message that was too large."""
         self._calls.pop(stream, None)
         too_large = f"sent more than {MAX_MESSAGE_BYTES} bytes at once"
         self.fail(Cancelled(f"The caller gave up its {stream.value} stream, or {too_large}."))
 
     def answered(self) -> None:
-        """Handle that waiting answers have left."""
+        """Handle that the waiting answers have been written."""
         if (prefill := self._calls.get(Stream.PREFILL)) is not None:
             prefill.go_on()
 
@@ -195,8 +195,9 @@ class SessionCalls:
         self._arm(self._backend.clock())  # nothing else drops the timer once the slot is clean
 
     def _made(self, request: Message) -> Any:
-        """Return the plan, the content or its failure that a request comes to; changes nothing. None for
-        others."""
+        """Return the decoded plan, content or failure of a request without changing anything; None for other
+        requests.
+        """
         if not isinstance(request, pb.PrefillRequest):
             return None
         backend = self._backend
@@ -270,11 +271,11 @@ class SessionCalls:
     # ------------------------------------------------- what the session acts upon
 
     def open(self, setup: SessionSetup) -> EngineSession:
-        """Start the engine's part; see `sessions.World`."""
+        """Open the engine session; implements `World.open`."""
         return self._backend.engine.open(self.session_id, self.slot, setup, self._on_events)
 
     def ready(self, answer: Ready) -> None:
-        """Answer the config: the session takes units now."""
+        """Answer the config: the session accepts units now."""
         assert self._plan is not None, "an engine is ready only after the config"
         backend = self._backend
         if self._usage is not None:
@@ -296,10 +297,10 @@ class SessionCalls:
             self._outboxes[stream].put(message)
 
     def _send_together(self, answer: Answer) -> None:
-        """Put an answer to an automatic unit on Generate, joined to those that have not left yet.
+        """Send an answer to an automatic unit on Generate, joined to the answers that wait to be written.
 
-        In full duplex the answer to the input waits for the first thing the unit says, tens of milliseconds
-        later: the caller has no use for it before, and a message costs both sides more than its content.
+        In full duplex the answer to the input waits for the unit's first output, tens of milliseconds later.
+        The caller has no use for it before, and a message costs both sides more than its content.
         """
         outbox = self._outboxes[Stream.GENERATE]
         match answer:
@@ -321,7 +322,7 @@ class SessionCalls:
             self._prefilled = None
 
     def _tell(self, stream: Stream, answer: LastAnswer, unit: Unit) -> None:
-        """Those who watch are told that a step is over."""
+        """Report to the observers that a step is over."""
         if self._trace is not None:
             self._trace.answered(unit, stream, answer)
         match answer:
@@ -338,7 +339,7 @@ class SessionCalls:
                 self._backend.metrics.finalized(unit.answered_at[Stream.FINALIZE] - began)
 
     def cleaning(self, error: SessionError | None, units: Sequence[Unit]) -> None:
-        """Note that the slot is being cleaned: no longer this session's and not yet anybody else's."""
+        """Note that the slot is being cleaned: it belongs to no session."""
         self._over_at = self._backend.clock()
         if self._trace is not None:
             self._trace.cut(units, error, self._over_at)
@@ -354,7 +355,7 @@ class SessionCalls:
         self._on_closed(self)
 
     def end(self, error: SessionError | None) -> None:
-        """End all three calls alike, after what waits to be sent."""
+        """End all three calls with the same status, after the answers that wait to be written."""
         is_ours = error is not None and error.side is Side.SERVER
         totals = {
             "code": (error.reason or error.code.name) if error else "OK",
@@ -380,7 +381,7 @@ class SessionCalls:
         self._settle(now)
 
     def _rule(self, step: Callable[..., None], *given: Any) -> None:
-        """Take a step, which is given the time as well."""
+        """Call a step of the state machine with the current time."""
         token, now = session_log.set(self._fields), self._backend.clock()
         try:
             step(*given, now)
@@ -391,8 +392,7 @@ class SessionCalls:
         self._settle(now)
 
     def _broken(self, error: Exception, now: float) -> None:
-        """End this session for a broken rule with its error, for a fault of ours with INTERNAL; no other
-        session."""
+        """End only this session: with its error for a broken rule, with INTERNAL for a bug."""
         if not isinstance(error, SessionError):
             logger.error("session failed", exc_info=error)
             error = SessionFault("The session failed inside the worker.")
@@ -400,7 +400,7 @@ class SessionCalls:
         self.session.fail(error.with_traceback(None), now)
 
     def _settle(self, now: float) -> None:
-        """Write the output of a step and set the next timer."""
+        """Write the output of a step, and set the next timer."""
         for outbox in self._outboxes.values():
             if outbox.is_pending:
                 outbox.flush()
@@ -409,7 +409,7 @@ class SessionCalls:
         self._arm(now)
 
     def _arm(self, now: float) -> None:
-        """Keep one timer, due no later than the session's next deadline."""
+        """Keep one timer that fires no later than the session's next deadline."""
         if self._due <= now + self.session.patience:
             return
         deadline = self.session.deadline()

@@ -8,11 +8,11 @@ from inference_service.session.kinds.text import Detokenizer, StopStrings
 from inference_service.tools.reader import AnswerReader, Span
 
 _CUT = "\ufffd"
-"""What stands for a character that is not complete."""
+"""Stands for an incomplete character."""
 
 
 class Answer:
-    """The tokens of an answer so far, and where each of them has gone."""
+    """The tokens of an answer so far, and how each of them was used."""
 
     def __init__(
         self,
@@ -23,13 +23,15 @@ class Answer:
         *,
         opens_with_space: bool = False,
     ) -> None:
-        """`reader` takes it apart; without one it can be nothing but text."""
+        """Create an empty answer; `reader` splits it into text, thoughts and calls. Without it an answer is
+        text only.
+        """
         self.tokens: list[int] = []
-        """Those of the answer, the one that ends it aside."""
+        """The answer's tokens, without the one that ends it."""
         self.released = 0
-        """How many of them are known to be text, or not to be."""
+        """Tokens that are known to be text, or known not to be."""
         self.announced = 0
-        """How many have left with their text, or before text that has."""
+        """Tokens that were sent with their text, or before text that was."""
         self.reader = reader
         self._unit = unit
         self._template = template
@@ -40,11 +42,11 @@ class Answer:
         self._lengths: list[int] = []
         """Characters of the answer up to each token."""
         self._shown = 0
-        """Characters that have left, or were passed over."""
+        """Characters that were sent or skipped."""
         self._unsaid: set[int] = set()
-        """Places of the tokens that are no text, or not all of whose characters are."""
+        """Places of the tokens that are not text, or whose characters are not all text."""
         self._ending: set[int] = set()
-        """Places of those that are text, and then white space that is none."""
+        """Places of the text tokens that end in white space that is not text."""
 
     @property
     def is_stopped(self) -> bool:
@@ -53,23 +55,23 @@ class Answer:
 
     @property
     def problem(self) -> str:
-        """What is wrong with a call that the model wrote."""
+        """The error in a call that the model wrote; empty if there is none."""
         return self.reader.problem if self.reader is not None else ""
 
     @property
     def calls(self) -> int:
-        """Calls that are complete."""
+        """The number of complete calls."""
         return self.reader.calls if self.reader is not None else 0
 
     def is_said(self, place: int) -> bool:
-        """Return whether a released token is to be said aloud: it is text, but for white space at its end."""
+        """Return whether a released token is to be spoken: text without the white space at its end."""
         return place in self._ending or self._is_text(place)
 
     def _is_text(self, place: int) -> bool:
         return place not in self._unsaid and self._template.is_text(self.tokens[place])
 
     def add(self, token: int) -> Iterator[Piece]:
-        """Append a token; yield the text that is whole now."""
+        """Append a token; yield the text that is complete now."""
         mark = self._marks.get(token)
         whole = self._text.add(token) if mark is None else self._text.flush().rstrip(_CUT) + mark
         self.tokens.append(token)
@@ -80,7 +82,7 @@ class Answer:
             yield from self._sort(self.reader.push(whole))
 
     def end(self, *, is_cut: bool) -> Iterator[Piece]:
-        """End the answer without a character that is not whole. `is_cut`: the model had more to write."""
+        """End the answer without its incomplete character. `is_cut`: the model had more to write."""
         rest = self._text.flush().rstrip(_CUT)
         if self.reader is not None:
             yield from self._sort([*self.reader.push(rest), *self.reader.end(is_cut=is_cut)])
@@ -88,7 +90,7 @@ class Answer:
         yield from self._show(self._stops.push(rest) + self._stops.flush())
 
     def _sort(self, spans: Sequence[Span]) -> Iterator[Piece]:
-        """Text goes its way; what else is in an answer goes out at once."""
+        """Yield text through the stop strings, and everything else at once."""
         for span in spans:
             if self.is_stopped:
                 return
@@ -101,7 +103,7 @@ class Answer:
                 yield Piece(self._unit, thinking=span.thinking, call=span.call)
 
     def _show(self, text: str) -> Iterator[Piece]:
-        """Text goes out, with the tokens behind it."""
+        """Yield text, with the tokens that it came from."""
         is_first = self.announced == 0
         self._shown += len(text)
         while self.released < len(self.tokens) and self._lengths[self.released] <= self._shown:
@@ -114,7 +116,7 @@ class Answer:
             yield Piece(self._unit, text, tuple(self.tokens[i] for i in places if self._is_text(i)))
 
     def _pass_over(self, length: int) -> None:
-        """Skip so many characters, and any token that holds one of them."""
+        """Skip characters, and every token that holds one of them."""
         if length and self._ends_in_space():
             self._ending.add(self.released)
         self._shown += length
@@ -126,7 +128,7 @@ class Answer:
             self._unsaid.add(self.released)
 
     def _ends_in_space(self) -> bool:
-        """Return whether a token has been shown in part, and has nothing but white space left."""
+        """Return whether a token was shown in part, and only white space of it is left."""
         place = self.released
         begin = self._lengths[place - 1] if place else 0
         if place in self._unsaid or not begin < self._shown:

@@ -55,22 +55,22 @@ class ChatRun(Run[Prompt]):
     answer: Answer
     portions_heard: int = 0
     most: int = 0
-    """Tokens that may be sampled."""
+    """Limit of sampled tokens."""
     constraint: Constraint | None = None
-    """What the answer is to be."""
+    """The constraint on the form of the answer."""
     mask: Mask | None = None
-    """What may come next; None while that is being found out."""
+    """The mask of tokens that may come next; None while it is being computed."""
     is_single: bool = False
     """Whether the answer ends with its first call."""
 
     def constrain(self, mask: Mask) -> None:
-        """Take the mask of what may come next."""
+        """Set the mask of tokens that may come next."""
         self.mask = mask
 
 
 @dataclass(eq=False)
 class ChatSession(Session[Prompt]):
-    """One chat session. Its context is empty at the start of each unit and nothing is kept after it."""
+    """One chat session. Its context is empty at the start of each unit, and is dropped after it."""
 
     preprocessor: ChatPreprocessor
     _: KW_ONLY
@@ -78,22 +78,22 @@ class ChatSession(Session[Prompt]):
     dialogue: Dialogue
     noise: Noise
     ear: Any = None
-    """The encoder's state in the clip being heard."""
+    """State of the encoder within the current clip."""
     running: ChatRun | None = None
 
     def ready(self) -> None:
-        """Take units: there is no prompt to feed before."""
+        """Accept units: a chat has no prompt to feed first."""
         self.stage = Stage.IDLE
         self.events.append(Ready(0))
 
     @property
     def run(self) -> ChatRun:
-        """The turn being answered."""
+        """The running turn."""
         assert self.running is not None
         return self.running
 
     def refuse_unit(self) -> bool:
-        """Return whether the next unit cannot be used; one that can begins on an empty context."""
+        """Return whether the next unit cannot be used; if it can, it begins on an empty context."""
         if self.stage is Stage.PREFILL:
             return False
         assert self.queue.first is not None
@@ -120,7 +120,7 @@ class ChatSession(Session[Prompt]):
 
     @property
     def _upcoming(self) -> list[Passage]:
-        """As `next_portion`, also before the unit is begun; nothing of one that will be refused."""
+        """Return `next_portion`, also before the unit is begun; empty for a unit that will be refused."""
         unit, heard = self.queue.first, self.run.portions_heard if self.stage is Stage.PREFILL else 0
         portions = unit.input.portions[heard:] if unit is not None and unit.input is not None else []
         return portions[0] if portions else []
@@ -134,7 +134,7 @@ class ChatSession(Session[Prompt]):
         return sum(clip_rows(passage) for passage in self._upcoming)
 
     def next_portion(self) -> list[Passage]:
-        """Return what is to be embedded next of the prompt."""
+        """Return the next portion of the prompt to embed."""
         return self._upcoming
 
     def read(self, rows: Rows) -> None:
@@ -154,7 +154,7 @@ class ChatSession(Session[Prompt]):
             self._heard()
 
     def go_on(self) -> None:
-        """Go on after the last decided token is in the context."""
+        """Continue after the last decided token is in the context."""
 
     def _heard(self) -> None:
         self.events.append(self.run.prefilled(self.context.tokens))
@@ -203,7 +203,7 @@ class ChatSession(Session[Prompt]):
             self._take_up(prompt.begun)
 
     def _take_up(self, begun: tuple[int, ...]) -> None:
-        """Go on behind what another session has sampled and told of the answer."""
+        """Continue an answer from the tokens that another session has sampled and sent."""
         run = self.run
         run.noise.use(len(begun) * UNIFORMS)
         run.sampled = len(begun)
@@ -224,7 +224,7 @@ class ChatSession(Session[Prompt]):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the turn is to end without another word."""
+        """Whether the turn must end without further words."""
         return self.queue.is_cancelled(self.run.unit)
 
     def foresee(self) -> Draw | None:
@@ -280,7 +280,7 @@ class ChatSession(Session[Prompt]):
         return token
 
     def _tell(self, token: int) -> None:
-        """Tell what is whole with a token of the answer, and the token itself if records are kept."""
+        """Send the text that a token of the answer completes, and the token itself if records are kept."""
         pieces, prompt = list(self.run.answer.add(token)), self.run.unit.input
         if self.setup.records and prompt is not None and not prompt.speaks:
             last = pieces.pop() if pieces else Piece(self.run.number)
@@ -288,7 +288,7 @@ class ChatSession(Session[Prompt]):
         self.events += pieces
 
     def _complete(self, finish: Finish, token: int | None = None) -> int | None:
-        """Complete the answer. `token` was decided last and is not fed; returns it if it must be."""
+        """Complete the answer. `token` was decided last and is not fed; return it if it must be."""
         run = self.run
         run.finish = finish
         self.events += run.answer.end(is_cut=finish is not Finish.EOS)
@@ -304,7 +304,7 @@ class ChatSession(Session[Prompt]):
         self._fail(Failure("INFERENCE_FAILED", problem, retryable=True))
 
     def _fail(self, failure: Failure) -> None:
-        """Fail the turn for what the model wrote, or was to write; the session is sound."""
+        """Fail the turn because of the answer or its constraint; the session goes on."""
         self.run.finish, self.run.failure = None, failure
         self.finish(End.FAILED)
 
@@ -332,7 +332,7 @@ class ChatSession(Session[Prompt]):
         self.conclude(self.run, end)
 
     def end_unit(self) -> None:
-        """End the turn without a mark in the context: the next one begins on an empty one."""
+        """End the turn without an end mark in the context: the next one begins on an empty context."""
 
     def finalize(self) -> None:
         self.events.append(Finalized(self.run.number, self.context.tokens, 0, self.usage))
@@ -342,7 +342,7 @@ class ChatSession(Session[Prompt]):
 
 
 class ChatKind(SessionKind[ChatSession]):
-    """The chats of a model that takes text and says nothing aloud."""
+    """The chat kind of a model that takes only text and does not speak."""
 
     def __init__(self, runtime: Runtime, dialogue: Dialogue) -> None:
         self._runtime = runtime

@@ -1,7 +1,7 @@
 """The parts that an architecture brings to the duplex runtime: an ear, an eye, a voice, and its prompts.
 
-The first three work on the device, on the engine thread; what comes before them, from bytes and samples to
-arrays, belongs to the `Senses` and is done on the media thread. States are each session's own.
+The first three work on the device, on the engine thread. The `Senses` turn bytes and samples into arrays
+before, on the media thread. Each session has its own states.
 """
 
 from abc import ABC, abstractmethod
@@ -29,34 +29,34 @@ from inference_service.models.tokenizer import Tokenizer
 Pcm = NDArray[np.float32]
 
 ROWS_PER_SECOND = 10
-"""Embeddings of the language model that a second of sound becomes."""
+"""Embeddings of the language model for a second of sound."""
 
 SLICE_MARKS = 2
-"""Ids before and behind a slice of a picture."""
+"""Marks round a slice of a picture."""
 Look = Callable[[Sequence["View"], Sequence[Tensor]], list[list[Rows]]]
-"""The slices of each picture with the marks round them, from embeddings [n, hidden] without."""
+"""Return the slices of each picture with the marks round them, from embeddings [n, hidden] without marks."""
 
 # ---------------------------------------------------------------------------------------- on the media thread
 
 
 class Hearing(Protocol):
-    """The features of one endless stream of sound."""
+    """Feature extraction for one endless stream of sound."""
 
     is_quick: bool
-    """Whether a second takes no longer than waking another thread for it: then it is never handed over."""
+    """Whether a second takes less time than waking another thread; then it is never handed over."""
 
     def feed(self, second: Pcm) -> Pcm:
-        """Those of the next second, float32 [16000], for `Ear.encode`: float32."""
+        """Return the features of the next second, float32 [16000], for `Ear.encode`: float32."""
 
 
 class Listener(Protocol):
-    """A recogniser's ear for one endless stream of sound."""
+    """The speech recogniser's state for one endless stream of sound."""
 
     def follow(self, second: Pcm) -> Any:
-        """Take the next second, float32 [16000]; return what seems to be an utterance that ended, or None."""
+        """Take the next second, float32 [16000]; return the utterance that seems to have ended, or None."""
 
     def words(self, utterance: Any) -> str:
-        """Return the words of an utterance; none if it was not understood. May take long, in any thread."""
+        """Return the words of an utterance; empty if it was not understood. May take long, in any thread."""
 
     def know(self, utterance: Any) -> None:
         """Note that the words of an utterance are known already."""
@@ -64,13 +64,13 @@ class Listener(Protocol):
 
 @dataclass(frozen=True)
 class View:
-    """A picture, cut up: an overview and, in a grid of so many `columns`, its details row by row."""
+    """A picture in slices: an overview, and its details row by row in a grid of `columns`."""
 
     slices: tuple[Any, ...]
-    """For `Eye.see`."""
+    """Slices for `Eye.see`."""
     columns: int = 0
     name: bytes = b""
-    """The SHA-256 of what the slices were made of; empty if that is not known."""
+    """The SHA-256 of the data that the slices were made of; empty if it is not known."""
 
     @property
     def names(self) -> list[bytes]:
@@ -80,7 +80,7 @@ class View:
 
 @dataclass(frozen=True)
 class Measure:
-    """The slices that a picture will be cut into."""
+    """The number of slices that a picture will be cut into."""
 
     slices: int = 1
     columns: int = 0
@@ -106,44 +106,45 @@ class Sound:
 
 
 class Senses(Protocol):
-    """Makes arrays of pictures and of sound. Holds nothing of a session."""
+    """Turns pictures and sound into arrays. Holds no state of a session."""
 
     def hearing(self) -> Hearing:
-        """Return the hearing of a new session."""
+        """Return the feature extraction of a new session."""
 
     def measure(self, data: bytes, *, field: str, max_slices: int | None) -> Measure:
-        """Return what becomes of an encoded picture, told from its head. None is the model's own most slices.
+        """Return the size in slices of an encoded picture, read from its header.
 
-        `field` is the path of `data` in its request. Raises `UnitRefused`, as does `look`.
+        A `max_slices` of None is the model's own limit. `field` is the path of `data` in its request. Raises
+        `UnitRefused`, as does `look`.
         """
 
     def look(self, data: bytes, *, field: str, max_slices: int | None) -> View:
         """Return the picture."""
 
     def frame_pixels(self, max_slices: int) -> int:
-        """Return how many pixels of a video's frame are of use at most."""
+        """Return the most pixels of a video frame that are of use."""
 
     def measure_frame(self, size: tuple[int, int], max_slices: int) -> Measure:
-        """Return what becomes of a frame of this width and height."""
+        """Return the size in slices of a frame of this width and height."""
 
     def look_at(self, pixels: NDArray[np.uint8], max_slices: int) -> View:
         """Return a frame, from RGB [height, width, 3]."""
 
     def clip_tokens(self, samples: int) -> int:
-        """Return embeddings of a clip."""
+        """Return the number of embeddings of a clip."""
 
     def sounds(self, pcm: Pcm) -> Iterator[Sound]:
         """Yield the sounds of a whole clip at 16 kHz."""
 
 
 class VoicePrompts(Protocol):
-    """The vocoder's prompts of a voice."""
+    """Makes the vocoder's prompts of voices."""
 
     def prompt(self, reference: VoiceReference, salt: bytes = b"") -> Any:
-        """That of a session; may take long. None is the model's own voice.
+        """Return the prompt of a session; may take long. None is the model's own voice.
 
-        What is remembered of a recording is found again with the same `salt` alone: that of the tenant whose
-        recording it is, or none for the operator's. Raises `UnitRefused` for a recording that cannot be used.
+        The prompt of a recording is cached under `salt`: the salt of the tenant whose recording it is, or
+        none for the operator's. Raises `UnitRefused` for a recording that cannot be used.
         """
 
 
@@ -151,48 +152,51 @@ class VoicePrompts(Protocol):
 
 
 class Ear(Protocol):
-    """Sound into embeddings of the language model."""
+    """Encodes sound into embeddings of the language model."""
 
     def initial_state(self) -> Any:
-        """Return the state of a stream that has heard nothing."""
+        """Return the state of a new stream."""
 
     def encode(self, heard: list[Tensor], states: list[Any]) -> tuple[list[Tensor], list[Any]]:
-        """Encode the next second of each stream, as `Hearing.feed` gives it: embeddings [n, hidden], new
-        states."""
+        """Encode the next second of each stream from `Hearing.feed`; return embeddings [n, hidden] and new
+        states.
+        """
 
     def listen(self, sound: Sound, state: Any) -> tuple[Tensor, Any]:
-        """Encode the next part of a clip; `state` is what the call before gave, None for one that begins."""
+        """Encode the next part of a clip; `state` comes from the previous call, None at the start
+        of a clip.
+        """
 
     def capture(self, streams: int) -> None:
-        """Make ready, on a device other than the CPU, what so many streams need; states come after it."""
+        """Prepare for this many streams on a device other than the CPU; states are created after it."""
 
 
 class Eye(Protocol):
-    """Slices of pictures into embeddings of the language model."""
+    """Encodes slices of pictures into embeddings of the language model."""
 
     def see(self, slices: list[Any]) -> list[Tensor]:
         """Return embeddings [queries, hidden] of each slice."""
 
 
 class MouthState(Protocol):
-    """The vocoder's state of a session's open turn."""
+    """The vocoder's state in a session's open turn."""
 
     def reset(self) -> None:
         """Begin a new turn."""
 
     def mark(self) -> Callable[[], None]:
-        """Return a way back to how it is now, unless it is reset."""
+        """Return a function that restores the current state, unless the state is reset."""
 
 
 class SpeakingSession(ABC):
     """A session with a voice."""
 
     mouth: MouthState | None
-    """None for a session without a voice, and before it has begun."""
+    """The state of the vocoder; None for a session without a voice, and before the session has begun."""
 
     @abstractmethod
     def speech_job(self) -> SpeechJob | None:
-        """Return the speech under way in stage SPEAK; None if nothing more is to be said aloud."""
+        """Return the running speech job in stage SPEAK; None if no speech is left."""
 
     @abstractmethod
     def spoken(self, audio: Tensor | None, spoken_at: float) -> None:
@@ -200,12 +204,12 @@ class SpeakingSession(ABC):
 
 
 VOICES_AT_ONCE = 8
-"""Streams that a mouth is given at once: more of them gain no time, and each takes memory."""
+"""Streams in one call of a mouth: more of them gain no time, and each takes memory."""
 
 
 @dataclass(frozen=True)
 class SpeechCodes:
-    """Codes to be said, those of one unit at most; `is_last` ends the turn and says what was held back."""
+    """Speech codes of one unit at most; `is_last` ends the turn and speaks the codes that were held back."""
 
     state: Any
     codes: Sequence[int]
@@ -213,20 +217,21 @@ class SpeechCodes:
 
 
 class Mouth(Protocol):
-    """Speech codes into sound."""
+    """Decodes speech codes into sound."""
 
     def initial_state(self, voice: Any, seed: int) -> Any:
-        """Return the `MouthState` of a session. `voice` is what `VoicePrompts` made, or None for the
-        model's own."""
+        """Return the `MouthState` of a session. `voice` comes from `VoicePrompts`; None is the
+        model's own.
+        """
 
     def prepare(self, voice: Any) -> Iterator[None]:
-        """Make `initial_state` quick for this voice, in portions of a few milliseconds on a GPU."""
+        """Prepare `initial_state` for this voice, in portions of a few milliseconds on a GPU."""
 
     def say(self, chunks: list[SpeechCodes]) -> list[Arrival]:
-        """Float32 samples for each chunk, which may be under way still; states move on in place."""
+        """Return float32 samples for each chunk, possibly still being computed; states move on in place."""
 
     def capture(self) -> None:
-        """Make ready what a device other than the CPU does over and over, before the first session."""
+        """Prepare repeated work on a device other than the CPU, before the first session."""
 
 
 # --------------------------------------------------------------------------------------------------- prompts
@@ -234,9 +239,9 @@ class Mouth(Protocol):
 
 @dataclass(frozen=True)
 class Opening:
-    """The beginning of a context before the first unit: ids, a reference voice between them, and ids.
+    """The beginning of a context before the first unit: ids, a reference voice, and ids.
 
-    A window that remembers what was said writes it before `after`.
+    A window with memory writes it before `after`.
     """
 
     before: list[int]
@@ -245,14 +250,14 @@ class Opening:
 
 
 Interject = Callable[[StandaloneText], list[int]]
-"""The ids of a text that a model reads before a unit."""
+"""Return the ids of a text that a model reads before a unit."""
 
 
 class Openings(Protocol):
     """Makes the prompts of duplex sessions."""
 
     def opening(self, system_prompt: str, *, hears_voice: bool) -> Opening:
-        """Return the prompt; `hears_voice` if there is reference audio for the language model."""
+        """Return the prompt; `hears_voice` if the language model gets reference audio."""
 
 
 @dataclass(frozen=True)
@@ -260,24 +265,24 @@ class ChatRules:
     """The chat rules of an architecture."""
 
     opens_with_space: bool = False
-    """Whether its answers begin with a space, because all its words do; it is not shown."""
+    """Whether its answers begin with a space, as all its words do; the space is not shown."""
     ends: frozenset[int] = frozenset()
     """Ids that end an answer."""
     forbidden: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
-    """Ids that no answer may hold."""
+    """Ids that are never sampled in an answer."""
     numbers_pictures: bool = False
-    """Whether it is told which picture is which, unless a turn says otherwise."""
+    """Whether pictures are numbered in the prompt, unless a turn says otherwise."""
     hearing_opens_speech: bool = False
-    """Whether a turn with a clip in it is answered as one that is to be spoken."""
+    """Whether a turn with a clip ends like one with a spoken answer."""
     omni_joint: str = PART_JOINT
-    """What stands between the parts of a message in `omni_mode`."""
+    """Text between the parts of a message in `omni_mode`."""
     interleaves_videos: bool = False
-    """Whether a video's sound stands between its frames, in pieces; else it follows them in one."""
+    """Whether a video's sound stands in pieces between its frames; else it follows them in one piece."""
 
 
 @dataclass(frozen=True)
 class SpeechComponents:
-    """The voice of a model."""
+    """The speech parts of a model."""
 
     head: SpeechHead
     mouth: Mouth
@@ -286,51 +291,51 @@ class SpeechComponents:
     prompts: VoicePrompts | None = None
     """None for a model with one voice only."""
     default: VoiceReference = MODELS_VOICE
-    """Of sessions that bring none."""
+    """The voice of sessions that bring none."""
     ids: frozenset[str] = frozenset()
-    """Of registered voices."""
+    """Ids of the registered voices."""
     can_clone: bool = False
-    """Whether it takes the voice of any recording."""
+    """Whether the model can speak with the voice of any recording."""
 
 
 @dataclass(frozen=True)
 class DuplexComponents:
-    """A loaded duplex model, taken apart. Nothing of it holds anything of a session."""
+    """The parts of a loaded duplex model. They hold no state of a session."""
 
     info: ModelInfo
     language: PreTrainedModel
-    """Without its head."""
+    """The language model without its head."""
     embeddings: nn.Module
     head: nn.Module
     tokenizer: Tokenizer
     senses: Senses
     ear: Ear
     unit_tokens: int
-    """Embeddings of one unit's audio."""
+    """Embeddings of the audio of one unit."""
     openings: Openings
     forbidden: tuple[int, ...]
-    """Ids that no decision of a duplex unit may be."""
+    """Ids that are never decided in a duplex unit."""
     chat: ChatRules = field(default_factory=ChatRules)
     eye: Eye | None = None
     slice_tokens: int = 0
     """Embeddings of one slice of a picture."""
     turn_bound: TurnBound | None = None
-    """None for a model that always comes to an end by itself."""
+    """The bound on open turns; None for a model that always ends its turns."""
     detail_marks: tuple[int, int] | None = None
-    """The ids round a detail of a picture, of a model that cuts pictures up."""
+    """The ids round a detail of a picture; None for a model that does not cut pictures up."""
     speech: SpeechComponents | None = None
-    """None for a model that is served without a voice."""
+    """The voice; None for a model that is served without one."""
     recogniser: Callable[[], Listener] | None = None
-    """Makes the recogniser's ear of a session; None where the encoder hears alone."""
+    """Makes the recogniser's listener of a session; None where only the encoder hears."""
     interject: Interject | None = None
-    """None for a model that reads nothing while it listens."""
+    """Writes standalone texts; None for a model that reads no text while it listens."""
     transcription_prompt: str = ""
-    """What stands before an utterance that is to be written down; empty for a model that does not."""
+    """The prompt before an utterance to transcribe; empty for a model that does not transcribe."""
     reference_quirks: bool = False
-    """Repeats what the reference implementation does wrong, for comparisons with its recordings only."""
+    """Whether to repeat errors of the reference implementation; only for comparisons with its recordings."""
 
     def reference(self, given: VoiceReference) -> VoiceReference:
-        """Return the voice of a session: what it brings, and the model's own for the rest."""
+        """Return the voice of a session: the parts that it brings, and the model's own for the rest."""
         if self.speech is None:
             return given
         default = self.speech.default

@@ -52,22 +52,22 @@ _MISMATCHED = Failure(
 _NO_WORDS = Failure(Reason.PARAMS_INVALID, "recorded.word_ids must be ids of text.", "recorded.word_ids")
 _FULL = Failure("INPUT_TOO_LONG", "The context is full; open a new session.")
 MAX_CHARACTERS = 28
-"""A unit says fewer characters than this; the token that would reach it is not said."""
+"""The limit of characters in a unit; the token that would reach it is not spoken."""
 
 
 @dataclass(frozen=True)
 class Perceived:
-    """One second: what the ear is given of it, or None, its pictures, oldest first; text is read first."""
+    """One second of input: sound for the ear or None, and pictures, oldest first; its text is read first."""
 
     heard: Tensor | None
     pictures: tuple[View, ...] = ()
     text_ids: tuple[int, ...] = ()
     opens_turn: bool = False
-    """Whether the model is to speak at once, of what it has read."""
+    """Whether the model must speak at once, about the text that it has read."""
     recorded: UnitRecord | None = None
     """The recorded outcome of a replayed unit."""
     word_ids: tuple[int, ...] = ()
-    """Recognised words of an utterance that ended in it; read behind the sound."""
+    """Recognised words of an utterance that ended in this second; they are read after the sound."""
 
 
 @dataclass
@@ -76,31 +76,31 @@ class DuplexRun(Run[Perceived]):
 
     settings: DuplexSettings
     ear_before: Any
-    """State of the ear."""
+    """The ear's state before the unit."""
     turn_was_open: bool
     decided_before: NDArray[np.int32]
     heard: Rows | None = None
-    """What it is heard as, behind so many ids that were `carried` from the unit before."""
+    """Input rows of the unit, after the ids that were `carried` from the previous unit."""
     carried: int = 0
     samples: int = 0
-    """Of its sound."""
+    """Samples of the unit's sound."""
     most_steps: int = 0
     steps: int = 0
     """Decided tokens that have been fed."""
     said: list[int] = field(default_factory=list)
-    """What the speech head is given: every token fed but the first, which is never text."""
+    """Tokens for the speech head: every token fed except the first, which is never text."""
     hidden: list[Tensor] = field(default_factory=list)
     """Hidden states of `said`, each [hidden]."""
     turn_ended: bool = False
     """Whether the last token fed ended the turn."""
     noise: Noise | None = None
-    """Where the unit's draws come from, if not from the session's own."""
+    """The unit's own source of randomness, if it does not use the session's."""
     job: SpeechJob | None = None
     terminator: int | None = None
-    """What its end leaves in the context; None if nothing of the unit is in it."""
+    """The id that closes the unit in the context; None if nothing of the unit is in it."""
     end: End = End.LISTEN
     drawn_ids: list[int] = field(default_factory=list)
-    """What was decided so far, by a draw or a record."""
+    """Ids decided so far, by a draw or a record."""
     rest_before: int = 0
     text_draws_before: int = 0
 
@@ -111,7 +111,7 @@ class DuplexRun(Run[Perceived]):
 
     @property
     def is_replayed_to_cancel(self) -> bool:
-        """Whether its record ends here, as it was cancelled here."""
+        """Whether its record ends here because the unit was cancelled here."""
         recorded = self.recorded
         if recorded is None or recorded.end is not End.CANCELLED or self._has_recorded_ids:
             return False
@@ -127,7 +127,7 @@ class DuplexRun(Run[Perceived]):
         return recorded.sampled[len(self.drawn_ids)] if recorded and self._has_recorded_ids else None
 
     def leads_to(self, end: End, *, speaks: bool) -> bool:
-        """Return whether an end of its text is that of its record; `speaks` if words may be said aloud."""
+        """Return whether the text's end matches the record; `speaks` if words may be spoken."""
         recorded = self.recorded
         if recorded is None:
             return True
@@ -136,24 +136,24 @@ class DuplexRun(Run[Perceived]):
         return recorded.end in (end, End.CANCELLED)
 
     def begin(self, room: int) -> None:
-        """Begin to decide the unit, which may feed at most `room` tokens."""
+        """Start deciding the unit, which may feed at most `room` tokens."""
         self.decided_at = time.monotonic()
         self.settings, self.noise = self.ordered
         self.most_steps = min(self.settings.max_new_speak_tokens_per_chunk, room)
 
     @property
     def input(self) -> Rows:
-        """What it is heard as, `<unit>` included."""
+        """The unit's input rows, `<unit>` included."""
         return Rows.of_ids([]) if self.heard is None else self.heard[self.carried :]
 
     @property
     def opens_turn(self) -> bool:
-        """Whether its first token is that the model speaks."""
+        """Whether the first token must be that the model speaks."""
         return self.steps == 0 and self.unit.input is not None and self.unit.input.opens_turn
 
     @property
     def ordered(self) -> tuple[DuplexSettings, Noise | None]:
-        """What its orders make of its settings and its noise."""
+        """The settings and the noise that result from the unit's orders."""
         overrides = self.unit.overrides
         if overrides is None or overrides is NO_OVERRIDES:
             return self.settings, self.noise
@@ -161,29 +161,29 @@ class DuplexRun(Run[Perceived]):
         return overrides.apply(self.settings), noise
 
     def feed(self, token: int, *, ends_turn: bool) -> None:
-        """Put a decided token into the next forward."""
+        """Queue a decided token for the next forward."""
         if self.steps > 0:
             self.said.append(token)
         self.steps += 1
         self.turn_ended = ends_turn
 
     def fed(self, hidden: Tensor) -> None:
-        """Take the hidden state [hidden] of the token fed last."""
+        """Take the hidden state [hidden] of the last token fed."""
         if self.said:
             self.hidden.append(hidden)
 
     @property
     def has_room(self) -> bool:
-        """Whether one more step is allowed; the last one belongs to the terminator."""
+        """Whether one more step is allowed; the last step belongs to the terminator."""
         return self.steps + 1 < self.most_steps
 
     @property
     def is_at_last_step(self) -> bool:
-        """Whether the next token is the last one that is fed."""
+        """Whether the next token is the last one to be fed."""
         return self.steps + 2 >= self.most_steps
 
     def is_too_long_with(self, token: int, tokenizer: Tokenizer) -> bool:
-        """Return whether saying `token` as well would reach the limit of characters."""
+        """Return whether speaking `token` as well would reach the limit of characters."""
         if self.steps == 0 or not tokenizer.is_text(token):
             return False
         said = [*self.said, token]
@@ -192,13 +192,14 @@ class DuplexRun(Run[Perceived]):
         return len(tokenizer.decode(said)) >= MAX_CHARACTERS
 
     def text(self, tokenizer: Tokenizer) -> Piece:
-        """Return what it says, in words."""
+        """Return the unit's words."""
         ids = tuple(token for token in self.said if tokenizer.is_text(token))
         return Piece(self.number, tokenizer.decode(list(ids)), ids)
 
     def speech(self, state: SpeechState, like: Tensor) -> SpeechJob:
-        """Return the unit's speech; one without words goes on with those before it. `like` is any hidden
-        state."""
+        """Return the unit's speech job; one without words continues earlier words. `like` is any hidden
+        state.
+        """
         if self.job is None:
             self.job = SpeechJob(
                 state,
@@ -229,25 +230,26 @@ class DuplexSession(Session[Perceived], SpeakingSession):
     slice_tokens: int = 0
     """Embeddings of one slice of a picture, with the marks round them."""
     forbidden_ids: frozenset[int] = frozenset()
-    """Ids that no decision is, in a record neither."""
+    """Ids that are never decided, not even by a record."""
     turn_bound: TurnBound | None = None
-    """None for a model that always comes to an end by itself."""
+    """The bound on open turns; None for a model that always ends its turns."""
     reference_quirks: bool = False
-    """Repeats what the reference gets wrong: a forced listen leaves the speech head in the middle of its
-    turn, and a listen behind the end of a turn loses what the unit said."""
+    """Whether to repeat two errors of the reference implementation. A forced listen leaves the speech head in
+    the middle of its turn, and a listen after the end of a turn loses the unit's words.
+    """
     ear: Any = None
     """State of the ear; None before the session has begun."""
     mouth: MouthState | None = None
     running: DuplexRun | None = None
     turn_open: bool = False
-    """Whether the model is in the middle of saying something: anything but `<|turn_eos|>` was fed last."""
+    """Whether a turn is open: the last token fed was anything but `<|turn_eos|>`."""
     turn_units: int = 0
-    """Units of the open turn that are over."""
+    """Closed units of the open turn."""
     rest: int = 0
-    """Units that are still to be listened to after a turn that had to be ended."""
+    """Units that must still be listened to after a turn that was ended by force."""
     heard_units: int = 0
     going_back: RestorePoint | None = None
-    """What stage REWIND is about."""
+    """The restore point of stage REWIND."""
 
     longest_unit: int = field(init=False)
     """Tokens that a unit can add: `<unit>`, pictures of one slice each, audio, recognised words, text, an
@@ -329,12 +331,16 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         return unit.failure or self._without_words(unit.input) or self._too_long(unit.input)
 
     def _without_words(self, unit: Perceived | None) -> Failure | None:
-        """Return why the recorded words of a unit are none: control tokens would break its shape."""
+        """Return why the recorded words of a unit are invalid: control tokens would break the
+        unit's shape.
+        """
         is_text = self.tokenizer.is_text
         return None if unit is None or all(map(is_text, unit.word_ids)) else _NO_WORDS
 
     def _too_long(self, unit: Perceived | None) -> Failure | None:
-        """Why a text or pictures of several slices do not fit, where single ones without text would."""
+        """Return why a text or pictures of several slices do not fit, where single slices without
+        text would.
+        """
         slices = [len(picture.slices) for picture in unit.pictures] if unit else []
         text = len(unit.text_ids) if unit else 0
         tokens = self.longest_unit + self.slice_tokens * max(0, sum(slices) - MAX_FRAMES) + text
@@ -379,8 +385,9 @@ class DuplexSession(Session[Perceived], SpeakingSession):
                     self._text_complete(self._special.chunk_eos, Finish.LENGTH)
 
     def _heard(self, end: End = End.LISTEN, failure: Failure | None = None) -> None:
-        """Note that the unit is in the context; with a `failure` nothing of it is, and `end` says how it
-        will end."""
+        """Note that the unit is in the context; with a `failure` nothing of it is, and the unit will end with
+        `end`.
+        """
         self._run.end, self._run.failure = end, failure
         self.events.append(self._run.prefilled(self.context.tokens))
         self.stage = Stage.HEARD
@@ -405,14 +412,14 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         return self.stage is Stage.DECODE
 
     def _listens_unasked(self) -> bool:
-        """Return whether the running unit listens without a decision: because it must, or because it did."""
+        """Whether the running unit listens without a decision, by rule or by its record."""
         recorded = self._run.recorded
         if recorded is None:
             return self._must_listen(self.heard_units, self._run.settings)
         return recorded.end is End.LISTEN and not recorded.sampled and not recorded.codes
 
     def _must_listen(self, number: int, settings: DuplexSettings) -> bool:
-        """Return whether listening is no choice in the running unit, the one heard as the `number`th."""
+        """Return whether the running unit, the `number`th that was heard, must listen."""
         unit = self.queue.first
         if unit is not None and unit.input is not None and unit.input.opens_turn:
             return unit.force_listen
@@ -448,7 +455,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         return self.sampler.draw(self._run.settings, self._run.noise)
 
     def _replay(self) -> None:
-        """Decide as the record says."""
+        """Decide by the record."""
         sampled = self._run.next_recorded()
         if sampled is None or sampled in self.forbidden_ids:
             self._refuse_record()
@@ -456,7 +463,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
             self.feed(token)
 
     def _refuse_record(self) -> None:
-        """Fail the unit without a trace because its record contradicts the rules of a unit."""
+        """Fail the unit without a trace, because its record contradicts the rules of a unit."""
         run = self._run
         self.context.rewind()
         self.ear, self.turn_open, self.rest = run.ear_before, run.turn_was_open, run.rest_before
@@ -465,9 +472,9 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         self._finish(None, End.FAILED)
 
     def decide(self, token: int | None) -> int | None:
-        """Take what was drawn: the token to feed; None if the unit's text is complete.
+        """Take the drawn token; return the token to feed, or None if the unit's text is complete.
 
-        Listening is no choice while a turn is open: it becomes `<|tts_bos|>`.
+        A listen in an open turn becomes `<|tts_bos|>`.
         """
         run = self._run
         if token is None:
@@ -490,8 +497,9 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         return None
 
     def _yielding(self, token: int) -> int:
-        """Return the decided token; in the last unit that a turn may have, what would end the unit ends the
-        turn."""
+        """Return the decided token; in the last unit of a bounded turn, a token that ends the unit ends the
+        turn instead.
+        """
         run, bound = self._run, self.turn_bound
         if bound is None or self.turn_units + 1 < bound.units:
             return token
@@ -537,7 +545,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         return self._run.speech(self.speech, self.last_hidden)
 
     def spoken(self, audio: Tensor | None, spoken_at: float) -> None:
-        """End the unit with its finished speech, or without any."""
+        """End the unit with its finished speech, or without speech."""
         run = self._run
         run.codes = len(run.job.codes) if run.job and run.recorded is None else 0
         run.end_speech(spoken_at)
@@ -562,7 +570,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
             self.mouth.reset()
 
     def _cancel(self) -> None:
-        """Heard but not spoken: what has been fed stays, and so does the turn as that left it."""
+        """Cancel a heard unit: the fed tokens stay in the context, and the turn stays as they left it."""
         self._hush()
         self._finish(self._special.chunk_eos, End.CANCELLED)
 
@@ -602,7 +610,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         self.conclude(run, end)
 
     def _record(self, end: End) -> UnitRecord | None:
-        """Return what the running unit came to; None if it cannot be replayed."""
+        """Return the record of the running unit; None if it cannot be replayed."""
         run = self._run
         if run.job is not None and run.job.poisoned:
             return None
@@ -652,7 +660,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         return self.queue.may_rewind and self.stage in (Stage.IDLE, Stage.HEARD)
 
     def rewind(self) -> None:
-        """Take unheard words out of the context, and nothing else: see `Past.way_back`."""
+        """Remove unheard words from the context, and nothing else: see `Past.way_back`."""
         order = self.queue.rewinds[0]
         way = self._past.way_back(order.unit, order.heard_samples)
         if not isinstance(way, RestorePoint):
@@ -681,7 +689,7 @@ class DuplexSession(Session[Perceived], SpeakingSession):
         self.to_feed = Rows.join(parts[:-1])
 
     def _gone_back(self) -> None:
-        """Restore the context to that before the words; a unit that was heard already is heard again."""
+        """Restore the context to its state before the words; units that were heard are fed again."""
         way, run = self.going_back, self.running
         assert way is not None
         if way.again:

@@ -1,4 +1,4 @@
-"""Full-duplex sessions: their input, their prompt, and what each hears and sees next."""
+"""Full-duplex sessions: their input, their prompt, and the encoding of each next unit."""
 
 import time
 from collections import deque
@@ -47,19 +47,19 @@ from inference_service.session.kinds.duplex import DuplexSession, Perceived
 from inference_service.session.kinds.reference_voice import ReferenceVoice
 
 _MEMORY_MARKER = "\n\nprevious: "
-"""Stands before what was said in units that the window dropped."""
+"""Precedes the words of the units that the window dropped."""
 
 
 MOST_TEXT = 2048
-"""Tokens of the texts of one unit."""
+"""Limit of text tokens in one unit."""
 MOST_WORDS = 24
-"""Tokens of the words that a recogniser adds to one unit; more are left out."""
+"""Limit of recognised word tokens in one unit; more are left out."""
 _LATE_S = 0.2
-"""A unit that has waited so long for its turn is prepared without a look for words."""
+"""Seconds of waiting after which a unit is prepared without recognised words."""
 
 
 class DuplexPreprocessor(Preprocessor[Perceived]):
-    """Hears one second after another, sees pictures, and reads."""
+    """Prepares units in order: it extracts features of sound, cuts up pictures, and tokenizes text."""
 
     def __init__(
         self,
@@ -70,13 +70,16 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
         listener: Listener | None = None,
         encode: Callable[[str], list[int]] | None = None,
     ) -> None:
-        """`write` gives the session's prompt, with or without a voice in it; `encode` the ids of the words
-        that a `listener` has recognised."""
+        """Create the preprocessor.
+
+        `write` gives the session's prompt, with or without a voice in it. `encode` gives the ids of words
+        that a `listener` has recognised.
+        """
         self._interject = interject
         self._listener = listener
         self._encode = encode
         self._utterances: deque[tuple[Any, float]] = deque()
-        """Utterances to recognise of the units that are not prepared yet, each with its time of arrival."""
+        """Utterances to recognise for units that are not prepared yet, each with its time of arrival."""
         self._senses = senses
         self._hearing = senses.hearing()
         self._write = write
@@ -84,9 +87,9 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
         self.voice = voice
 
     def priority(self, content: Content | None) -> Priority | None:
-        """Follow the sound of a unit for the recogniser; one that ends an utterance waits for its words.
+        """Feed the sound of a unit to the recogniser; a unit that ends an utterance waits for its words.
 
-        It is called once for each unit, in their order, by whoever brings the unit.
+        The caller of `prefill` calls it once for each unit, in order.
         """
         if content is None:
             return self.voice.priority
@@ -105,7 +108,7 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
         self.opening()
 
     def opening(self) -> Opening:
-        """Return the session's prompt; made now if it was not made before."""
+        """Return the session's prompt; render it if that has not happened."""
         if self._opening is None:
             assert self._write is not None
             self._opening = self._write(bool(self.voice.heard))
@@ -132,9 +135,9 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
         return Perceived(heard, pictures, texts, opens_turn, content.recorded, words)
 
     def _words(self, content: UnitInput) -> tuple[int, ...]:
-        """Return the ids of what the recogniser writes down of an utterance that the unit has ended.
+        """Return the ids of the recognised words of the utterance that the unit has ended.
 
-        A replayed unit has those of its record, whatever was in time then.
+        A replayed unit has the words of its record.
         """
         utterance, came = self._utterances.popleft() if self._utterances else (None, 0.0)
         if content.recorded is not None:
@@ -276,7 +279,7 @@ class DuplexKind(SessionKind[DuplexSession]):
             yield from speech.mouth.prepare(voice.spoken)
 
     def _heard_voice(self, voice: ReferenceVoice) -> Tensor:
-        """Return embeddings [n, hidden] of a voice, as the prompt has it."""
+        """Return embeddings [n, hidden] of a voice for the prompt."""
         return self._clips.get(voice.memo_key, lambda: torch.cat(self._heard_clip(voice.heard)))
 
     def _heard_clip(self, sounds: Sequence[Sound]) -> list[Tensor]:
@@ -300,7 +303,7 @@ class DuplexKind(SessionKind[DuplexSession]):
                 session.start_unit(session.context.carry(), seen, audio, ear)
 
     def _heard(self, hearing: list[tuple[DuplexSession, Tensor]]) -> dict[int, tuple[Rows, Any]]:
-        """Return by slot the rows of the second and the ear's state after it."""
+        """Return by slot the rows of the second, and the ear's state after it."""
         if not hearing:
             return {}
         features = upload(self._runtime.device, *(features.numpy() for _, features in hearing))

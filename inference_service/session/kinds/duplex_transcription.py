@@ -1,4 +1,4 @@
-"""The duplex model writes down what it hears, second by second."""
+"""Transcription by the duplex model, second by second."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -33,7 +33,7 @@ from inference_service.session.kinds.transcription import (
 FRAMES = SAMPLE_RATE // HOP
 """Mel frames of a second."""
 MOST_TOKENS = 48
-"""Tokens written down for one second at most; nobody says more."""
+"""Limit of text tokens for one second: nobody speaks more."""
 _MARKS = 3
 """`<unit>`, `<|chunk_eos|>` and `</unit>`."""
 
@@ -41,7 +41,7 @@ _MARKS = 3
 class DuplexTranscriptionPreprocessor(Preprocessor[ChunkFeatures]):
     """Gathers chunks of any length into whole seconds.
 
-    The last second of an utterance is filled up with silence, and one more of it follows.
+    It fills up the last second of an utterance with silence, and adds one second of silence.
     """
 
     def __init__(self) -> None:
@@ -86,10 +86,10 @@ class DuplexTranscription(TranscriptionSession):
     second_tokens: int
     """Embeddings of one second of audio."""
     deaf: AudioState
-    """The state of an encoder that has heard nothing."""
+    """The encoder's state at the start of a stream."""
     ear: AudioState
     ear_before: AudioState
-    """What it was before the running second."""
+    """The encoder's state before the running second."""
     written: int = 0
     """Tokens decided in the running second."""
 
@@ -121,13 +121,13 @@ class DuplexTranscription(TranscriptionSession):
         return self.mel[:FRAMES]
 
     def next_tokens(self) -> list[int]:
-        """Return the ids that stand before the next second: the prompt or what closed the second before."""
+        """Return the ids before the next second: the prompt, or the end of the previous second."""
         prompt = [] if self.context.tokens else self.prompt
         self.run.text_rows += len(prompt) + self.context.closing + 1
         return [*prompt, *self.context.carry(), self.special.unit]
 
     def start_second(self, audio: Tensor, ear: AudioState) -> None:
-        """`next_tokens` and embeddings [n, hidden] of `next_second` are to be fed."""
+        """Queue `next_tokens` and the embeddings [n, hidden] of `next_second`."""
         assert self.mel is not None
         tokens, name = Rows.of_ids(self.next_tokens()), digest(self.next_second().numpy())
         self.mel = self.mel[FRAMES:]

@@ -1,4 +1,4 @@
-"""The past units of a duplex context, so that words that nobody heard can be taken back."""
+"""The past units of a duplex context, from which words that the user has not heard can be removed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +11,9 @@ from inference_service.device.rows import Rows
 from inference_service.interface.engine import Failure
 
 REPLAYED = 8
-"""Units that may be heard again at most: of so many the input is kept. A listener is a second or two
-behind."""
+"""Limit of units that may be heard again; only for these is the input kept. Playback lags by a
+second or two.
+"""
 
 
 @dataclass
@@ -23,17 +24,17 @@ class PastUnit:
     length: int
     """Entries of its input."""
     input: Rows | None
-    """For hearing it again; None of one that lies too far back."""
+    """Rows to feed again; None for a unit that lies too far back."""
     steps: int
     """Decided tokens that were fed."""
     samples: int
-    """Of its sound."""
+    """Samples of its sound."""
     closing: list[int]
-    """What was behind its tokens."""
+    """Ids after its tokens."""
     was_open: bool
     """Whether a turn was open before it."""
     decided: NDArray[np.int32] | None
-    """The ids decided before it; None of one that lies too far back."""
+    """The ids decided before the unit; None for a unit that lies too far back."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +42,22 @@ class RestorePoint:
     """The place from which the context changes, and how."""
 
     index: int
-    """The first unit that changes, which stays heard."""
+    """The first unit that changes; its input stays in the context."""
     closing: list[int]
-    """What ends it now."""
+    """The ids that close this unit from now on."""
     again: list[PastUnit]
-    """Those behind it, which are heard again and were silent."""
+    """The units after it, which are fed again as silent units."""
     units: int
-    """Units of which something is taken back."""
+    """Units that lose words."""
 
 
 class Past:
     """The units that a context holds, oldest first."""
 
     def __init__(self, turn_eos: int, silence: Sequence[int]) -> None:
-        """`silence` ends a unit that listens; `turn_eos` stands before it where that ends a turn."""
+        """Create an empty past; `silence` closes a unit that listens, after `turn_eos` where that ends a
+        turn.
+        """
         self._turn_eos = turn_eos
         self.silence = list(silence)
         self._units: list[PastUnit] = []
@@ -63,7 +66,7 @@ class Past:
     def add(self, unit: PastUnit) -> None:
         """Add a closed unit."""
         if unit.input is not None and unit.input.made is not None:
-            # What was made is a part of what was made for everybody in that tick.
+            # The embeddings are a view of those of all sessions in that tick, so a copy frees the others.
             made = unit.input.made.clone()
             unit.input = Rows(unit.input.ids, unit.input.is_made, made, unit.input.names)
         self._units.append(unit)
@@ -79,10 +82,10 @@ class Past:
             del self._units[:count]
 
     def way_back(self, unit: int, heard_samples: int | None) -> RestorePoint | Failure | None:
-        """Return what is to be done so that nothing is left of what was said after that; None if nothing is.
+        """Return the restore point that removes all words after the given one; None if there are none.
 
-        The first unit with such words stays in the context as far as it was heard, and is closed as a forced
-        listen closes it. Those behind it are heard again in their order.
+        The first unit with such words keeps its heard part in the context, and is closed like a forced
+        listen. Later units are fed again in order.
         """
         if unit <= self._dropped_to:
             return _lost(unit, "the window has dropped it")
@@ -104,7 +107,7 @@ class Past:
         return None
 
     def go_back(self, way: RestorePoint) -> PastUnit:
-        """Change the past; return the first unit that changed."""
+        """Change the past by a restore point; return the first unit that changed."""
         first = self._units[way.index]
         first.steps, first.samples, first.closing = 0, 0, way.closing
         for past in way.again:

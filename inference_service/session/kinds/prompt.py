@@ -1,4 +1,4 @@
-"""From the messages of a chat to the prompt that the engine feeds: on the media thread."""
+"""Rendering of chat messages into the prompt that the engine feeds, on the media thread."""
 
 import logging
 import math
@@ -41,18 +41,18 @@ from inference_service.tools.reader import AnswerReader, Thinking
 logger = logging.getLogger(__name__)
 
 DEFAULT_TTS_MODE = "default"
-"""What a caller may call a model's usual way of speaking."""
+"""The callers' name for a model's usual way of speaking."""
 _MARKS = 2
-"""Round a picture and round a clip."""
+"""Marks round a picture and round a clip."""
 _IDS_AT_ONCE = 1024
 _SECONDS_AT_ONCE = 2
 _PICTURES_AT_ONCE = 4
-"""What one tick embeds and encodes of a prompt at most: a long one does not hold up the other sessions."""
+"""Limit of one tick's embedded and encoded rows of a prompt: a long prompt must not delay other sessions."""
 
 
 @dataclass(frozen=True)
 class Dialogue:
-    """A model's part in a chat."""
+    """The facts about a model that rendering a chat needs."""
 
     template: ChatTemplate
     limit: int
@@ -60,24 +60,24 @@ class Dialogue:
     ends: frozenset[int]
     """Ids that end an answer."""
     forbidden: Tensor
-    """Ids that no answer may hold."""
+    """Ids that are never sampled in an answer."""
     opens_with_space: bool = False
-    """Whether its answers begin with a space, because all its words do; it is not shown."""
+    """Whether its answers begin with a space, as all its words do; the space is not shown."""
     speaks: bool = False
     senses: Senses | None = None
-    """None for a model that takes text only."""
+    """The senses; None for a model that takes only text."""
     clip_marks: tuple[int, int] = (0, 0)
     """The ids round a clip."""
     picture: "PictureRules | None" = None
-    """None for a model that sees nothing."""
+    """The form of a picture; None for a model without vision."""
     hearing_opens_speech: bool = False
-    """Whether a prompt with a clip in it ends like one whose answer is to be spoken."""
+    """Whether a prompt with a clip ends like one for a spoken answer."""
     omni_joint: str = PART_JOINT
-    """What stands between the parts of a message in `omni_mode`."""
+    """Text between the parts of a message in `omni_mode`."""
     interleaves_videos: bool = False
-    """Whether a video's sound stands between its frames, in pieces; else it follows them in one."""
+    """Whether a video's sound stands in pieces between its frames; else it follows them in one piece."""
     grammar: CallGrammar | None = None
-    """None for a model that cannot be made to call a tool."""
+    """The grammar of tool calls; None for a model that cannot be forced to call a tool."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,14 @@ class PictureRules:
     slice_tokens: int
     """Embeddings of a slice with the marks round it."""
     number_marks: tuple[int, int] | None = None
-    """The ids round the number of a picture; None if pictures have none."""
+    """The ids round the number of a picture; None if pictures have no numbers."""
     line_end: tuple[int, ...] = ()
     """Ids between the rows of its details."""
     max_slices: int = 1
     """Most slices that it is cut into."""
 
     def tokens(self, measure: Measure) -> int:
-        """Return embeddings of its slices, and ids between them."""
+        """Return the number of its embeddings and of the ids between them."""
         return measure.slices * self.slice_tokens + max(0, measure.rows - 1) * len(self.line_end)
 
 
@@ -117,7 +117,7 @@ Passage = Words | PromptPicture | Sound
 
 @dataclass(frozen=True)
 class Prompt:
-    """A rendered conversation, in portions of which a tick takes one."""
+    """A rendered conversation, in portions for one tick each."""
 
     portions: list[list[Passage]]
     text_tokens: int
@@ -125,19 +125,19 @@ class Prompt:
     vision_tokens: int
     slices: int
     speaks: bool = False
-    """Whether the answer is to be said aloud."""
+    """Whether the answer is spoken."""
     tools: Tools = NO_TOOLS
-    """What the model has been told of."""
+    """The tools that the prompt names."""
     thinking: Thinking = Thinking.NO
     constraint: Constraint | None = None
-    """What the answer is to be; None if it may be anything."""
+    """The constraint on the answer; None if it may be anything."""
     ignored_fields: tuple[str, ...] = ()
     """Paths of settings that were given and have no effect."""
     begun: tuple[int, ...] = ()
-    """Ids at the end of the portions with which the answer has begun."""
+    """Ids at the end of the portions that begin the answer."""
 
     def reader(self, template: ChatTemplate) -> AnswerReader | None:
-        """Return what takes the answer apart; None for an answer that can be nothing but text."""
+        """Return the reader that splits the answer; None for an answer that can only be text."""
         if not self.tools.offered and self.thinking is Thinking.NO:
             return None
         names = frozenset(tool.name for tool in self.tools.offered)
@@ -145,7 +145,7 @@ class Prompt:
 
 
 class ChatPreprocessor(Preprocessor[Prompt]):
-    """Renders conversations with the model's chat template and decodes what they show and play."""
+    """Renders conversations with the model's chat template, and decodes their media."""
 
     def __init__(self, dialogue: Dialogue, system_prompt: str, voice: ReferenceVoice | None = None) -> None:
         self._dialogue = dialogue
@@ -187,7 +187,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         return Prompt(portions, *counts, slices, speaks, tools, thinking, constraint, ignored, content.begun)
 
     def _check_begun(self, begun: tuple[int, ...]) -> None:
-        """Refuse control tokens: what a caller brings as the beginning of an answer opens no message."""
+        """Refuse control tokens: the given beginning of an answer must not open a message."""
         if not set(begun).isdisjoint({*self._dialogue.ends, *self._dialogue.forbidden.tolist()}):
             problem = "recorded.sampled_ids holds an id that no answer has."
             raise UnitRefused(Reason.PARAMS_INVALID, problem, "recorded.sampled_ids")
@@ -212,8 +212,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         return self._dialogue.grammar.constraint(tools, thinking)
 
     def _unrolled(self, content: TurnInput, least: int) -> dict[Video, tuple[Seen, ...]]:
-        """Return what the videos of a turn show and play; `least` is how many tokens all else takes at
-        least."""
+        """Return the frames and clips of a turn's videos; `least` is the fewest tokens of all else."""
         dialogue = self._dialogue
         if dialogue.senses is None or dialogue.picture is None:
             return {}
@@ -239,7 +238,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         )
 
     def _least(self, content: TurnInput, media: list["Medium"]) -> int:
-        """Return how many tokens the prompt has at least."""
+        """Return the fewest tokens that the prompt can have."""
         texts = [part for message in content.messages for part in message.parts if isinstance(part, str)]
         rules = self._dialogue.picture
         picture = rules.tokens(Measure()) if rules else 0
@@ -288,7 +287,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
             ) from None
 
     def _measured(self, content: TurnInput, media: list["Medium"]) -> Iterator[Measure]:
-        """Yield how each picture will be cut up, before any is decoded."""
+        """Yield the size in slices of each picture, before any is decoded."""
         for field, part in media:
             if isinstance(part, Picture):
                 assert self._dialogue.senses is not None
@@ -305,8 +304,9 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         measures: list[Measure],
         media: list["Medium"],
     ) -> tuple[int, int, int]:
-        """Return tokens of text, with the marks round media and what numbers them, of audio and of
-        pictures."""
+        """Return the tokens of text, audio and pictures; text includes the marks round media and picture
+        numbers.
+        """
         text = sum(len(piece) for piece in rendered if isinstance(piece, list))
         clips = [self._clip_tokens(part) for _, part in media if isinstance(part, Clip)]
         pictures = slices = 0
@@ -318,7 +318,7 @@ class ChatPreprocessor(Preprocessor[Prompt]):
         return text + _MARKS * len(clips), sum(clips) - _MARKS * len(clips), pictures
 
     def _number(self, content: TurnInput, index: int) -> list[int]:
-        """Return the ids that say which picture comes; none where pictures have no numbers."""
+        """Return the ids that number a picture; empty where pictures have no numbers."""
         rules = self._dialogue.picture
         if rules is None or rules.number_marks is None or content.use_image_id is False:
             return []
@@ -385,7 +385,9 @@ def _new_id() -> str:
 
 
 def call_grammar(template: ChatTemplate, vocabulary: int, ends: frozenset[int]) -> CallGrammar | None:
-    """Make a model of so many scores call tools; None for one that calls none, or cannot be made to."""
+    """Return the grammar that forces a model with this vocabulary to call tools; None if that is
+    impossible.
+    """
     if template.calls is None:
         return None
     try:
@@ -396,10 +398,10 @@ def call_grammar(template: ChatTemplate, vocabulary: int, ends: frozenset[int]) 
 
 
 def shared_beginnings(template: ChatTemplate, system_prompt: str) -> Iterator[Rows]:
-    """Yield the rows with which every chat with this system prompt begins, as the template renders it.
+    """Yield the rows that begin every chat with this system prompt, as the template renders it.
 
-    The beginning is what the prompts of two different conversations have in common, so that it holds nothing
-    of either. A template that takes no system message, or places it elsewhere, has a short one or none.
+    The beginning is the common prefix of the prompts of two different conversations, so it holds nothing of
+    either. It is short or empty for a template that takes no system message, or places it elsewhere.
     """
     system = Message("system", [system_prompt])
     for for_speech in (False, True):
@@ -419,7 +421,7 @@ def shared_beginnings(template: ChatTemplate, system_prompt: str) -> Iterator[Ro
 
 
 def _without_effect(content: TurnInput, dialogue: Dialogue) -> Iterator[str]:
-    """Yield the paths of a turn's settings that this model has no use for."""
+    """Yield the paths of a turn's settings that have no effect on this model."""
     template, pictures = dialogue.template, dialogue.picture
     if content.omni_mode and dialogue.omni_joint == PART_JOINT:
         yield "turn.omni_mode"
@@ -438,7 +440,7 @@ def _without_effect(content: TurnInput, dialogue: Dialogue) -> Iterator[str]:
 
 
 def told_of(tools: Tools) -> Tools:
-    """Return what the model hears of tools."""
+    """Return the tools that the prompt names."""
     return NO_TOOLS if tools.mode is ToolMode.NONE else tools
 
 
@@ -458,7 +460,7 @@ def _in_template(
 
 
 def _portions(passages: list[Passage]) -> Iterator[list[Passage]]:
-    """Yield as many passages at a time as one tick may take."""
+    """Yield the passages in groups, each small enough for one tick."""
     portion: list[Passage] = []
     for passage in passages:
         if portion and sum(map(_share, [*portion, passage])) > 1:
@@ -470,8 +472,7 @@ def _portions(passages: list[Passage]) -> Iterator[list[Passage]]:
 
 
 def clip_rows(passage: Passage) -> int:
-    """Return embeddings that a part of a clip comes to; the rest of a prompt takes no time before it is
-    fed."""
+    """Return the embeddings of a part of a clip; the rest of a prompt takes no time before it is fed."""
     return math.ceil(passage.seconds * ROWS_PER_SECOND) if isinstance(passage, Sound) else 0
 
 

@@ -1,4 +1,4 @@
-"""The voice that a session brings, on its way from a recording to what ear and mouth take of it."""
+"""The reference voice of a session: from a recording to the inputs of the ear and the mouth."""
 
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ Prepared = TypeVar("Prepared")
 
 
 class ReferenceVoice:
-    """The voice of one session. All of it is done in the media pool."""
+    """The voice of one session. The media pool prepares all of it."""
 
     def __init__(
         self,
@@ -23,10 +23,12 @@ class ReferenceVoice:
         given: VoiceReference = MODELS_VOICE,
         salt: bytes = b"",
     ) -> None:
-        """`senses` is None where the language model does not hear it, and `prompts` where nothing is said
-        aloud or there is one voice only. `known` are voices that were heard before. `given` is what the
-        session itself brought of the voice: recordings that callers bring are cached under the `salt` of
-        their tenant, and the operator's own voices for everybody.
+        """Create a voice that is not prepared yet.
+
+        `senses` is None where the language model does not hear the voice. `prompts` is None where nothing is
+        spoken, or with only one voice. `known` holds the voices that were prepared before. `given` holds the
+        parts that the session brought. Recordings of callers are cached under the `salt` of their tenant, the
+        operator's own voices for everybody.
         """
         self._reference = reference
         is_recorded = given.heard is not None or given.spoken is not None
@@ -36,21 +38,21 @@ class ReferenceVoice:
         self._prompts = prompts
         self._known = Memo(1) if known is None else known
         self.key = b""
-        """Of what the language model hears: the hash of its samples."""
+        """The hash of the samples that the language model hears."""
         self.memo_key = b""
-        """The key of what is remembered of it: other tenants, who know the samples, learn nothing by it."""
+        """The key of its cache entry: other tenants who know the samples learn nothing by it."""
         self.heard: list[Sound] = []
         """The voice as the language model hears it in its prompt."""
         self.spoken: Any = None
-        """What the mouth needs of it; None for the model's own voice."""
+        """The mouth's prompt; None for the model's own voice."""
 
     @property
     def priority(self) -> Priority:
-        """What it is to prepare it."""
+        """Return the media pool's priority for preparing the voice."""
         return Priority.SOUND if self._reference.is_unset else Priority.REST
 
     def begin(self) -> None:
-        """Do it. Raises `UnitRefused`."""
+        """Prepare the voice. Raises `UnitRefused`."""
         reference, senses, pcm = self._reference, self._senses, self._reference.heard
         if senses is not None and pcm is not None:
             self.key = digest(pcm)

@@ -1,4 +1,4 @@
-"""The voice of a chat: an answer is said in groups of words, as units of a duplex turn are."""
+"""The voice of a chat: an answer is spoken in groups of words, like the units of a duplex turn."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from inference_service.models.pacing import fits, is_wide
 from inference_service.session.kinds.components import MouthState
 
 LONGEST = 64
-"""Tokens that are said at once at most, the end of the turn aside: a longer word is said in pieces."""
+"""Limit of tokens that are spoken at once, without the end of the turn; a longer word is cut."""
 
 
 @dataclass
 class _Words:
-    """Words or a part of one: its text, and its tokens with their hidden states, each [hidden]."""
+    """Words, or a part of one: text, and tokens with their hidden states, each [hidden]."""
 
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -37,18 +37,18 @@ class _Words:
 class SpeechGroups:
     """The spoken and the unspoken words of a session's running turn.
 
-    A group is complete when the word after it is, and does not fit into it.
+    A group is complete once the next word is complete and does not fit into it.
     """
 
     speech: SpeechState
     turn_end: int
-    """The token that the speech head takes for the end of a turn."""
+    """The token that ends a turn for the speech head."""
     temperature: float
     mouth: MouthState | None = None
     noise: Noise | None = None
-    """Where the turn's draws come from, if not from the session's own."""
+    """The turn's own source of randomness, if it does not use the session's."""
     job: SpeechJob | None = None
-    """The group being said."""
+    """The speech job of the running group."""
     _word: _Words = field(default_factory=_Words)
     _group: _Words = field(default_factory=_Words)
     _ready: deque[SpeechJob] = field(default_factory=deque)
@@ -97,7 +97,7 @@ class SpeechGroups:
         )
 
     def next(self) -> bool:
-        """Make the next complete group the spoken one; False if there is none."""
+        """Start speaking the next complete group; return False if there is none."""
         self.job = self._ready.popleft() if self._ready else None
         if self.job is not None and self.speech.length == 0:
             self.job.may_be_short = True

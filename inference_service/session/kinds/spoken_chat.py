@@ -1,4 +1,4 @@
-"""A chat session that can say its answers aloud."""
+"""A chat session that can speak its answers."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -44,18 +44,18 @@ from inference_service.session.kinds.speech_groups import SpeechGroups
 class SpokenChatSession(ChatSession, SpeakingSession):
     """A chat session of a model with a voice.
 
-    Where a turn is to be spoken, decoding pauses while a group of words is said. After its last word the
-    token that ends a turn for the speech head is fed, for its hidden state.
+    In a spoken turn, decoding pauses while a group of words is spoken. After the last word, the token that
+    ends a turn for the speech head is fed to get its hidden state.
     """
 
     _: KW_ONLY
     groups: SpeechGroups
     hidden: list[Tensor] = field(default_factory=list)
-    """Hidden states, each [hidden], of the answer's tokens that have been fed, and of the turn's end."""
+    """Hidden states, each [hidden], of the answer's tokens that were fed, and of the end of the turn."""
     voiced: int = 0
-    """Tokens of the answer that the voice has."""
+    """Tokens of the answer that the voice has taken."""
     is_ending: bool = False
-    """Whether the turn's end is fed, or has been."""
+    """Whether the end of the turn is queued or fed."""
 
     @property
     def mouth(self) -> MouthState | None:  # type: ignore[override]
@@ -63,7 +63,7 @@ class SpokenChatSession(ChatSession, SpeakingSession):
 
     @property
     def speaks(self) -> bool:
-        """Whether this turn is to be spoken."""
+        """Whether this turn is spoken."""
         return self.run.unit.input is not None and self.run.unit.input.speaks
 
     def go_on(self) -> None:
@@ -84,7 +84,7 @@ class SpokenChatSession(ChatSession, SpeakingSession):
             self.finish(End.TURN)
 
     def _recite(self) -> None:
-        """Hand the voice what has been shown and is in the context."""
+        """Pass the text that was shown and is in the context to the voice."""
         answer, template = self.run.answer, self.dialogue.template
         until = min(answer.released, len(self.hidden))
         for i in range(self.voiced, until):
@@ -237,7 +237,7 @@ class SpokenChatKind(SessionKind[SpokenChatSession]):
                 session.read(Rows.join(rows))
 
     def _seen(self, view: View, slices: list[Rows]) -> Iterator[Rows]:
-        """Yield the slices of a picture, and what ends the rows of its details."""
+        """Yield the slices of a picture, and the ids that end the rows of its details."""
         rules = self._dialogue.picture
         for i, rows in enumerate(slices):
             if rules and rules.line_end and view.columns and i > 1 and (i - 1) % view.columns == 0:

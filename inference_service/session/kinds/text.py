@@ -1,15 +1,15 @@
-"""From tokens to text that may be shown: no character is cut in two, and no stop string gets through."""
+"""Incremental detokenization: text without partial characters, and without stop strings."""
 
 from collections.abc import Callable, Sequence
 
 _CUT = "�"
-"""What a decoder shows for bytes that are no whole character yet."""
+"""The replacement character, which a decoder shows for incomplete bytes."""
 _PATIENCE = 16
-"""Ids that wait for the end of a character at most; so many in a row are no text."""
+"""Limit of ids that wait for the end of a character; a longer run is no text."""
 
 
 class Detokenizer:
-    """The text of a growing sequence of ids; costs the same for each token however long the sequence is."""
+    """Incremental detokenizer. The cost of a token does not grow with the sequence."""
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
@@ -22,7 +22,7 @@ class Detokenizer:
         return self._take([token], may_wait=True)
 
     def flush(self) -> str:
-        """Whatever is left, cut characters included; what comes next is another text."""
+        """Return the remaining text, partial characters included, and start a new text."""
         rest = self._take([], may_wait=False)
         self._shown = []
         return rest
@@ -40,7 +40,7 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Lets text through as long as no stop string is in it; what may be the beginning of one waits."""
+    """Passes text on until a stop string has come; a possible beginning of one waits."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops
@@ -49,7 +49,7 @@ class StopStrings:
         """Whether a stop string has come; nothing passes after it."""
 
     def push(self, text: str) -> str:
-        """Return the text that is free to go; up to the first stop string if there is one now."""
+        """Return the text that may be shown; up to the first stop string if there is one now."""
         if self.found:
             return ""
         self._waiting += text
@@ -60,7 +60,7 @@ class StopStrings:
         return passed
 
     def _suspicious(self) -> int:
-        """Return how many characters at the end may begin a stop string."""
+        """Return the number of characters at the end that may begin a stop string."""
         longest = max(map(len, self._stops), default=1) - 1
         for count in range(min(longest, len(self._waiting)), 0, -1):
             if any(stop.startswith(self._waiting[-count:]) for stop in self._stops):
@@ -68,6 +68,6 @@ class StopStrings:
         return 0
 
     def flush(self) -> str:
-        """Return what has waited in vain: no more text comes."""
+        """Return the waiting text, because no more text follows."""
         rest, self._waiting = "" if self.found else self._waiting, ""
         return rest

@@ -1,8 +1,8 @@
-"""A token stream inside the engine: one sticky context that grows by a chunk a unit.
+"""A token stream inside the engine: one context that grows by a chunk with each unit.
 
 The slot keeps the keys and values of everything fed, and nothing is fed twice. A unit feeds its chunk, then
-samples to the chunk's end. The token sampled last has been given out but never fed: when the unit is closed
-it is let go, or carried into the next forward if it was asked to be kept.
+samples to the chunk's end. The last sampled token is sent but not fed. When the unit is closed, the token is
+dropped, or carried into the next forward if the caller asked to keep it.
 """
 
 import time
@@ -47,11 +47,11 @@ from inference_service.session.base.session import (
 from inference_service.session.kinds.text import Detokenizer
 
 IDS_AT_ONCE = 1024
-"""What waits of a chunk in one tick at most: a long one does not hold up the other sessions."""
+"""Limit of one tick's rows of a chunk: a long chunk must not delay other sessions."""
 _LONG_TEXT = 65_536
-"""Characters beyond which a chunk takes long to be made into ids."""
+"""Characters beyond which tokenizing a chunk takes long."""
 _LEAD = 4
-"""Ids of a chunk that the text of its output is told from: a decoder may join them with what follows."""
+"""Ids of a chunk that precede its output for detokenizing: a decoder may join them with the following ids."""
 _POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this unit.", retryable=True)
 
 
@@ -61,7 +61,7 @@ class TokensChunk:
 
     ids: tuple[int, ...]
     begins: bool = False
-    """Whether the context is dropped first, down to its prompt."""
+    """Whether the context is first cut back to its prompt."""
     ends: bool = False
 
 
@@ -83,7 +83,7 @@ class TokensPreprocessor(Preprocessor[TokensChunk]):
         self.opening()
 
     def opening(self) -> list[int]:
-        """Return the ids of the session's prompt; made now if they were not made before."""
+        """Return the ids of the session's prompt; render them if that has not happened."""
         if self._opening is None:
             self._opening = self._write()
         return self._opening
@@ -123,10 +123,10 @@ class TokensRun(Run[TokensChunk]):
     text: Detokenizer
     end: End
     ids: tuple[int, ...] = ()
-    """Those of the chunk that have not been embedded."""
+    """Ids of the chunk that are not embedded yet."""
     said: list[int] = field(default_factory=list)
     unfed: int | None = None
-    """The token sampled last, if no forward took it."""
+    """The last sampled token, if no forward took it."""
 
 
 @dataclass(eq=False)
@@ -143,7 +143,7 @@ class TokensSession(Session[TokensChunk]):
     running: TokensRun | None = None
 
     def start(self, prompt: list[int]) -> None:
-        """These ids stand at the start of the context, or nothing does."""
+        """Begin the context with these ids, which may be empty."""
         if prompt:
             self.to_feed = self.context.begin(Rows.of_ids(prompt))
         else:
@@ -156,20 +156,21 @@ class TokensSession(Session[TokensChunk]):
 
     @property
     def run(self) -> TokensRun:
-        """The unit being worked on."""
+        """The running unit."""
         assert self.running is not None
         return self.running
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the unit is to end without another token."""
+        """Whether the unit must end without further tokens."""
         return self.queue.is_cancelled(self.run.unit)
 
     # ------------------------------------------------------------------- input
 
     def refuse_unit(self) -> bool:
-        """Return whether no chunk is to be fed, since it cannot be used or there is none: its unit is
-        answered."""
+        """Return whether the unit is answered without feeding a chunk, because it has none or an unusable
+        one.
+        """
         if self.stage is Stage.PREFILL:
             return False
         assert self.queue.first is not None
@@ -192,7 +193,7 @@ class TokensSession(Session[TokensChunk]):
         return True
 
     def _too_long(self, chunk: TokensChunk) -> Failure | None:
-        """Why the chunk does not fit; of a context with no room at all the session has come to its end."""
+        """Return why the chunk does not fit; a context without any room ends the session."""
         limit = self.context.limit
         before = self.context.prompt if chunk.begins else self.context.tokens
         if before + len(chunk.ids) <= limit:
@@ -215,13 +216,13 @@ class TokensSession(Session[TokensChunk]):
                 self.run.text.add(token)
 
     def next_ids(self) -> list[int]:
-        """Return what is to be fed next of the chunk."""
+        """Return the next ids of the chunk to feed."""
         ids = self.run.ids
         self.run.ids = ids[IDS_AT_ONCE:]
         return list(ids[:IDS_AT_ONCE])
 
     def read(self) -> None:
-        """These are to be fed."""
+        """Queue rows to feed."""
         self.to_feed = Rows.of_ids(self.next_ids())
         self.stage = Stage.PREFILL
 
@@ -288,7 +289,7 @@ class TokensSession(Session[TokensChunk]):
         return None
 
     def _finish_at(self, token: int) -> Finish | None:
-        """Why the chunk ends with this token, if it does."""
+        """Return the reason why this token ends the chunk; None if it does not."""
         run = self.run
         if token in run.sampling.stop_token_ids:
             return Finish.STOP
@@ -320,7 +321,7 @@ class TokensSession(Session[TokensChunk]):
             self._finish(End.FAILED)
 
     def _undo(self) -> None:
-        """Take back what the unit has fed; an utterance has begun all the same."""
+        """Remove the rows of the unit from the context; an utterance still counts as begun."""
         if self.run.text_rows:
             self.context.rewind()
 
@@ -332,7 +333,7 @@ class TokensSession(Session[TokensChunk]):
     # --------------------------------------------------------------------- fold
 
     def end_unit(self) -> None:
-        """Add the token sampled last to the context only if it is to be kept."""
+        """Add the last sampled token to the context only if it is to be kept."""
         unit = self.run.unit
         if self.run.unfed is not None and unit.keep_last_token and self.context.has_room_for(1):
             self.context.pending.append(self.run.unfed)
@@ -381,7 +382,7 @@ class TokensKind(SessionKind[TokensSession]):
         yield Rows.of_ids(self._tokenizer.encode(system_prompt))
 
     def start(self, session: TokensSession) -> SessionFailed | None:
-        """Begin with the prompt, if there is one; the refusal of one that leaves no room."""
+        """Begin with the prompt, if there is one; return the refusal of a prompt that leaves no room."""
         ids, limit = session.preprocessor.opening(), self._runtime.info.context_limit
         if len(ids) >= limit:
             return SessionFailed("CONFIG_INVALID", f"has {len(ids)} tokens; at most {limit - 1} leave room")

@@ -36,21 +36,21 @@ from inference_service.session.kinds.components import ROWS_PER_SECOND
 from inference_service.session.kinds.text import Detokenizer
 
 FRAME_S = 0.01
-"""What a frame of log-mel adds to those before it."""
+"""Seconds between two frames of log-mel."""
 _LONG_SOUND = 160_000
-"""Samples."""
+"""Samples beyond which preparing a chunk takes long."""
 _POISONED = Failure("INFERENCE_FAILED", "The model gave no usable numbers for this unit.", retryable=True)
 _FULL = Failure("INPUT_TOO_LONG", "The context is full; begin a new utterance.")
 
 
 def priority_of(content: Content | None) -> Priority:
-    """Return what it is to prepare a chunk: a long recording takes long."""
+    """Return the media pool's priority for a chunk; a long recording takes long."""
     chunk = content.chunk if isinstance(content, StreamInput) else None
     return Priority.REST if isinstance(chunk, np.ndarray) and len(chunk) > _LONG_SOUND else Priority.SOUND
 
 
 def transcriber_info(name: str, pacing: Pacing, limit: int, vocabulary: int) -> ModelInfo:
-    """Describe a model that only transcribes, in utterances of at most `limit` tokens."""
+    """Return the description of a model that only transcribes, in utterances of at most `limit` tokens."""
     return ModelInfo(
         name=name,
         context_limit=limit,
@@ -77,10 +77,12 @@ def chunk_of(content: Content) -> tuple[StreamInput, NDArray[np.float32]]:
 
 
 class PaddedSound:
-    """Sound of one utterance after another, float32 [samples], each between the silences that it needs."""
+    """Sound of successive utterances, float32 [samples], each between the silences that it needs."""
 
     def __init__(self, pacing: Pacing, before: int, behind: int) -> None:
-        """`before` and `behind` are samples that the features reach beyond the sound of a token."""
+        """Create an empty buffer; the features of a token reach `before` and `behind` samples beyond its
+        sound.
+        """
         self._pacing = pacing
         self._before, self._behind = before, behind
         self._begin()
@@ -88,7 +90,7 @@ class PaddedSound:
     def _begin(self) -> None:
         lead_in = self._pacing.left_pad_tokens * self._pacing.samples_per_token
         self.rest = np.zeros(self._before + lead_in, np.float32)
-        """Sound that no feature has used up; whoever reads it cuts it."""
+        """Sound that no feature has used up; the reader cuts it."""
         self._samples = 0
         self._is_over = False
 
@@ -119,21 +121,21 @@ class ChunkFeatures:
 
 @dataclass
 class TranscriptionRun(Run[ChunkFeatures]):
-    """The unit that a session is writing down."""
+    """The unit that a session is transcribing."""
 
     end: End = End.CHUNK
     noise: Noise | None = None
-    """Where its draws come from, if not from the session's own."""
+    """The unit's own source of randomness, if it does not use the session's."""
     written_s: float = 0.0
-    """Seconds of it that have been written down."""
+    """Seconds of the unit that are transcribed."""
 
 
 @dataclass(eq=False)
 class TranscriptionSession(Session[ChunkFeatures]):
-    """One transcription session, whose units are heard and written down step by step of the model.
+    """One transcription session, whose units are heard and transcribed in the model's steps.
 
-    Between two steps of a unit the stage is PREFILL with nothing to feed: it waits to be heard on. A
-    cancelled unit is heard to its end, without a word.
+    Between two steps of a unit the stage is PREFILL with nothing to feed: it waits for the next step. A
+    cancelled unit is heard to its end without producing text.
     """
 
     setup: TranscribeSetup
@@ -144,15 +146,15 @@ class TranscriptionSession(Session[ChunkFeatures]):
     mel: Tensor | None = None
     """Frames of the running unit that wait to be encoded."""
     sampling: Sampling = field(default_factory=Sampling)
-    """That of the running unit."""
+    """Sampling settings of the running unit."""
     is_silent: bool = False
-    """Whether the rest of the running unit is heard without a word."""
+    """Whether the rest of the running unit produces no text."""
     dropped_units: int = 0
-    """Steps that the window has dropped in the running unit."""
+    """Steps that the window has dropped during the running unit."""
     _said: list[int] = field(default_factory=list)
     """Text ids of the running unit, for the repetition penalty."""
     _unshown: list[int] = field(default_factory=list)
-    """Text ids that no text has been given out for yet."""
+    """Text ids without any text sent for them yet."""
 
     @property
     def is_background(self) -> bool:
@@ -160,7 +162,9 @@ class TranscriptionSession(Session[ChunkFeatures]):
 
     @property
     def due(self) -> float | None:
-        """A chunk of many seconds, which came faster than it was said, is due second after second."""
+        """The deadline in monotonic seconds: each second of a chunk that came faster than real time has its
+        own.
+        """
         if self.setup.is_background or self.queue.first is None or self.stage is Stage.OPENING:
             return None
         return self.queue.first.arrival + UNIT_S + (self.running.written_s if self.running else 0.0)
@@ -171,23 +175,23 @@ class TranscriptionSession(Session[ChunkFeatures]):
 
     @abstractmethod
     def restart(self) -> None:
-        """Begin a new utterance: nothing of the one before is left."""
+        """Begin a new utterance without the context of the previous one."""
 
     @abstractmethod
     def decided(self, token: int) -> int | None:
-        """Return what follows from a decision: the token to feed, or None."""
+        """Return the token to feed after a decision, or None."""
 
     @abstractmethod
     def pass_over(self) -> None:
-        """Go on without a decision."""
+        """Continue without a decision."""
 
     @abstractmethod
     def undo(self) -> None:
-        """Take back what has been fed with bad numbers."""
+        """Remove rows that produced numbers that are not finite from the context."""
 
     @property
     def forbidden_tokens(self) -> Tensor | None:
-        """The ids, on the device, that are no choice."""
+        """The ids, on the device, that are never sampled."""
         return None
 
     @property
@@ -202,7 +206,7 @@ class TranscriptionSession(Session[ChunkFeatures]):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the running unit is to end without another word."""
+        """Whether the running unit must end without further words."""
         return self.queue.is_cancelled(self.run.unit)
 
     @property
@@ -212,7 +216,7 @@ class TranscriptionSession(Session[ChunkFeatures]):
         return self.running
 
     def ready(self, prompt_tokens: int) -> None:
-        """Take units; each utterance will begin with a prompt of so many tokens."""
+        """Accept units; each utterance will begin with a prompt of `prompt_tokens` tokens."""
         self.events.append(Ready(prompt_tokens))
         self.stage = Stage.IDLE
 
@@ -225,7 +229,7 @@ class TranscriptionSession(Session[ChunkFeatures]):
         return True
 
     def open_unit(self) -> bool:
-        """Make the next unit the running one; False if nothing of it is to be heard."""
+        """Start the next unit; return False if nothing of it is to be heard."""
         assert self.queue.first is not None
         unit = self.queue.first
         if unit.input is not None and unit.input.begins:
@@ -249,7 +253,7 @@ class TranscriptionSession(Session[ChunkFeatures]):
             self.heard()
 
     def heard(self) -> None:
-        """Note that a step is in the context, or all that the unit brings without completing one."""
+        """Note that a step is in the context, or the whole input of a unit that completes no step."""
         if self.run.heard_at:
             self._go_on()
         else:
@@ -312,11 +316,11 @@ class TranscriptionSession(Session[ChunkFeatures]):
         return self.decided(token)
 
     def _fall_silent(self, finish: Finish) -> None:
-        """Hear the rest of the unit without a word."""
+        """Hear the rest of the unit without producing text."""
         self.run.finish, self.is_silent = finish, True
 
     def say(self, token: int) -> None:
-        """Take a decided text token and send the text that is whole now."""
+        """Take a decided text token, and send the text that is complete now."""
         self._said.append(token)
         self._unshown.append(token)
         self._show(self.text.add(token))
@@ -353,7 +357,7 @@ class TranscriptionSession(Session[ChunkFeatures]):
         self._fail(End.FAILED, _POISONED)
 
     def _fail(self, end: End, failure: Failure) -> None:
-        """Fail the unit and skip the rest of it; its caller is told when it may be."""
+        """Fail the unit and skip the rest of it; the caller gets the failure once its order allows."""
         self.run.end, self.run.failure = end, failure
         self.to_feed = self.last_hidden = self.mel = None
         if self.run.heard_at:
@@ -362,7 +366,7 @@ class TranscriptionSession(Session[ChunkFeatures]):
             self.heard()
 
     def end_unit(self) -> None:
-        """Do nothing: each step was closed in the context when it was written down."""
+        """Do nothing: each step was closed in the context when it was transcribed."""
 
     def finalize(self) -> None:
         self.dropped_units += self.context.slide()

@@ -1,4 +1,4 @@
-"""Videos in a chat become frames and clips, in the order in which the model takes them."""
+"""Conversion of the videos in a chat to frames and clips, in the model's order."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from inference_service.video.plan import SHORTEST_TAIL
 from inference_service.video.process import VideoReader, Watch
 
 MAX_SECONDS = 600.0
-"""Of all videos of a turn."""
+"""Limit of seconds of all videos of a turn."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Frame:
 Seen = Frame | Clip
 
 Tokens = Callable[[list[Measure], list[int]], int]
-"""How many tokens pictures and clips take, from their measures and samples."""
+"""Return the number of tokens of pictures and clips, from their measures and samples."""
 
 
 def unroll(
@@ -43,7 +43,7 @@ def unroll(
     interleaves: bool,
     watch: Watch,
 ) -> dict[Video, tuple[Seen, ...]]:
-    """Return what each video shows and, if the model `hears` them, plays.
+    """Return the frames of each video and, if the model `hears` them, its clips.
 
     `check` refuses a number of tokens that does not fit, before the frames of a video are decoded. Raises
     `UnitRefused`.
@@ -87,8 +87,9 @@ def _seen(
     *,
     interleaves: bool,
 ) -> Iterator[Seen]:
-    """Yield a frame, the sound up to the next one, the stack of that second; or all pictures, then the
-    sound."""
+    """Yield a frame, the sound up to the next one, and the stack of that second; or all pictures, then the
+    sound.
+    """
     following, sounds = iter(measures), iter(clips)
     for _, pictures in reader.pictures():
         frame, *stack = (Frame(senses.look_at(it, max_slices), next(following)) for it in pictures)

@@ -44,7 +44,7 @@ from ws_adapter.web.routes import Dialect, Misdirected, Selection, key_in_query,
 logger = logging.getLogger(__name__)
 
 KEY_SUBPROTOCOL: Final = "openai-insecure-api-key."
-"""How a browser, which cannot set headers, sends a key: as a subprotocol beside the real one."""
+"""The prefix of a subprotocol that carries a key, for browsers, which cannot set headers."""
 
 _BEARER: Final = "bearer "
 _BASIC: Final = "basic "
@@ -73,11 +73,11 @@ class _Typed(msgspec.Struct):
 
 
 _typed: Final = msgspec.json.Decoder(_Typed)
-"""Reads what kind of session settings are for."""
+"""The reader of the kind of session that settings are for."""
 
 
 class Denied(Exception):
-    """Somebody may not come in: `response` is the answer, `reason` what is counted."""
+    """A rejected request: `response` is the answer, `reason` the label in the metrics."""
 
     def __init__(self, reason: Rejection, response: Response) -> None:
         super().__init__(response.reason_phrase)
@@ -97,13 +97,13 @@ class Admission(NamedTuple):
     rights: Rights = ALL_RIGHTS
     session: bytes = b""
     is_secret: bool = False
-    """Whether a client secret stands for the key."""
+    """Whether the request authenticated with a client secret instead of the key."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Somebody may come in. `leave` is to be called once when the connection has ended; `allowance` is what
-    its frames and its lines in the log are counted in.
+    """An admitted connection. Call `leave` once when it has ended; `allowance` holds the token buckets for
+    its frames and its log lines.
 
     `session` are the settings that a client secret brought along, as JSON. With `unknown` somebody comes in
     only to be told that the key is missing, wrong or expired; it is what is counted.
@@ -123,7 +123,7 @@ class Pass:
 
 
 class Access:
-    """Origins, keys and how often somebody may connect."""
+    """Access control: origins, keys and rate limits."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class Access:
             self.introductions.use(keys)
 
     def end_of(self, key: Key | None) -> Verdict | None:
-        """Return why the key that somebody came in with no longer counts; None if it does."""
+        """Return why the key of a session is no longer valid; None if it is."""
         if key is None or self._keys is None:
             return None
         current = self._keys.current(key)
@@ -201,7 +201,7 @@ class Access:
         return at - now if at is not None else None
 
     def caller(self, request: Request, peer: str) -> Caller:
-        """Whom a request over a connection from the address `peer` comes from.
+        """Return the caller of a request over a connection from the address `peer`.
 
         Somebody whom a proxy on this machine forwards is not local, whether the proxy is trusted or not.
         """
@@ -382,8 +382,8 @@ class Access:
         return key
 
     def opened_by(self, request: Request, *, resumes: bool = False) -> Set[Mode]:
-        """Return what the client secret of a request opens, nothing without one; one that is not good,
-        whatever is asked for. One of a request that `resumes` a session may have expired."""
+        """Return the modes that the client secret of a request opens: none without a secret, the requested
+        one if the secret is invalid. The secret of a request that `resumes` a session may have expired."""
         secret = self._secret(request)
         if not secret.startswith(PREFIX):
             return frozenset()
@@ -394,7 +394,7 @@ class Access:
         return frozenset({Mode.TRANSCRIPTION if is_transcription else Mode.CHAT})
 
     def _admit(self, request: Request, dialect: Dialect | None, *, resumes: bool) -> Admission:
-        """Return who a request comes from. Raises `Denied`.
+        """Return the admission of a request. Raises `Denied`.
 
         A client secret counts for the limits of the key that it was made with and ends with it. It inherits
         no trust: it is no admin's, and its traces are not continued.

@@ -1,4 +1,5 @@
-"""`POST /v1/realtime/client_secrets`: a server that has a key asks for what lets a browser in without one."""
+"""`POST /v1/realtime/client_secrets`: a server that has a key gets a secret with which a browser can
+connect."""
 
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
@@ -48,7 +49,7 @@ class Bind(Struct, frozen=True, forbid_unknown_fields=True):
     """Origin of the web page, such as `https://example.org`."""
     model: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     mode: Literal["chat", "transcription"] | None = None
-    """With `chat` `semantic_vad`, which is a full-duplex session, becomes `server_vad`."""
+    """With `chat`, `semantic_vad`, which is a full-duplex session, becomes `server_vad`."""
 
 
 class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,7 +61,7 @@ class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WantedForTranscription(Struct, frozen=True, forbid_unknown_fields=True):
-    """The same of a session of transcription."""
+    """The settings of a new secret for a transcription session."""
 
     expires_after: ExpiresAfter | None = None
     session: transcription_ga.SessionFields | None = None
@@ -68,7 +69,7 @@ class WantedForTranscription(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Forbidden(Exception):
-    """A key may not do what its holder asks for; `code` is told in HTTP."""
+    """The key does not allow the requested settings; `code` is told in HTTP."""
 
     def __init__(self, code: str, param: str, what: str) -> None:
         super().__init__(what)
@@ -76,7 +77,7 @@ class Forbidden(Exception):
 
 
 class IssuedSecret(Struct):
-    """A secret, when it expires in Unix seconds, and the session as it would begin."""
+    """A secret, its expiry in Unix seconds, and the session as it would begin."""
 
     value: str
     expires_at: int
@@ -105,10 +106,10 @@ def answer(
     catalogue: Catalogue | None,
     unix: float,
 ) -> Response:
-    """Return the secret that a request with this key asks for at this Unix time, or what is wrong with the
+    """Return the secret that a request with this key asks for at the Unix time `unix`, or the error of the
     request.
 
-    A secret is for nothing that its key is not for, and expires no later.
+    A secret has no right that its key lacks, and expires no later.
     """
     if request.refused_body is not None:
         return _unread(request)
@@ -204,7 +205,7 @@ def _mode_of(wanted: Wanted | WantedForTranscription, catalogue: Catalogue) -> M
 
 
 def _conversation(given: SessionFields, catalogue: Catalogue) -> SessionFields:
-    """Return the conversation with a model, for a URL that names none."""
+    """Return the settings of a conversation with the model, for a URL that names none."""
     model = given.model or min(catalogue.models, default="")
     if model not in catalogue.models:
         raise invalid("session.model", f"expected {catalogue.choices}, got {shown(model)}")
@@ -229,7 +230,7 @@ def _unread(request: HttpRequest) -> Response:
 
 
 def _refused(status: HTTPStatus, code: str | None, message: str, param: str | None) -> Response:
-    """Return a refusal as OpenAI's SDKs read it."""
+    """Return a refusal in the form that OpenAI's SDKs read."""
     kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     error = {"type": kind, "code": code, "message": message, "param": param}
     return responses.answer(status, {"error": error, "detail": message})

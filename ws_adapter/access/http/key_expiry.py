@@ -20,7 +20,8 @@ class KeyExpiry:
         self._timer: Timer | None = None
 
     def look(self) -> None:
-        """End what has expired, and look again when the next key expires. Call it when keys have changed."""
+        """End the sessions of expired keys, and set the timer for the next expiry. Call it when keys have
+        changed."""
         self.stop()
         self._end_sessions()
         left_s = self._access.next_expiry()
@@ -28,7 +29,7 @@ class KeyExpiry:
             self._timer = self._clock.call_at(self._clock.now() + min(left_s, LOOK_S), self.look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Reads what asks for an answer: what the chat turns of both dialects have in common."""
+"""Readers of requests for an answer, shared by the chat turns of both dialects."""
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -44,18 +44,20 @@ from ws_adapter.protocol.wire.codec import bounded, decode_base64
 from ws_adapter.protocol.wire.errors import invalid, missing
 
 MAX_MEDIA_BYTES = 30 * 2**20
-"""Clips, pictures and videos of a request as they go to the worker, whose messages are of at most 32 MiB."""
+"""The most bytes of clips, pictures and videos of a request, as sent to the worker, whose messages hold at
+most 32 MiB."""
 
 MAX_TEXT = 8 * 2**20
-"""Characters of a request, more than any context holds. What can never be read is not handed on."""
+"""The most characters of a request, more than any context holds, so that unreadable input is not handed
+on."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A turn as its client wants it.
+    """A turn as its client requests it.
 
-    `asks_for_speech` is the path of the field that says so in so many words, empty where speech is the
-    default. `unsupported` are paths of what was accepted and means nothing here.
+    `asks_for_speech` is the path of the field that asks for speech explicitly, empty where speech is the
+    default. `unsupported` are paths of accepted fields without effect.
     """
 
     turn: Turn
@@ -65,7 +67,7 @@ class Request:
     unsupported: tuple[str, ...] = ()
     clipped_samples: int = 0
     has_own_slices: bool = False
-    """Whether it says itself into how many slices a picture may be cut."""
+    """Whether the request itself limits the slices of a picture."""
 
     def save(self, blobs: Blobs) -> SavedRequest:
         """Return the state."""
@@ -102,7 +104,7 @@ class Request:
 
     @property
     def size(self) -> int:
-        """Bytes that it holds, about."""
+        """The approximate size in bytes."""
         return self.turn.size + (self.voice.size if self.voice is not None else 0)
 
     def for_worker(self, ready: Ready, *, has_own_session: bool) -> tuple[Turn, list[str]]:
@@ -139,13 +141,13 @@ class ChatRules:
     speaks: bool
     max_slice_nums: int | None = None
     is_mute: bool = False
-    """The session has said that nothing is to be spoken."""
+    """Whether the session has switched speech off."""
 
 
 def read_request(fields: ChatFields, rules: ChatRules, capabilities: Capabilities) -> Request:
     """Check a request whole; raise `Refusal`, and then nothing of it holds.
 
-    `capabilities` are those of the model that is going to answer.
+    `capabilities` are those of the model that will answer.
     """
     reader = _Reader(rules.root, calls_tools=capabilities.calls_tools)
     messages = reader.messages(fields.messages)
@@ -188,7 +190,7 @@ def _generation(fields: GenerationFields | None) -> Generation:
 
 
 class _Reader:
-    """Reads the media of one request, and adds up what they come to."""
+    """The reader of one request's media, which adds up their size."""
 
     def __init__(self, root: str, *, calls_tools: bool) -> None:
         self.clipped_samples = 0

@@ -62,7 +62,8 @@ MOST_WAITING: Final = 4
 
 
 class RealtimeChat(WithoutDetection):
-    """See `Machine`. `new_token` makes ids differ; `recording_id` is the name of its recording, if any."""
+    """The chat mode of `/v1/realtime`. `new_token` makes ids differ; `recording_id` is the name of its
+    recording, if any."""
 
     drops_stale: ClassVar = False
     lasts: ClassVar = True
@@ -140,7 +141,7 @@ class RealtimeChat(WithoutDetection):
         return _ENCODER.encode(saved)
 
     def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
-        """See `Machine.restore`: a turn of which something was told ends the session with its worker."""
+        """Go on from a saved state: a turn whose answer has begun ends the session with its worker."""
         saved = _DECODER.decode(state)
         self.state, self._settings = State.ACTIVE, Settings.restored(blobs[saved.settings])
         self._turns = deque(ChatTurn.restored(it, self._session_id, blobs, now) for it in saved.turns)
@@ -229,7 +230,7 @@ class RealtimeChat(WithoutDetection):
         return [*told, *self._advance(now)]
 
     def _advance(self, now: float) -> list[Action]:
-        """Go on with the next turn, or wait for one."""
+        """Continue with the next turn, or wait for one."""
         if not self._turns:
             self._idle_at = now + self._limits.chat_idle_s
             has_slot = self._slot.hold is SlotPhase.READY
@@ -267,7 +268,7 @@ class RealtimeChat(WithoutDetection):
         return self._end_turn(turn, done, failure(done) if done.end is UnitEnd.FAILED else None, now)
 
     def _end_turn(self, turn: ChatTurn, done: UnitDone, refusal: Refusal | None, now: float) -> list[Action]:
-        """Tell the end of the first turn and give its slot back."""
+        """Send the end of the first turn and give its slot back."""
         told: list[Action] = []
         if refusal is not None:
             if not self._errors.allow(now):
@@ -356,7 +357,7 @@ class RealtimeChat(WithoutDetection):
         return self._advance(now) if self.state is State.ACTIVE and len(self._turns) == 1 else []
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
-        """See `Machine.congested`. What is being said cannot be held up."""
+        """Do nothing: a running answer cannot be paused."""
         return []
 
     def withdrawn(self, sends: list[Send]) -> list[Action]:

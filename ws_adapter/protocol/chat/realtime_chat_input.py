@@ -44,12 +44,12 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final[EventDecoder[Event]] = EventDecoder(Event)
 
 _HONOURED: Final = frozenset({"generate_audio", "max_slice_nums"})
-"""Keys of `config` that mean something to a chat."""
+"""Keys of `config` that have an effect in a chat."""
 
 
 @dataclass(frozen=True)
 class ReadEvent:
-    """An event; of an opener, and of what asks for an answer, also what it came to or why it is refused."""
+    """A decoded event, with its parsed settings or request, or its refusal."""
 
     event: Event
     request: Request | Refusal | None = None
@@ -65,7 +65,7 @@ class ReadEvent:
 def hear(
     frame: bytes, rules: ChatRules, model: str, catalogue: Catalogue | None, *, drops_input: bool
 ) -> ReadEvent | Refusal | Verdict:
-    """Read a text frame to its last field. What is no event is refused, or ends the session.
+    """Read a text frame to its last field. A frame that is no event is refused, or ends the session.
 
     `rules` and `model` are those of the session. Whether the event may come now is left open. With
     `drops_input` the media in it are not decoded.
@@ -93,18 +93,17 @@ def hear(
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that `session.init` results in. `unsupported`: paths that are accepted and have no
-    effect."""
+    """The parsed settings of `session.init`. `unsupported`: paths that are accepted and have no effect."""
 
     setup: ChatSetup
     rules: ChatRules
     unsupported: tuple[str, ...]
     slices_field: str = ""
-    """Path of what says into how many slices a picture may be cut; empty where nothing does."""
+    """The path of the field that limits the slices of a picture; empty without one."""
 
     @cached_property
     def saved(self) -> bytes:
-        """The state, serialised once."""
+        """Return the serialised state, which is made once."""
         return _ENCODER.encode(self)
 
     @classmethod
@@ -113,7 +112,7 @@ class Settings:
         return msgspec.msgpack.decode(state, type=cls)
 
     def unsupported_by(self, ready: Ready) -> list[str]:
-        """Return all paths that are not honoured by the model that took the session."""
+        """Return all paths without effect on the model that took the session."""
         paths = [*self.unsupported, *map(public_path, ready.ignored_fields)]
         return list(listed([*paths, self.slices_field] if self._has_vain_slices(ready) else paths))
 
@@ -132,7 +131,7 @@ def _settings(event: SessionInit, catalogue: Catalogue | None) -> Settings | Ref
 
 
 def read_settings(event: SessionInit, catalogue: Catalogue | None) -> Settings:
-    """Return what a chat takes from `session.init`; raises `Refusal`."""
+    """Return the chat settings in `session.init`; raises `Refusal`."""
     payload = event.payload
     if payload is None:
         raise missing("payload", "an object, which may be empty,")

@@ -18,20 +18,20 @@ from ws_adapter.protocol.media.reference_voice import Voice
 
 
 class ChatSlot:
-    """A session's slot; methods return the actions that bring it there."""
+    """A session's slot; methods return the actions that move it to the wanted state."""
 
     def __init__(self) -> None:
         self.hold = SlotPhase.NONE
         self.ready: Ready | None = None
-        """What the last worker said that took the settings."""
+        """The `Ready` of the last worker that took the settings."""
         self.is_going_away = False
-        """The worker is about to leave."""
+        """Whether the worker drains."""
         self.unused_at: float | None = None
-        """When the slot is given back if no turn comes."""
+        """The time at which an unused slot is given back."""
         self._has_turns_voice = False
 
     def save(self, *, has_journal: bool) -> SavedChatSlot | None:
-        """Return the state; None where no worker takes the place of the present one."""
+        """Return the state; None if no other worker can replace the present one."""
         if not has_journal or self.hold not in (SlotPhase.READY, SlotPhase.RUNNING):
             return None
         return SavedChatSlot(self.hold is SlotPhase.RUNNING, self.ready, self._has_turns_voice)
@@ -42,12 +42,12 @@ class ChatSlot:
         self.ready, self._has_turns_voice = saved.ready, saved.has_turns_voice
 
     def want(self, model: str) -> list[Action]:
-        """Wait for a slot of a worker with this model, empty for any."""
+        """Queue for a slot of a worker with this model, empty for any."""
         self.hold = SlotPhase.WANTED
         return [TakeSlot(model)]
 
     def open(self, setup: ChatSetup, turns_voice: Voice | None) -> list[Action]:
-        """Send the settings to the new slot's worker, with the next turn's voice if that has one."""
+        """Send the settings to the new slot's worker, with the voice of the next turn if that has one."""
         self.hold = SlotPhase.OPENING
         self._has_turns_voice = turns_voice is not None
         return [OpenWorkerSession(replace(setup, voice=turns_voice) if turns_voice is not None else setup)]
@@ -64,7 +64,7 @@ class ChatSlot:
         return [RunTurn(1, turn.begin(self.ready, has_own_session=self._has_turns_voice))]
 
     def leave(self) -> list[Action]:
-        """Give it back."""
+        """Give the slot back."""
         self.hold = SlotPhase.NONE
         self.unused_at = None
         self.is_going_away = False

@@ -1,4 +1,4 @@
-"""One turn of G3 in mode chat, and what its client is told of it."""
+"""One turn of `/v1/realtime` in mode chat, with the events for its client."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from ws_adapter.protocol.wire.events import ErrorEvent, Metrics, ServerEvent
 
 
 class ChatTurn:
-    """A turn that is answered, or waits for it. `asked_at` is when it was accepted."""
+    """A turn that is running or waits. `asked_at` is when it was accepted."""
 
     def __init__(
         self, request: Request, session_id: str, input_id: str, response_id: str, asked_at: float
@@ -60,17 +60,17 @@ class ChatTurn:
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything was said in answer."""
+        """Whether any part of the answer has come."""
         reply = self._reply
         return bool(reply.text or reply.thinking or reply.audio_bytes or reply.calls.have_begun)
 
     @property
     def size(self) -> int:
-        """Bytes that it holds, about."""
+        """The approximate size in bytes."""
         return self.request.size + self._reply.audio_bytes
 
     def begin(self, ready: Ready, *, has_own_session: bool) -> Turn:
-        """Return the turn for the worker that is to answer it; see `Request.for_worker`."""
+        """Return the turn for the worker that will answer it, with the settings that the worker supports."""
         turn, unsupported = self.request.for_worker(ready, has_own_session=has_own_session)
         self._unsupported = listed(unsupported)
         self._context_limit = ready.context_limit
@@ -82,7 +82,7 @@ class ChatTurn:
         self._unsupported = listed([*self._unsupported, *self.request.ignored_by(signal)])
 
     def said(self, piece: Piece) -> list[ServerEvent]:
-        """More of the answer. Raises `Refusal` if it becomes too long."""
+        """Return the events for a piece of the answer. Raises `Refusal` if it becomes too long."""
         called = self._reply.add(piece)
         if not self._reply.streaming:
             return []
@@ -99,7 +99,7 @@ class ChatTurn:
         return events
 
     def failed(self, refusal: Refusal) -> ErrorEvent:
-        """Why it has no answer; a `param` is a path in the fields of its input."""
+        """Return the error of a turn without an answer; a `param` is a path in the fields of its input."""
         where = "input." if refusal.param else ""
         param = f"{where}{refusal.param}" if refusal.param else None
         return render.error(refusal.code, f"{where}{refusal.message}", param, self.input_id)

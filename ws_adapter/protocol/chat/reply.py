@@ -1,4 +1,4 @@
-"""The model's reply to a chat turn, as it comes."""
+"""The model's reply to a chat turn, collected piece by piece."""
 
 from typing import Final, Literal, TypeAlias
 
@@ -11,16 +11,16 @@ from ws_adapter.protocol.wire.errors import VERDICTS, ErrorCode, Refusal
 from ws_adapter.protocol.wire.events import Metrics
 
 MOST_AUDIO_BYTES: Final = 32 * 2**20
-"""Of an answer that is sent at once: about six minutes."""
+"""The most audio bytes of an answer that is sent at once: about six minutes."""
 
 _INPUTS: Final = ("turn.messages", "turn.tools", "turn.tool_choice")
-"""Fields of the contract that a client knows too."""
+"""Fields of the contract whose paths are also public."""
 
 DoneReason: TypeAlias = Literal["turn_end", "length", "cancelled", "error"]
 
 
 class Reply:
-    """One answer. `asked_at` is when its turn was accepted; audio is only kept if it is sent at once."""
+    """One answer. `asked_at` is when its turn was accepted; audio is kept only if it is sent at once."""
 
     def __init__(self, asked_at: float, *, streaming: bool) -> None:
         self.streaming = streaming
@@ -31,7 +31,7 @@ class Reply:
         self._thinking: list[str] = []
         self.calls = Calls()
         self.audio_bytes = 0
-        """Of what is kept."""
+        """The number of kept audio bytes."""
 
     def save(self, now: float, blobs: Blobs) -> SavedReply:
         """Return the state."""
@@ -57,7 +57,8 @@ class Reply:
         return made
 
     def add(self, piece: Piece) -> CallPiece | None:
-        """More was said; what it has of a call. Raises `Refusal` if it cannot be sent at once any more."""
+        """Add a piece; return its part of a call. Raises `Refusal` if the answer is too long to be sent at
+        once."""
         self._text.append(piece.text)
         self._thinking.append(piece.thinking)
         called = self.calls.add(piece.call) if piece.call is not None else None
@@ -72,22 +73,22 @@ class Reply:
 
     @property
     def thinking(self) -> str:
-        """All that was thought."""
+        """The whole thinking text."""
         return "".join(self._thinking)
 
     @property
     def text(self) -> str:
-        """All that was said."""
+        """The whole text of the answer."""
         return "".join(self._text)
 
     @property
     def audio(self) -> bytes:
-        """All that is to be heard; empty if it is streamed."""
+        """The whole audio of the answer; empty if it is streamed."""
         return b"".join(self._audio)
 
     @property
     def input_tokens(self) -> int:
-        """Tokens that the model has read."""
+        """The tokens that the model has read."""
         return self.prefilled.tokens.input_tokens if self.prefilled is not None else 0
 
     def metrics(self, done: UnitDone, now: float, *, context_limit: int, clipped_samples: int) -> Metrics:
@@ -112,7 +113,7 @@ class Reply:
 
 
 def done_reason(done: UnitDone) -> DoneReason:
-    """Why an answer is over."""
+    """Return the public reason for the end of an answer."""
     match done.end:
         case UnitEnd.FAILED:
             return "error"
@@ -124,7 +125,7 @@ def done_reason(done: UnitDone) -> DoneReason:
 
 
 def failure(done: UnitDone) -> Refusal:
-    """Why a turn failed; where it was its input, the path in the fields of the request says which part."""
+    """Return the error of a failed turn; if its input was at fault, `param` is the path in the request."""
     verdict = VERDICTS.get(done.failure or Reason.INFERENCE_FAILED, VERDICTS[Reason.INFERENCE_FAILED])
     path = done.field.removeprefix("turn.") if done.field.startswith(_INPUTS) else ""
     path = path.replace(".parameters_json", ".function.parameters")

@@ -1,4 +1,4 @@
-"""The state of a chat as plain data, with which another adapter goes on.
+"""The state of a chat as plain data, with which another adapter continues.
 
 Times are seconds of the session's clock before the moment at which the state was taken.
 """
@@ -11,7 +11,7 @@ from ws_adapter.protocol.wire.events import TokenUsage
 
 
 class SavedCalls(Struct, frozen=True):
-    """Hold `Calls`."""
+    """The state of `Calls`."""
 
     names: tuple[tuple[str, str], ...]
     arguments: tuple[str, ...]
@@ -19,7 +19,7 @@ class SavedCalls(Struct, frozen=True):
 
 
 class SavedReply(Struct, frozen=True):
-    """Hold a `Reply`. `audio` are the numbers of its pieces."""
+    """The state of a `Reply`. `audio` are the numbers of its pieces."""
 
     streaming: bool
     asked_ago: float
@@ -31,17 +31,17 @@ class SavedReply(Struct, frozen=True):
 
 
 class SavedChat(Struct, frozen=True):
-    """Hold a `Chat` whose turn the model has read. `is_done`: its answer is complete."""
+    """The state of a `Chat` whose turn the model has read. `is_done`: its answer is complete."""
 
     is_done: bool
     is_lost: bool
-    """Whether no worker goes on with the answer."""
+    """Whether no worker can continue the answer."""
     reply: SavedReply
     unsupported: tuple[str, ...]
 
 
 class SavedRequest(Struct, frozen=True):
-    """Hold a `Request`; the references of its voice are numbers."""
+    """The state of a `Request`; the references of its voice are numbers."""
 
     turn: SavedTurn
     streaming: bool
@@ -56,7 +56,7 @@ class SavedRequest(Struct, frozen=True):
 
 
 class SavedChatTurn(Struct, frozen=True):
-    """Hold a `ChatTurn`."""
+    """The state of a `ChatTurn`."""
 
     request: SavedRequest
     input_id: str
@@ -67,7 +67,7 @@ class SavedChatTurn(Struct, frozen=True):
 
 
 class SavedChatSlot(Struct, frozen=True):
-    """Hold a `ChatSlot` whose worker another one takes the place of."""
+    """The state of a `ChatSlot` whose worker can be replaced by another."""
 
     is_running: bool
     ready: Ready | None
@@ -75,7 +75,7 @@ class SavedChatSlot(Struct, frozen=True):
 
 
 class SavedRealtimeChat(Struct, frozen=True):
-    """Hold a `RealtimeChat`. `settings` is the number of its serialised settings."""
+    """The state of a `RealtimeChat`. `settings` is the number of its serialised settings."""
 
     settings: int
     slot: SavedChatSlot | None

@@ -1,4 +1,4 @@
-"""Tools of a chat turn, calls in its history and in its answer: as chat completions write them."""
+"""Tools of a chat turn, and calls in its history and its answer, in the form of chat completions."""
 
 from collections.abc import Sequence, Set
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
@@ -117,7 +117,7 @@ class CallPiece(Struct, frozen=True):
 
 
 class Calls:
-    """The calls of an answer, as they come."""
+    """The calls of an answer, collected piece by piece."""
 
     def __init__(self) -> None:
         self._names: list[tuple[str, str]] = []
@@ -135,7 +135,7 @@ class Calls:
         self._arguments = [[text] for text in saved.arguments]
 
     def add(self, delta: CallDelta) -> CallPiece:
-        """More of one of them; each piece says of which."""
+        """Add a delta of a call; return the public piece with the index of the call."""
         if delta.id:
             self._names.append((delta.id, delta.name))
             self._arguments.append([])
@@ -146,12 +146,12 @@ class Calls:
 
     @property
     def have_begun(self) -> bool:
-        """Whether there are any."""
+        """Whether there are any calls."""
         return bool(self._names)
 
     @property
     def complete(self) -> list[DoneCall]:
-        """Those that may be carried out."""
+        """The calls that may be carried out."""
         return [
             DoneCall(call_id, "function", DoneFunction(name, "".join(self._arguments[i])))
             for i, (call_id, name) in enumerate(self._names)
@@ -197,7 +197,7 @@ def _tool(fields: ToolFields, path: str) -> Tool:
 
 
 def read_choice(given: ToolChoice | None, tools: Sequence[Tool], path: str) -> TurnsChoice:
-    """Return which of the tools are to be called. Raises `Refusal`."""
+    """Return the tool choice of a turn. Raises `Refusal`."""
     if isinstance(given, ChosenTool):
         name = given.function.name if given.function is not None else None
         if name is None:
@@ -241,7 +241,7 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 def check_result(call_id: str | None, called: Set[str], path: str) -> str:
-    """Return the earlier call whose result a message of a tool is. Raises `Refusal`."""
+    """Return the id of the earlier call that a tool message answers. Raises `Refusal`."""
     if call_id is None:
         raise missing(path, "the id of the call")
     if call_id not in called:

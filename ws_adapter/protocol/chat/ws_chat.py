@@ -54,7 +54,7 @@ _CODES: Final = {
     errors.SHUTDOWN: ErrorCode.SERVICE_UNAVAILABLE,
     errors.SLOW_CONSUMER: ErrorCode.SLOW_CONSUMER,
 }
-"""What other dialects tell by the reason of their last event is an error here."""
+"""Ends of a session that are errors in this dialect, and close reasons in others."""
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -72,7 +72,7 @@ class State(Enum):
 
 
 class Chat(WithoutDetection):
-    """See `Machine`. `recording_id` is that of the session's recording, if one is made."""
+    """The dialect of `/ws/chat`. `recording_id` is that of the session's recording, if one is made."""
 
     drops_stale: ClassVar = False
     lasts: ClassVar[bool] = True
@@ -118,7 +118,7 @@ class Chat(WithoutDetection):
     # --------------------------------------------------------------------------------- the state
 
     def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
-        """See `Machine.save`: from the moment on at which the model has read the messages."""
+        """Return the state, once the model has read the messages."""
         is_done = self.state is State.DONE and self._is_answered
         if not (is_done or self.state is State.GENERATE):
             return None
@@ -127,7 +127,7 @@ class Chat(WithoutDetection):
         return _ENCODER.encode(saved)
 
     def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
-        """See `Machine.restore`: an answer that is in no journal fails."""
+        """Go on from a saved state: an answer that is in no journal fails."""
         saved = _STATES.decode(state)
         self.reply = Reply.restored(saved.reply, blobs, now)
         self._request = Request(Turn(()), saved.reply.streaming, None)  # a worker has it
@@ -145,7 +145,7 @@ class Chat(WithoutDetection):
         return []
 
     def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
-        """See `Machine.text_frame`. Only the first frame counts."""
+        """Handle a text frame. Only the first one counts."""
         if self.is_over:
             return []
         if not self._frames.allow(now):
@@ -181,7 +181,7 @@ class Chat(WithoutDetection):
         return [TakeSlot(self.setup_of(request).model)]
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
-        """See `Machine.congested`. What is being said cannot be held up."""
+        """Do nothing: a running answer cannot be paused."""
         return []
 
     def withdrawn(self, sends: list[Send]) -> list[Action]:
@@ -271,33 +271,33 @@ class Chat(WithoutDetection):
     # --------------------------------------------------------------- what the dialect says of it
 
     def read(self, frame: bytes, catalogue: Catalogue | None) -> Request | Refusal | InvalidUtf8:
-        """Return the request in a frame, or what is wrong with it. Runs beside the event loop."""
+        """Return the request in a frame, or its error. Runs beside the event loop."""
         try:
             return read_request(_DECODER.decode(frame), _RULES, capabilities_of("", catalogue))
         except (Refusal, InvalidUtf8) as fault:
             return fault
 
     def setup_of(self, request: Request) -> ChatSetup:
-        """Return what the session at the worker is to be. The protocol has no field for a model."""
+        """Return the setup of the session at the worker. The protocol has no field for a model."""
         return ChatSetup(voice=request.voice or NO_VOICE)
 
     def run(self, request: Request, ready: Ready) -> list[Action]:
-        """Give the turn to a worker that is ready."""
+        """Give the turn to a ready worker."""
         turn, self._unsupported = request.for_worker(ready, has_own_session=True)
         return [RunTurn(1, turn)]
 
     def was_read(self) -> list[Action]:
-        """Tell that the model has read the messages."""
+        """Send that the model has read the messages."""
         return [Send(PrefillDone(input_tokens=self.reply.input_tokens))]
 
     def said(self, piece: Piece, called: CallPiece | None) -> list[Action]:
-        """Tell a piece of a streamed answer."""
+        """Send a piece of a streamed answer."""
         chunk = Chunk(text_delta=piece.text, audio_data=piece.audio or None)
         chunk.thinking_delta, chunk.tool_call = piece.thinking, called
         return [Send(chunk)]
 
     def answered(self, done: UnitDone) -> list[Action]:
-        """Tell the whole answer."""
+        """Send the whole answer."""
         event = Done(
             text=self.reply.text,
             generated_tokens=done.tokens.output_token_details.text_tokens,
@@ -311,7 +311,7 @@ class Chat(WithoutDetection):
         return [Send(event)]
 
     def failed(self, verdict: Verdict, code: ErrorCode, refusal: Refusal | None) -> list[Action]:
-        """Tell the one error; `refusal` is the fault of the request, where it was that."""
+        """Send the one error; `refusal` is set if the request is at fault."""
         return [Send(Error(error=verdict.message, code=code))]
 
     # ---------------------------------------------------------------------------------- the rest
@@ -350,5 +350,5 @@ class Chat(WithoutDetection):
         return [*self.failed(verdict, code, refusal), CloseSocket(close, verdict.closed or code)]
 
     def not_text(self) -> list[Action]:
-        """Tell that the request is not UTF-8, which a WebSocket tells by its close code."""
+        """Close with the code for text that is not UTF-8."""
         return []

@@ -49,7 +49,8 @@ _KEPT_S: Final = 0
 
 
 class CompletionMachine(Chat):
-    """See `Machine`. The body of the request is its one text frame; `token` makes its ids unique."""
+    """The HTTP chat completion as a machine. The body of the request is its one text frame; `token` makes
+    its ids unique."""
 
     lasts: ClassVar[bool] = False
     """An HTTP response cannot be resumed."""
@@ -64,12 +65,12 @@ class CompletionMachine(Chat):
         self._created = created
         self._model = ""
         self._called: set[int] = set()
-        """Calls of which a piece was sent."""
+        """The calls of which a piece was sent."""
         self._has_begun = False
-        """Whether a stream has begun: then an error is one of its events."""
+        """Whether a stream has begun, so that an error must be one of its events."""
 
     def queued(self, place: Place) -> list[Action]:
-        """See `Machine.queued`. The client is told nothing before the answer begins."""
+        """Do nothing: the client gets no event before the answer begins."""
         return []
 
     @property
@@ -150,7 +151,7 @@ class CompletionMachine(Chat):
 
     @property
     def _is_spoken(self) -> bool:
-        """Whether the answer has audio: one that is calls alone has none."""
+        """Whether the answer has audio; one that consists of calls has none."""
         return self._completion.audio_format is not None and bool(
             self.reply.text or not self.reply.calls.complete
         )
@@ -225,7 +226,7 @@ class CompletionMachine(Chat):
 
 
 def _pcm16(audio: bytes) -> bytes:
-    """Little-endian int16 of float32 within [-1, 1]."""
+    """Return float32 within [-1, 1] as little-endian int16."""
     samples = np.frombuffer(audio, FLOAT32) * np.float32(32767)
     pcm: bytes = np.rint(samples).astype("<i2").tobytes()
     return pcm

@@ -1,4 +1,4 @@
-"""Errors of the chat turn as OpenAI's HTTP interface tells them."""
+"""Errors of the chat turn in the form of OpenAI's HTTP interface."""
 
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -7,7 +7,7 @@ from ws_adapter.protocol.completions.events import Error, ErrorBody
 from ws_adapter.protocol.wire.errors import ErrorCode
 
 RETRY_S: Final = 5
-"""Seconds after which a client may try again where the server has no room; OpenAI's SDK waits so long."""
+"""Seconds until a retry if the server has no room; OpenAI's SDK waits this long."""
 
 
 class Answered(NamedTuple):
@@ -38,7 +38,7 @@ _ANSWERS: Final = {
 
 
 _NAMES: Final = {ErrorCode.QUOTA_EXCEEDED: "insufficient_quota"}
-"""Codes that OpenAI's interface has a name of its own for."""
+"""Codes with a name of their own in OpenAI's interface."""
 
 
 def answered(code: ErrorCode) -> Answered:
@@ -47,6 +47,6 @@ def answered(code: ErrorCode) -> Answered:
 
 
 def error(code: ErrorCode, message: str, param: str | None, *, is_model: bool = False) -> Error:
-    """Return the error as its client gets it; `is_model`: the model asked for is not served."""
+    """Return the error for the client; `is_model`: the requested model is not served."""
     told = "model_not_found" if is_model else _NAMES.get(code, str(code))
     return Error(error=ErrorBody(message, answered(code).type, param, told))

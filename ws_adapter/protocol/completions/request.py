@@ -1,4 +1,4 @@
-"""Read a request for a chat completion as the chat turn that it asks for."""
+"""The conversion of a request for a chat completion into a chat turn."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from ws_adapter.protocol.wire.errors import ErrorCode, Refusal, invalid, missing
 from ws_adapter.protocol.wire.faults import shown
 
 OWN_VOICE: Final = "alloy"
-"""What the model's own voice is called."""
+"""The name of the model's own voice."""
 
 _DATA: Final = "data:"
 _RULES: Final = ChatRules(root="", speaks=False)
@@ -43,15 +43,15 @@ class UnknownModel(Refusal):
 
 @dataclass(frozen=True)
 class Completion(Request):
-    """A chat turn, and what its client wants of the answer besides."""
+    """A chat turn, and the requested form of the answer."""
 
     model: str = ""
     seed: int | None = None
     include_usage: bool = False
     audio_format: Literal["wav", "pcm16"] | None = None
-    """None where the answer is only written."""
+    """The format of the audio; None for an answer in text alone."""
     places: tuple[tuple[str, str], ...] = ()
-    """How paths of parts begin in a chat turn, and the paths of their media in the request."""
+    """Prefixes of part paths in a chat turn, and the paths of their media in the request."""
 
 
 def read_completion(body: bytes, catalogue: Catalogue | None) -> Completion:
@@ -116,7 +116,7 @@ def in_public(refusal: Refusal, places: Sequence[tuple[str, str]]) -> Refusal:
 
 
 def _check_only(fields: CompletionRequest) -> None:
-    """Raise `Refusal` for a field that asks for what nothing here can do."""
+    """Raise `Refusal` for a field that asks for an unsupported feature."""
     for name, values in ONLY.items():
         given = getattr(fields, name)
         if given is None or any(given == value and type(given) is type(value) for value in values):
@@ -139,7 +139,7 @@ def _includes_usage(fields: CompletionRequest) -> bool:
 
 
 def _audio_format(fields: CompletionRequest, able: Capabilities) -> Literal["wav", "pcm16"] | None:
-    """Return how the answer is to be heard, None where it is only written."""
+    """Return the audio format of the answer, None for text alone."""
     if "audio" not in (fields.modalities or ()):
         if fields.modalities == []:
             raise invalid("modalities", 'expected ["text"] or ["text", "audio"], got an empty list')

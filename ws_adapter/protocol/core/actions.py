@@ -14,22 +14,21 @@ from ws_adapter.protocol.wire.events import ServerEvent
 
 
 class Send(Struct, frozen=True):
-    """Send an event. One that tells of a unit says which `answer` it tells, and whether it is the first to
-    do so, which carries its number and its tokens; the error before the answer to a failed unit is not.
-    """
+    """Send an event. An event of a unit names the `answer` it reports, and whether it is the first to do
+    so, which carries its number and its tokens; the error before the answer to a failed unit does not."""
 
     event: ServerEvent
     answer: Answer | None = None
     is_first: bool = True
     audio_s: float | None = None
-    """Seconds of audio in it, where that is not float32 at 24 kHz."""
+    """Seconds of audio in the event, unless it is float32 at 24 kHz."""
 
 
 class TakeSlot(Struct, frozen=True):
-    """Wait for a slot. Not while there is one, or while one is waited for.
+    """Queue for a slot. Not while there is one, or one is queued for.
 
-    `model` is the one that the session will ask its worker for. It is empty where the client names none, or
-    has not yet: then the session waits in any pool, and a model of another pool sends it to the end of that
+    `model` is the one that the session will ask its worker for. It is empty if the client names none, or has
+    not yet: then the session waits in any pool, and a model of another pool sends it to the end of that
     pool's queue.
     """
 
@@ -37,7 +36,7 @@ class TakeSlot(Struct, frozen=True):
 
 
 class LeaveSlot(Struct, frozen=True):
-    """Give the slot back, or the place in the queue; what runs at the worker is cancelled."""
+    """Give the slot back, or the place in the queue; running work at the worker is cancelled."""
 
 
 class OpenWorkerSession(Struct, frozen=True):
@@ -50,7 +49,7 @@ class RunUnit(Struct, frozen=True):
     """Give a unit to the worker; `unit` counts from 1.
 
     `audio` is a whole unit of float32 at 16 kHz; `frames` are encoded pictures, of which the model may make
-    `max_slice_nums` slices each. It reads `texts` before it hears anything of it.
+    `max_slice_nums` slices each. It reads `texts` before the sound of the unit.
     """
 
     unit: int
@@ -59,7 +58,7 @@ class RunUnit(Struct, frozen=True):
     frames: tuple[bytes, ...] = ()
     max_slice_nums: int | None = None
     accepted_at: float = 0.0
-    """When its sound was complete; 0 is now."""
+    """The time at which its sound was complete; 0 is now."""
     texts: tuple[StandaloneText, ...] = ()
 
 
@@ -73,8 +72,8 @@ class RunTurn(Struct, frozen=True):
 class RunSegment(Struct, frozen=True):
     """Give a slice of an utterance to the worker; `unit` counts from 1 in each slot.
 
-    `audio` is float32 at 16 kHz of any length, also none. `begins` lets the model forget all that came
-    before, `ends` says that the utterance is complete.
+    `audio` is float32 at 16 kHz of any length, also none. `begins` resets the model's context, `ends` marks
+    the utterance as complete.
     """
 
     unit: int
@@ -84,18 +83,18 @@ class RunSegment(Struct, frozen=True):
 
 
 Run: TypeAlias = RunUnit | RunTurn | RunSegment
-"""The input of a unit, each kind of session its own."""
+"""The input of a unit, one type for each kind of session."""
 
 
 class Relate(Struct, frozen=True):
-    """The client says what it is doing, in the form of W3C Trace Context, which may be malformed."""
+    """Link the session to a W3C Trace Context of the client, which may be malformed."""
 
     traceparent: str | None
     tracestate: str | None
 
 
 LONGEST_RELATION: Final = 512
-"""Characters of each value; W3C has receivers keep so many of a `tracestate`."""
+"""The most characters of each value; W3C makes receivers keep this many of a `tracestate`."""
 
 
 class CancelUnits(Struct, frozen=True):
@@ -105,9 +104,9 @@ class CancelUnits(Struct, frozen=True):
 
 
 class Rewind(Struct, frozen=True):
-    """Take back what the model said after so many samples of a unit's sound, None for all of them.
+    """Undo the model's output after so many samples of a unit's sound, None for all of them.
 
-    The unit is finalised. `Rewound` answers it, before anything that is said of a unit that is run later.
+    The unit is finalised. `Rewound` answers it, before any signal of a unit that is run later.
     """
 
     unit: int
@@ -115,41 +114,41 @@ class Rewind(Struct, frozen=True):
 
 
 class Withdraw(Struct, frozen=True):
-    """Take back what was not sent yet of a response, and tell the dialect which units lost what."""
+    """Drop the unsent events of a response, and report the affected units to the dialect."""
 
     response_id: str
 
 
 class Detect(Struct, frozen=True):
-    """Listen for speech in these `samples`, float32 at 16 kHz, beside the event loop.
+    """Detect speech in `samples`, float32 at 16 kHz, beside the event loop.
 
-    `Machine.detected` tells what was found in each whole window of `speech.WINDOW` samples, in their order;
-    windows count from the first sample ever given, and what is left of them waits for more.
+    `Machine.detected` gets the scores of whole windows of `speech.WINDOW` samples, in their order; windows
+    count from the first sample ever given, and a remainder waits for more.
     """
 
     samples: Samples
 
 
 class CancelTranscription(Struct, frozen=True):
-    """Tell no more of this item, if it is still being transcribed."""
+    """Stop the transcription of this item, if it is still running."""
 
     item_id: str
 
 
 class HoldInput(Struct, frozen=True):
-    """Read no more from the client while `is_held`: enough of what it sent waits, and none is dropped."""
+    """Stop reading from the client while `is_held`: enough of its input waits, and none is dropped."""
 
     is_held: bool
 
 
 class Note(Struct, frozen=True):
-    """Say something of the client in the log, in words of ours: `outline` stands for what it sent."""
+    """Log a fixed note about the client: `outline` stands for the client's text."""
 
     text: str
 
 
 class Respond(Struct, frozen=True):
-    """Begin the answer to an HTTP request; what is sent from here on is its body.
+    """Begin the answer to an HTTP request; later events are its body.
 
     `streams`: the body is server-sent events, one for each event, and not one JSON object.
     """
@@ -157,17 +156,17 @@ class Respond(Struct, frozen=True):
     status: HTTPStatus
     streams: bool = False
     retry_s: int | None = None
-    """When the client may come back."""
+    """Seconds after which the client may retry."""
 
 
 class CloseSocket(Struct, frozen=True):
-    """The conversation is over: release the slot, send what is left, close."""
+    """End the conversation: release the slot, send the remaining events, close."""
 
     code: CloseCode
     reason: str
 
 
 def closing(verdict: Verdict) -> CloseSocket:
-    """Return the close of the socket that goes with a verdict."""
+    """Return the action that closes the socket with a verdict."""
     close = verdict.close if verdict.close is not None else CloseCode.INTERNAL_ERROR
     return CloseSocket(close, verdict.closed or verdict.code or verdict.message)

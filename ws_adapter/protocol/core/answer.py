@@ -1,4 +1,4 @@
-"""A unit of input in full duplex, and what it came to."""
+"""A unit of input in full duplex, and its outcome."""
 
 from enum import Enum, auto
 
@@ -10,21 +10,21 @@ from ws_adapter.protocol.wire.events import NO_TOKENS, TokenUsage
 
 
 class StandaloneText(Struct, frozen=True):
-    """A text that the model reads before it hears a unit."""
+    """A text that the model reads before the sound of a unit."""
 
     purpose: TextPurpose
     text: str
     event_id: str | None = None
-    """What the client calls the event that brought it."""
+    """The client's id of the event that carried it."""
 
     @property
     def size(self) -> int:
-        """Bytes of it in UTF-8: no tokenizer makes more tokens of it."""
+        """The length in bytes of UTF-8: no tokenizer makes more tokens of it."""
         return len(self.text.encode())
 
 
 class Unit(Struct, eq=False):
-    """One unit of input, until it is answered, and what the worker has said of it so far.
+    """One unit of input, until it is answered, and the worker's output for it so far.
 
     `append` is the number of the append that completed it, `ready_at` when that was, in seconds of the
     session's clock. `audio` is a whole unit of float32 little-endian at 16 kHz; `frames` are encoded
@@ -44,9 +44,9 @@ class Unit(Struct, eq=False):
     max_slice_nums: int | None = None
     texts: tuple[StandaloneText, ...] = ()
     is_dropped: bool = False
-    """It cannot run, or came too late."""
+    """Whether it cannot run, or came too late."""
     is_muted: bool = False
-    """What it says is told to nobody."""
+    """Whether its output is not sent."""
     speaks: bool = False
     said: list[Piece] = field(default_factory=list)
     prefilled: Prefilled | None = None
@@ -88,4 +88,4 @@ class Answer(Struct, frozen=True):
     vision_slices: int = 0
     failure: tuple[ErrorCode, str] | None = None
     is_continued: bool = False
-    """Something of the unit was sent already: its figures are known."""
+    """Whether a part of the unit was sent already, with its figures."""

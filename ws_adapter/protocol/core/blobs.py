@@ -10,28 +10,28 @@ from msgspec import Struct
 from ws_adapter.protocol.wire.codec import Samples
 
 Data: TypeAlias = bytes | Samples
-"""Bytes, or float32 samples that nobody changes."""
+"""Bytes, or float32 samples that are never changed."""
 
 LEAST_PIECE: Final = 2**15
-"""Bytes from which on a piece of a `ByteQueue` does not grow any more."""
+"""The bytes from which on a piece of a `ByteQueue` no longer grows."""
 
 Saved: TypeAlias = Mapping[int, bytes]
 """The data that a saved state refers to."""
 
 
 def ago(at: float | None, now: float) -> float | None:
-    """Return how long before `now` a time is."""
+    """Return how long before `now` a time is, in seconds."""
     return None if at is None else now - at
 
 
 class Blobs:
-    """Gives each piece of data one number for as long as one state after another refers to it."""
+    """Numbers for pieces of data, each kept for as long as successive states refer to it."""
 
     def __init__(self) -> None:
         self.kept: dict[int, Data] = {}
         """Data that the newest state refers to, by number."""
         self._numbers: dict[int, int] = {}
-        """By identity, which is unique while `kept` holds the data."""
+        """Numbers by identity, which is unique while `kept` holds the data."""
         self._before: dict[int, Data] = {}
         self._numbers_before: dict[int, int] = {}
         self._last = 0
@@ -42,7 +42,7 @@ class Blobs:
         self._numbers_before, self._numbers = self._numbers, {}
 
     def keep(self, data: Data) -> int:
-        """Return the number of data to which the state refers."""
+        """Return the number of data in the state."""
         key = id(data)
         number = self._numbers.get(key) or self._numbers_before.get(key)
         if number is None:
@@ -62,7 +62,7 @@ class Blobs:
 
 
 class SavedBytes(Struct, frozen=True):
-    """Hold a `ByteQueue`: its pieces by their numbers, and how much of the first one is gone."""
+    """The state of a `ByteQueue`: the numbers of its pieces, and the offset in the first one."""
 
     pieces: tuple[int, ...]
     begin: int
@@ -74,7 +74,7 @@ class ByteQueue:
     def __init__(self, data: bytes = b"") -> None:
         self._pieces: deque[bytes] = deque([data] if data else [])
         self._begin = 0
-        """Bytes of the first piece that are gone."""
+        """The bytes of the first piece that were taken."""
         self._size = len(data)
 
     def __len__(self) -> int:
@@ -105,11 +105,11 @@ class ByteQueue:
 
     @property
     def all(self) -> bytes:
-        """All bytes, which stay."""
+        """All bytes, which stay in the queue."""
         return b"".join(self._pieces)[self._begin :]
 
     def extend(self, other: "ByteQueue") -> None:
-        """Append all bytes of another queue, which is of no use any more."""
+        """Append all bytes of another queue, which must not be used any more."""
         for piece in (other.take(len(other._pieces[0]) - other._begin) for _ in range(len(other._pieces))):
             self.put(piece)
 
@@ -140,5 +140,5 @@ def bytes_of(data: Data) -> bytes:
 
 
 def samples_of(saved: Saved, numbers: Iterable[int]) -> list[Samples]:
-    """Return saved samples. Raises `KeyError` or `ValueError` where they are missing or torn."""
+    """Return saved samples. Raises `KeyError` or `ValueError` if they are missing or incomplete."""
     return [np.frombuffer(saved[number], np.float32) for number in numbers]

@@ -1,4 +1,4 @@
-"""Settings of a session: the `config` object, and what an initialising event comes to."""
+"""Settings of a session: the `config` object, and the parsed initialising event."""
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from ws_adapter.protocol.wire.faults import shown
 DEFAULT_PROMPT: Final = "You are a helpful assistant."
 
 USUAL_UNIT_MS: Final = 1000
-"""Length of a unit in all dialects that know seconds, and of models that have no other."""
+"""The length of a unit in all dialects that count in seconds, and of models that name no other."""
 
 _LISTED_CHARACTERS: Final = 128
 _LISTED_FIELDS: Final = 64
@@ -73,7 +73,7 @@ class SessionSetup:
     """Settings of a full-duplex session. `unsupported`: paths that were accepted and have no effect.
 
     `unit_ms` is the length of its units, of sound at 16 kHz. `slices_field` and `speech_field` are the paths
-    of what asks for slices of pictures and for speech, empty where nothing does: the model decides whether
+    of the fields that ask for slices of pictures and for speech, empty without one: the model decides whether
     they have an effect.
     """
 
@@ -90,7 +90,7 @@ class SessionSetup:
     speech_field: str = ""
 
     def unsupported_by(self, ready: Ready, public_path: Callable[[str], str]) -> list[str]:
-        """Return all paths that are not honoured by the model that took the session, as the client is told.
+        """Return all paths without effect on the model that took the session, as the client is told.
 
         `public_path` makes a path of its own dialect of one in `antiphon.v1.SessionConfig`.
         """
@@ -117,7 +117,7 @@ class ChatSetup:
 
 @dataclass(frozen=True)
 class TranscriptionSetup:
-    """What a session of utterances is to be. `is_background`: the worker runs all other sessions first."""
+    """The setup of a session of utterances. `is_background`: the worker runs all other sessions first."""
 
     model: str = ""
     is_background: bool = False
@@ -131,7 +131,7 @@ class Capabilities:
     """Capabilities of a pool; the defaults are those of a pool that is not known yet."""
 
     voices: Set[str] | None = None
-    """Ids of registered voices; None where they are not known and the worker has to judge."""
+    """Ids of registered voices; None if they are not known and the worker has to judge."""
     modes: Set[Mode] = frozenset(Mode)
     calls_tools: bool = True
     """Whether chats take tools."""
@@ -140,7 +140,7 @@ class Capabilities:
     unit_ms: int = USUAL_UNIT_MS
     """The shortest unit of its full-duplex sessions, of sound at 16 kHz."""
     yields: bool = False
-    """Whether the model falls silent by itself when the user speaks, so that nothing has to interrupt it."""
+    """Whether the model supports barge-in by itself, so that the adapter need not interrupt it."""
     reads_prompts: bool = True
     """Whether instructions have an effect on full-duplex sessions."""
 
@@ -159,9 +159,9 @@ class Pool:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The pools that a session may use. `slot` is the one that its slot is in, None without a slot.
+    """The pools that a session may use. `slot` is the pool of its slot, None without a slot.
 
-    `transcribes`: any pool, of those with other modes too, can write down what the session's user says.
+    `transcribes`: any pool, of those with other modes too, can transcribe the speech of the session's user.
     """
 
     pools: tuple[Pool, ...]
@@ -175,24 +175,24 @@ class Catalogue:
 
     @property
     def choices(self) -> str:
-        """The models in the words of an error."""
+        """The models, listed for an error."""
         return " or ".join(sorted(self.models)) or "a model of /v1/models that takes such sessions"
 
     @property
     def modes(self) -> Set[Mode]:
-        """Kinds of sessions that at least one pool serves."""
+        """The modes that at least one pool serves."""
         return frozenset[Mode]().union(*(pool.capabilities.modes for pool in self.pools))
 
     def holds_chats(self, model: str) -> bool:
-        """Return whether a pool with this model does, or none is known; an empty `model` is any."""
+        """Return whether a pool with this model holds chats, or none is known; an empty `model` is any."""
         able = [pool.capabilities.modes for pool in self.pools if model in ("", pool.model)]
         return not able or any(Mode.CHAT in modes for modes in able)
 
     def of(self, model: str) -> Capabilities:
-        """Return what a session with this model can ask for; an empty `model` is any.
+        """Return the capabilities for a session with this model; an empty `model` is any.
 
-        The pool of its slot decides. Before there is one, a model can do what all of its pools can; a session
-        that names no model is refused only what no pool can do.
+        The pool of its slot decides. Before there is one, a model has the capabilities that all of its pools
+        have; a session that names no model is refused only those that no pool has.
         """
         if self.slot is not None and model in ("", self.slot.model):
             return self.slot.capabilities
@@ -237,7 +237,7 @@ def read_config(given: dict[str, Any], path: str) -> ConfigFields:
 
 
 def duplex_settings(fields: ConfigFields, use_tts: bool | None = None) -> DuplexConfig:
-    """Return what of `config` goes to the model; `use_tts` false means no audio output."""
+    """Return the `config` settings for the model; `use_tts` false means no audio output."""
     settings = DuplexConfig(**{key: getattr(fields, key) for key in DuplexConfig.__struct_fields__})
     return msgspec.structs.replace(settings, generate_audio=False) if use_tts is False else settings
 
@@ -258,22 +258,22 @@ def unknown_keys(given: dict[str, Any], path: str) -> list[str]:
 
 
 def listed(paths: Iterable[str]) -> tuple[str, ...]:
-    """`paths` as `unsupported_fields` may list them: once, not too long and not too many."""
+    """Return `paths` as `unsupported_fields` may list them: once, not too long and not too many."""
     return tuple(path[:_LISTED_CHARACTERS] for path in list(dict.fromkeys(paths))[:_LISTED_FIELDS])
 
 
 def first_text(*texts: str | None) -> str:
-    """Return the first text that is given, even if it is empty; without any the default prompt."""
+    """Return the first given text, even if it is empty; without any the default prompt."""
     return next((text for text in texts if text is not None), DEFAULT_PROMPT)
 
 
 def capabilities_of(model: str, catalogue: Catalogue | None) -> Capabilities:
-    """Return what a session with this model can ask for; without a catalogue the worker has to judge."""
+    """Return the capabilities for a session with this model; without a catalogue the worker has to judge."""
     return catalogue.of(model) if catalogue is not None else UNKNOWN
 
 
 def check_model(model: str | None, catalogue: Catalogue | None, path: str) -> str:
-    """Return the name of a served model, empty for whichever there is; raises `Refusal`.
+    """Return the name of a served model, empty for any; raises `Refusal`.
 
     Without a catalogue, while no worker is known, the worker is left to judge.
     """

@@ -1,4 +1,4 @@
-"""Kinds of sessions, as queues, limits and figures tell them apart."""
+"""Kinds of sessions, by which queues, limits and metrics are kept apart."""
 
 from enum import StrEnum
 
@@ -8,9 +8,9 @@ class Kind(StrEnum):
 
     AUDIO_DUPLEX = "audio_duplex"
     OMNI_DUPLEX = "omni_duplex"
-    """With a camera."""
+    """Full duplex with a camera."""
     CHAT = "chat"
-    """One turn of it."""
+    """One turn of a chat."""
     REALTIME = "realtime"
     """A conversation of turns, from its beginning to its end."""
     TRANSCRIPTION = "transcription"

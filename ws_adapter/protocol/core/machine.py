@@ -49,20 +49,20 @@ class Place(Struct, frozen=True):
 
 
 class Apart(Struct, frozen=True):
-    """Let `work` run beside the event loop, since it takes long and depends on nothing else.
+    """Run `work` beside the event loop, since it takes long and depends on nothing else.
 
-    It returns what is to be called next, on the event loop, with the time; and that returns actions. Frames
-    that come meanwhile wait. There is at most one at a time among the actions that a frame leads to.
+    It returns a function that is called next on the event loop, with the time, and that returns actions.
+    Frames that come meanwhile wait. The actions of a frame contain at most one of these.
     """
 
     work: "Callable[[], Callable[[float], list[Action]]]"
 
 
 class Transcribe(Struct, frozen=True):
-    """Write down what the user said, in a slot of its own that nobody else wants at the moment.
+    """Transcribe the user's speech, in a slot that no other session needs.
 
-    `audio` is float32 at 16 kHz; `model` is empty for any that transcribes. `tell` is called with all that
-    comes of it and the time, while the session is not over; what it returns is carried out.
+    `audio` is float32 at 16 kHz; `model` is empty for any that transcribes. `tell` is called with each result
+    and the time, while the session is not over; the actions that it returns are carried out.
     """
 
     item_id: str
@@ -72,7 +72,7 @@ class Transcribe(Struct, frozen=True):
 
 
 class Become(Struct, frozen=True):
-    """Another machine has the conversation from here on; this one has no slot."""
+    """Hand the conversation to another machine; this one has no slot."""
 
     machine: "Machine"
 
@@ -100,7 +100,7 @@ Action: TypeAlias = (
 
 
 def related(given: Any) -> list[Action]:
-    """Return what is to be done about a `trace_context`; one that cannot be read costs nothing."""
+    """Return the actions for a `trace_context`; an unreadable one is ignored."""
     if given is None:
         return []
     values = given if isinstance(given, dict) else {}
@@ -115,7 +115,7 @@ class Machine(Protocol):
     """One conversation with a client."""
 
     drops_stale: ClassVar[bool]
-    """Whether input that has become old before it was read is better dropped for newer one."""
+    """Whether stale unread input is dropped in favour of newer input."""
 
     lasts: ClassVar[bool]
     """Whether `save` ever returns a state."""
@@ -126,16 +126,16 @@ class Machine(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the client has got nothing yet that it would lose: it is turned away first when there is
-        too much to do, or when the server ends."""
+        """Whether the client would lose nothing: such a session is shed first under overload and at
+        shutdown."""
 
     @property
     def held_bytes(self) -> int:
-        """Input that waits or is at the worker and not confirmed by it yet; none once it is over."""
+        """The bytes of input that wait or are at the worker and unconfirmed; none once it is over."""
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` is due next; None while nothing waits for time."""
+        """The time at which `tick` is due next; None if no timer runs."""
 
     def opened(self, now: float) -> list[Action]:
         """Handle the open socket; called once, before anything else."""
@@ -143,17 +143,17 @@ class Machine(Protocol):
     # --------------------------------------------------------------------------------- the state
 
     def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
-        """Return the state, with which another adapter goes on; None if none can now.
+        """Return the state, with which another adapter continues; None if that is impossible now.
 
-        Large data stands in `blobs`. With `has_journal` another worker will know what the present one knows;
-        without, a worker that the state speaks of is lost.
+        Large data stands in `blobs`. With `has_journal` another worker can restore the present one's context;
+        without, a worker that the state refers to is lost.
         """
 
     def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
         """Go on from a saved state; called once, and instead of `opened`.
 
-        `Moved` follows if the state was saved with a journal. Raises `ValueError` or `KeyError` for a state
-        that is none.
+        `Moved` follows if the state was saved with a journal. Raises `ValueError` or `KeyError` for an
+        invalid state.
         """
 
     # ---------------------------------------------------------------------------------- the slot
@@ -165,7 +165,7 @@ class Machine(Protocol):
     def granted(self, now: float) -> list[Action]:
         """Handle the attachment to a worker, which waits for `OpenWorkerSession`.
 
-        Called again after `displaced`: then it is another worker, which knows nothing yet.
+        Called again after `displaced`: then it is another worker, without any state of the session.
         """
 
     def displaced(self) -> None:
@@ -186,10 +186,10 @@ class Machine(Protocol):
         """Handle a binary frame of the client."""
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
-        """Return whether more output waits for the client than should."""
+        """Handle the start or end of back-pressure: more output waits for the client than should."""
 
     def withdrawn(self, sends: list[Send]) -> list[Action]:
-        """Return the reply to `Withdraw`: what was taken back, in the order of sending."""
+        """Handle the result of `Withdraw`: the dropped events, in the order of sending."""
 
     def slow_consumer(self) -> list[Action]:
         """Handle a slow consumer."""
@@ -198,15 +198,15 @@ class Machine(Protocol):
         """Handle the lost connection; nothing more can be sent."""
 
     def detected(self, scores: Sequence[float], now: float) -> list[Action]:
-        """Return the reply to `Detect`: the probability of speech in each of the windows that come next."""
+        """Handle the result of `Detect`: the probability of speech in each of the next windows."""
 
     # ---------------------------------------------------------------------------------- the rest
 
     def tick(self, now: float, others_wait: bool) -> list[Action]:
-        """Do what is due; `others_wait`: somebody queues for a slot."""
+        """Handle the due timers; `others_wait`: another session queues for a slot."""
 
     def ended(self, verdict: Verdict) -> list[Action]:
-        """End the session with a verdict, whatever it does."""
+        """End the session with a verdict, in any state."""
 
     def shut_down(self) -> list[Action]:
         """Handle the graceful shutdown of the server."""
@@ -220,7 +220,7 @@ class WithoutDetection:
 
 
 class WithoutState:
-    """A base for machines with whose sessions no other adapter can go on."""
+    """A base for machines whose sessions no other adapter can continue."""
 
     lasts: ClassVar[bool] = False
 

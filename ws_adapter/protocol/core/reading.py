@@ -14,13 +14,12 @@ class Reading:
 
     def __init__(self) -> None:
         self.held_bytes = 0
-        """Of the frame that is read beside the event loop."""
+        """The size of the frame that is read beside the event loop."""
 
     def apart(
         self, size: int, read: Callable[[], T], then: Callable[[T, float], list[Action]]
     ) -> list[Action]:
-        """Let `read` run there, which touches nothing of the session; `then` takes what it returns, and the
-        time."""
+        """Run `read` there, which must not touch the session; `then` gets its result, and the time."""
         self.held_bytes = size
         return [Apart(lambda: partial(self._finish, read(), then))]
 

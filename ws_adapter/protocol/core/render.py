@@ -20,7 +20,7 @@ def error(code: ErrorCode, message: str, param: str | None = None, input_id: str
 
 
 def moved(pause_s: float) -> SessionMoved:
-    """Another worker goes on with the session."""
+    """Return the event for a session that another worker continues."""
     return SessionMoved(pause_s=round(pause_s, 3))
 
 

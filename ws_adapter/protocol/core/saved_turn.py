@@ -1,4 +1,4 @@
-"""Turns and what is in them as plain data; clips and pictures stand beside it."""
+"""Turns and their content as plain data; clips and pictures are stored separately."""
 
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
@@ -10,7 +10,7 @@ from ws_adapter.protocol.core.turn import Call, Message, Part, Picture, Role, Sp
 
 
 class SavedMedia(Struct, frozen=True):
-    """Hold a clip, a picture or a video; `data` is the number of its bytes."""
+    """The state of a clip, a picture or a video; `data` is the number of its bytes."""
 
     kind: Literal["picture", "speech", "video"]
     data: int
@@ -21,7 +21,7 @@ SavedPart: TypeAlias = str | SavedMedia
 
 
 class SavedMessage(Struct, frozen=True):
-    """Hold a message of a turn."""
+    """The state of a message of a turn."""
 
     role: Role
     parts: tuple[SavedPart, ...]
@@ -30,7 +30,7 @@ class SavedMessage(Struct, frozen=True):
 
 
 class SavedTurn(Struct, frozen=True):
-    """Hold a turn; `settings` has none of its messages."""
+    """The state of a turn; `settings` has none of its messages."""
 
     settings: Turn
     messages: tuple[SavedMessage, ...]
@@ -42,7 +42,7 @@ def save_parts(parts: Iterable[Part], blobs: Blobs) -> tuple[SavedPart, ...]:
 
 
 def parts_of(saved: Iterable[SavedPart], blobs: Saved) -> tuple[Part, ...]:
-    """Return saved parts with their data. Raises `KeyError` where they are missing."""
+    """Return saved parts with their data. Raises `KeyError` if it is missing."""
     return tuple(_part(part, blobs) for part in saved)
 
 
@@ -55,7 +55,7 @@ def save_turn(turn: Turn, blobs: Blobs) -> SavedTurn:
 
 
 def turn_of(saved: SavedTurn, blobs: Saved) -> Turn:
-    """Return a saved turn with its data. Raises `KeyError` where they are missing."""
+    """Return a saved turn with its data. Raises `KeyError` if it is missing."""
     messages = (Message(it.role, parts_of(it.parts, blobs), it.calls, it.call_id) for it in saved.messages)
     return structs.replace(saved.settings, messages=tuple(messages))
 

@@ -13,7 +13,7 @@ OUTPUT_RATE_HZ: Final = 24_000
 
 
 class UnitEnd(StrEnum):
-    """Why a unit is over; the word is a label and an attribute."""
+    """The reason why a unit is over; the value is a label and an attribute."""
 
     LISTEN = auto()
     CHUNK = auto()
@@ -24,7 +24,7 @@ class UnitEnd(StrEnum):
 
 
 class Finish(Enum):
-    """Why the model said no more in a unit."""
+    """The reason why the model's output of a unit ended."""
 
     EOS = auto()
     STOP = auto()
@@ -57,7 +57,7 @@ class TextPurpose(StrEnum):
 class Ready(Struct, frozen=True):
     """The session takes units. `ignored_fields` are paths in `antiphon.v1.SessionConfig`.
 
-    `speaks`: the model has a voice; `generate_audio`: it is to use it.
+    `speaks`: the model has a voice; `generate_audio`: the voice is used.
     """
 
     prompt_tokens: int
@@ -67,9 +67,9 @@ class Ready(Struct, frozen=True):
     ignored_fields: tuple[str, ...] = ()
     speaks: bool = True
     text_purposes: frozenset[TextPurpose] = frozenset()
-    """Of texts that the model reads while it listens."""
+    """The purposes of texts that the model reads while it listens."""
     max_slices: int | None = None
-    """Most slices that it cuts a picture into: 0 if it sees none, 1 if it cuts none; None if not known."""
+    """The most slices of a picture: 0 for a model without vision, 1 if it cuts none; None if not known."""
 
     @property
     def cuts_pictures(self) -> bool:
@@ -78,13 +78,13 @@ class Ready(Struct, frozen=True):
 
     @property
     def tokens(self) -> TokenUsage:
-        """Tokens of the settings: system prompt and voice."""
+        """The tokens of the settings: system prompt and voice."""
         count = self.prompt_tokens
         return TokenUsage(count, count, 0, InputTokenDetails(count, 0, 0, 0), OutputTokenDetails(0, 0))
 
 
 class Prefilled(Struct, frozen=True):
-    """The input of a unit is in the context: its `tokens`, and `vision_slices` of its pictures among it."""
+    """The input of a unit is in the context: its `tokens`, and the `vision_slices` of its pictures."""
 
     unit: int
     timings: Timings
@@ -95,32 +95,31 @@ class Prefilled(Struct, frozen=True):
 
 
 class CallDelta(Struct, frozen=True):
-    """A piece of a call to a tool. Those of a call come together: the first has `id` and `name`, the last
-    is `complete`; a call without one must not be carried out.
-    """
+    """A piece of a call to a tool. The pieces of a call are consecutive: the first has `id` and `name`,
+    the last is `complete`; a call without one must not be carried out."""
 
     index: int
-    """Which call of the unit, from 0."""
+    """The index of the call in the unit, from 0."""
     id: str = ""
     name: str = ""
     arguments: str = ""
-    """To be appended: together a JSON object."""
+    """The next part of the arguments; all parts together are a JSON object."""
     complete: bool = False
 
 
 class Piece(Struct, frozen=True):
-    """A part of what a unit says, in the order `thinking`, `text` and `audio`, `call`."""
+    """A part of a unit's output, in the order `thinking`, `text` and `audio`, `call`."""
 
     unit: int
     text: str
     audio: bytes
     thinking: str = ""
-    """Never spoken, and no part of the answer."""
+    """Text that is never spoken, and no part of the answer."""
     call: CallDelta | None = None
 
 
 class UnitDone(Struct, frozen=True):
-    """The last word about what a unit says; `failure` goes with FAILED, `finish` where tokens were drawn."""
+    """The end of a unit's output; `failure` goes with FAILED, `finish` where tokens were drawn."""
 
     unit: int
     end: UnitEnd
@@ -129,14 +128,14 @@ class UnitDone(Struct, frozen=True):
     timings: Timings = NO_TIMINGS
     failure: Reason | None = None
     field: str = ""
-    """Path in the input of what failed it, if it was that."""
+    """The path of the input field that failed the unit, if one did."""
     problem: str = ""
-    """What was wrong with it, to follow its name; for videos alone, which are judged by the worker."""
+    """The fault of that field, as a continuation of its name; for videos alone, which the worker judges."""
     finish: Finish | None = None
 
 
 class Finalized(Struct, frozen=True):
-    """A unit is closed: there is room for another one at the worker."""
+    """A unit is closed: the worker has room for another one."""
 
     unit: int
 
@@ -156,8 +155,8 @@ class Rewound(Struct, frozen=True):
 class Moved(Struct, frozen=True):
     """Another worker has taken the session over `pause_s` seconds after the last one was lost.
 
-    It knows all that was answered, and hears the units without an answer from their beginning: nothing that
-    was said of those counts.
+    It has the context of all answered units, and gets the unanswered ones from their beginning: earlier
+    output of those is void.
     """
 
     pause_s: float
@@ -170,13 +169,13 @@ class GoingAway(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The session at the worker is over, and not because anybody here asked for it."""
+    """The session at the worker has ended without a request of the adapter."""
 
     reason: Reason
 
 
 UnitSignal: TypeAlias = Prefilled | Piece | UnitDone | Finalized | Rewound | Moved
 UNIT_SIGNALS: Final = (Prefilled, Piece, UnitDone, Finalized, Rewound)
-"""What a worker says of units, and not of the session as a whole."""
+"""Signals about units, not about the session as a whole."""
 
 Signal: TypeAlias = Ready | UnitSignal | GoingAway | Failed

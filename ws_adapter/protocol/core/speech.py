@@ -6,30 +6,30 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 RATE_HZ: Final = 16_000
-"""Of what is detected in."""
+"""The sample rate for VAD."""
 
 WINDOW: Final = 512
-"""Samples of a window, 32 ms."""
+"""The samples of a window, 32 ms."""
 
 HYSTERESIS: Final = 0.15
-"""So much below the threshold speech that has started goes on."""
+"""The drop below the threshold down to which started speech goes on."""
 
 _LEAST: Final = 0.01
-"""What nobody takes for speech that goes on, however low the threshold."""
+"""The lowest threshold for speech to go on."""
 
 _GAP_MS: Final = 128
-"""Longer silence makes what came before it no part of speech that starts."""
+"""The length of silence that separates earlier sound from speech that starts."""
 
 
 class Started(Struct, frozen=True):
-    """Somebody speaks from the sample `at`, counted from the first ever; known when `known_at` were heard."""
+    """Speech starts at the sample `at`, counted from the first ever; known after `known_at` samples."""
 
     at: int
     known_at: int
 
 
 class Stopped(Struct, frozen=True):
-    """Nobody speaks from the sample `at`; known when `known_at` were heard, that silence among them."""
+    """Speech stops at the sample `at`; known after `known_at` samples, including that silence."""
 
     at: int
     known_at: int
@@ -39,7 +39,7 @@ Edge: TypeAlias = Started | Stopped
 
 
 class SavedEdges(Struct, frozen=True):
-    """Hold the state of `SpeechEdges`."""
+    """The state of `SpeechEdges`."""
 
     speaks: bool
     end: int
@@ -49,10 +49,10 @@ class SavedEdges(Struct, frozen=True):
 
 
 class SpeechEdges:
-    """Makes edges of scores.
+    """Start and end of speech from scores.
 
-    A window is speech whose score is `threshold` or more. It takes `speech_ms` of it for speech to start, so
-    that a click does not, and `silence_ms` without any for speech to stop.
+    A window with a score of `threshold` or more is speech. Speech starts after `speech_ms` of it, so that a
+    click does not count, and stops after `silence_ms` without any.
     """
 
     def __init__(self, threshold: float = 0.5, silence_ms: float = 500.0, speech_ms: float = 96.0) -> None:
@@ -63,16 +63,16 @@ class SpeechEdges:
         self._most_silence = _windows(silence_ms)
         self._least_speech = _windows(speech_ms)
         self._end = 0
-        """Samples heard."""
+        """The number of scored samples."""
         self._speech = 0
         """Windows of speech that may start with them."""
         self._at = 0
-        """Where the first of them is."""
+        """The first sample of these windows."""
         self._silence = 0
         """Windows without speech, up to now."""
 
     def hear(self, scores: Iterable[float]) -> list[Edge]:
-        """Return the edges that these scores make known, in their order; each score is of one more window."""
+        """Return the edges that follow from these scores, in order; each score is of one more window."""
         edges: list[Edge] = []
         for score in scores:
             self._end += WINDOW
@@ -113,5 +113,5 @@ class SpeechEdges:
 
 
 def _windows(ms: float) -> int:
-    """Return how many windows last so long at least."""
+    """Return the smallest number of windows that lasts at least `ms`."""
     return max(1, -(-round(ms * RATE_HZ / 1000) // WINDOW))

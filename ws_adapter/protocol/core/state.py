@@ -1,4 +1,4 @@
-"""States of a session and of its slot, in the dialects whose sessions live long."""
+"""States of a session and of its slot, in the dialects with long sessions."""
 
 from enum import Enum, auto
 
@@ -8,24 +8,24 @@ class State(Enum):
 
     QUEUED = auto()
     CONNECTED = auto()
-    """It has a slot, and its settings are waited for."""
+    """The session has a slot, and waits for its settings."""
     CONFIGURING = auto()
-    """A worker is told the settings."""
+    """The settings are at a worker."""
     ACTIVE = auto()
     PAUSED = auto()
-    """In full duplex alone."""
+    """The client has paused the session; in full duplex alone."""
     CLOSING = auto()
     CLOSED = auto()
 
 
 class SlotPhase(Enum):
-    """The states of a session's slot, in the dialects that take one when they need it."""
+    """The states of a session's slot, in the dialects that take one on demand."""
 
     NONE = auto()
     WANTED = auto()
-    """In the queue."""
+    """The session waits in the queue."""
     OPENING = auto()
-    """The worker is being told what the session is."""
+    """The settings are sent to the worker."""
     READY = auto()
     RUNNING = auto()
-    """A turn is answered."""
+    """A turn is running."""

@@ -1,4 +1,4 @@
-"""What comes of an item that is transcribed beside its conversation."""
+"""Results of the transcription of an item beside its conversation."""
 
 from enum import StrEnum
 from typing import TypeAlias
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class TranscriptionCode(StrEnum):
-    """Why an item has no transcript, for programs."""
+    """The reason why an item has no transcript, for programs."""
 
     BUFFER_FULL = "buffer_full"
     """Too many items of the session wait."""
@@ -46,7 +46,7 @@ _CLIENTS = frozenset(
 
 
 class InputTranscriptDelta(Struct, frozen=True):
-    """More words. They were said between `begin_s` and `end_s`, seconds of the item's audio, about."""
+    """Further words, said about between `begin_s` and `end_s`, in seconds of the item's audio."""
 
     text: str
     begin_s: float
@@ -54,18 +54,18 @@ class InputTranscriptDelta(Struct, frozen=True):
 
 
 class InputTranscriptDone(Struct, frozen=True):
-    """All words of an item, empty for silence; `seconds` is the length of its audio."""
+    """The whole transcript of an item, empty for silence; `seconds` is the length of its audio."""
 
     text: str
     seconds: float
 
 
 class InputTranscriptFailed(Struct, frozen=True):
-    """Why there is no transcript."""
+    """The reason why there is no transcript."""
 
     code: TranscriptionCode
     message: str
 
 
 InputTranscript: TypeAlias = InputTranscriptDelta | InputTranscriptDone | InputTranscriptFailed
-"""Deltas, and at last one of the others."""
+"""Deltas, and at last `InputTranscriptDone` or `InputTranscriptFailed`."""

@@ -1,4 +1,4 @@
-"""Items of a conversation whose transcripts are awaited, and asked for again at another adapter."""
+"""Items of a conversation with pending transcripts, which another adapter can request again."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -11,11 +11,11 @@ from ws_adapter.protocol.core.machine import Action, Transcribe
 from ws_adapter.protocol.core.transcription import InputTranscript, InputTranscriptDelta
 
 Tell: TypeAlias = Callable[[InputTranscript, float], list[Action]]
-"""Takes what comes of an item and the time; see `Transcribe`."""
+"""A callback for the results of an item and the time."""
 
 
 class SavedTranscription(Struct, frozen=True):
-    """Hold an item that is awaited. `at_ms` is where it begins, for dialects that know."""
+    """The state of a pending item. `at_ms` is where it begins, for dialects that know."""
 
     item_id: str
     audio: int
@@ -25,7 +25,7 @@ class SavedTranscription(Struct, frozen=True):
 
 
 class _Awaited(Struct):
-    """An item: `told` characters of it are with the client, `repeated` of those come again."""
+    """A pending item: `told` characters were sent to the client, `repeated` of those have come again."""
 
     audio: bytes
     model: str
@@ -35,18 +35,18 @@ class _Awaited(Struct):
 
 
 class Transcriptions:
-    """The items that are awaited. Words that were told before an item was asked for again are left out."""
+    """The pending items. Words that were sent before an item was requested again are left out."""
 
     def __init__(self) -> None:
         self._awaited: dict[str, _Awaited] = {}
 
     def ask(self, item_id: str, audio: bytes, model: str, tell: Tell, at_ms: int = 0) -> Transcribe:
-        """Return what has an item transcribed; `audio` is float32 at 16 kHz."""
+        """Return the action that transcribes an item; `audio` is float32 at 16 kHz."""
         self._awaited[item_id] = _Awaited(audio, model, at_ms)
         return Transcribe(item_id, audio, model, partial(self._tell, item_id, tell))
 
     def forget(self, item_id: str) -> None:
-        """Await an item no more. Harmless when repeated."""
+        """Forget an item. Harmless when repeated."""
         self._awaited.pop(item_id, None)
 
     def save(self, blobs: Blobs) -> tuple[SavedTranscription, ...]:
@@ -59,7 +59,7 @@ class Transcriptions:
     def restore(
         self, saved: Iterable[SavedTranscription], blobs: Saved, tell: Callable[[SavedTranscription], Tell]
     ) -> list[Transcribe]:
-        """Return what has saved items transcribed anew; `tell` returns how one of them is told."""
+        """Return the actions that transcribe saved items again; `tell` returns the callback of an item."""
         asked = []
         for item in saved:
             asked.append(self.ask(item.item_id, blobs[item.audio], item.model, tell(item), item.at_ms))

@@ -24,14 +24,14 @@ class Video(Struct, frozen=True, tag=True):
 
     data: bytes
     stack_frames: int = 1
-    """Frames seen of each second; those after the first are joined to one picture."""
+    """Frames used of each second; those after the first are joined to one picture."""
 
 
 Part: TypeAlias = str | Picture | Speech | Video
 
 
 class Tool(Struct, frozen=True):
-    """A function that the model may call; whoever asks runs it."""
+    """A function that the model may call; the client runs it."""
 
     name: str
     description: str = ""
@@ -40,7 +40,7 @@ class Tool(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes, about: characters count as one."""
+        """The approximate size in bytes: characters count as one."""
         return len(self.name) + len(self.description) + len(self.parameters_json)
 
 
@@ -74,7 +74,7 @@ class Message(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes, about: characters count as one."""
+        """The approximate size in bytes: characters count as one."""
         said = sum(len(part if isinstance(part, str) else part.data) for part in self.parts)
         return said + sum(len(call.name) + len(call.arguments_json) for call in self.calls)
 
@@ -84,16 +84,16 @@ class Generation(Struct, frozen=True):
 
     max_new_tokens: int = 512
     temperature: float | None = 0.7
-    """None is as the model has it."""
+    """The temperature; None is the model's own."""
     top_p: float | None = 0.8
-    """None is as the model has it."""
+    """The top-p; None is the model's own."""
     length_penalty: float = 1.0
     stop: tuple[str, ...] = ()
     """Texts that end the answer and are left out of it."""
 
 
 class Turn(Struct, frozen=True):
-    """Everything that the model is told; nothing of an earlier turn is left."""
+    """The complete input of a turn; nothing of an earlier turn remains at the model."""
 
     messages: tuple[Message, ...]
     generation: Generation = Generation()
@@ -106,14 +106,14 @@ class Turn(Struct, frozen=True):
     omni_mode: bool = False
     max_slice_nums: int | None = None
     use_image_id: bool | None = None
-    """Whether pictures are numbered; None is as the model has it."""
+    """Whether pictures are numbered; None is the model's own."""
     tools: tuple[Tool, ...] = ()
-    """At most 128, of different names."""
+    """The tools, at most 128, with different names."""
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
-    """Whether there may be more than one call in the answer."""
+    """Whether the answer may have more than one call."""
 
     @property
     def size(self) -> int:
-        """Bytes of its messages and tools, about."""
+        """The approximate size of its messages and tools in bytes."""
         return sum(message.size for message in self.messages) + sum(tool.size for tool in self.tools)

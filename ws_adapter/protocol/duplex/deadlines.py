@@ -1,4 +1,4 @@
-"""Timers that end a full-duplex session unless something happens before."""
+"""Timers that end a full-duplex session unless an event stops them."""
 
 from typing import Final
 
@@ -9,25 +9,25 @@ from ws_adapter.protocol.wire.errors import Verdict, timed_out
 from ws_adapter.protocol.wire.limits import Limits, is_due
 
 IDLE_RECHECK_S: Final = 1.0
-"""How often a session that is idle is looked at: others may want its slot."""
+"""The interval of checking whether others want the slot of an idle session."""
 
 
 class Deadlines:
-    """Moments on the session's clock, None while nothing is waited for."""
+    """Deadlines on the session's clock, None while no deadline is set."""
 
     def __init__(self, limits: Limits) -> None:
         self.limit_at: float | None = None
-        """The session may not be longer."""
+        """The session limit."""
         self.away_at: float | None = None
-        """Its worker leaves."""
+        """The time at which its worker leaves."""
         self.init_at: float | None = None
-        """Its settings have to be there."""
+        """The deadline for its settings."""
         self.pause_at: float | None = None
-        """Its break has to be over."""
+        """The latest end of its pause."""
         self.idle_at: float | None = None
-        """Input has to have come, if others wait."""
+        """The deadline for input, if others wait."""
         self.next_at: float | None = None
-        """The earliest of them all but the last."""
+        """The earliest of all deadlines but the last."""
         self._limits = limits
         self._pause_s = 0.0
 
@@ -38,12 +38,12 @@ class Deadlines:
         self.unset(now)
 
     def unset(self, now: float) -> None:
-        """Start the clock that waits for settings."""
+        """Start the timer for settings."""
         self.init_at = now + self._limits.init_timeout_s
         self._settle()
 
     def set_up(self) -> None:
-        """Stop the clock that waits for settings."""
+        """Stop the timer for settings."""
         self.init_at = None
         self._settle()
 
@@ -63,7 +63,7 @@ class Deadlines:
         self._settle()
 
     def passed(self, now: float, opener: str, others_wait: bool) -> Verdict | None:
-        """Return the end of the session if it is due; `opener` is the event that brings settings."""
+        """Return the end of the session if it is due; `opener` is the name of the event with the settings."""
         limits = self._limits
         if is_due(self.limit_at, now):
             text = "the session reached its time limit; open a new one"

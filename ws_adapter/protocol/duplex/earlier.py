@@ -1,4 +1,4 @@
-"""G2, the earlier dialect of `/v1/realtime`."""
+"""The earlier dialect of `/v1/realtime`."""
 
 from typing import Final
 
@@ -42,7 +42,7 @@ _PUBLIC_PATHS: Final = {
     "voice.speech_reference": "tts_ref_audio",
     "voice.voice_id": "ref_audio_path",
 }
-"""Fields of `antiphon.v1.SessionConfig` and what they are called in `session`; others are equal."""
+"""Fields of `antiphon.v1.SessionConfig` and their names in `session`; others are equal."""
 
 _REASONS: Final[dict[str | None, EndReason]] = {
     errors.TIMEOUT: "timeout",
@@ -54,7 +54,7 @@ _REASONS: Final[dict[str | None, EndReason]] = {
 
 
 class Earlier(RealtimePath):
-    """See `Vocabulary`."""
+    """The events of the earlier dialect."""
 
     opener = "session.update"
 
@@ -138,11 +138,11 @@ class Earlier(RealtimePath):
         )
 
     def moved(self, pause_s: float) -> list[ServerEvent]:
-        """See `Vocabulary.moved`: the earlier protocol is as it was."""
+        """Return no event: the earlier protocol is unchanged."""
         return []
 
     def answer(self, answer: Answer) -> list[ServerEvent]:
-        """See `Vocabulary.answer`. One event per unit, behind an error if the unit failed."""
+        """Return the event of a unit, behind an error if the unit failed."""
         input_id = answer.unit.input_id
         if answer.outcome is Outcome.SPEECH and answer.response_id is not None:
             delta = AudioDelta(

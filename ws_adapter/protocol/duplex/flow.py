@@ -1,5 +1,4 @@
-"""The way of a unit through a session: cut, queued, run at the worker, answered, each once and in order;
-barge-in."""
+"""The processing of units: cut, queued, run at the worker, answered, each once and in order; barge-in."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -38,11 +37,11 @@ Step: TypeAlias = Answer | RunUnit | CancelUnits | Withdraw
 
 
 class UnitFlow:
-    """Takes appends in and gives steps out. Input that comes before `begin` is held.
+    """The flow of units: appends in, steps out. Input that comes before `begin` is held.
 
     At most `max_units_in_flight` units are at the worker, counted until they are finalised; the others wait
-    here. While `congested`, because the client does not read, no unit is given to the worker. A unit is
-    `unit_s` long; `limits` count units of a second.
+    here. Under back-pressure (`congested`), no unit is given to the worker. A unit is `unit_s` long; `limits`
+    count units of a second.
     """
 
     def __init__(self, limits: Limits, new_token: Callable[[], str], unit_s: float = SECOND_S) -> None:
@@ -56,34 +55,34 @@ class UnitFlow:
         self.texts = TextQueue()
         self._window = 0
         self._unfinalized: dict[int, int] = {}
-        """Bytes of each unit at the worker."""
+        """The bytes of each unit at the worker."""
         self._running_bytes = 0
-        """Of all of them."""
+        """The bytes of all units at the worker."""
         self._last_number = 0
         self._last_cancelled = 0
 
     @property
     def keeps_all(self) -> bool:
-        """Whether no unit that waits is dropped for newer ones, until none waits any more."""
+        """Whether waiting units are never dropped for newer ones, until none waits any more."""
         return self._backlog.keeps_all
 
     def keep_all(self) -> None:
-        """Drop none of the units that wait or come, until none waits any more."""
+        """Drop no waiting or new unit, until none waits any more."""
         self._backlog.keeps_all = True
 
     @property
     def waiting_s(self) -> float:
-        """Seconds of input that wait here."""
+        """The seconds of input that wait here."""
         return len(self._backlog) * self.unit_s
 
     @property
     def held_bytes(self) -> int:
-        """Input that is carried or waits here, or is at the worker."""
+        """The bytes of input that are carried or wait here, or are at the worker."""
         return self._cutter.size + self._backlog.bytes + self._running_bytes + self.texts.bytes
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` is due next."""
+        """The time at which `tick` is due next."""
         if not self._window:
             return None
         flush_at, silence_at = self._flush_at, self._tail.due_at
@@ -101,7 +100,7 @@ class UnitFlow:
         return self.advance(now)
 
     def append(self, append: Append, now: float) -> list[Step]:
-        """Input came."""
+        """Handle an append."""
         actions: list[Step] = []
         units = self._cutter.append(append, now)
         self._tail.appended(append.seconds, now)
@@ -128,7 +127,7 @@ class UnitFlow:
         return ()
 
     def tick(self, now: float) -> list[Step]:
-        """Time passed: pads and runs what is carried, and feeds silence, if they are due."""
+        """Handle the due timers: pad and run the carried input, and feed silence."""
         if not self._window:
             return []
         actions: list[Step] = []
@@ -144,7 +143,7 @@ class UnitFlow:
         return actions
 
     def hold_frame(self, frame: bytes | None) -> None:
-        """Keep a picture for the next unit; None is one that the model does not see, and is counted."""
+        """Keep a picture for the next unit; None is one without use to the model, and is counted."""
         self._cutter.hold_frame(frame)
 
     def force_next(self) -> None:
@@ -222,7 +221,7 @@ class UnitFlow:
             self.answers.forget_dropped()
 
     def _restart(self, now: float) -> list[Step]:
-        """Another worker hears the units at the worker from their beginning; the pause makes none late."""
+        """Replay the units at the worker on another one, from their beginning; the pause makes none late."""
         self._backlog.restamp(now)
         first = self.answers.restart()
         if first is None:
@@ -231,7 +230,7 @@ class UnitFlow:
         return self._cancel()
 
     def _interrupt(self) -> list[Step]:
-        """Silence the open response, or the one that a unit at the worker is about to open."""
+        """Interrupt the open response, or the one that a unit at the worker is about to open."""
         actions: list[Step] = []
         if self.answers.response_id is not None:
             actions.append(Withdraw(self.answers.response_id))
@@ -239,7 +238,7 @@ class UnitFlow:
         return actions + self._cancel()
 
     def _cancel(self) -> list[Step]:
-        """Stop what the model says to nobody, each unit once."""
+        """Cancel the generation of muted units, each once."""
         last = self.answers.muted_speech
         if last is None or last <= self._last_cancelled:
             return []
@@ -248,7 +247,7 @@ class UnitFlow:
 
 
 class Answers:
-    """Holds what is owed to the client and gives it out, unit by unit.
+    """The pending answers, given out unit by unit in order.
 
     `new_token` makes the ids of responses differ. `verdict` is set once the session cannot go on; no answer
     comes after that.
@@ -257,9 +256,9 @@ class Answers:
     def __init__(self, tail: SilenceTail, new_token: Callable[[], str]) -> None:
         self.verdict: Verdict | None = None
         self.response_id: str | None = None
-        """The response that is open: the model is speaking."""
+        """The open response, while the model is speaking."""
         self.tokens = NO_TOKENS
-        """Of the session so far, its prompt included."""
+        """The tokens of the session so far, its prompt included."""
         self._tail = tail
         self._new_token = new_token
         self._pending: deque[Unit] = deque()
@@ -296,11 +295,11 @@ class Answers:
             self._dropped_total += 1
 
     def started(self, unit: Unit, number: int) -> None:
-        """`unit` was given to the worker as `number`."""
+        """Note that `unit` was given to the worker as `number`."""
         self._at_worker[number] = unit
 
     def prefilled(self, signal: Prefilled) -> None:
-        """Handle the acknowledged input of a unit."""
+        """Handle the signal that a unit's input is in the context."""
         if unit := self._at_worker.get(signal.unit):
             unit.prefilled = signal
 
@@ -320,7 +319,7 @@ class Answers:
             unit.done = signal
 
     def restart(self) -> int | None:
-        """Forget what the units at the worker have said; return the first of them."""
+        """Forget the output of the units at the worker; return the first of them."""
         for unit in self._at_worker.values():
             unit.said.clear()
             unit.speaks, unit.prefilled = False, None
@@ -336,7 +335,7 @@ class Answers:
     def muted_speech(self) -> int | None:
         """The last muted unit at the worker, once the model is known to speak; None before.
 
-        Stopped before its first word, the model would begin its answer in the next unit.
+        If it were stopped before its first word, the model would begin its answer in the next unit.
         """
         muted = {number: unit for number, unit in self._at_worker.items() if unit.is_muted}
         is_speaking = self.response_id is not None or any(unit.speaks for unit in muted.values())
@@ -345,9 +344,9 @@ class Answers:
     # --------------------------------------------------------------------------------------- the state
 
     def save(self, now: float) -> SavedAnswers:
-        """Return the state, with the units that are not answered.
+        """Return the state, with the unanswered units.
 
-        Of those at the worker it has neither the input, which the journal has, nor what they have said.
+        Units at the worker are saved without their input, which the journal has, and without their output.
         """
         numbers = {id(unit): number for number, unit in self._at_worker.items()}
         return SavedAnswers(
@@ -380,7 +379,7 @@ class Answers:
     # ---------------------------------------------------------------------------------------- answering
 
     def collect(self) -> list[Answer]:
-        """Return the answer of every unit whose turn it is and whose end is known."""
+        """Return the answer of every finished unit whose turn it is."""
         answers: list[Answer] = []
         pending = self._pending
         while pending and self.verdict is None:
@@ -398,7 +397,7 @@ class Answers:
         return answers
 
     def silenced(self, answer: Answer, is_continued: bool) -> Answer:
-        """Return the listen of a unit whose speech was taken back; `is_continued`: a part of it had been
+        """Return the listen answer of an interrupted unit; `is_continued`: a part of its speech had been
         sent."""
         return replace(
             answer,
@@ -446,7 +445,7 @@ class Answers:
         return answer
 
     def _spoken(self, end: UnitEnd) -> str | None:
-        """Return the response that a unit belongs to which has said something."""
+        """Return the response of a unit with output."""
         if self.response_id is None:
             self.response_id = f"resp_{self._new_token()}"
         self._tail.spoke()
@@ -480,7 +479,7 @@ class Answers:
         )
 
     def _close_response(self) -> str | None:
-        """Return the open response, which is open no longer."""
+        """Return the open response, and close it."""
         response_id, self.response_id = self.response_id, None
         if response_id is not None:
             self._tail.turn_ended(heard_everything=all(unit.injected_silence for unit in self._pending))
@@ -488,7 +487,7 @@ class Answers:
 
 
 def _saved(unit: Unit, is_at_worker: bool, now: float) -> Unit:
-    """Return a copy of a unit whose `ready_at` is the time since then."""
+    """Return a copy of a unit whose `ready_at` is its age."""
     if is_at_worker:
         return replace(
             unit,
@@ -503,7 +502,7 @@ def _saved(unit: Unit, is_at_worker: bool, now: float) -> Unit:
 
 
 def _speaks(unit: Unit, end: UnitEnd) -> bool:
-    """Return whether the client is told what a unit says that came to such an end."""
+    """Return whether the output of a unit with this end is sent to the client."""
     if end is UnitEnd.CONTEXT_FULL:
         return any(piece.text or piece.audio for piece in unit.said)
     return (end is UnitEnd.CHUNK or end is UnitEnd.TURN) and not unit.is_muted
@@ -522,9 +521,9 @@ class Backlog:
         self._max_units = max_units
         self._max_bytes = max_bytes
         self.bytes = 0
-        """Of the units that wait."""
+        """The bytes of the waiting units."""
         self.keeps_all = False
-        """Whether none is dropped, until none waits any more: whoever gives units bounds them."""
+        """Whether no unit is dropped, until none waits any more: the producer bounds them."""
         self._units: deque[Unit] = deque()
 
     def __len__(self) -> int:
@@ -555,7 +554,7 @@ class Backlog:
             unit.force_listen = True
 
     def force_next(self) -> bool:
-        """Return the unit that waits longest will run with `force_listen`; False if none waits."""
+        """Set `force_listen` on the oldest waiting unit; return False if none waits."""
         if self._units:
             self._units[0].force_listen = True
         return bool(self._units)
@@ -580,12 +579,12 @@ class Backlog:
 
 
 def _size(unit: Unit) -> int:
-    """Return bytes of its input."""
+    """Return the bytes of its input."""
     return len(unit.audio) + (sum(map(len, unit.frames)) if unit.frames else 0)
 
 
 def summed(one: TokenUsage, other: TokenUsage) -> TokenUsage:
-    """Return tokens of both together."""
+    """Return the sum of both."""
     read, other_read = one.input_token_details, other.input_token_details
     made, other_made = one.output_token_details, other.output_token_details
     return TokenUsage(

@@ -1,4 +1,4 @@
-"""Input of a full-duplex session: read, cut into units, and kept coming while none comes."""
+"""Input of a full-duplex session: read, cut into units, and continued with silence."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -19,22 +19,22 @@ RATE_HZ: Final = 16_000
 BYTES_PER_S: Final = RATE_HZ * 4
 
 SECOND_S: Final = 1.0
-"""Length of the units of most models, and of all dialects that know no others."""
+"""The length of the units of most models, and of all dialects that know no others."""
 
 NEARLY_A_SECOND: Final = 15_840
 """A lone append of at least this many samples is a second that lost some to rounding in a resampler."""
 
 LATE_S: Final = 0.2
-"""While the model speaks, the carry waits so long beyond the time at which a unit was due.
+"""The seconds beyond its due time for which the carry waits while the model speaks.
 
 Shorter units wait for the rest of their sound: silence in the middle of a frame is a click, and closes no
 gap."""
 
 SETTLED_S: Final = 0.1
-"""And so long for more appends: what was held up on its way comes at once, and is not to be torn."""
+"""The least seconds from the last append to a late flush: delayed appends come at once and stay whole."""
 
 LONGEST_TEXT: Final = 1.5
-"""Characters of base64 for each byte of audio, with an eighth of white space."""
+"""The most characters of base64 for each byte of audio, with an eighth of white space."""
 
 BURST_LEAD_S: Final = 1.5
 """A run of appends is a burst if it holds more than this much more audio than it took to arrive."""
@@ -48,7 +48,7 @@ RUN_GAP_S: Final = 3.0
 
 
 class Append(Struct, frozen=True):
-    """One accepted append. `ignored_frames` counts pictures that came along and were not looked at."""
+    """One accepted append. `ignored_frames` counts its pictures that were not read."""
 
     clip: Clip
     input_id: str
@@ -77,7 +77,7 @@ class GivenInput(Struct, frozen=True):
 
 
 class InputRules(Struct, frozen=True):
-    """`takes_frames`: the model sees; else pictures are counted and not looked at."""
+    """The rules of input. `takes_frames`: the model sees; else pictures are only counted."""
 
     max_append_s: float
     takes_frames: bool
@@ -112,14 +112,14 @@ def read_append(given: GivenInput, rules: InputRules, max_slice_nums: int | None
 
 
 def _check_length(given: GivenInput, most_s: float) -> None:
-    """Refuse text that cannot be so little audio, before it is decoded."""
+    """Refuse text that is too long for so little audio, before it is decoded."""
     if len(given.audio) > most_s * BYTES_PER_S * LONGEST_TEXT:
         size = len(given.audio) * 3 // 4
         raise invalid(given.audio_path, f"expected at most {most_s:g} s of audio, got about {size} bytes")
 
 
 def first_given(event: object, names: Sequence[str]) -> tuple[Any, str]:
-    """Value and name of the first field of `event` among `names` that has one; without any None, and the
+    """Return value and path of the first given field of `event` among `names`; without any None, and the
     first name."""
     for name in names:
         if value := getattr(event, name):
@@ -131,19 +131,19 @@ def first_given(event: object, names: Sequence[str]) -> tuple[Any, str]:
 
 
 class UnitCutter:
-    """Joins appends and cuts them into units of `unit_s`; what is shorter than a unit is carried over.
+    """The cutter of units: joins appends and cuts them into units of `unit_s`; a remainder is carried over.
 
-    `flush_s`: so long after the last append, the carry is padded and runs as a unit. While the model speaks
-    that happens as soon as a unit is late: without input there would be a hole in what it says.
+    `flush_s` seconds after the last append, the carry is padded and runs as a unit. While the model speaks
+    that happens as soon as a unit is late: without input its speech would have a gap.
     """
 
     def __init__(self, flush_s: float, unit_s: float = SECOND_S) -> None:
         self.size = 0
-        """Bytes of audio and pictures that are carried."""
+        """The bytes of carried audio and pictures."""
         self.flush_at: float | None = None
-        """When `flush` is due; None while no audio is carried."""
+        """The time at which `flush` is due; None while no audio is carried."""
         self.late_at: float | None = None
-        """When it is due while the model speaks."""
+        """The time at which `flush` is due while the model speaks."""
         self._flush_s = flush_s
         self._unit_s = unit_s
         self._samples = round(unit_s * RATE_HZ)
@@ -155,7 +155,7 @@ class UnitCutter:
         self._input_id = ""
         self._last_append_at = 0.0
         self._due_at = 0.0
-        """When the next unit would be cut from a steady stream."""
+        """The time at which a steady stream would complete the next unit."""
         self._clipped = 0
         self._ignored_frames = 0
         self._frames: tuple[bytes, ...] = ()
@@ -163,7 +163,7 @@ class UnitCutter:
         self._force_next = False
 
     def append(self, append: Append, now: float) -> list[Unit]:
-        """Return the units that `append` completes, in order; with `force_listen` nothing stays behind."""
+        """Return the units that `append` completes, in order; with `force_listen` none is carried over."""
         self._appends += 1
         self._input_id = append.input_id
         self._last_append_at = now
@@ -182,7 +182,7 @@ class UnitCutter:
         return units
 
     def hold_frame(self, frame: bytes | None) -> None:
-        """Keep a picture for the next unit, which gets the newest `MAX_FRAMES`; None only counts."""
+        """Keep a picture for the next unit, which gets the newest `MAX_FRAMES`; None is only counted."""
         if frame is None:
             self._ignored_frames += 1
             return
@@ -203,7 +203,7 @@ class UnitCutter:
         return units
 
     def silence(self, now: float) -> Unit:
-        """Return a unit of silence in the name of the last append."""
+        """Return a unit of silence that continues the last append."""
         self._due_at = now + self._unit_s
         self._settle()
         return Unit(self._silence, self._input_id, self._appends, now, injected_silence=True)
@@ -242,7 +242,7 @@ class UnitCutter:
         self._settle()
 
     def _settle(self) -> None:
-        """Count what is carried, and say how long it may be."""
+        """Update the size of the carry and its deadlines."""
         self.size = len(self._carry) + (sum(map(len, self._frames)) if self._frames else 0)
         self.flush_at = self.late_at = None
         if self._carry:
@@ -286,7 +286,8 @@ class UnitCutter:
             self._carries_undecoded = undecoded and bool(self._carry)
 
     def _spread(self, frames: tuple[bytes, ...], units: list[Unit]) -> None:
-        """Give frame j of F to unit floor(j * U / F) of the U units of its append; without any it waits."""
+        """Give frame j of F to unit floor(j * U / F) of the U units of its append; without units the
+        frames wait."""
         for j, frame in enumerate(frames):
             if units:
                 unit = units[j * len(units) // len(frames)]
@@ -298,7 +299,7 @@ class UnitCutter:
         self._frames = (*self._frames, frame)[-MAX_FRAMES:]
 
     def _pieces(self, audio: bytes) -> Sequence[bytes]:
-        """Cut audio into pieces of at most a unit; a single unit is handed on as it is."""
+        """Cut audio into pieces of at most a unit; a single unit is not copied."""
         if len(audio) == self._bytes:
             return (audio,)
         return [audio[start : start + self._bytes] for start in range(0, len(audio), self._bytes)]
@@ -316,7 +317,7 @@ class SilenceTail:
 
     def __init__(self, limit_s: float, unit_s: float = SECOND_S) -> None:
         self.due_at: float | None = None
-        """When the next unit of silence is due; None if none is."""
+        """The time at which the next unit of silence is due; None if none is."""
         self._limit = round(limit_s / unit_s)
         self._unit_s = unit_s
         self._run_start = 0.0
@@ -345,7 +346,7 @@ class SilenceTail:
         self._settle()
 
     def restamp(self, now: float) -> None:
-        """Count time from `now`, for input that was held: all of it has just arrived."""
+        """Count time from `now`, as if all held input had just arrived."""
         if self._last_append is not None:
             self._run_start = self._last_append = now
             self._settle()
@@ -356,7 +357,7 @@ class SilenceTail:
         self._settle()
 
     def turn_ended(self, heard_everything: bool) -> None:
-        """Note the end of the model's turn; if it `heard_everything`, all real input, that was the answer."""
+        """Note the end of the model's turn; if it `heard_everything`, all real input, the tail ends."""
         if self._spoke and heard_everything:
             self._over = True
         self._spoke = False

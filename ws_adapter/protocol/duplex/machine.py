@@ -62,7 +62,7 @@ _RUNNING: Final = (State.ACTIVE, State.PAUSED)
 
 
 class DuplexMachine(WithoutDetection):
-    """See `Machine`. It has one slot, from the opening of the socket to its end.
+    """The machine of a full-duplex session. It has one slot, from the opening of the socket to its end.
 
     `catalogue` tells what the workers serve, None while none is known; `new_token` makes ids differ.
     """
@@ -85,9 +85,9 @@ class DuplexMachine(WithoutDetection):
         self._new_token = new_token
         self._flow = UnitFlow(limits, new_token)
         self.setup: SessionSetup | None = None
-        """The accepted settings; the worker has them, or is to have them."""
+        """The accepted settings, which the worker has or will get."""
         self._voice_bytes = 0
-        """Of the voice in the settings, until a worker has it."""
+        """The bytes of the voice in the settings, until a worker has it."""
         self._reading = Reading()
         self._has_waited = False
         self._created = False
@@ -102,14 +102,14 @@ class DuplexMachine(WithoutDetection):
 
     @property
     def held_bytes(self) -> int:
-        """Input that waits or is at the worker, and reference audio that the worker has not confirmed."""
+        """The input that waits or is at the worker, and unconfirmed reference audio, in bytes."""
         if self.is_over:
             return 0
         return self._flow.held_bytes + self._voice_bytes + self._reading.held_bytes
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` is due next; None while nothing waits for time."""
+        """The time at which `tick` is due next; None if no timer runs."""
         if self.is_over:
             return None
         earliest, idle_at = self._deadlines.next_at, self._deadlines.idle_at
@@ -125,7 +125,7 @@ class DuplexMachine(WithoutDetection):
     # ------------------------------------------------------------------------------------- the state
 
     def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
-        """See `Machine.save`: None unless the session is running."""
+        """Return the state; None unless the session is running."""
         is_running = self._is_running and has_journal and self._flow.answers.verdict is None
         if not is_running or self.setup is None:
             return None
@@ -185,8 +185,8 @@ class DuplexMachine(WithoutDetection):
     def text_frame(self, frame: bytes, now: float, *, drops_input: bool = False) -> list[Action]:
         """Handle a text frame of the client.
 
-        With `drops_input` there is no room for it: the units of an append are dropped undecoded, pictures are
-        not held, and whoever would wait in the queue with reference audio is turned away.
+        With `drops_input` there is no room for its input: the units of an append are dropped undecoded,
+        pictures are not held, and an opener with reference audio that would have to queue is rejected.
         """
         if self.is_over:
             return []
@@ -199,7 +199,7 @@ class DuplexMachine(WithoutDetection):
         return self._reading.apart(size, read, partial(self._take, drops_input, size))
 
     def _decode(self, frame: bytes, drops_input: bool) -> Command | Refusal | InvalidUtf8:
-        """Return what a frame asks for, or what is wrong with it; touches nothing of the session."""
+        """Return the command in a frame, or its error; touches nothing of the session."""
         try:
             return self._vocabulary.decode(frame, drops_input=drops_input)
         except (Refusal, InvalidUtf8) as fault:
@@ -208,7 +208,7 @@ class DuplexMachine(WithoutDetection):
     def _take(
         self, drops_input: bool, size: int, command: Command | Refusal | InvalidUtf8, now: float
     ) -> list[Action]:
-        """Obey, or say what is wrong."""
+        """Carry out a command, or report its error."""
         if self.is_over:
             return []
         match command:
@@ -232,12 +232,12 @@ class DuplexMachine(WithoutDetection):
         return self.ended(errors.SLOW)
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
-        """Return whether so much output waits that no further unit may run."""
+        """Handle the start or end of back-pressure: units are run only without it."""
         self._flow.congested = is_congested
         return self._told(self._flow.advance(now), now) if self._is_running else []
 
     def withdrawn(self, sends: list[Send]) -> list[Action]:
-        """Return the reply to `Withdraw`: what was taken back, in the order of sending."""
+        """Handle the result of `Withdraw`: the dropped events, in the order of sending."""
         actions: list[Action] = []
         for answer, lost in groupby(sends, key=lambda send: send.answer):
             if answer is not None:
@@ -288,8 +288,8 @@ class DuplexMachine(WithoutDetection):
         return self._told(self._flow.tick(now), now) if self._is_running else []
 
     def shut_down(self) -> list[Action]:
-        """Handle the graceful shutdown: without a slot the client may try elsewhere, with one its session
-        is over."""
+        """Handle the graceful shutdown: without a slot the client may retry elsewhere, with one its
+        session ends."""
         return self.ended(errors.SHUTTING_DOWN if self.is_waiting else errors.SERVER_SHUTDOWN)
 
     # ------------------------------------------------------------------------------ the state table
@@ -346,7 +346,7 @@ class DuplexMachine(WithoutDetection):
         return [OpenWorkerSession(setup)]
 
     def _demand_input(self, command: Input | HoldFrame) -> SessionSetup:
-        """Input may come: now, or to be held."""
+        """Check that the session takes input now, or holds it; return its setup."""
         if self.setup is None:
             raise Refusal(ErrorCode.NOT_READY, f"{command.name} before {command.after}")
         if self.state is State.PAUSED:

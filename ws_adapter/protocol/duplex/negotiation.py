@@ -1,4 +1,4 @@
-"""`/v1/realtime` before its dialect is known: the first initialising event decides."""
+"""`/v1/realtime` before its dialect is known: the first initialising event chooses it."""
 
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -18,7 +18,7 @@ _DECODER: Final[EventDecoder[_AnyEvent]] = EventDecoder(_AnyEvent)
 
 
 class Opening(Realtime):
-    """Reads the events of both dialects. What it says itself, of the queue and of errors, is equal in both.
+    """A reader of the events of both dialects. Its own events, of the queue and of errors, are equal in both.
 
     `new_earlier_id` makes the session id of the earlier dialect.
     """

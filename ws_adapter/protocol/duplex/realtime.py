@@ -1,4 +1,4 @@
-"""G3, the current dialect of `/v1/realtime`, in full-duplex modes."""
+"""The current dialect of `/v1/realtime`, in full-duplex modes."""
 
 import re
 from collections.abc import Callable
@@ -59,18 +59,18 @@ _IN_OBJECT: Final = ("data", "base64", "audio_base64")
 _FRAME_LISTS: Final = ("video_frames", "frame_base64_list", "frames")
 
 BRIEF_SILENCE: Final = bytes(480 * 4)
-"""20 ms: what a speaking unit without samples sends where every unit has to be answered by audio."""
+"""20 ms of silence, for a speaking unit without samples if every unit has to be answered by audio."""
 
 _PUBLIC_PATHS: Final = {
     "voice.llm_reference": "voice.ref_audio_base64",
     "voice.speech_reference": "voice.tts_ref_audio_base64",
     "voice.voice_id": "voice.ref_audio_path",
 }
-"""Fields of `antiphon.v1.SessionConfig` and what they are called in `payload`; others are equal."""
+"""Fields of `antiphon.v1.SessionConfig` and their names in `payload`; others are equal."""
 
 
 class RealtimePath:
-    """The queue, errors, and what a session brings along; see `Vocabulary`.
+    """Queue events, errors and saved parts of the sessions on this path.
 
     `recording_id` is that of the session's recording, if one is made.
     """
@@ -101,7 +101,7 @@ class RealtimePath:
 
 
 class Realtime(RealtimePath):
-    """See `Vocabulary`."""
+    """The events of the current dialect."""
 
     opener = "session.init"
 
@@ -199,7 +199,7 @@ class Realtime(RealtimePath):
         return [render.moved(pause_s)]
 
     def answer(self, answer: Answer) -> list[ServerEvent]:
-        """See `Vocabulary.answer`. One kind per frame; the first frame counts the unit and its tokens."""
+        """Return the events of a unit: one kind per frame; the first frame counts the unit and its tokens."""
         told = _Frames(self._session_id, answer)
         match answer.outcome:
             case Outcome.SPEECH:
@@ -229,19 +229,20 @@ class Realtime(RealtimePath):
 
 
 def close_reason(event: SessionClose) -> str:
-    """Return what `session.closed` says of a session that its client ends."""
+    """Return the reason in `session.closed` for a session that its client ends."""
     reason = event.reason or errors.USER_STOP
     return reason if _OWN_REASON.fullmatch(reason) else "client_closed"
 
 
 def unhonoured(payload: InitPayload, mode: Mode) -> list[str]:
-    """Return the paths of a `session.init` that no session takes; `mode` is the one of the URL."""
+    """Return the paths of a `session.init` that have no effect in any session; `mode` is the one of the
+    URL."""
     given = {"tools": bool(payload.tools), "mode": payload.mode not in (None, mode)}
     return [name for name, is_given in given.items() if is_given]
 
 
 def init_voice(payload: InitPayload, catalogue: Catalogue | None) -> Voice:
-    """Return the voice that a `session.init` asks for; raises `Refusal`."""
+    """Return the voice that a `session.init` requests; raises `Refusal`."""
     places = (
         ("payload.voice", payload.voice),
         ("payload.defaults", payload.defaults),
@@ -273,7 +274,7 @@ class _Frames:
 
 
 def _audio(fields: AppendInput) -> tuple[str, str]:
-    """Return what is to be heard, and its path."""
+    """Return the audio in an append, and its path."""
     if isinstance(fields.audio, AudioObject):
         audio, name = first_given(fields.audio, _IN_OBJECT)
         if audio:

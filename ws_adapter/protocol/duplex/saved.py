@@ -1,6 +1,6 @@
-"""The state of a full-duplex session as plain data, with which another adapter goes on.
+"""The state of a full-duplex session as plain data, with which another adapter continues.
 
-Times are seconds of the session's clock before the moment at which the state was taken; what is due later is
+Times are seconds of the session's clock before the moment at which the state was taken; later times are
 negative.
 """
 
@@ -12,7 +12,7 @@ from ws_adapter.protocol.wire.events import TokenUsage
 
 
 class SavedCutter(Struct, frozen=True):
-    """Hold the state of a `UnitCutter`."""
+    """The state of a `UnitCutter`."""
 
     carry: bytes
     carries_undecoded: bool
@@ -28,7 +28,7 @@ class SavedCutter(Struct, frozen=True):
 
 
 class SavedTail(Struct, frozen=True):
-    """Hold the state of a `SilenceTail`."""
+    """The state of a `SilenceTail`."""
 
     run_start_ago: float
     run_audio_s: float
@@ -41,7 +41,7 @@ class SavedTail(Struct, frozen=True):
 
 
 class SavedAnswers(Struct, frozen=True):
-    """Hold the state of `Answers`.
+    """The state of `Answers`.
 
     Units stand in the order of their answers; `numbers` are those at the worker, 0 for one that waits.
     """
@@ -59,7 +59,7 @@ class SavedAnswers(Struct, frozen=True):
 
 
 class SavedFlow(Struct, frozen=True):
-    """Hold the state of a `UnitFlow`."""
+    """The state of a `UnitFlow`."""
 
     answers: SavedAnswers
     cutter: SavedCutter
@@ -72,7 +72,7 @@ class SavedFlow(Struct, frozen=True):
 
 
 class SavedDeadlines(Struct, frozen=True):
-    """Hold the state of `Deadlines`."""
+    """The state of `Deadlines`."""
 
     limit_ago: float | None
     pause_ago: float | None
@@ -81,7 +81,7 @@ class SavedDeadlines(Struct, frozen=True):
 
 
 class SavedDuplex(Struct, frozen=True):
-    """Hold the state of a `DuplexMachine`. `vocabulary` is the answer of `Vocabulary.saved`."""
+    """The state of a `DuplexMachine`. `vocabulary` is the result of `Vocabulary.saved`."""
 
     is_paused: bool
     vocabulary: str

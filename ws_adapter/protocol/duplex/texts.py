@@ -1,4 +1,4 @@
-"""Texts for a model that is listening: they wait for the second before which they are read."""
+"""Texts for a listening model: they wait for the unit before which they are read."""
 
 from collections import deque
 from typing import Final
@@ -6,11 +6,11 @@ from typing import Final
 from ws_adapter.protocol.core.answer import StandaloneText
 
 MOST_TEXTS: Final = 8
-"""That may wait."""
+"""The most texts that may wait."""
 
 MOST_BYTES: Final = 2_000
-"""Of a text, and of those that one unit brings: about 500 tokens of English, and no more tokens than bytes of
-anything."""
+"""The most bytes of a text, and of the texts of one unit: about 500 tokens of English, and no more tokens
+than bytes of anything."""
 
 
 class TextQueue:
@@ -18,12 +18,12 @@ class TextQueue:
 
     def __init__(self) -> None:
         self.bytes = 0
-        """Of all that wait."""
+        """The bytes of all waiting texts."""
         self._waiting: deque[StandaloneText] = deque()
 
     @property
     def is_full(self) -> bool:
-        """Whether no further one may wait."""
+        """Whether no further text may wait."""
         return len(self._waiting) >= MOST_TEXTS
 
     def put(self, text: StandaloneText) -> None:
@@ -33,11 +33,11 @@ class TextQueue:
 
     @property
     def waiting(self) -> tuple[StandaloneText, ...]:
-        """Texts that wait, in order."""
+        """The waiting texts, in order."""
         return tuple(self._waiting)
 
     def take(self) -> tuple[StandaloneText, ...]:
-        """Those that go with the next unit: as many as fit, in their order."""
+        """Return the texts for the next unit: as many as fit, in order."""
         taken: list[StandaloneText] = []
         room = MOST_BYTES
         while self._waiting and self._waiting[0].size <= room:

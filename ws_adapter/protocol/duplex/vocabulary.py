@@ -27,22 +27,22 @@ class Begin(Struct, frozen=True):
     read: Callable[[Catalogue | None], SessionSetup]
     choose: "Callable[[], Vocabulary]"
     related: Any = None
-    """Its `trace_context`, as it came."""
+    """Its undecoded `trace_context`."""
 
 
 class Input(Struct, frozen=True):
-    """Take input, which comes `after` the opener; `read` is given the session's `max_slice_nums`."""
+    """Take input, which comes `after` the opener; `read` gets the session's `max_slice_nums`."""
 
     name: str
     after: str
     read: Callable[[int | None], Append]
     input_id: str | None = None
     related: Any = None
-    """Its `trace_context`, as it came."""
+    """Its undecoded `trace_context`."""
 
 
 class HoldFrame(Struct, frozen=True):
-    """Keep a picture for the next unit; `read` returns None where the model does not see."""
+    """Keep a picture for the next unit; `read` returns None if the model has no vision."""
 
     name: str
     after: str
@@ -50,7 +50,7 @@ class HoldFrame(Struct, frozen=True):
 
 
 class Pause(Struct, frozen=True):
-    """Take a break of at most `seconds`."""
+    """Pause for at most `seconds`."""
 
     name: str
     seconds: float
@@ -58,21 +58,21 @@ class Pause(Struct, frozen=True):
 
 
 class Resume(Struct, frozen=True):
-    """End the break."""
+    """End the pause."""
 
     name: str
     told: ServerEvent
 
 
 class Interrupt(Struct, frozen=True):
-    """Let the next unit listen."""
+    """Make the next unit listen."""
 
     name: str
     told: ServerEvent
 
 
 class Diagnose(Struct, frozen=True):
-    """The client says something of itself in `frame`: the log tells that it did, not what."""
+    """Log that the client sent diagnostics in `frame`, without their content."""
 
     frame: bytes
 
@@ -87,7 +87,7 @@ Command: TypeAlias = Begin | Input | HoldFrame | Pause | Resume | Interrupt | Di
 
 
 class Vocabulary(Protocol):
-    """One dialect's words; `opener` is its initialising event."""
+    """The events of one dialect; `opener` is its initialising event."""
 
     @property
     def opener(self) -> str:
@@ -95,19 +95,19 @@ class Vocabulary(Protocol):
 
     @property
     def ignores_second_opener(self) -> bool:
-        """Whether an opener that follows an accepted one is passed over until the session is active."""
+        """Whether a second opener is ignored until the session is active."""
 
     @property
     def saved(self) -> str:
-        """State that `restored` needs beside the URL."""
+        """The state that `restored` needs beside the URL."""
 
     def restored(self, saved: str) -> "Vocabulary":
-        """Return the words of a session that began at another adapter."""
+        """Return the vocabulary of a session that began at another adapter."""
 
     def decode(self, frame: bytes, *, drops_input: bool = False) -> Command:
-        """Return what a text frame asks for. Raises `Refusal` or `InvalidUtf8`.
+        """Return the command in a text frame. Raises `Refusal` or `InvalidUtf8`.
 
-        With `drops_input` the input in it is not decoded: how long it is matters, so that it is answered.
+        With `drops_input` its input is not decoded, only measured: each unit must still be answered.
         """
 
     def queued(self, place: Place, *, is_update: bool) -> ServerEvent:
@@ -120,10 +120,10 @@ class Vocabulary(Protocol):
         """Return the event for a session that takes input."""
 
     def moved(self, pause_s: float) -> list[ServerEvent]:
-        """Another worker goes on with the session after a pause."""
+        """Return the events for a session that another worker continues after a pause."""
 
     def answer(self, answer: Answer) -> list[ServerEvent]:
-        """Return what a unit came to."""
+        """Return the events for the answer to a unit."""
 
     def refused(self, refusal: Refusal, input_id: str | None) -> ServerEvent:
         """Return the event for a refused event of the client."""

@@ -1,4 +1,4 @@
-"""D, the dialect of `/ws/duplex`: one flat `result` for every unit, and breaks."""
+"""The dialect of `/ws/duplex`: one flat `result` for every unit, and pauses."""
 
 from collections.abc import Callable
 from typing import Final, Literal
@@ -72,7 +72,7 @@ _PUBLIC_PATHS: Final = {
     "voice.voice_id": "ref_audio_path",
     "duplex.": "config.",
 }
-"""Fields of `antiphon.v1.SessionConfig` and what they are called in `prepare`; others are equal."""
+"""Fields of `antiphon.v1.SessionConfig` and their names in `prepare`; others are equal."""
 
 _AUDIO: Final = ("audio_base64", "audio", "audio_data")
 _FRAME_LISTS: Final = ("frame_base64_list", "video_frames", "frames")
@@ -86,7 +86,7 @@ _REASONS: Final[dict[str, Literal["user_stop", "context_full", "server_shutdown"
 
 
 class Duplex:
-    """See `Vocabulary`.
+    """The events of `/ws/duplex`.
 
     `announces_slot`: `queue_done` is sent also without a wait. `recording_id` is that of the session's
     recording, if one is made.
@@ -213,7 +213,7 @@ class Duplex:
         return [render.moved(pause_s)]
 
     def answer(self, answer: Answer) -> list[ServerEvent]:
-        """See `Vocabulary.answer`. One `result` per unit, behind an error if the unit failed."""
+        """Return one `result` for a unit, behind an error if the unit failed."""
         result = _result(answer)
         if answer.failure is None:
             return [result]

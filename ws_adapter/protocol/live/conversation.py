@@ -21,24 +21,24 @@ from ws_adapter.protocol.live.sound import Ear, Mouth, SavedEar
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
 
 MOST_UNTOLD: Final = 8
-"""Answers that may wait for an event to go with."""
+"""The most answers that may wait for an event that reports them."""
 
 
 PATIENCE_S: Final = 1.25
-"""So long nothing has to have come from a client, until silence is fed in its place."""
+"""The seconds without input after which silence is fed in its place."""
 
 HELD_UP_S: Final = 5.0
-"""So much sound may come at once after a time without any."""
+"""The seconds of sound that may come at once after a time without any."""
 
 MOST_SILENCE: Final = 10
-"""Seconds that a model has to begin to speak of what it was told."""
+"""The seconds of silence within which a model has to begin to speak about a text."""
 
 INTERRUPTS_MS: Final = 250
-"""So much speech over an answer ends it: a cough or a word of assent is shorter."""
+"""The length of speech in ms that interrupts an answer: a cough or a word of assent is shorter."""
 
 
 class SavedFirstTurn(Struct, frozen=True):
-    """Hold the state of a `FirstTurn`."""
+    """The state of a `FirstTurn`."""
 
     due_ago: float | None
     is_muted: bool
@@ -47,7 +47,7 @@ class SavedFirstTurn(Struct, frozen=True):
 
 
 class SavedConversation(Struct, frozen=True):
-    """Hold the state of a `Conversation`."""
+    """The state of a `Conversation`."""
 
     is_muted: bool
     ear: SavedEar
@@ -55,7 +55,7 @@ class SavedConversation(Struct, frozen=True):
     input_speech: SavedInputSpeech | None
     speech: SavedEdges
     detecting: tuple[tuple[int, bool], ...]
-    """Samples whose scores are awaited, and whether they were said over an answer."""
+    """Samples that wait for scores, and whether they overlap an answer."""
     playout: SavedPlayout
     units: int
     context_ratio: float | None
@@ -64,9 +64,10 @@ class SavedConversation(Struct, frozen=True):
 
 
 class Conversation:
-    """See above; `settings` are those of its `session.start`, and an append has at most `most_s` of sound.
+    """A running session; `settings` are those of its `session.start`, and an append has at most `most_s` of
+    sound.
 
-    `transcribes`: what the user says is to be transcribed. `unit_s` is the length of a unit of the model.
+    `transcribes`: the user's speech is transcribed. `unit_s` is the length of a unit of the model.
     """
 
     def __init__(
@@ -74,35 +75,34 @@ class Conversation:
     ) -> None:
         self.is_muted = False
         self.is_congested = False
-        """The client does not read."""
+        """Whether the client exerts back-pressure."""
         self.most_bytes = settings.format.bytes_per_s * most_s
-        """Of one append."""
+        """The most bytes of one append."""
         self.ear = Ear(settings.format, unit_s)
         self.speech = interruption()
-        """What the user says over the answer that is being said."""
+        """The user's speech over the current answer."""
         self.input_speech = InputSpeech() if transcribes else None
         self.playout = Playout(settings.format, min(SLICE_S, unit_s))
         self.answers: deque[Answer] = deque(maxlen=MOST_UNTOLD)
-        """Of units of which no event has told yet."""
+        """Answers to units that no event has reported yet."""
         self.usage = LiveUsage(0.0)
         self._units = 0
-        """Units that were heard."""
+        """The number of units of input."""
         self.context_ratio: float | None = None
         self.turn = FirstTurn(unit_s)
         self.upload = Upload()
         self._unit_s = unit_s
         self._mouth = Mouth(settings.format)
         self._detecting: deque[tuple[Samples, bool]] = deque()
-        """Samples whose scores are awaited, and whether they were said over an answer."""
+        """Samples that wait for scores, and whether they overlap an answer."""
 
     @property
     def held_bytes(self) -> int:
-        """Of sound that waits, but for the units."""
+        """The bytes of waiting sound, without the units."""
         return self.ear.waiting_bytes + (self.input_speech.held_bytes if self.input_speech is not None else 0)
 
     def detecting(self, samples: Samples, *, is_over: bool) -> bool:
-        """Return whether speech is to be detected in these samples; `is_over`: they were said over an
-        answer."""
+        """Return whether speech is to be detected in these samples; `is_over`: they overlap an answer."""
         if self.input_speech is not None:
             self.input_speech.hear(samples)
         elif not is_over:
@@ -111,11 +111,11 @@ class Conversation:
         return True
 
     def lost(self, size: int) -> Samples:
-        """So many samples could not be read; what speech is to be detected in, in their place."""
+        """Account for `size` lost samples; return the silence for speech detection in their place."""
         return self.input_speech.skip(size) if self.input_speech is not None else NO_AUDIO.samples
 
     def over(self, scores: Sequence[float]) -> list[float]:
-        """Those scores that are of what was said over an answer."""
+        """Return the scores of sound that overlaps an answer."""
         over: list[float] = []
         for score in scores:
             left, was_over = WINDOW, bool(self._detecting) and self._detecting[0][1]
@@ -128,15 +128,15 @@ class Conversation:
         return over
 
     def hear(self, data: bytes) -> Samples:
-        """Return what the model is to hear now."""
+        """Return the samples for the model that are available now."""
         return self.ear.hear(data if not self.is_muted else self.ear.format.silence(len(data)))
 
     def is_saying(self, flow: UnitFlow) -> bool:
-        """Return whether the user hears the model, or is about to."""
+        """Return whether the model's speech is playing, or is about to."""
         return flow.answers.response_id is not None or not self.playout.is_empty
 
     def take(self, answer: Answer) -> None:
-        """Take the answer to a unit: speech waits for playback, and a listen that is no end of a turn
+        """Take the answer to a unit: speech waits for playback, and a listen that does not end a turn
         stops it."""
         self.answers.append(answer)
         if answer.outcome is not Outcome.DROPPED:
@@ -192,19 +192,19 @@ class Conversation:
 
 
 class Upload:
-    """Tells a client that sends faster than real time from one that streams a microphone.
+    """Detection of clients that upload faster than real time instead of streaming a microphone.
 
-    What a network has held up comes at once and is no upload.
+    Input that the network delayed comes at once and is no upload.
     """
 
     def __init__(self) -> None:
         self.heard_until = float("-inf")
-        """The time up to which all that came would have lasted, were it heard as it came."""
+        """The time at which all input so far would end if played as it came."""
 
     def came(self, seconds: float, now: float, *, is_quiet: bool) -> bool:
-        """Count sound that came; return whether it is further ahead of the clock than a stream is.
+        """Count input; return whether it is further ahead of the clock than a stream is.
 
-        `is_quiet`: nothing waits to be heard, by either side. Then nobody is ahead.
+        `is_quiet`: no input or output waits. Then no client counts as ahead.
         """
         if is_quiet:
             self.heard_until = min(self.heard_until, now)
@@ -213,16 +213,16 @@ class Upload:
 
 
 class FirstTurn:
-    """When the model is fed silence, because its client sends nothing: while it is muted, and while the model
-    is to speak about what it was told."""
+    """The schedule of silence for a client that sends nothing: while it is muted, and while the model is
+    to speak about a text."""
 
     def __init__(self, unit_s: float = SECOND_S) -> None:
         self.due_at: float | None = None
-        """When the next unit of silence is due; None if none is."""
+        """The time at which the next unit of silence is due; None if none is."""
         self._unit_s = unit_s
         self._is_muted = False
         self._left = 0
-        """Units of silence that may pass until the model has spoken."""
+        """The units of silence that may pass until the model speaks."""
         self._came_at = float("-inf")
 
     def came(self, now: float) -> None:
@@ -231,12 +231,12 @@ class FirstTurn:
         self._settle(now + PATIENCE_S)
 
     def muted(self, is_muted: bool, now: float) -> None:
-        """Mute or unmute the client."""
+        """Note that the client mutes or unmutes."""
         self._is_muted = is_muted
         self._settle(max(now, self._came_at + PATIENCE_S))
 
     def wanted(self, now: float) -> None:
-        """Note that the model was told something to speak about."""
+        """Note that the model got a text to speak about."""
         self._left = round(MOST_SILENCE / self._unit_s)
         self._settle(max(now, self._came_at + PATIENCE_S))
 
@@ -247,7 +247,7 @@ class FirstTurn:
         self._settle(max(due_at, now - self._unit_s) + self._unit_s)
 
     def spoken(self) -> None:
-        """Note the end of a turn of the model."""
+        """Note the end of the model's turn."""
         self._left = 0
         self._settle(self.due_at)
 
@@ -266,5 +266,5 @@ class FirstTurn:
 
 
 def interruption() -> SpeechEdges:
-    """Hear when speech over an answer has become an interruption."""
+    """Return the detector of speech that interrupts an answer."""
     return SpeechEdges(speech_ms=INTERRUPTS_MS)

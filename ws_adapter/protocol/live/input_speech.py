@@ -1,4 +1,4 @@
-"""What the user says, cut out of the sound of a session to be transcribed."""
+"""The user's speech, cut out of the sound of a session for transcription."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -12,16 +12,16 @@ from ws_adapter.protocol.core.speech import RATE_HZ, WINDOW, SavedEdges, SpeechE
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
 
 PADDING: Final = RATE_HZ * 3 // 10
-"""Samples before and behind speech that belong to it."""
+"""The samples before and behind speech that belong to it."""
 
 LONGEST: Final = RATE_HZ * 30
-"""Samples of speech without a pause; then it is taken as one piece, and what follows as another."""
+"""The samples of speech without a pause after which a piece is cut."""
 
 _REACH: Final = RATE_HZ // 2
-"""Samples before what was heard last that may turn out to be the beginning of speech."""
+"""The latest samples that may turn out to be the beginning of speech."""
 
 _GAP: Final = RATE_HZ * 2
-"""Samples of silence that stand for a gap, however long: they end any speech."""
+"""The samples of silence that replace a gap of any length: they end any speech."""
 
 
 class SpeechPiece(Struct, frozen=True):
@@ -32,7 +32,7 @@ class SpeechPiece(Struct, frozen=True):
 
 
 class SavedInputSpeech(Struct, frozen=True):
-    """Hold the state of an `InputSpeech`."""
+    """The state of an `InputSpeech`."""
 
     edges: SavedEdges
     held: tuple[int, ...]
@@ -43,19 +43,19 @@ class SavedInputSpeech(Struct, frozen=True):
 
 
 class InputSpeech:
-    """See above. Scores are of whole windows of what was heard, in its order."""
+    """The cutter of the user's speech. Scores are of whole windows of its sound, in order."""
 
     def __init__(self) -> None:
         self._edges = SpeechEdges()
         self._held: deque[Samples] = deque()
         self._begin = 0
-        """Where what is held begins, in samples that were heard."""
+        """The position of the first held sample, in samples."""
         self._end = 0
         self._scored = 0
         self._from: int | None = None
-        """Where the speech begins that has not ended."""
+        """The position at which the open speech begins."""
         self._skipped = 0
-        """Samples of the timeline that were not heard."""
+        """The samples of the timeline that were lost."""
 
     @property
     def held_bytes(self) -> int:
@@ -63,18 +63,18 @@ class InputSpeech:
         return 4 * (self._end - self._begin)
 
     def hear(self, samples: Samples) -> None:
-        """More of the session's sound."""
+        """Take more of the session's sound."""
         self._held.append(samples)
         self._end += samples.size
 
     def skip(self, size: int) -> Samples:
-        """So many samples are lost; the silence to be heard in their place."""
+        """Skip `size` lost samples; return the silence for speech detection in their place."""
         silence = np.zeros(min(size, _GAP), np.float32)
         self._skipped += size - silence.size
         return silence
 
     def detected(self, scores: Iterable[float]) -> list[SpeechPiece]:
-        """Return the speech that has ended with these scores."""
+        """Return the pieces of speech that end with these scores."""
         said: list[SpeechPiece] = []
         for score in scores:
             self._scored += WINDOW

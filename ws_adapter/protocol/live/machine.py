@@ -1,4 +1,4 @@
-"""The state machine of `/v1/live/sessions`: what the client hears runs on a clock, whatever the model does.
+"""The state machine of `/v1/live/sessions`: output is played on a clock, independently of the model's pace.
 
 Events in, actions out; nothing here does I/O or reads a clock. All times are seconds of one monotonic clock.
 """
@@ -76,24 +76,24 @@ _DECODER: Final = msgspec.msgpack.Decoder(SavedLive)
 _TERMS: Final = msgspec.msgpack.Decoder(SavedTerms)
 
 DRAIN_S: Final = 10.0
-"""How long a session that is to end may go on with what it is saying."""
+"""The seconds for which a session that is to end may finish its speech."""
 
 USAGE_S: Final = 5
-"""Seconds of the conversation between two accounts of it."""
+"""The seconds of conversation between two usage events."""
 
 LONGEST_S: Final = 10 * 365 * 86_400.0
-"""When a session expires that has no limit."""
+"""The expiry of a session without a limit, in seconds."""
 
 SLICE_MS: Final = round(SLICE_S * 1000)
 
 FULL_INPUT_S: Final = 24.0
-"""Seconds of input that wait when no more is read."""
+"""The seconds of waiting input at which reading stops."""
 
 FULL_S: Final = 20.0
-"""Seconds of speech that wait to be heard when no more is read."""
+"""The seconds of waiting speech at which reading stops."""
 
 EMPTIED: Final = 0.5
-"""Share of these at which reading goes on."""
+"""The share of these limits at which reading continues."""
 
 PURPOSES: Final[dict[type, TextPurpose]] = {
     InstructionsAppend: TextPurpose.INSTRUCTIONS,
@@ -105,16 +105,16 @@ _APPENDED: Final = {
     TextPurpose.THINKING: events.ThinkingAppended,
     TextPurpose.COMMENTARY: events.CommentaryAppended,
 }
-"""What acknowledges a text."""
+"""The event that acknowledges a text of each purpose."""
 
 _CLOSED: Final = Verdict(None, "", errors.USER_STOP, CloseCode.NORMAL)
 
 
 class Live:
-    """See `Machine`. It has a slot from its `session.start` to its end.
+    """The machine of a Live session. It has a slot from its `session.start` to its end.
 
-    `catalogue` tells what the workers serve, None while none is known; `new_token` makes ids differ; `unix`
-    makes a time of the session's clock one of the calendar.
+    `catalogue` returns what the workers serve, None while none is known; `new_token` makes ids differ; `unix`
+    converts a time of the session's clock to Unix time.
     """
 
     drops_stale: ClassVar = True
@@ -137,30 +137,30 @@ class Live:
         self._new_token = new_token
         self._ids = new_token()
         self._told = 0
-        """Events with an id."""
+        """The number of events with an id."""
         self._start_id: str | None = None
-        """What the client calls its `session.start`."""
+        """The client's id of its `session.start`."""
         self._settings: Settings | None = None
         self._resource: SessionResource | None = None
         self._conversation: Conversation | None = None
         self._interrupts = limits.interrupts_on_speech
-        """Whether an answer ends when the user speaks over it, whatever the model does."""
+        """Whether the adapter interrupts an answer when the user speaks over it, whatever the model does."""
         self._purposes: frozenset[TextPurpose] = frozenset()
-        """Of texts that the model reads."""
+        """The purposes of texts that the model reads."""
         self._flow = UnitFlow(limits, new_token)
         self._reading = Reading()
         self._deadlines = Deadlines(limits)
         self._events = events_window()
         self._errors = errors_window()
         self._speeches = 0
-        """Pieces of speech that were to be transcribed."""
+        """The number of speech pieces sent for transcription."""
         self._transcriptions = Transcriptions()
         self._terms = b""
         """A serialised `SavedTerms`; empty until the state is saved."""
         self._is_held = False
-        """Whether no more is read."""
+        """Whether reading from the client is stopped."""
         self._end: Verdict | None = None
-        """Why the session ends as soon as all is said."""
+        """The verdict with which the session ends after its speech."""
         self._end_at: float | None = None
 
     @property
@@ -240,7 +240,7 @@ class Live:
     # -------------------------------------------------------------------------------------- the slot
 
     def opened(self, now: float) -> list[Action]:
-        """See `Machine.opened`. A `session.start` may come much later: it alone takes a slot."""
+        """Do nothing: a `session.start` may come much later, and only that takes a slot."""
         return []
 
     def queued(self, place: Place) -> list[Action]:
@@ -303,7 +303,7 @@ class Live:
         return self.ended(errors.BINARY_FRAME)
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
-        """See `Machine.congested`: the stream stands still, and so does the model."""
+        """Handle the start or end of back-pressure: the stream pauses, and so does the model."""
         self._flow.congested = is_congested
         if self._conversation is None:
             return []
@@ -311,7 +311,7 @@ class Live:
         return self._said(self._flow.advance(now), now)
 
     def withdrawn(self, sends: list[Send]) -> list[Action]:
-        """See `Machine.withdrawn`: never asked for, since what may be lost waits in the playout."""
+        """Return nothing: `Withdraw` is never used, since droppable speech waits in the playout."""
         return []
 
     def slow_consumer(self) -> list[Action]:
@@ -321,7 +321,7 @@ class Live:
         self.state, self.is_over = State.CLOSED, True
 
     def detected(self, scores: Sequence[float], now: float) -> list[Action]:
-        """See `Machine.detected`: who speaks over an answer ends it."""
+        """Handle speech scores: speech over an answer interrupts it."""
         conversation = self._conversation
         if self.is_over or conversation is None:
             return []
@@ -336,7 +336,7 @@ class Live:
         return [*actions, *self._said(self._flow.interrupt(), now)]
 
     def _transcribe(self, scores: Sequence[float], conversation: Conversation) -> list[Action]:
-        """Return what the user has said up to a pause is transcribed."""
+        """Return the actions that transcribe the user's speech up to a pause."""
         if conversation.input_speech is None:
             return []
         actions: list[Action] = []
@@ -347,7 +347,7 @@ class Live:
         return actions
 
     def _transcribed(self, at_ms: int, news: InputTranscript, now: float) -> list[Action]:
-        """Words of the speech that began then; the protocol has no word for its end, nor for a failure."""
+        """Send words of the speech at `at_ms`; the protocol has no event for its end, nor for a failure."""
         if not isinstance(news, InputTranscriptDelta):
             return []
         start_ms, end_ms = (
@@ -399,7 +399,7 @@ class Live:
             ]
 
     def _unless_started(self, event_type: str | None) -> list[Action]:
-        """Close behind a `session.start` that was refused: its client waits for nothing more."""
+        """Close after a refused `session.start`: its client waits for no further event."""
         if event_type != "session.start" or self.state is not State.CONNECTED or self.is_over:
             return []
         self.state, self.is_over = State.CLOSING, True
@@ -456,7 +456,7 @@ class Live:
         return [self._event(events.Info, code="delegation_unused", message=message)]
 
     def _tell_model(self, event: TextAppend, conversation: Conversation, now: float) -> list[Action]:
-        """Give a text to the model, which reads it before the next second; then acknowledge it."""
+        """Give a text to the model, which reads it before the next unit; then acknowledge it."""
         purpose, texts = PURPOSES[type(event)], self._flow.texts
         if not event.content:
             raise missing("content", "a text")
@@ -507,7 +507,7 @@ class Live:
         return self._said(self._hear(samples, now), now) if samples.size else []
 
     def _feed_silence(self, conversation: Conversation, now: float) -> list[Step | Detect]:
-        """Return a unit of silence where the client sends nothing and time has to go on."""
+        """Feed a unit of silence if the client sends nothing and time has to go on."""
         turn = conversation.turn
         if not is_due(turn.due_at, now) or self._flow.congested:
             return []
@@ -600,7 +600,8 @@ class Live:
         return actions
 
     def _hold(self, conversation: Conversation) -> list[Action]:
-        """Read no more of a client that is far ahead of the model, and go on when that has caught up."""
+        """Stop reading from a client that is far ahead of the model, and continue when the model has
+        caught up."""
         waits = max(self._flow.waiting_s / FULL_INPUT_S, conversation.playout.waiting_s / FULL_S)
         is_held = self._end is None and waits >= (EMPTIED if self._is_held else 1.0)
         if is_held == self._is_held:
@@ -667,7 +668,7 @@ class Live:
     # -------------------------------------------------------------------------------------- endings
 
     def _drain(self, verdict: Verdict, now: float) -> list[Action]:
-        """Return what is being said is said; then, or soon, the session is over."""
+        """Finish the current speech; then, or after `DRAIN_S`, end the session."""
         if self._end is None:
             self._end, self._end_at = verdict, now + DRAIN_S
             return self._said([], now)

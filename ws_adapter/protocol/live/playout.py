@@ -1,7 +1,7 @@
-"""Playout of a Live session on a clock: a stream without a gap that is never further ahead than it has to be.
+"""Playout of a Live session on a clock: a stream without gaps that is sent no earlier than necessary.
 
-What is sent cannot be taken back; so it is sent in short slices, each when it is due, and an interruption
-loses the rest. A lead that the client holds covers for a unit that comes late.
+Sent audio cannot be taken back; so it is sent in short slices, each when it is due, and an interruption drops
+the rest. A lead that the client holds (its jitter buffer) covers for a unit that comes late.
 """
 
 from collections import deque
@@ -13,13 +13,13 @@ from ws_adapter.protocol.core.blobs import Blobs, ByteQueue, Saved, SavedBytes
 from ws_adapter.protocol.live.sound import Format
 
 SLICE_S: Final = 0.2
-"""Length of one event, unless the units of the model are shorter."""
+"""The length of one event, unless the units of the model are shorter."""
 
 WORD_S: Final = 0.4
-"""A word is told whole if the rest of it takes no longer. Clients end a turn 0.8 s after the last words."""
+"""The longest remaining time of a word that is sent whole. Clients end a turn 0.8 s after the last words."""
 
 FORGIVEN_S: Final = 1.0
-"""Silence that could not be sent for so long is not made up for."""
+"""The seconds of unsent silence that are made up for at most."""
 
 _MS: Final = 1000
 
@@ -35,7 +35,7 @@ class Words(Struct, frozen=True):
 class Text(Struct):
     """Text of `size` bytes of waiting sound from byte `begin` on; `told` characters are sent.
 
-    Nobody knows when a word of it is spoken: its characters are spread evenly.
+    The times of single words are unknown: the characters are spread evenly.
     """
 
     text: str
@@ -45,17 +45,17 @@ class Text(Struct):
 
     @property
     def at(self) -> int:
-        """Where what is not told yet begins."""
+        """The position of the first unsent character."""
         return self._place(self.told)
 
     @property
     def is_said(self) -> bool:
-        """Whether all of it is told."""
+        """Whether all of the text is sent."""
         return self.told >= len(self.text)
 
     def until(self, end: int, word: int) -> tuple[str, int, int]:
-        """Tell what begins before byte `end`, and where that is; a word that is said in `word` bytes more is
-        told whole."""
+        """Return the text that begins before byte `end`, and its position; a word that ends within `word`
+        bytes more is sent whole."""
         begin = due = self.told
         while due < len(self.text) and self._place(due) < end:
             due += 1
@@ -74,14 +74,14 @@ class Text(Struct):
 
 
 class Slice(Struct, frozen=True):
-    """Audio that is due, and the words that are said in it."""
+    """Audio that is due, and its words."""
 
     audio: bytes
     words: tuple[Words, ...]
 
 
 class SavedPlayout(Struct, frozen=True):
-    """Hold the state of a `Playout`."""
+    """The state of a `Playout`."""
 
     next_ago: float
     is_speaking: bool
@@ -91,25 +91,25 @@ class SavedPlayout(Struct, frozen=True):
 
 
 class Playout:
-    """See above. Times are seconds of the session's clock.
+    """The playout. Times are seconds of the session's clock.
 
     `slice_s` is the length of an event. The stream is one slice ahead of the clock, and a sentence waits that
-    long for a unit that is late.
+    long for a late unit.
     """
 
     def __init__(self, format: Format, slice_s: float = SLICE_S) -> None:
         self.due_at: float | None = None
-        """When `take` has something next; None until `begin`."""
+        """The time at which `take` has the next slice; None until `begin`."""
         self.is_speaking = False
-        """More is to come of what is being said: a gap is waited out, not filled."""
+        """Whether more speech is expected: then an underrun waits instead of being filled."""
         self.slice_s: Final = slice_s
         self._format = format
         self._slice = round(format.bytes_per_s * slice_s) // format.width * format.width
         self._sound = ByteQueue()
         self._words: deque[Text] = deque()
-        """What is said in the sound, in its order."""
+        """The words of the waiting sound, in order."""
         self._sent = 0
-        """Slices."""
+        """The number of sent slices."""
         self._next_at = 0.0
 
     @property
@@ -119,12 +119,12 @@ class Playout:
 
     @property
     def waiting_s(self) -> float:
-        """Seconds that wait to be heard."""
+        """The seconds of waiting speech."""
         return len(self._sound) / self._format.bytes_per_s
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits to be said."""
+        """Whether no speech waits."""
         return not self._sound and not self._words
 
     def begin(self, now: float) -> None:

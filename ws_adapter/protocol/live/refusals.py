@@ -1,4 +1,4 @@
-"""Refusals and ends of sessions, in the words of Live."""
+"""Refusals and ends of sessions, with the codes of Live."""
 
 from typing import Final, Literal, TypeAlias
 
@@ -30,7 +30,7 @@ CODES: Final = {
     ErrorCode.WORKER_CONNECT_FAILED: Code.UNAVAILABLE,
     ErrorCode.INFERENCE_ERROR: Code.INFERENCE_FAILED,
 }
-"""What our codes are called here."""
+"""Live's code for each of our codes."""
 
 _ENDS: Final[dict[str, tuple[Code | None, Reason]]] = {
     errors.USER_STOP: (None, "close_requested"),
@@ -40,11 +40,11 @@ _ENDS: Final[dict[str, tuple[Code | None, Reason]]] = {
     errors.BACKEND_ERROR: (Code.INFERENCE_FAILED, "connection_lost"),
     errors.SLOW_CONSUMER: (Code.SLOW_CONSUMER, "connection_lost"),
 }
-"""What is said of each end: the code of an error before it, and the reason of `session.closed`."""
+"""Each end of a session: the code of an error before it, and the reason of `session.closed`."""
 
 
 def code_of(refusal: Refusal) -> Code:
-    """Return what a refusal is called."""
+    """Return Live's code of a refusal."""
     match refusal:
         case UnknownField():
             return Code.UNKNOWN_PARAMETER
@@ -56,18 +56,18 @@ def code_of(refusal: Refusal) -> Code:
 
 
 def unserved(refusal: Refusal) -> Refusal:
-    """Return the same, or why an event of the protocol is not served."""
+    """Return the refusal, or the reason why an event of the protocol is not served."""
     why = UNSERVED.get(refusal.unknown_event or "")
     return Unsupported("type", why) if why is not None else refusal
 
 
 def code_of_end(verdict: Verdict) -> Code | None:
-    """Return the code of the error that comes before an end; None if none does."""
+    """Return the code of the error before an end; None without one."""
     if verdict.code is not None:
         return CODES[verdict.code]
     return _ENDS[verdict.closed][0] if verdict.closed is not None else None
 
 
 def reason_of(verdict: Verdict) -> Reason | None:
-    """Why a session that had begun is over; None if it is cut off without a word."""
+    """Return the reason of the end of a running session; None if it is cut without an event."""
     return _ENDS[verdict.closed][1] if verdict.closed is not None else None

@@ -10,12 +10,11 @@ from msgspec import Struct
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
 
 PAST_S: Final = 0.15
-"""Seconds of the latest input that bring a new resampler into the state of the last one: more than twice as
-much as it holds back."""
+"""The seconds of the latest input that reproduce a resampler's state: more than twice its delay."""
 
 
 class SavedResampler(Struct, frozen=True):
-    """Hold the state of a `Resampler`: its latest input, and how many samples it has returned for that."""
+    """The state of a `Resampler`: its latest input, and the number of samples returned for that."""
 
     past: bytes
     """Float32 at the sample rate of the input."""
@@ -23,7 +22,7 @@ class SavedResampler(Struct, frozen=True):
 
 
 class Resampler:
-    """A stream of mono float32 from `from_hz` to `to_hz`; it holds back a part of what it is given."""
+    """A resampler of mono float32 from `from_hz` to `to_hz`; it delays a part of its input."""
 
     def __init__(self, from_hz: int, to_hz: int) -> None:
         self._stream = soxr.ResampleStream(from_hz, to_hz, 1, dtype="float32")
@@ -31,16 +30,16 @@ class Resampler:
         self._step_in, self._step_out = from_hz // divisor, to_hz // divisor
         self._most_past = round(PAST_S * from_hz)
         self._past = NO_AUDIO.samples
-        """The latest input; it begins at a sample that falls on one of the output."""
+        """The latest input, from a sample that coincides with one of the output."""
         self._returned = 0
-        """Samples of output from the one on at which `_past` begins."""
+        """The samples returned since the beginning of `_past`."""
         self._early = NO_AUDIO.samples
-        """Output that is returned before any other."""
+        """Output that precedes any other."""
         self._late = 0
-        """Samples of output that were returned by another resampler."""
+        """The samples of output that another resampler returned."""
 
     def more(self, samples: Samples, *, last: bool = False) -> Samples:
-        """Return what can be resampled now, with `last` all that is left."""
+        """Return the output that is available now, with `last` all that is left."""
         output: Samples = self._stream.resample_chunk(samples, last=last)
         if self._late:
             skipped = min(self._late, output.size)

@@ -1,4 +1,4 @@
-"""The state of a Live session as plain data, with which another adapter goes on.
+"""The state of a Live session as plain data, with which another adapter continues.
 
 Times are seconds of the session's clock before the moment at which the state was taken.
 """
@@ -15,7 +15,7 @@ from ws_adapter.protocol.wire.errors import Verdict
 
 
 class SavedTerms(Struct, frozen=True):
-    """Hold what seldom changes in a session: it is written once."""
+    """The rarely changing state of a session, which is written once."""
 
     settings: Settings
     resource: SessionResource
@@ -26,7 +26,7 @@ class SavedTerms(Struct, frozen=True):
 
 
 class SavedLive(Struct, frozen=True):
-    """Hold the state of a `Live`. `terms` is the number of a serialised `SavedTerms`."""
+    """The state of a `Live`. `terms` is the number of a serialised `SavedTerms`."""
 
     terms: int
     told: int

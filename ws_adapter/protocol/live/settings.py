@@ -40,7 +40,7 @@ BUILT_IN_VOICES: Final = frozenset(
     "alloy ash ballad beacon bossa cedar cinder coral delta echo gleam marin meridian quartz ripple sage "
     "shida shimmer stone tempo verse vesper willow".split()
 )
-"""Voices of OpenAI, which nobody has here; clients name one without being asked to."""
+"""OpenAI's voices, which no worker has; clients name one by default."""
 
 
 class UnknownModel(Refusal):
@@ -48,7 +48,7 @@ class UnknownModel(Refusal):
 
 
 class Unsupported(Refusal):
-    """Something of the protocol that there is not here; `what` says why."""
+    """An unsupported feature of the protocol; `what` says why."""
 
     def __init__(self, param: str, what: str) -> None:
         super().__init__(ErrorCode.INVALID_PAYLOAD, f"{param}: not supported here: {what}", param)
@@ -63,7 +63,7 @@ class Settings:
     delegation: ResolvedDelegation | None
     safety_identifier: str | None
     replaced_voice: str = ""
-    """A voice of OpenAI that was asked for: the model's own stands in for it."""
+    """The requested voice of OpenAI that the model's own voice replaces."""
     is_instructed: bool = False
     """Whether the client gave instructions or earlier messages."""
 
@@ -85,7 +85,7 @@ class Settings:
 
 
 def read_settings(session: SessionConfig | None, catalogue: Catalogue | None) -> Settings:
-    """Raise `Refusal`, and then nothing of it holds.
+    """Read the settings of a session. Raises `Refusal`, and then nothing of it holds.
 
     Without a catalogue, while no worker is known, the worker is left to judge model and voice.
     """
@@ -109,7 +109,7 @@ def read_settings(session: SessionConfig | None, catalogue: Catalogue | None) ->
 
 
 def delegation(given: DelegationConfig | None) -> ResolvedDelegation | None:
-    """Return who would do what the model hands on, which it never does here."""
+    """Return the resolved delegation for the client, which no model here uses."""
     if given is None:
         return None
     if given.type is None:
@@ -155,7 +155,7 @@ def _format(audio: AudioConfig) -> Format:
 
 
 def _voice(audio: AudioConfig, registered: Set[str] | None) -> tuple[Voice, str]:
-    """Return the voice, and the name of one that is not to be had."""
+    """Return the voice, and the name of an unavailable one."""
     given = audio.output.voice if audio.output is not None else None
     name, param = given, "session.audio.output.voice"
     if isinstance(given, VoiceId):

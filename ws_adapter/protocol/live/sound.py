@@ -22,10 +22,10 @@ Encoding: TypeAlias = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
 INPUT_RATE_HZ: Final = 16_000
 
 BLOCK_S: Final = 0.1
-"""What is made of the client's audio at a time."""
+"""The length of a block of the client's audio that is processed at a time."""
 
 SHORT_BLOCK_S: Final = 0.02
-"""The same for models with frames shorter than `BLOCK_S`: a block delays what is heard by its length."""
+"""The block length for models with frames shorter than `BLOCK_S`: a block delays the input by its length."""
 
 _LAWS: Final[Mapping[Encoding, CompandingLaw]] = {"audio/pcmu": ULAW, "audio/pcma": ALAW}
 _SCALE: Final = np.float32(32_768)
@@ -53,13 +53,13 @@ class Format:
         return _LAWS[self.encoding].silence * size if self.encoding in _LAWS else bytes(size)
 
     def decode(self, data: bytes) -> Samples:
-        """Float32 in [-1, 1]; `data` is whole samples."""
+        """Return float32 in [-1, 1]; `data` is whole samples."""
         if self.encoding in _LAWS:
             return _LAWS[self.encoding].decode(data)
         return np.frombuffer(data, "<i2").astype(np.float32) / _SCALE
 
     def encode(self, samples: Samples) -> bytes:
-        """Return the bytes of float32 samples; what is louder than 1 is clipped."""
+        """Return the bytes of float32 samples; those beyond [-1, 1] are clipped."""
         if self.encoding in _LAWS:
             return _LAWS[self.encoding].encode(samples)
         data: bytes = np.clip(samples * _SCALE, -_SCALE, _SCALE - 1).astype("<i2").tobytes()
@@ -67,20 +67,20 @@ class Format:
 
 
 PCM_24K: Final = Format("audio/pcm", 24_000)
-"""What a session has that does not choose."""
+"""The default format of a session."""
 
 
 class SavedEar(Struct, frozen=True):
-    """Hold the state of an `Ear`."""
+    """The state of an `Ear`."""
 
     waiting: bytes
     resampler: SavedResampler | None
 
 
 class Ear:
-    """Makes what the client sends into what the model hears: float32 at 16 kHz.
+    """The conversion of the client's audio into the model's input, float32 at 16 kHz.
 
-    A client may cut its audio anywhere, and cuts it small: what is shorter than a block waits for more.
+    A client may cut its audio anywhere, and into small pieces: less than a block waits for more.
     """
 
     def __init__(self, format: Format, unit_s: float = SECOND_S) -> None:
@@ -92,20 +92,20 @@ class Ear:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of audio that wait for more."""
+        """The bytes of audio that wait for more."""
         return len(self._waiting)
 
     def wait(self, data: bytes) -> None:
-        """Keep audio that is heard together with what comes."""
+        """Keep audio that is converted together with the next piece."""
         self._waiting += data
 
     def hear(self, data: bytes) -> Samples:
-        """Return what can be heard now, maybe nothing."""
+        """Return the samples that are available now, maybe none."""
         self._waiting += data
         return self.rest() if len(self._waiting) >= self._block else NO_AUDIO.samples
 
     def rest(self) -> Samples:
-        """Return all that waits, but for half a sample."""
+        """Return all waiting samples, without an incomplete one."""
         whole = len(self._waiting) // self.format.width * self.format.width
         if not whole:
             return NO_AUDIO.samples
@@ -114,7 +114,7 @@ class Ear:
         return samples if self._resampler is None else self._resampler.more(samples)
 
     def end(self) -> Samples:
-        """Return all that is left, with what the resampler holds back: nothing comes any more."""
+        """Return all remaining samples, including the resampler's delay, at the end of the input."""
         samples = self.rest()
         if self._resampler is None:
             return samples
@@ -131,14 +131,14 @@ class Ear:
 
 
 class Mouth:
-    """Makes what the model says, float32 at 24 kHz, into what the client hears."""
+    """The conversion of the model's speech, float32 at 24 kHz, into the client's format."""
 
     def __init__(self, format: Format) -> None:
         self.format = format
         self._resampler = _resampler(OUTPUT_RATE_HZ, format.rate_hz)
 
     def say(self, audio: bytes, *, ends_turn: bool) -> bytes:
-        """Return the bytes that are to be sent for a piece of a turn; at its end those held back too."""
+        """Return the bytes to send for a piece of a turn; at its end with the resampler's delay."""
         samples = np.frombuffer(audio, "<f4")
         if self._resampler is not None:
             samples = self._resampler.more(samples, last=ends_turn)

@@ -20,12 +20,12 @@ class CompandingLaw:
 
     def __init__(self, levels: NDArray[np.int16], codes: _Table, silence: int) -> None:
         self.silence = bytes([silence])
-        """The code of 0, which stands for it."""
+        """The code of 0."""
         self._levels = (levels / np.float32(_FULL_SCALE)).astype(np.float32)
         self._codes = codes
 
     def decode(self, codes: bytes) -> Samples:
-        """Sample, as many as there are codes."""
+        """Return one sample for each code."""
         decoded: Samples = self._levels[np.frombuffer(codes, np.uint8)]
         return decoded
 
@@ -74,7 +74,7 @@ def _bytes(codes: NDArray[np.int32]) -> _Table:
 
 
 ULAW: Final = CompandingLaw(_ulaw_levels(), _ulaw_codes(), 0xFF)
-"""Of North America and Japan, `audio/pcmu`."""
+"""The law of North America and Japan, `audio/pcmu`."""
 
 ALAW: Final = CompandingLaw(_alaw_levels(), _alaw_codes(), 0xD5)
-"""Of everywhere else, `audio/pcma`."""
+"""The law of all other countries, `audio/pcma`."""

@@ -1,7 +1,7 @@
-"""Pictures in events: checked by content and header, handed on as they are.
+"""Pictures in events: checked by content and header, passed on unchanged.
 
-Nothing of a picture is decoded here, the worker does that. Its size is read in a bounded walk over its
-container: a file may be made of markers, fill bytes or empty chunks that never come to an end.
+No picture is decoded here, the worker does that. Its size is read in a bounded walk over its container: a
+file may consist of endless markers, fill bytes or empty chunks.
 """
 
 import struct
@@ -23,7 +23,7 @@ MAX_FILL_BYTES: Final = 64
 """0xFF before the markers of a JPEG, in all: padding to even addresses takes one each, if any."""
 
 _LONGEST_BASE64: Final = MAX_FRAME_BYTES * 2
-"""More text than this is no picture of the permitted size, however much white space is in it."""
+"""The most characters of base64 of a permitted picture, with any amount of white space."""
 
 _FILL: Final = 0xFF
 _SIZES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -31,7 +31,7 @@ _SIZES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _STANDALONE: Final = frozenset({0x01, *range(0xD0, 0xD9)})
 """Markers without a length: TEM, RST, SOI."""
 _PICTURE_DATA: Final = frozenset({0xD9, 0xDA})
-"""EOI and SOS: what comes from here on has no size any more."""
+"""EOI and SOS: no size follows them."""
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n\x00\x00\x00\x0dIHDR"
 _EXTENDED_BYTES: Final = 10
@@ -72,7 +72,7 @@ def read_frame(picture: Picture, path: str) -> bytes:
 
 
 def read_size(data: bytes) -> Size | None:
-    """Return the size that a picture says it has; None if it does not say so where it should.
+    """Return the size in a picture's header; None if there is none at its place.
 
     Looks at no more than `MAX_SEGMENTS` places of `data`, and copies nothing of it.
     """

@@ -1,4 +1,4 @@
-"""Reference audio: the voice a session shall hear as its own and speak with."""
+"""Reference audio: the voice that the session speaks with."""
 
 import re
 from collections.abc import Sequence, Set
@@ -38,11 +38,11 @@ class Voice:
 NO_VOICE: Final = Voice()
 
 VoicePlaces = Sequence[tuple[str, VoiceFields | None]]
-"""Where a voice may be named in an event: paths, empty for its root, and what is there; the first wins."""
+"""The places of a voice in an event: paths, empty for its root, and their values; the first wins."""
 
 
 def read_voice(places: VoicePlaces, voices: Set[str] | None) -> Voice:
-    """Return the voice that an event asks for; raises `Refusal`.
+    """Return the voice that an event requests; raises `Refusal`.
 
     Audio wins over an id. `voices` are the ids registered with the workers, None while no worker is known.
     """
@@ -54,7 +54,7 @@ def read_voice(places: VoicePlaces, voices: Set[str] | None) -> Voice:
 
 
 def _given(places: VoicePlaces, names: tuple[str, ...]) -> tuple[str, str] | None:
-    """Path and value of the first field that has one."""
+    """Return path and value of the first field with a value."""
     for path, fields in places:
         for name in names:
             value: str | None = getattr(fields, name, None)
@@ -69,7 +69,7 @@ def _reference(places: VoicePlaces, names: tuple[str, ...]) -> bytes | None:
 
 
 def read_reference(text: str, path: str) -> bytes:
-    """Float32 at 16 kHz of the base64 of a WAV file or of such samples. Raises `Refusal`."""
+    """Return float32 at 16 kHz from the base64 of a WAV file or of such samples. Raises `Refusal`."""
     prefix = _DATA_PREFIX.match(text)
     data = decode_base64(text[prefix.end() :] if prefix else text, path)
     sound = read_wav(data, path) if is_wav(data) else _raw(data, path)
@@ -91,7 +91,7 @@ def _voice_id(places: VoicePlaces, voices: Set[str] | None) -> str | None:
 
 
 def read_voice_id(text: str, path: str, voices: Set[str] | None) -> str:
-    """Return the id of a registered voice in what may look like a path to it. Raises `Refusal`."""
+    """Return the id of a registered voice from a text that may look like a path to it. Raises `Refusal`."""
     name = text.replace("\\", "/").rpartition("/")[2]
     name = (name.rpartition(".")[0] or name).lower()
     if not _VOICE_ID.fullmatch(name) or (voices is not None and name not in voices):

@@ -1,6 +1,6 @@
-"""Video files in events: their container is told by the first bytes, and they are handed on as they are.
+"""Video files in events: their container is recognised by the first bytes, and they are passed on unchanged.
 
-Nothing of a video is taken apart here, the worker does that.
+No video is decoded here, the worker does that.
 """
 
 from typing import Final
@@ -9,7 +9,7 @@ from ws_adapter.protocol.wire.codec import decode_base64
 from ws_adapter.protocol.wire.errors import invalid, missing
 
 _MATROSKA: Final = b"\x1aE\xdf\xa3"
-"""Of WebM too."""
+"""The signature of Matroska and WebM."""
 _BOXES: Final = frozenset({b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"})
 """Kinds of the first box of MP4 and MOV."""
 

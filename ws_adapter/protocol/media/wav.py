@@ -20,13 +20,13 @@ _PCM: Final = 1
 _FLOAT: Final = 3
 _EXTENSIBLE: Final = 0xFFFE
 _STREAMED_SIZE: Final = 0x7FFF_0000
-"""From here on a size in a header means that the program wrote to a pipe and could not know it."""
+"""The smallest size in a header that stands for an unknown one, written by a program into a pipe."""
 _FORMATS: Final = {(_PCM, 16), (_PCM, 24), (_PCM, 32), (_FLOAT, 32)}
 
 
 @dataclass(frozen=True)
 class Sound:
-    """Mono audio within [-1, 1] at its own rate; `clipped` samples had to be brought there."""
+    """Mono audio within [-1, 1] at its own rate; `clipped` samples were outside."""
 
     samples: Samples
     rate_hz: int
@@ -34,7 +34,7 @@ class Sound:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """The length in seconds."""
         return self.samples.size / self.rate_hz
 
     def at(self, rate_hz: int) -> Samples:
@@ -46,7 +46,7 @@ class Sound:
 
 
 def is_wav(data: bytes) -> bool:
-    """Return whether `data` says that it is a WAV file."""
+    """Return whether `data` has the header of a WAV file."""
     return data.startswith(b"RIFF")
 
 
@@ -92,7 +92,8 @@ def _samples(layout: _Layout, body: memoryview) -> Samples:
 
 
 def _chunks(data: bytes, path: str) -> tuple[_Layout, memoryview]:
-    """Format and sample bytes; sizes in headers are held against the bytes that are really there."""
+    """Return format and sample bytes; sizes in headers are checked against the bytes that are really
+    there."""
     damaged = invalid(path, "the WAV file is damaged: its format or its samples are missing")
     if data[8:12] != b"WAVE":
         raise damaged

@@ -20,33 +20,33 @@ from ws_adapter.protocol.realtime_ga.worker_slot import SlotPhase, WorkerSlot
 from ws_adapter.protocol.wire.errors import VERDICTS, ErrorCode, Refusal
 
 MOST_BESIDE: Final = 8
-"""Responses outside the conversation that may wait."""
+"""The most waiting responses outside the conversation."""
 
 MOST_UNSENT_S: Final = 60.0
-"""Of an answer that may wait for a client that does not read."""
+"""The most seconds of an answer that may wait for a client that does not read."""
 
 AT_ONCE_S: Final = 1.0
-"""Of it that is sent at a time when the client reads again."""
+"""The seconds of it that are sent at a time when the client reads again."""
 
 _BYTES_PER_S: Final = 4 * OUTPUT_RATE_HZ
 
 
 class Answers:
-    """See above. `model` is the one that answers; `wait_s`: how long one may wait for a slot."""
+    """The responses of a session. `model` answers them; `wait_s` is the longest wait for a slot."""
 
     def __init__(self, teller: EventFactory, model: str, wait_s: float) -> None:
         self.slot = WorkerSlot(model)
         self.active: Response | None = None
-        """The one that joins the conversation."""
+        """The response that joins the conversation."""
         self.is_congested = False
         self.resumes_at: float | None = None
-        """When more is sent of what has waited for the client."""
+        """The time at which more of the waiting answer is sent."""
         self.failures = 0
-        """In a row."""
+        """The number of consecutive failures."""
         self.has_spoken = False
-        """Whether anything was to be heard of the model."""
+        """Whether the model's voice was used."""
         self.plays_until = 0.0
-        """When all is heard that was sent, if it is played at once."""
+        """The end of playback of all sent audio, if the client plays it at once."""
         self._teller = teller
         self._wait_s = wait_s
         self._waiting: deque[Response] = deque()
@@ -55,7 +55,7 @@ class Answers:
         self._unsent_bytes = 0
 
     def responses(self, native: Response | None) -> list[Response]:
-        """Return all that are not over, each once; `native` is a turn of the model's own."""
+        """Return all open responses, each once; `native` is a turn of the model's own."""
         found: list[Response] = []
         for one in (self.active, self._running, *self._waiting, native):
             if one is not None and one not in found:
@@ -63,7 +63,7 @@ class Answers:
         return found
 
     def is_waiting(self, response: Response) -> bool:
-        """Return whether a worker has still to be asked for a response."""
+        """Return whether a response still has to be sent to a worker."""
         return response in self._waiting
 
     def save(
@@ -98,7 +98,7 @@ class Answers:
         self.resumes_at = now if self._unsent else None
 
     def lose_worker(self) -> list[Action]:
-        """Handle that nobody knows of the running response: it fails unless it is complete here."""
+        """Handle a worker lost with the running response: it fails unless it is complete here."""
         response = self._running
         if response is None or any(isinstance(signal, UnitDone) for signal in self._unsent):
             return []
@@ -115,11 +115,11 @@ class Answers:
 
     @property
     def are_none(self) -> bool:
-        """Whether nothing is asked of the model."""
+        """Whether there are no open responses."""
         return self.active is None and self._running is None and not self._waiting
 
     def check(self, *, is_beside: bool, spoken: Response | None = None) -> None:
-        """Raise `Refusal` unless there may be another one; `spoken` is a turn of the model's own."""
+        """Raise `Refusal` unless another response may be created; `spoken` is a turn of the model's own."""
         if not is_beside and (active := self.active or spoken) is not None:
             message = f"Conversation already has an active response in progress: {active.id}"
             raise Denied(Code.ACTIVE_RESPONSE, message)
@@ -137,7 +137,7 @@ class Answers:
         return response.created()
 
     def advance(self, now: float) -> list[Action]:
-        """Return what brings the next one to the worker, or the session to one."""
+        """Return the actions that send the next response to the worker, or the session to one."""
         slot = self.slot
         if not self._waiting or self._running is not None:
             return []
@@ -158,7 +158,7 @@ class Answers:
     # ----------------------------------------------------------------------------- ends of responses
 
     def find(self, response_id: str | None) -> Response | None:
-        """Return the one that is meant, if it is not over; None is the active one."""
+        """Return the open response with this id; None is the active one."""
         if response_id is None:
             return self.active
         asked = [self.active, self._running, *self._waiting]
@@ -198,7 +198,7 @@ class Answers:
     # ------------------------------------------------------------------------------------ the worker
 
     def signal(self, signal: Prefilled | Piece | UnitDone, now: float) -> list[Action]:
-        """Return what the worker says of a turn; of one that was broken off nothing is told."""
+        """Return the actions for a signal about a turn; signals of a cancelled turn are ignored."""
         response = self._running
         if response is None or signal.unit != self.slot.unit:
             return []
@@ -216,12 +216,12 @@ class Answers:
         return []
 
     def congested(self, is_congested: bool, now: float) -> None:
-        """Take whether the client exerts back-pressure."""
+        """Handle the start or end of back-pressure."""
         self.is_congested = is_congested
         self.resumes_at = now if self._unsent and not is_congested else None
 
     def resume(self, now: float) -> list[Action]:
-        """Some of what has waited for the client."""
+        """Return some of the answer that waits for the client."""
         told: list[Action] = []
         sent = 0
         while self._unsent and self._running is not None and sent < AT_ONCE_S * _BYTES_PER_S:
@@ -234,7 +234,7 @@ class Answers:
         return told
 
     def flush(self) -> None:
-        """Drop what is not sent yet."""
+        """Drop all unsent audio and text."""
         self._unsent = deque(
             Piece(signal.unit, signal.text, b"") if isinstance(signal, Piece) else signal
             for signal in self._unsent

@@ -1,4 +1,4 @@
-"""The settings of a response: those of the session, and those that differ in this one."""
+"""The settings of a response: those of the session, and those that differ in this response."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -35,11 +35,12 @@ from ws_adapter.protocol.wire.errors import invalid
 NOTHING_DIFFERENT: Final = ResponseFields()
 
 _NOTHING_SAID: Final = (Message("system", (DEFAULT_PROMPT,)),)
-"""What a model is told that there is nothing to tell."""
+"""The input for a model if there is none."""
 
 
 def read_input(given: ResponseFields, settings: Settings, conversation: Conversation) -> list[Message] | None:
-    """Return what the model is told instead of the conversation, None for that. Raises `Refusal`."""
+    """Return the input of a response that replaces the conversation; None for the conversation. Raises
+    `Refusal`."""
     if given.input is None:
         return None
     entries: list[Entry] = []
@@ -64,7 +65,8 @@ def ask(
     *,
     has_spoken: bool,
 ) -> ResponseSettings:
-    """Raise `Refusal`. `told` is what `read_input` has read; `has_spoken`: the session keeps its voice."""
+    """Return the settings of a response. Raises `Refusal`. `told` is the result of `read_input`;
+    `has_spoken`: the session keeps its voice."""
     if given.prompt is not None:
         raise invalid("response.prompt", "expected null: no prompts are stored here")
     output = (given.audio.output if given.audio is not None else None) or ResponseOutputFields()

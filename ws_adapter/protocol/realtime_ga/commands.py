@@ -47,18 +47,18 @@ class DeferredRead(Struct, frozen=True):
 
 
 class Commands:
-    """See above. Where one raises `Refusal`, nothing has changed."""
+    """The effects of client events. A method that raises `Refusal` has changed nothing."""
 
     def __init__(self, teller: EventFactory, answers: Answers) -> None:
         self._teller = teller
         self._answers = answers
         self._refuses_audio = False
-        """Whether the client was told that its audio is not taken."""
+        """Whether the client was told that its audio is not accepted."""
 
     def obey(
         self, event: ClientEvent, dialogue: Dialogue, size: int, now: float
     ) -> list[Action] | DeferredRead:
-        """Do what an event says whose frame had `size` bytes."""
+        """Carry out an event whose frame had `size` bytes."""
         match event:
             case AudioAppend():
                 return self._append(event, dialogue, size, now)

@@ -34,16 +34,16 @@ _ITEMS: Final = msgspec.msgpack.Decoder(SavedItem)
 
 MOST_ITEMS: Final = 256
 MOST_BYTES: Final = 24 * 2**20
-"""Of clips, as float32 at 16 kHz, pictures and text: together six minutes of speech."""
+"""The most bytes of clips, as float32 at 16 kHz, pictures and text: together six minutes of speech."""
 
 MOST_DROPPED: Final = 1024
-"""Ids of dropped items and of their calls that are remembered: clients may still name them."""
+"""The most ids of dropped items and calls that are kept: clients may still name them."""
 
 MOST_KEPT_BYTES: Final = 2**22
-"""Of the sound of answers, which is kept only for those who ask for it: of the oldest it is forgotten."""
+"""The most bytes of answer audio, which is kept only for retrieval: the oldest is dropped."""
 
 MOST_HISTORY: Final = 8_000
-"""Characters of the past that are told a model that can be told nothing of it but words: the latest."""
+"""The latest characters of the history for a model that can be given it only as text."""
 
 FRONT: Final = "root"
 
@@ -51,24 +51,24 @@ _HEAD: Final = "The conversation so far:\n"
 
 
 class Entry:
-    """An item, what the model is told of it, and what a client is told that asks for it."""
+    """An item, with its form for the model and its form for a client that retrieves it."""
 
     def __init__(
         self, item: Item, parts: tuple[Part, ...] = (), transcript: Transcript | None = None
     ) -> None:
         self.item = item
         self.parts = parts
-        """Of the user and of the system; what the model said is in the item."""
+        """Parts of the user and of the system; the model's output is in the item."""
         self.transcript = transcript
-        """Of what was spoken."""
+        """The transcript of speech."""
         self.is_told = True
-        """Whether the model is told of it: of what is too long for it, the oldest is left out."""
+        """Whether the model gets the item: the oldest ones are left out if the context is too long."""
         self.sound = bytearray()
-        """What was to be heard of it, in the output format."""
+        """The audio of the item, in the output format."""
         self._saved = b""
         """A serialised `SavedItem`."""
         self._saved_from: tuple[Any, ...] = ()
-        """Fields of the item that may have changed since then."""
+        """Fields of the item from which `_saved` was made."""
 
     def save(self, blobs: Blobs) -> SavedEntry:
         """Return the state, without the sound of an answer."""
@@ -93,7 +93,7 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """Bytes of what the model is told of it, about."""
+        """The approximate size in bytes of its form for the model."""
         match self.item:
             case MessageItem(role="assistant", content=content):
                 return sum(map(_length, content))
@@ -106,12 +106,12 @@ class Entry:
 
     @property
     def is_speech(self) -> bool:
-        """Whether somebody said it: all but what the system says."""
+        """Whether it is an utterance: every item but those of the system."""
         return not (isinstance(self.item, MessageItem) and self.item.role == "system")
 
     @property
     def message(self) -> Message:
-        """What the model is told of it: nothing where there are neither parts nor calls."""
+        """The message for the model: empty if there are neither parts nor calls."""
         match self.item:
             case MessageItem(role="assistant", content=content):
                 said = (
@@ -129,7 +129,7 @@ class Entry:
         return Message("assistant", ())
 
     def drop_media(self) -> None:
-        """Leave of clips their transcripts, and of pictures nothing."""
+        """Replace clips by their transcripts, and drop pictures."""
         content = self.item.content if isinstance(self.item, MessageItem) else []
         words = (part.transcript if isinstance(part, InputAudioContent) else "" for part in content)
         self.parts = tuple(
@@ -139,13 +139,13 @@ class Entry:
         self.sound.clear()
 
     def transcribe(self, text: str) -> None:
-        """The user said this."""
+        """Add the transcript of the user's speech."""
         if isinstance(self.item, MessageItem) and isinstance(self.item.content[0], InputAudioContent):
             self.item.content[0] = InputAudioContent(transcript=text)
 
     @property
     def written(self) -> Message:
-        """The same with transcripts in place of clips, for a model that reads."""
+        """The message with transcripts in place of clips, for a model that reads."""
         message = self.message
         if not isinstance(self.item, MessageItem) or self.item.role != "user":
             return message
@@ -156,13 +156,13 @@ class Entry:
         return structs.replace(message, parts=tuple(part for part in parts if part != ""))
 
     def truncate(self, ms: int) -> None:
-        """Cut the entry: nothing after `ms` was heard, and the model is told of nothing after it."""
+        """Cut the entry at `ms`: the user heard nothing after it, and the model gets nothing after it."""
         assert self.transcript is not None
         del self.sound[self.transcript.cut(ms) :]
         self.write()
 
     def write(self) -> None:
-        """Bring the item up to its transcript."""
+        """Update the item with its transcript."""
         if self.transcript is not None and isinstance(self.item, MessageItem) and self.item.content:
             self.item.content[0] = Spoken(transcript=self.transcript.text)
 
@@ -175,12 +175,12 @@ def _length(part: ToldPart) -> int:
 
 
 class Conversation:
-    """Bounded by `MOST_ITEMS` and `MOST_BYTES`: to make room, the oldest items are dropped."""
+    """The items, bounded by `MOST_ITEMS` and `MOST_BYTES`: to make room, the oldest are dropped."""
 
     def __init__(self, id: str, ratio: float | None) -> None:
         self.id = id
         self.ratio = ratio
-        """How much of a bound remains when items are dropped; None: no item of a client drops others."""
+        """The share of a bound that remains when items are dropped; None: a client's item drops no others."""
         self._entries: dict[str, Entry] = {}
         self._dropped: deque[str] = deque(maxlen=MOST_DROPPED)
 
@@ -206,12 +206,12 @@ class Conversation:
 
     @property
     def size(self) -> int:
-        """Bytes of what the model may be told of it."""
+        """The bytes of its form for the model."""
         return sum(entry.size for entry in self._entries.values())
 
     @property
     def has_unwritten_speech(self) -> bool:
-        """Whether the user has said something of which there are no words."""
+        """Whether the user has spoken without a transcript."""
         entries = self._entries.values()
         return any(
             isinstance(part, InputAudioContent) and not part.transcript
@@ -222,7 +222,7 @@ class Conversation:
 
     @property
     def last_id(self) -> str | None:
-        """The item at the end."""
+        """The id of the last item."""
         return next(reversed(self._entries), None)
 
     def before(self, item_id: str) -> str | None:
@@ -232,7 +232,8 @@ class Conversation:
         return ids[at - 1] if at else None
 
     def find(self, item_id: str, code: Code, param: str = "item_id") -> Entry:
-        """Raise `Refusal` of this code if there is none; `param` says so."""
+        """Return an item. Raises `Refusal` of this code if there is none; `param` is the field that named
+        it."""
         entry = self._entries.get(item_id)
         if entry is None:
             raise Denied(code, f"{param}: there is no item {shown(item_id)} in the conversation", param)
@@ -243,7 +244,7 @@ class Conversation:
         return self._entries.get(item_id)
 
     def has_dropped(self, item_id: str) -> bool:
-        """Return whether this item, or call, was dropped to make room: its client cannot know."""
+        """Return whether this item, or call, was dropped to make room, which its client cannot know."""
         return item_id not in self._entries and item_id in self._dropped
 
     def admit(self, size: int) -> None:
@@ -260,8 +261,8 @@ class Conversation:
             raise Denied(Code.CONVERSATION_FULL, message)
 
     def make_room(self, size: int = 0) -> None:
-        """Drop the oldest clips and pictures, or items, where an item of `size` bytes has no room; then so
-        many that no more than `ratio` of a bound remains. What the system says goes last."""
+        """Drop the oldest clips and pictures, or items, if an item of `size` bytes has no room; then so
+        many that no more than `ratio` of a bound remains. System items are dropped last."""
         ratio = 1.0 if self.ratio is None else self.ratio
         if (held := self.size) + size > MOST_BYTES:
             most = min(int(MOST_BYTES * ratio), MOST_BYTES - size)
@@ -282,7 +283,7 @@ class Conversation:
                 self._drop(entry)
 
     def _oldest(self) -> list[Entry]:
-        """Return the items that are whole, in the order in which they are dropped."""
+        """Return the complete items, in the order in which they are dropped."""
         whole = [entry for entry in self._entries.values() if entry.item.status != "in_progress"]
         return sorted(whole, key=lambda entry: not entry.is_speech)
 
@@ -293,7 +294,7 @@ class Conversation:
             self._dropped.append(entry.item.call_id)
 
     def add(self, entry: Entry, after: str | None = None) -> None:
-        """Put an item behind another one, at the front, or at the end. Raises `Refusal`."""
+        """Insert an item behind another one, at the front, or at the end. Raises `Refusal`."""
         if after is None:
             self._entries[entry.item.id] = entry
             return
@@ -312,13 +313,13 @@ class Conversation:
         return is_held or call_id in self._dropped
 
     def delete(self, item_id: str) -> None:
-        """Forget an item, which may have been dropped. Raises `Refusal` if there was none."""
+        """Delete an item, which may have been dropped. Raises `Refusal` if it never existed."""
         if not self.has_dropped(item_id):
             self.find(item_id, Code.DELETE_UNKNOWN)
             del self._entries[item_id]
 
     def keep_sound(self) -> None:
-        """Forget the oldest sound of answers where there is too much."""
+        """Drop the oldest answer audio beyond the bound."""
         kept = 0
         for entry in reversed(self._entries.values()):
             kept += len(entry.sound)
@@ -327,19 +328,19 @@ class Conversation:
                 entry.sound.clear()
 
     def messages(self) -> list[Message]:
-        """Return what the model is told of it."""
+        """Return its form for the model."""
         return messages_of(entry for entry in self._entries.values() if entry.is_told)
 
     def written(self) -> list[Message]:
-        """Return the same in words, for a model that hears again what was said since it spoke last."""
+        """Return the same as text, for a model that gets the audio since its last answer again."""
         entries = [entry for entry in self._entries.values() if entry.is_told]
         answers = [at for at, entry in enumerate(entries) if entry.message.role == "assistant"]
         heard = answers[-1] if answers else 0
         return _joined(entry.written if at < heard else entry.message for at, entry in enumerate(entries))
 
     def shorten(self, ratio: float) -> bool:
-        """Leave out the oldest of what the model is told, but for what the system says, so that as many of
-        the items remain; False if only the last is left."""
+        """Hide the oldest items from the model, except system items, so that the share `ratio` remains;
+        return False if only the last is left."""
         told = [entry for entry in self._entries.values() if entry.is_told and entry.is_speech]
         if len(told) < 2:
             return False
@@ -350,8 +351,8 @@ class Conversation:
 
 
 def messages_of(entries: Iterable[Entry]) -> list[Message]:
-    """Return what the model is told of items: calls go with the words before them, results only with their
-    calls."""
+    """Return the messages of items for the model: calls go with the words before them, results only with
+    their calls."""
     return _joined(entry.message for entry in entries)
 
 
@@ -390,7 +391,7 @@ def prompt_of(instructions: str, messages: Iterable[Message], most: int = MOST_H
 
 
 def without_calls(messages: Iterable[Message]) -> Iterator[Message]:
-    """Return what a model is told that knows no tools: the words alone."""
+    """Return the text messages for a model without tools."""
     for message in messages:
         if message.role != "tool" and message.parts:
             yield structs.replace(message, calls=())

@@ -1,4 +1,4 @@
-"""A session from `session.created` on: its settings, its input, its items and its answers."""
+"""A session from `session.created` on: its settings, input, items and responses."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -44,17 +44,17 @@ from ws_adapter.protocol.wire.faults import shown
 from ws_adapter.protocol.wire.limits import Limits
 
 OVERSHOOT_MS: Final = 100
-"""So much later than its end the playing of an answer may be said to have stopped: clocks differ."""
+"""The tolerance for a reported end of playback after the actual one: clocks differ."""
 
 
 _TOOLS_IGNORED: Final = Note("it offers tools to a model that calls none: session.tools stays empty")
 
 _TAIL_BYTES: Final = 4096
-"""What a resampler may still hold back at the end of a sound."""
+"""The bytes that a resampler may still hold back at the end of audio."""
 
 
 class Dialogue:
-    """See above. Where a method raises `Refusal`, nothing has changed."""
+    """A running session. A method that raises `Refusal` has changed nothing."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Dialogue:
         self.buffer = self._new_buffer(settings)
         self.conversation = Conversation(teller.new_id("conv"), settings.retention_ratio)
         self.idle_at: float | None = None
-        """When the model speaks again because the user does not."""
+        """The time at which the model speaks again because the user is silent."""
         self._session_id = session_id
         self._expires_at = expires_at
         self._teller = teller
@@ -79,14 +79,14 @@ class Dialogue:
         self._catalogue = catalogue
         self._has_input = False
         self.native = self._new_native(settings)
-        """Of a model that takes turns by itself."""
+        """The native turns of a model that takes turns by itself."""
         self._listening = self._new_listening()
         self._item_id = ""
-        """What the turn will be that the user speaks."""
+        """The id of the item for the current turn of the user."""
         self._has_prompted = False
-        """Whether the model spoke last because the user did not."""
+        """Whether the model's last turn was caused by the user's silence."""
         self._has_transcribed = False
-        """Whether any item was to be transcribed."""
+        """Whether a transcript was ever requested."""
         self._transcriptions = Transcriptions()
         self._owes_answer = False
         """Whether a turn has ended that is answered after the present response."""
@@ -171,16 +171,17 @@ class Dialogue:
 
     @property
     def has_spoken(self) -> bool:
-        """Whether anything was to be heard of the model."""
+        """Whether the model's voice was used."""
         return self._answers.has_spoken or (self.native is not None and self.native.has_spoken)
 
     @property
     def user_speaks(self) -> bool:
-        """Whether the user speaks, as far as the server detects that."""
+        """Whether the user speaks, according to the VAD."""
         return self._listening is not None and self._listening.is_speech
 
     def _listen_anew(self) -> None:
-        """Detect speech as the settings say; speech that goes on does so if they detect it alike."""
+        """Restart speech detection with the current settings; detection with equal settings keeps its
+        state."""
         listening, new = self._listening, self._new_listening()
         if listening is not None and new is not None and listening.detects_as(new.vad):
             listening.vad = new.vad
@@ -197,7 +198,7 @@ class Dialogue:
         return Native(settings, self.conversation, self._teller, self._limits)
 
     def _change_native(self, now: float) -> list[Action]:
-        """Apply the settings of turn detection to the model, which hears what waits to be committed."""
+        """Apply the settings of turn detection to the model, which gets the uncommitted input."""
         native = self.native
         if native is not None and isinstance(self.settings.turn_detection, SemanticVad):
             native.change(self.settings)
@@ -222,7 +223,7 @@ class Dialogue:
             self.native.check_room(size * RATE_HZ // self.buffer.format.bytes_per_s)
 
     def heard(self, samples: Samples, now: float) -> list[Action]:
-        """Return what was appended to the buffer."""
+        """Handle audio that was appended to the buffer."""
         self._has_input = True
         if not samples.size:
             return []
@@ -284,7 +285,7 @@ class Dialogue:
         return self._commit(data, item_id)
 
     def clear(self) -> list[Action]:
-        """Return what waits is forgotten."""
+        """Clear the uncommitted input."""
         if self._listening is None:
             self.buffer.clear()
         else:
@@ -306,7 +307,7 @@ class Dialogue:
         return actions
 
     def _commit(self, data: bytes, item_id: str) -> list[Action]:
-        """Return an item of what was heard. Raises `Refusal` if there is no room for it."""
+        """Return the actions that commit audio as an item. Raises `Refusal` if there is no room for it."""
         self.conversation.admit(len(data))
         item = MessageItem(
             id=item_id, status="completed", role="user", content=[InputAudioContent(transcript=None)]
@@ -322,7 +323,7 @@ class Dialogue:
         return actions
 
     def _transcribed(self, item_id: str, news: InputTranscript, now: float) -> list[Action]:
-        """More is known of what the user said; the item may have been dropped meanwhile."""
+        """Handle a transcription result; its item may have been dropped meanwhile."""
         if isinstance(news, InputTranscriptDone) and item_id in self.conversation:
             self.conversation.find(item_id, Code.RETRIEVE_UNKNOWN).transcribe(news.text)
         return [input_transcripts.told(self._teller, item_id, news)]
@@ -340,7 +341,7 @@ class Dialogue:
     # -------------------------------------------------------------------------------- the conversation
 
     def create_item(self, event: ItemCreate, entry: Entry) -> list[Action]:
-        """Add what the client has made up, which was read as `entry`."""
+        """Add a client's item, which was read as `entry`."""
         item = entry.item
         if item.id in self.conversation:
             message = f"item.id: there is an item {shown(item.id)} in the conversation"
@@ -366,7 +367,7 @@ class Dialogue:
         ]
 
     def truncate(self, event: ItemTruncate) -> list[Action]:
-        """Truncate an answer to what the user has heard."""
+        """Truncate an answer to the part that the user has heard."""
         assert event.item_id is not None
         assert event.content_index is not None
         assert event.audio_end_ms is not None
@@ -390,7 +391,7 @@ class Dialogue:
         return [*back, self._teller.event(events.ItemTruncated, **fields)]
 
     def delete(self, event: ItemDelete) -> list[Action]:
-        """Forget an item."""
+        """Delete an item."""
         assert event.item_id is not None
         self.conversation.delete(event.item_id)
         self._transcriptions.forget(event.item_id)
@@ -402,7 +403,7 @@ class Dialogue:
     # ----------------------------------------------------------------------------------- the answers
 
     def respond(self, fields: ResponseFields, input: list[Message] | None) -> list[Action]:
-        """Ask the model, as a client wants it; `input` is what was read of its fields."""
+        """Create a response with the client's fields; `input` is the result of `read_input`."""
         spoken = self.native.active if self.native is not None else None
         self._answers.check(is_beside=fields.conversation == "none", spoken=spoken)
         asked = ask(

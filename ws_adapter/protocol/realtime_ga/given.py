@@ -1,4 +1,4 @@
-"""Items that clients make up: read whole, with their sound and pictures."""
+"""Items that clients create: read whole, with their audio and pictures."""
 
 from collections.abc import Iterator
 
@@ -38,7 +38,7 @@ _OF_ROLE = {
 
 
 def read_item(given: GivenItem, new_id: str, format: Format, abilities: Abilities, path: str) -> Entry:
-    """Return an item as it enters a conversation. Raises `Refusal`; touches nothing of a session."""
+    """Return an item in its form for a conversation. Raises `Refusal`; touches nothing of a session."""
     item_id = given.id or new_id
     match given:
         case GivenCall():

@@ -1,4 +1,4 @@
-"""The input buffer: audio of the microphone that is in no item yet.
+"""The input buffer: microphone audio that is in no item yet.
 
 Places in it are samples of float32 at 16 kHz, counted from the first audio that was ever appended.
 """
@@ -17,18 +17,18 @@ from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
 
 LEAST_MS: Final = 100
-"""Of what a client can commit."""
+"""The shortest audio that a client can commit."""
 
 MOST_S: Final = 120.0
-"""Of what may wait."""
+"""The most seconds of waiting audio."""
 
 
 MOST_REPLAYED_S: Final = 30.0
-"""Of speech that the model has not answered: the latest."""
+"""The most seconds of unanswered speech that are replayed: the latest."""
 
 
 class InputBuffer:
-    """Takes audio in `format`, and holds it as the model is to hear it: float32 at 16 kHz.
+    """The buffer takes audio in `format`, and holds it in the model's form: float32 at 16 kHz.
 
     `unit_s` is the length of a unit of the model.
     """
@@ -37,13 +37,13 @@ class InputBuffer:
         self._unit_s = unit_s
         self.format = format
         self.begin = 0
-        """Where what is held begins."""
+        """The position of the first held sample."""
         self.end = 0
-        """Where it ends: what the resampler holds back, up to 30 ms, is not in it yet."""
+        """The position after the last one; up to 30 ms in the resampler are not included."""
         self._ear = Ear(format, unit_s)
         self._held: deque[Samples] = deque()
         self._bytes = 0.0
-        """As they were appended, of what is held."""
+        """The size of the held audio in its appended format."""
         self._appended = 0
 
     def save(self, blobs: Blobs) -> SavedBuffer:
@@ -60,7 +60,7 @@ class InputBuffer:
 
     @property
     def ms(self) -> float:
-        """How much is held, as it was appended."""
+        """The duration of the held audio in ms, as it was appended."""
         return self._bytes * 1000 / self.format.bytes_per_s
 
     @property
@@ -69,24 +69,24 @@ class InputBuffer:
         return 4 * (self.end - self.begin) + self._ear.waiting_bytes
 
     def check_room(self, size: int) -> None:
-        """Raise `Refusal` if so many bytes more would be too many."""
+        """Raise `Refusal` if `size` more bytes exceed the bound."""
         if (self._bytes + size) / self.format.bytes_per_s > MOST_S:
             message = f"{MOST_S:g} s of audio wait, the most that may; commit or clear them"
             raise Denied(Code.BUFFER_FULL, message, "audio")
 
     def append(self, data: bytes) -> Samples:
-        """More of it, cut anywhere; what can be heard of it now."""
+        """Append audio, cut anywhere; return the samples that are available now."""
         self._bytes += len(data)
         self._appended += len(data)
         return self._hold(self._ear.hear(data))
 
     @property
     def samples(self) -> Samples:
-        """All that is held and can be heard yet."""
+        """All held samples that are available."""
         return np.concatenate([NO_AUDIO.samples, *self._held])
 
     def take(self, end: int) -> bytes:
-        """Return what is held up to there, which then is not held any more."""
+        """Remove and return the held audio up to `end`."""
         samples = self.samples
         size = min(max(0, end - self.begin), samples.size)
         self.forget(end)
@@ -94,12 +94,12 @@ class InputBuffer:
         return data
 
     def take_whole(self) -> bytes:
-        """Return all that is held, in the middle of a sound. Raises `Refusal` if it is too short."""
+        """Remove and return all held audio, in the middle of a sound. Raises `Refusal` if it is too short."""
         self._check_length()
         return self.take(self.end)
 
     def take_all(self) -> bytes:
-        """Return all that is held, at the end of a sound. Raises `Refusal` if it is too short."""
+        """Remove and return all held audio, at the end of a sound. Raises `Refusal` if it is too short."""
         self._check_length()
         self._hold(self._ear.end())
         data = self.take(self.end)
@@ -115,7 +115,7 @@ class InputBuffer:
             raise Denied(Code.COMMIT_EMPTY, text)
 
     def forget(self, until: int) -> None:
-        """Drop audio before a place."""
+        """Drop audio before a position."""
         while self._held and self.begin < until:
             first = self._held.popleft()
             size = min(first.size, until - self.begin)
@@ -125,7 +125,7 @@ class InputBuffer:
                 self._held.appendleft(first[size:])
 
     def clear(self) -> None:
-        """Drop all audio; what comes is another sound."""
+        """Drop all audio; new audio is not continuous with it."""
         self._ear = Ear(self.format, self._unit_s)
         self._held.clear()
         self._bytes = 0.0
@@ -139,7 +139,7 @@ class InputBuffer:
 
 
 class Replay:
-    """Audio of the user without an answer, which another session of the model hears again."""
+    """Unanswered audio of the user, which another session of the model gets again."""
 
     def __init__(self) -> None:
         self._is_kept = False
@@ -166,14 +166,14 @@ class Replay:
         return 4 * self._size
 
     def begin(self, samples: Samples) -> None:
-        """Begin a turn of the user at the first of these `samples`; speech that goes on is kept from its
-        begin."""
+        """Begin a turn of the user at the first of these `samples`; continued speech is kept from its
+        beginning."""
         if not self._is_kept:
             self._is_kept = True
             self.hear(samples)
 
     def hear(self, samples: Samples) -> None:
-        """Keep more, if the user has begun to speak."""
+        """Keep more samples, if the user has begun to speak."""
         if not self._is_kept or not samples.size:
             return
         self._heard.append(samples)

@@ -1,4 +1,4 @@
-"""Turn detection by the server (`server_vad`): when the user begins and ends to speak."""
+"""Turn detection by the server (`server_vad`): the start and end of the user's speech."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,26 +12,26 @@ from ws_adapter.protocol.realtime_ga.wire.fields import ServerVad
 from ws_adapter.protocol.wire.codec import Samples
 
 LONGEST_S: Final = MOST_S - 30.0
-"""Of speech without a pause: then it is taken as one turn, and what follows is another."""
+"""The longest speech without a pause: then it is a turn, and later speech is another."""
 
 _REACH: Final = RATE_HZ // 2
-"""Samples before what was heard last that may turn out to be the beginning of speech."""
+"""The latest samples that may turn out to be the beginning of speech."""
 
 
 class SpeechBegan(Struct, frozen=True):
-    """The user speaks; the turn begins at this place in the buffer, its padding included."""
+    """The user speaks; the turn begins at this position in the buffer, its padding included."""
 
     at: int
 
 
 class Ended(Struct, frozen=True):
-    """The user has spoken, the silence that tells so included."""
+    """The user has spoken; includes the silence that ended the speech."""
 
     at: int
 
 
 class Listening:
-    """Turn detection from one place in the buffer on, with one set of settings."""
+    """Turn detection from one position in the buffer on, with one set of settings."""
 
     def __init__(self, vad: ServerVad, buffer: InputBuffer) -> None:
         self.vad = vad
@@ -54,11 +54,11 @@ class Listening:
 
     @property
     def unscored(self) -> Samples:
-        """Samples without a score, which another detector is given first."""
+        """The samples without a score, which another detector gets first."""
         return self._buffer.samples[max(0, self._heard - self._buffer.begin) :]
 
     def detects_as(self, vad: ServerVad) -> bool:
-        """Return whether other settings detect the same: then what is heard goes on."""
+        """Return whether other settings detect the same, so that detection can continue."""
         own, other = ((one.threshold, one.silence_duration_ms) for one in (self.vad, vad))
         return own == other
 
@@ -69,7 +69,7 @@ class Listening:
         self._from = self._heard = at
 
     def hear(self, scores: Sequence[float]) -> list[SpeechBegan | Ended]:
-        """Return what these scores tell of the windows that come next; the buffer forgets what is of no
+        """Return the edges in the next windows with these scores; the buffer drops samples without further
         use."""
         assert self.vad.prefix_padding_ms is not None
         padding = self.vad.prefix_padding_ms * RATE_HZ // 1000

@@ -66,18 +66,19 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(SavedRealtimeGa)
 
 LONGEST_S: Final = 10 * 365 * 86_400.0
-"""When a session expires that has no limit."""
+"""The expiry of a session without a limit, in seconds."""
 
 IDLE_S: Final = 60.0
-"""How long a session keeps its slot that others wait for while nothing is asked of the model."""
+"""The seconds for which an idle session keeps a slot that others wait for."""
 
 MOST_EARLY: Final = 1000
 MOST_EARLY_BYTES: Final = 2**20
-"""Events that may come before a session has its slot."""
+"""The most bytes of events that may come before a session has its slot."""
 
 
 class RealtimeGa:
-    """See `Machine`. It is told nothing but errors before it has a slot, and keeps it while it is of use.
+    """The machine of OpenAI's Realtime. It sends only errors before it has a slot, and keeps the slot while
+    it is of use.
 
     `model` is that of the URL. `catalogue` tells what the workers serve, None while none is known;
     `new_token` makes ids differ; `unix` makes a time of the session's clock one of the calendar. `given` is
@@ -111,9 +112,10 @@ class RealtimeGa:
         self._reading = Reading()
         self._limit_at: float | None = None
         self._unused_at: float | None = None
-        """When the slot is given back if others wait."""
+        """The time at which the slot is given back if others wait."""
         self._early: deque[tuple[ClientEvent | Fault, int]] = deque()
-        """What came before there was a slot, and its length: clients do not wait for `session.created`."""
+        """Events that came before there was a slot, with their lengths: clients do not wait for
+        `session.created`."""
         self._early_bytes = 0
         self._events = events_window()
         self._errors = errors_window()
@@ -156,7 +158,7 @@ class RealtimeGa:
     # ------------------------------------------------------------------------------------- the state
 
     def save(self, now: float, blobs: Blobs, *, has_journal: bool) -> bytes | None:
-        """See `Machine.save`: a model that takes turns by itself goes on from a journal alone."""
+        """Return the state; a model that takes turns by itself continues from a journal alone."""
         dialogue, answers = self._dialogue, self._answers
         is_heard = self._native is not None and self._native.has_begun and self._native_has_slot
         if self.is_over or dialogue is None or (is_heard and not has_journal):
@@ -214,7 +216,7 @@ class RealtimeGa:
         return self._answers.slot.want(now + self._limits.realtime_wait_s)
 
     def queued(self, place: Place) -> list[Action]:
-        """See `Machine.queued`: the protocol has no word for it."""
+        """Return nothing: the protocol has no event for the queue."""
         return []
 
     def granted(self, now: float) -> list[Action]:
@@ -248,10 +250,10 @@ class RealtimeGa:
         return actions
 
     def displaced(self) -> None:
-        """See `Machine.displaced`: `granted` or `refused` follows, in time."""
+        """Handle a worker lost before it was ready: `granted` or `refused` follows, in time."""
 
     def refused(self, verdict: Verdict) -> list[Action]:
-        """See `Machine.refused`: a session that has begun asks again when it needs one."""
+        """Handle that there is no slot: a running session asks again when it needs one."""
         native = self._native
         is_heard = native is not None and not native.is_away
         if self._dialogue is None or is_heard or verdict.code not in _PASSING:
@@ -291,7 +293,7 @@ class RealtimeGa:
         return self._then(actions, now)
 
     def _worker_failed(self, reason: Reason, now: float) -> list[Action]:
-        """Handle a lost worker: its response fails, and the next one takes another worker."""
+        """Handle a lost worker: its response fails, and the next one uses another worker."""
         if reason is Reason.MODEL_NOT_FOUND:
             message = f"the model {shown(self._model)} is not served here; /v1/models lists those that are"
             return self._conclude(model_end(Code.INVALID_MODEL, message))
@@ -339,12 +341,12 @@ class RealtimeGa:
         return [] if self.is_over else self._refuse(refusal, None, now)
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
-        """See `Machine.congested`: what the model says waits here."""
+        """Handle the start or end of back-pressure: the model's output waits here."""
         self._answers.congested(is_congested, now)
         return self._native.congested(is_congested, now) if self._native is not None else []
 
     def withdrawn(self, sends: list[Send]) -> list[Action]:
-        """See `Machine.withdrawn`: never asked for."""
+        """Return nothing: `Withdraw` is never used."""
         return []
 
     def slow_consumer(self) -> list[Action]:
@@ -426,7 +428,7 @@ class RealtimeGa:
             return self._refuse(refusal, event.event_id, now)
 
     def _hold(self, event: ClientEvent | Fault, size: int) -> list[Action]:
-        """Until there is a slot."""
+        """Hold an event until there is a slot."""
         self._early.append((event, size))
         self._early_bytes += size
         if self._early_bytes <= MOST_EARLY_BYTES and len(self._early) <= MOST_EARLY:
@@ -437,7 +439,7 @@ class RealtimeGa:
         )
 
     def _read(self, event: ClientEvent, later: DeferredRead, now: float) -> list[Action]:
-        """Read what may be long, beside the event loop if it is, and go on with it."""
+        """Read a possibly long event, if necessary beside the event loop, and handle it."""
         if later.size <= LARGE_FRAME:
             return later.then(later.read())
 
@@ -460,8 +462,7 @@ class RealtimeGa:
         return self._reading.apart(later.size, attempt, go_on)
 
     def _then(self, actions: list[Action], now: float) -> list[Action]:
-        """Return what follows from what was done: turns are answered, and a worker is looked for that
-        does."""
+        """Add the actions that follow: turns are answered, and a worker is requested for that."""
         dialogue, answers = self._dialogue, self._answers
         if dialogue is None:
             return actions
@@ -500,7 +501,7 @@ class RealtimeGa:
 
 
 _PROMPT_TOO_LONG: Final = frozenset({Reason.INPUT_TOO_LONG, Reason.CONFIG_INVALID})
-"""What a worker may say of a prompt that is too long; CONFIG_INVALID has other causes too."""
+"""Reasons that a worker may give for a prompt that is too long; CONFIG_INVALID has other causes too."""
 
 _PASSING: Final = frozenset(
     {
@@ -511,4 +512,4 @@ _PASSING: Final = frozenset(
         ErrorCode.WORKER_CONNECT_FAILED,
     }
 )
-"""Why there may be no slot now."""
+"""Temporary reasons for which there is no slot."""

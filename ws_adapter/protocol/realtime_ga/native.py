@@ -1,5 +1,5 @@
-"""Turns that the model takes by itself (`semantic_vad`): it hears the user all the time, and speaks when it
-decides to. A response is one spoken turn of it."""
+"""Turns that the model takes by itself (`semantic_vad`): it gets the user's audio all the time, and
+decides when to speak. A response is one of its spoken turns."""
 
 import math
 from collections import OrderedDict
@@ -42,36 +42,36 @@ from ws_adapter.protocol.wire.events import NO_TOKENS
 from ws_adapter.protocol.wire.limits import Limits
 
 MOST_SPOKEN: Final = 16
-"""Items of which it is known in which units they were said."""
+"""The most items whose units are known."""
 
 _WIDTH: Final = 4
-"""Bytes of a sample of the worker."""
+"""Bytes of a sample at the worker."""
 
 _WAITING_S: Final = 2 * int(MOST_S) + 1
-"""Seconds that can wait: as many as may, and those of the append that exceeds them."""
+"""The seconds that can wait: the bound, and the append that exceeds it."""
 
 _LEAST_CHUNK: Final = 20
-"""Text tokens that a model says in a second unless it is told otherwise; a smaller limit is told."""
+"""The text tokens of a model in a second unit by default; a smaller limit is sent to it."""
 
 
 class Native:
-    """See above.
+    """The native turns of a session.
 
-    It has a session at the worker from the first audio on. Another one is opened for what a session cannot be
-    told, and hears again what it has not answered; of the past it is told the words.
+    The session at the worker begins with the first audio. A change that it cannot take opens another one,
+    which gets the unanswered audio again; the history is given to it as text.
     """
 
     def __init__(
         self, settings: Settings, conversation: Conversation, teller: EventFactory, limits: Limits
     ) -> None:
         self.setup: SessionSetup | None = None
-        """What the worker was told; None: a session has to be opened."""
+        """The setup at the worker; None: a session has to be opened."""
         self.active: Response | None = None
-        """The turn that the model is speaking."""
+        """The response of the model's current turn."""
         self.has_begun = False
         self.has_spoken = False
         self.is_away = False
-        """A client's response is answered as a turn of chat: the model hears nothing until that is over."""
+        """Whether a client's response is running as a chat turn, during which the model gets no audio."""
         self._settings = settings
         self._conversation = conversation
         self._teller = teller
@@ -83,11 +83,11 @@ class Native:
         )
         self._most_history = MOST_HISTORY
         self._is_stale = False
-        """The worker lacks something: another session is opened when the user speaks next."""
+        """Whether the worker lacks a change: another session is opened when the user speaks next."""
         self._purposes: frozenset[TextPurpose] = frozenset()
         self._replay = Replay()
         self._tokens = NO_TOKENS
-        """Of the open response."""
+        """The tokens of the open response."""
         self._item_id = ""
         self._forget_session()
 
@@ -97,17 +97,17 @@ class Native:
         self._flow = UnitFlow(self._limits, lambda: self._teller.new_id("turn"), unit_s)
         self._units_answered = 0
         self._spoken: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
-        """The units that said an item, and the samples of each."""
+        """The units of each spoken item, with the samples of each."""
         self._finalized = 0
         self._rewind: Rewind | None = None
-        """What waits for its unit to be closed."""
+        """A rewind that waits for its unit to be closed."""
 
     def save(
         self, responses: Sequence[Response], now: float, blobs: Blobs, *, has_journal: bool
     ) -> SavedNative:
         """Return the state, with the place of its response among `responses`.
 
-        Without a journal another session is opened, which has begun with nothing yet.
+        Without a journal another session is opened, which starts empty.
         """
         return SavedNative(
             self.setup if has_journal else None,
@@ -148,18 +148,18 @@ class Native:
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` is due."""
+        """The time at which `tick` is due."""
         return self._flow.deadline
 
     @property
     def verdict(self) -> Verdict | None:
-        """Why the session cannot go on."""
+        """The reason why the session cannot continue."""
         verdict = self._flow.answers.verdict
         is_full = verdict is CONTEXT_IS_FULL and self._conversation.ratio is not None
         return None if is_full and self._units_answered > 1 else verdict
 
     def check_room(self, size: int) -> None:
-        """Raise `Refusal` if so many samples more would be too many that wait for the model."""
+        """Raise `Refusal` if `size` more samples exceed the bound of waiting input."""
         if self._flow.held_bytes + _WIDTH * size > MOST_S * BYTES_PER_S:
             message = f"{MOST_S:g} s of audio wait for the model, the most that may; send it as it is spoken"
             raise Denied(Code.BUFFER_FULL, message, "audio")
@@ -167,7 +167,8 @@ class Native:
     # ------------------------------------------------------------------------------------ its session
 
     def advance(self, slot: WorkerSlot, by: float, now: float) -> list[Action]:
-        """Return what brings the model to a worker, at the latest `by`, once there is something to hear."""
+        """Return the actions that bring the model to a worker, at the latest `by`, once there is input for
+        it."""
         actions: list[Action] = []
         if self._flow.answers.verdict is not None:
             response, self.active = self.active, None
@@ -186,7 +187,7 @@ class Native:
         return actions
 
     def open(self, slot: WorkerSlot) -> list[Action]:
-        """Return the worker that waits is told what the session is."""
+        """Send the setup of the session to the waiting worker."""
         self.setup = self._new_setup()
         return slot.open(self.setup)
 
@@ -207,26 +208,25 @@ class Native:
         )
 
     def restart(self, now: float) -> list[Action]:
-        """Another session is opened: it hears again what the model has not answered."""
+        """Open another session, which gets the unanswered audio again."""
         congested = self._flow.congested
         self._forget_session()
         self._flow.congested = congested
         return self._put(self._replay.samples, now)
 
     def give_back(self, now: float) -> None:
-        """Handle a lost slot: another session is opened when there is something to hear."""
+        """Handle a lost slot: another session is opened when there is input for it."""
         self._replay.clear()
         self.restart(now)
 
     def shorten(self) -> bool:
-        """Shorten the past that the next session is told, since one was not opened; False if it was told
-        none."""
+        """Shorten the history for the next session after a failed opening; return False if there was none."""
         had_none = self.setup is None or self.setup.system_prompt == self._settings.instructions
         self.setup, self._most_history = None, self._most_history // 4
         return not had_none
 
     def begin(self, ready: Ready, now: float) -> list[Action]:
-        """Begin to feed the model, first with what it was told before."""
+        """Begin to feed the model, first with the audio that it gets again."""
         self.has_begun, self._purposes = True, ready.text_purposes
         return self._do(self._flow.begin(ready, now))
 
@@ -241,7 +241,7 @@ class Native:
     # -------------------------------------------------------------------------------- what it is told
 
     def change(self, settings: Settings) -> None:
-        """Other settings hold: at once where the worker can be told, else from the user's next words on."""
+        """Apply other settings: at once if the worker can take them, else from the user's next words on."""
         old, self._settings = self._settings, settings
         own, new = ((one.modality, one.voice_name, one.max_output_tokens) for one in (old, settings))
         if own != new:
@@ -261,16 +261,16 @@ class Native:
             self.expire_prompt()
 
     def expire(self) -> None:
-        """Replace the session at the user's next words, because what the model should know has changed."""
+        """Replace the session at the user's next words, because the model's history has changed."""
         self._is_stale = self.setup is not None
 
     def expire_prompt(self) -> None:
-        """Do the same for what only a prompt tells; a model that reads none keeps its session."""
+        """Do the same for a change of the prompt; a model that reads none keeps its session."""
         if self._settings.abilities.reads_prompts:
             self.expire()
 
     def knows(self, item_id: str) -> bool:
-        """Return whether it is known in which units an item was said."""
+        """Return whether the units of a spoken item are known."""
         return item_id in self._spoken
 
     def leave(self, *, user_speaks: bool) -> None:
@@ -282,14 +282,14 @@ class Native:
             self._forget_session()
 
     def come_back(self, now: float) -> list[Action]:
-        """That is over: the model hears what is said since it was."""
+        """Return to the native mode; the model gets the audio since the chat turn."""
         self.is_away = False
         return self.restart(now)
 
     # ------------------------------------------------------------------------------------ the user
 
     def hear(self, samples: Samples, now: float) -> list[Action]:
-        """More of what the user says."""
+        """Take more of the user's audio."""
         self._replay.hear(samples)
         return [] if self.is_away else self._put(samples, now)
 
@@ -297,7 +297,7 @@ class Native:
         return self._do(self._flow.append(Append(Clip(samples), ""), now)) if samples.size else []
 
     def user_began(self, samples: Samples, now: float) -> list[Action]:
-        """Note that the user speaks since the first of these `samples`, which the model has heard."""
+        """Note that the user speaks since the first of these `samples`, which the model has got."""
         self._replay.begin(samples)
         return self.restart(now) if self._is_stale and self.active is None and not self.is_away else []
 
@@ -306,23 +306,23 @@ class Native:
         self._replay.clear()
 
     def congested(self, is_congested: bool, now: float) -> list[Action]:
-        """While the client does not read, the model hears nothing more."""
+        """Handle the start or end of back-pressure, during which the model gets no more audio."""
         self._flow.congested = is_congested
         return self._do(self._flow.advance(now))
 
     def tick(self, now: float) -> list[Action]:
-        """Fill up a second that comes no further."""
+        """Pad and run an incomplete unit."""
         return self._do(self._flow.tick(now))
 
     def interrupt(self, reason: Literal["turn_detected", "client_cancelled"]) -> list[Action]:
-        """Interrupt the model, which listens to what comes."""
+        """Interrupt the model, which listens to further input."""
         response, self.active = self.active, None
         if response is None:
             return []
         return [*self._do(self._flow.interrupt()), *response.cancelled(reason)]
 
     def rewind(self, item_id: str, heard_ms: int) -> list[Action]:
-        """Return the model forgets what it said after that. Of an item of long ago nothing is known any
+        """Undo the model's output of an item after `heard_ms`. The units of old items are not known any
         more."""
         units = self._spoken.get(item_id)
         if not units:

@@ -1,4 +1,4 @@
-"""One response: what its client is told of it, from `response.created` to `response.done`."""
+"""One response: its events from `response.created` to `response.done`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ from ws_adapter.protocol.wire.events import NO_TOKENS, InputTokenDetails, TokenU
 
 @dataclass(frozen=True)
 class ResponseSettings:
-    """The settings of a response. `conversation` is what it joins, None for none."""
+    """The settings of a response. `conversation` is the one that it joins, None for none."""
 
     turn: Turn
     setup: WorkerSetup
@@ -49,8 +49,7 @@ class ResponseSettings:
     conversation: Conversation | None
     metadata: dict[str, str] | None = None
     shorter: Callable[[], Turn | None] = lambda: None
-    """What the model is asked where it is too long: the same with less of the conversation, None if that
-    cannot be."""
+    """A function that returns the turn with less of the conversation, None if that is impossible."""
 
 
 class Response:
@@ -62,16 +61,16 @@ class Response:
         self.turn = asked.turn
         self.is_over = False
         self.has_spoken = False
-        """Whether there is sound in it."""
+        """Whether it contains audio."""
         self._teller = teller
         self._mouth = Mouth(asked.format)
         self._output: list[Entry] = []
         self._open: Entry | None = None
-        """The item that more is said of."""
+        """The item that is still growing."""
         self._read: TokenUsage = NO_TOKENS
 
     def save(self, blobs: Blobs, *, with_turn: bool) -> SavedResponse:
-        """Return the state of a response that is not over; `with_turn`: a worker has to be asked."""
+        """Return the state of an open response; `with_turn`: it still has to be sent to a worker."""
         asked = self.asked
         assert isinstance(asked.setup, ChatSetup)
         return SavedResponse(
@@ -118,16 +117,16 @@ class Response:
 
     @property
     def has_output(self) -> bool:
-        """Whether anything was told of it."""
+        """Whether any output was sent."""
         return bool(self._output)
 
     @property
     def is_beside(self) -> bool:
-        """Whether it joins no conversation."""
+        """Whether it is outside the conversation."""
         return self.asked.conversation is None
 
     def shortens(self) -> bool:
-        """Ask the model the same with less of the conversation; False if that cannot be."""
+        """Retry the turn with less of the conversation; return False if that is impossible."""
         turn = None if self._output else self.asked.shorter()
         self.turn = turn or self.turn
         return turn is not None
@@ -145,7 +144,7 @@ class Response:
         self._read = tokens
 
     def said(self, piece: Piece) -> list[Action]:
-        """More of the answer."""
+        """Return the events for a piece of the answer."""
         if self.is_over:
             return []
         told: list[Action] = []
@@ -187,7 +186,7 @@ class Response:
         details: StatusDetails | None,
         tokens: TokenUsage,
     ) -> list[Action]:
-        """Close what is open, from the inside out."""
+        """Close the open parts, from the inside out, and end the response."""
         if self.is_over:
             return []
         told = self._end_open("completed" if status == "completed" else "incomplete")
@@ -267,7 +266,7 @@ class Response:
 
     @staticmethod
     def _has_words(entry: Entry) -> bool:
-        """Return whether an item has any: models begin theirs with the space between words."""
+        """Return whether an item has any words: models begin theirs with the space between words."""
         if entry.transcript is not None:
             return bool(entry.transcript.all)
         return isinstance(entry.item, MessageItem) and entry.item.content != [Written(text="")]

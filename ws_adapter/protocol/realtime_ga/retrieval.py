@@ -1,4 +1,4 @@
-"""Items with their audio, for those who ask for them."""
+"""Items with their audio, for clients that retrieve them."""
 
 import numpy as np
 import pybase64
@@ -20,8 +20,8 @@ _KINDS = {b"\xff\xd8": "jpeg", b"\x89P": "png", b"RI": "webp"}
 
 
 def with_media(entry: Entry, format: Format) -> Item:
-    """Return the item of an entry with its pictures and its audio, the user's in `format` as the model has
-    heard it.
+    """Return the item of an entry with its pictures and its audio, the user's in `format` after resampling
+    for the model.
 
     It takes a while, and touches nothing of a session.
     """

@@ -1,4 +1,4 @@
-"""Settings of a session: changes are merged into them whole or not at all."""
+"""Settings of a session: a change is merged into them whole or not at all."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -47,13 +47,13 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(SavedSettings)
 
 OWN_VOICE: Final = "alloy"
-"""What the model's own voice is called for a client that names none."""
+"""The name of the model's own voice for a client that names none."""
 
 BUILT_IN_TRANSCRIBERS: Final = ("gpt-", "whisper")
-"""How OpenAI's models are called, which stand for any that transcribes here."""
+"""Prefixes of OpenAI's models, which stand for any transcribing model here."""
 
 _HALF: Final = 0.5
-"""Of what the model is told stays by default where it is too long."""
+"""The default share of the conversation that remains when it is too long for the model."""
 
 _SERVER_VAD: Final = ServerVad(0.5, 300, 500, True, True, None)
 _SEMANTIC_VAD: Final = SemanticVad("auto", True, True)
@@ -79,7 +79,7 @@ S = TypeVar("S", bound=Struct)
 
 
 def merged(old: S, new: S) -> S:
-    """`old` with what `new` gives: objects field by field, but for those that are now of another kind."""
+    """Return `old` with the values of `new`: objects field by field, except those that change their kind."""
     changes = {}
     for name, default in zip(new.__struct_fields__, _defaults(new), strict=True):
         given, kept = getattr(new, name), getattr(old, name)
@@ -102,19 +102,19 @@ class Abilities:
     hears: bool = True
     calls_tools: bool = False
     takes_turns: bool = True
-    """Whether it can hear and speak at once, and so decide for itself when it speaks."""
+    """Whether it is full duplex, and so can decide by itself when to speak."""
     chats: bool = True
-    """Whether it answers when it is asked; a model that does not always takes its turns by itself."""
+    """Whether it answers on request; a model that does not always takes its turns by itself."""
     unit_ms: int = USUAL_UNIT_MS
     """Length of its units where it takes turns by itself."""
     yields: bool = False
-    """Whether it falls silent by itself when the user speaks over it."""
+    """Whether it supports barge-in by itself."""
     reads_prompts: bool = True
     """Whether instructions have an effect where it takes turns by itself."""
 
     @classmethod
     def of(cls, model: str, catalogue: Catalogue | None) -> "Abilities":
-        """Return what is known of it; where nothing is, it speaks and hears."""
+        """Return the known abilities of a model; an unknown one speaks and hears."""
         if catalogue is None:
             return cls()
         known = catalogue.of(model)
@@ -131,7 +131,7 @@ class Abilities:
 
 
 class Settings:
-    """The settings of a session at a time, for its client and for the worker."""
+    """The settings of a session at one moment, for its client and for the worker."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Settings:
         fields: SessionFields = _INITIAL,
         unmet: frozenset[str] = frozenset(),
     ) -> None:
-        """`unmet` are paths of what was asked for and replaced by what the model can do."""
+        """`unmet` are paths of requested values that the model's abilities replaced."""
         self.model, self.abilities, self.fields, self.unmet = model, abilities, fields, unmet
         assert fields.audio is not None
         assert fields.audio.input is not None
@@ -176,13 +176,13 @@ class Settings:
 
     @property
     def modality(self) -> Modality:
-        """What answers are; a model without a voice writes."""
+        """The modality of answers; a model without a voice writes."""
         assert self.fields.output_modalities is not None
         return self.fields.output_modalities[0] if self.abilities.speaks else "text"
 
     @property
     def instructions(self) -> str:
-        """What the model is told first."""
+        """The system prompt of the model."""
         return self.fields.instructions or ""
 
     @property
@@ -193,7 +193,8 @@ class Settings:
 
     @property
     def retention_ratio(self) -> float | None:
-        """How much of what the model is told stays where it is too long; None: nothing is left out."""
+        """The share of the conversation that remains when it is too long for the model; None: nothing is
+        left out."""
         match self.fields.truncation:
             case RetentionRatio(retention_ratio=ratio):
                 return ratio
@@ -203,12 +204,12 @@ class Settings:
 
     @property
     def transcribes(self) -> bool:
-        """Whether what the user says is to be transcribed."""
+        """Whether the user's speech is transcribed."""
         return isinstance(self.input.transcription, TranscriptionConfig)
 
     @property
     def transcription_model(self) -> str:
-        """What is to transcribe, empty for any model that does."""
+        """The transcribing model, empty for any."""
         given = self.input.transcription
         name = (given.model or "") if isinstance(given, TranscriptionConfig) else ""
         return "" if name.startswith(BUILT_IN_TRANSCRIBERS) else name
@@ -220,7 +221,7 @@ class Settings:
 
     @cached_property
     def setup(self) -> ChatSetup:
-        """What the session is to be at a worker."""
+        """Return the setup of the session for a worker."""
         return ChatSetup(voice=voice_of(self.voice_name), model=self.model)
 
     def changed(
@@ -234,8 +235,8 @@ class Settings:
     ) -> "Settings":
         """Return the settings with a change. Raises `Refusal`, and then nothing of it holds.
 
-        `has_spoken`: the model has, with its voice. `has_input`: audio or items have come. `can_take_turns`:
-        the conversation so far lets the model take its turns by itself.
+        `has_spoken`: the model's voice was used. `has_input`: audio or items have come. `can_take_turns`: the
+        conversation so far lets the model take its turns by itself.
         """
         if new.type != "realtime":
             message = (
@@ -255,9 +256,9 @@ class Settings:
         return made
 
     def _merged(self, new: SessionFields, can_take_turns: bool) -> "Settings":
-        """Return the settings with a change, as far as the model can have them: one that calls no tools is
-        told of none, and where it cannot take turns by itself, the server detects them; one that holds no
-        chats takes them by itself in any case."""
+        """Return the settings with a change, limited to the model's abilities. A model that calls no tools
+        gets none. If it cannot take turns by itself, the server detects them; one that holds no chats
+        takes them by itself in any case."""
         fields = merged(self.fields, _completed(new, self))
         unmet = set(self.unmet)
         if new.tools is not None:
@@ -333,7 +334,7 @@ class Settings:
 
     @property
     def _unsupported(self) -> list[str]:
-        """Paths of what is as it was given and changes nothing."""
+        """Paths of accepted values without effect."""
         told = _as_given(self.input.transcription) or {}
         paths = [f"audio.input.transcription.{name}" for name in told if name != "model"]
         if isinstance(self.input.noise_reduction, Struct):
@@ -346,7 +347,7 @@ class Settings:
 
 
 def initial(model: str, given: SessionFields | None, catalogue: Catalogue | None) -> Settings:
-    """Return how a session with this model begins; `given` is what is different, of which the model does not
+    """Return the initial settings of a session with this model; `given` are deviations, whose model does not
     count.
 
     Raises `Refusal` if it cannot be.
@@ -374,13 +375,13 @@ def _completed(new: SessionFields, old: Settings) -> SessionFields:
 
 
 def _gives_detection(new: SessionFields) -> bool:
-    """Return whether a change says how turns are detected, or that they are not."""
+    """Return whether a change sets the turn detection, or switches it off."""
     given = new.audio.input.turn_detection if new.audio is not None and new.audio.input is not None else UNSET
     return given is not UNSET
 
 
 def own_turns(given: TurnDetection | None) -> SemanticVad:
-    """Return the turn detection of a model that holds no chats: interruptions alone are left to choose."""
+    """Return the turn detection of a model that holds no chats: only interruptions can be configured."""
     interrupts = given is None or given.interrupt_response is not False
     kept = given if isinstance(given, SemanticVad) else _SEMANTIC_VAD
     return msgspec.structs.replace(kept, create_response=True, interrupt_response=interrupts)
@@ -394,7 +395,7 @@ def vad_of(given: SemanticVad) -> ServerVad:
 
 
 def format_of(given: AudioFormat | None) -> Format:
-    """Return the format that a client means."""
+    """Return the format in a client's fields."""
     match given:
         case None | PcmFormat():
             return PCM_24K
@@ -414,8 +415,8 @@ def name_of(voice: str | VoiceId | None) -> str:
 
 
 def check_voice(voice: str | VoiceId | None, model: str, catalogue: Catalogue | None, param: str) -> None:
-    """Raise `Refusal` for a voice that the model does not have; where its voices are not known the worker
-    has to judge."""
+    """Raise `Refusal` for a voice that the model does not have; if its voices are not known the worker has
+    to judge."""
     name = name_of(voice)
     voices = capabilities_of(model, catalogue).voices
     if not name or name in BUILT_IN_VOICES or voices is None or name in voices:
@@ -425,7 +426,7 @@ def check_voice(voice: str | VoiceId | None, model: str, catalogue: Catalogue | 
 
 
 def voice_of(name: str) -> Voice:
-    """Return what the worker is told: OpenAI's names stand for the model's own voice, which goes without."""
+    """Return the voice for the worker: OpenAI's names stand for the model's own voice, which needs none."""
     return NO_VOICE if not name or name in BUILT_IN_VOICES else Voice(voice_id=name)
 
 

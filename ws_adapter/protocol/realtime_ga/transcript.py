@@ -1,8 +1,8 @@
-"""The words of a spoken answer, and where in its sound they are.
+"""The words of a spoken answer, and their positions in its audio.
 
-A model says its words and their sound in pieces, the words of a piece before its sound. What is not known is
-where in a piece a word is: its words are taken to be spread over its sound evenly, and a word counts as heard
-when its end was.
+The model's words and audio come in pieces, the words of a piece before its audio. The position of a word
+within a piece is unknown: its words are assumed to be evenly spread, and a word counts as heard when its end
+was.
 """
 
 import re
@@ -14,15 +14,15 @@ _WORD: Final = re.compile(r"\s*\S+\s*")
 
 
 class Transcript:
-    """The transcript of one answer, whose sound has `bytes_per_s`."""
+    """The transcript of one answer, whose audio has `bytes_per_s`."""
 
     def __init__(self, bytes_per_s: int) -> None:
         self._bytes_per_s = bytes_per_s
         self._pieces: list[tuple[int, str]] = []
-        """Where the sound of each begins, in bytes, and its words."""
+        """The beginning of each piece's audio, in bytes, and its words."""
         self._bytes = 0
         self._heard_bytes: int | None = None
-        """After how much of the sound it was cut."""
+        """The position of the cut, in bytes."""
 
     def save(self) -> SavedTranscript:
         """Return the state."""
@@ -37,30 +37,30 @@ class Transcript:
 
     @property
     def ms(self) -> int:
-        """How long the answer is, up to its cut."""
+        """The length of the answer, up to its cut."""
         size = self._bytes if self._heard_bytes is None else min(self._heard_bytes, self._bytes)
         return size * 1000 // self._bytes_per_s
 
     def write(self, text: str) -> None:
-        """More words. Those that come before a sound belong to it together."""
+        """Append words. Words of several pieces before an audio belong to it together."""
         if self._pieces and self._pieces[-1][0] == self._bytes:
             text = self._pieces.pop()[1] + text
         self._pieces.append((self._bytes, text))
 
     def sound(self, size: int) -> int:
-        """More sound; how much of it is before the cut."""
+        """Append audio; return how much of it is before the cut."""
         before, self._bytes = self._bytes, self._bytes + size
         return size if self._heard_bytes is None else min(size, max(0, self._heard_bytes - before))
 
     def cut(self, ms: int) -> int:
-        """Cut the transcript after `ms`; return where that is, in bytes."""
+        """Cut the transcript after `ms`; return that position in bytes."""
         size = ms * self._bytes_per_s // 1000
         self._heard_bytes = size if self._heard_bytes is None else min(size, self._heard_bytes)
         return self._heard_bytes
 
     @property
     def all(self) -> str:
-        """The words, whatever was heard of them."""
+        """All words, heard or not."""
         return "".join(text for _, text in self._pieces)
 
     @property

@@ -1,4 +1,4 @@
-"""The slot of a session: taken when it opens, and again when it is needed after it was lost."""
+"""The slot of a session: taken when it opens, and again on demand after it was lost."""
 
 from enum import Enum, auto
 from typing import Final
@@ -17,7 +17,7 @@ from ws_adapter.protocol.core.turn import Turn
 from ws_adapter.protocol.realtime_ga.saved.session import SavedSlot
 
 OPENS_S: Final = 15.0
-"""How long a worker may wait to be told what the session is; clients say that at their beginning."""
+"""The seconds that a worker may wait for the setup; clients send it at their beginning."""
 
 
 class SlotPhase(Enum):
@@ -25,9 +25,9 @@ class SlotPhase(Enum):
 
     NONE = auto()
     WANTED = auto()
-    """In the queue."""
+    """The session waits in the queue."""
     HELD = auto()
-    """A worker waits to be told what the session is."""
+    """A worker waits for the setup."""
     OPENING = auto()
     READY = auto()
     RUNNING = auto()
@@ -35,23 +35,23 @@ class SlotPhase(Enum):
 
 
 class WorkerSlot:
-    """Its methods return what brings it there."""
+    """The slot; its methods return the actions that move it to the wanted state."""
 
     def __init__(self, model: str) -> None:
-        """`model` is the one that every worker is asked for."""
+        """`model` is requested from every worker."""
         self.model = model
         self.hold = SlotPhase.NONE
         self.ready: Ready | None = None
         self.setup: WorkerSetup | None = None
-        """What the worker was told."""
+        """The setup at the worker."""
         self.unit = 0
-        """The last one that was run."""
+        """The number of the last unit that was run."""
         self.due_at: float | None = None
-        """When it has to be there, or to be opened."""
+        """The deadline for the slot, or for its setup."""
         self._is_going_away = False
 
     def save(self, *, has_journal: bool) -> SavedSlot | None:
-        """Return the state; None where no worker takes the place of the present one."""
+        """Return the state; None if no other worker can replace the present one."""
         if not has_journal or self.hold not in (SlotPhase.READY, SlotPhase.RUNNING):
             return None
         setup = self.setup if isinstance(self.setup, ChatSetup) else None
@@ -60,14 +60,14 @@ class WorkerSlot:
     def restore(self, saved: SavedSlot, setup: WorkerSetup | None) -> None:
         """Go on from a saved state; `setup` is that of the model's own turns, if it takes them.
 
-        A worker with another one is of no use any more: what it has is nobody's setup.
+        A worker with an outdated setup is of no use any more: its setup matches no present one.
         """
         self.hold = SlotPhase.RUNNING if saved.is_running else SlotPhase.READY
         self.ready, self.setup = saved.ready, saved.setup or setup or ChatSetup()
         self.unit = saved.unit
 
     def want(self, by: float) -> list[Action]:
-        """Ask for a slot, at the latest then."""
+        """Queue for a slot, with `by` as the deadline."""
         self.hold, self.due_at = SlotPhase.WANTED, by
         return [TakeSlot(self.model)]
 
@@ -103,7 +103,7 @@ class WorkerSlot:
         return self.leave() if self._is_going_away else []
 
     def going_away(self) -> list[Action]:
-        """Handle a draining worker: what runs may come to its end."""
+        """Handle a draining worker: the running turn may finish."""
         self._is_going_away = True
         return self.leave() if self.hold in (SlotPhase.HELD, SlotPhase.READY) else []
 
@@ -112,7 +112,7 @@ class WorkerSlot:
         self.hold, self.due_at, self._is_going_away = SlotPhase.NONE, None, False
 
     def leave(self) -> list[Action]:
-        """Give it back, or the place in the queue."""
+        """Give back the slot, or the place in the queue."""
         if self.hold is SlotPhase.NONE:
             return []
         self.lost()

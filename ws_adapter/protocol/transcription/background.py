@@ -1,4 +1,4 @@
-"""Transcription of items beside a conversation, one after another, in a slot that nobody else wants.
+"""Transcription of items beside a conversation, one after another, in an otherwise idle slot.
 
 Events in, actions out; nothing here does I/O or reads a clock. All times are seconds of one monotonic clock.
 """
@@ -42,23 +42,23 @@ from ws_adapter.protocol.wire.errors import ErrorCode
 from ws_adapter.protocol.wire.limits import is_due
 
 MOST_ITEMS: Final = 16
-"""Items of a session that may wait."""
+"""The most waiting items of a session."""
 
 MOST_S: Final = 240.0
-"""Seconds of audio in them, together."""
+"""The most seconds of audio in them, together."""
 
 RETRY_S: Final = 1.0
-"""How long after a refusal another slot is looked for."""
+"""The seconds between a refusal and the search for another slot."""
 
 _BYTES_PER_S: Final = 4 * 16_000
 _SEGMENT_BYTES: Final = _BYTES_PER_S
-"""What the worker gets at a time: it is done with that soon, and then the slot can be given up."""
+"""The bytes of a segment for the worker: it is short, so that the slot can be given up soon."""
 
 _OF_THE_MODEL: Final = {
     Reason.MODE_UNSUPPORTED: TranscriptionCode.SERVICE_UNAVAILABLE,
     Reason.MODEL_NOT_FOUND: TranscriptionCode.MODEL_NOT_FOUND,
 }
-"""Why no other slot would do."""
+"""Reasons for which no other slot would help."""
 
 _MESSAGES: Final = {
     TranscriptionCode.BUFFER_FULL: f"{MOST_ITEMS} items, or {MOST_S:g} s of audio, wait to be transcribed",
@@ -74,7 +74,7 @@ _MESSAGES: Final = {
 
 
 class ItemUpdate(Struct, frozen=True):
-    """The session is to be told this of an item."""
+    """A transcription result of an item, for the session."""
 
     item: Transcribe
     news: InputTranscript
@@ -84,18 +84,18 @@ Step: TypeAlias = TakeSlot | LeaveSlot | OpenWorkerSession | RunSegment | Cancel
 
 
 class _Job:
-    """An item, and how far it is. Its segments are the same each time that it is begun again."""
+    """An item and its progress. Its segments are the same each time that it is restarted."""
 
     def __init__(self, item: Transcribe, due_at: float) -> None:
         self.item = item
         self.due_at = due_at
         self.sent = 0
-        """Bytes that the worker has."""
+        """The bytes sent to the worker."""
         self.first_unit = 0
         self.text: list[str] = []
-        """Of each segment that is done."""
+        """The text of each finished segment."""
         self.unit_text = ""
-        """Of the one that is not."""
+        """The text of the running segment."""
         self.was_ready = False
         """Whether it has ever had a worker."""
 
@@ -111,7 +111,7 @@ class _Job:
         self.sent, self.first_unit, self.unit_text = 0, 0, ""
 
     def segment_of(self, unit: int) -> int:
-        """Return which of its segments a unit is, from 0; negative if it is none of its own."""
+        """Return the index of the segment in a unit, from 0; negative if the unit belongs to another item."""
         return unit - self.first_unit if self.first_unit else -1
 
     def next_segment(self, unit: int) -> RunSegment:
@@ -124,11 +124,11 @@ class _Job:
 
 
 class BackgroundTranscription:
-    """See above. The slot is given up as soon as others want it; then an item is begun again, and what was
-    told of it is not told twice.
+    """Background transcription. The slot is given up as soon as others want it; then an item is restarted,
+    and no text is sent twice.
 
-    `wait_s` is how long after it was asked for an item may take, 0 if none is to be transcribed.
-    `others_wait` says whether items of other sessions wait for a slot.
+    `wait_s` is the deadline of an item in seconds after its request, 0 if none is to be transcribed.
+    `others_wait` returns whether items of other sessions wait for a slot.
     """
 
     def __init__(self, wait_s: float, others_wait: Callable[[], bool]) -> None:
@@ -138,19 +138,19 @@ class BackgroundTranscription:
         self._hold = SlotPhase.NONE
         self._model = ""
         self._unit = 0
-        """The last one that the worker got."""
+        """The number of the last unit at the worker."""
         self._is_running = False
-        """Whether it is not closed yet."""
+        """Whether that unit is still open."""
         self._retry_at: float | None = None
 
     @property
     def held_bytes(self) -> int:
-        """Of audio that waits."""
+        """The bytes of waiting audio."""
         return sum(len(job.item.audio) for job in self._jobs)
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` is due."""
+        """The time at which `tick` is due."""
         times = [job.due_at for job in self._jobs]
         if self._retry_at is not None:
             times.append(self._retry_at)
@@ -164,7 +164,7 @@ class BackgroundTranscription:
     # ------------------------------------------------------------------------------------- the items
 
     def ask(self, item: Transcribe, now: float) -> list[Step]:
-        """Another item is to be transcribed."""
+        """Queue an item for transcription."""
         if not self._wait_s:
             return [_failed(item, TranscriptionCode.SERVICE_UNAVAILABLE)]
         is_long = self.held_bytes + len(item.audio) > MOST_S * _BYTES_PER_S
@@ -174,7 +174,7 @@ class BackgroundTranscription:
         return self._advance(now)
 
     def cancel(self, item_id: str, now: float) -> list[Step]:
-        """No more is told of this item."""
+        """Cancel the transcription of an item."""
         kept = deque(job for job in self._jobs if job.item.item_id != item_id)
         if len(kept) == len(self._jobs):
             return []
@@ -183,7 +183,7 @@ class BackgroundTranscription:
         return [*(self._stop() if is_current else []), *self._advance(now)]
 
     def tick(self, now: float) -> list[Step]:
-        """Do what is due: items whose time is over fail, and a slot is looked for again."""
+        """Handle the due timers: items past their deadline fail, and a slot is requested again."""
         steps: list[Step] = []
         for job in [job for job in self._jobs if now >= job.due_at]:
             is_current = job is self._jobs[0]
@@ -195,13 +195,13 @@ class BackgroundTranscription:
         return [*steps, *self._advance(now)]
 
     def _stop(self) -> list[Step]:
-        """The worker says no more of the item that it has."""
+        """Stop the running item at the worker."""
         return [CancelUnits(self._unit)] if self._is_running else []
 
     # -------------------------------------------------------------------------------------- the slot
 
     def granted(self) -> list[Step]:
-        """A worker waits to be told what the session is."""
+        """Handle a worker that waits for the setup."""
         self._hold, self._unit, self._is_running = SlotPhase.OPENING, 0, False
         return [OpenWorkerSession(TranscriptionSetup(self._model, is_background=True))]
 
@@ -210,18 +210,18 @@ class BackgroundTranscription:
         self._hold = SlotPhase.WANTED
 
     def refused(self, now: float) -> list[Step]:
-        """There is no slot now."""
+        """Handle that there is no slot now."""
         self._lose()
         self._retry_at = now + RETRY_S
         return []
 
     def unserved(self, code: TranscriptionCode, now: float) -> list[Step]:
-        """There will be no slot for the item that waits for one."""
+        """Handle that there will be no slot for the item that waits for one."""
         self._lose()
         return [*self._fail(code), *self._advance(now)]
 
     def give_way(self, now: float) -> list[Step]:
-        """Somebody else wants the slot."""
+        """Give up the slot because another session needs it."""
         if not self.has_slot:
             return []
         self._lose()

@@ -26,7 +26,7 @@ _GENERIC: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(float_hook=flo
 
 
 class Rejection(Exception):
-    """An event that is not applied: nothing has changed, and the client may send it corrected."""
+    """An event that was rejected: nothing has changed, and the client may send it corrected."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class ChooseModel(Struct, frozen=True):
 
     model: str
     related: Any = None
-    """Its `trace_context`, as it came."""
+    """Its undecoded `trace_context`."""
 
 
 class Append(Struct, frozen=True):
@@ -46,7 +46,7 @@ class Append(Struct, frozen=True):
 
     pcm: bytes
     related: Any = None
-    """Its `trace_context`, as it came."""
+    """Its undecoded `trace_context`."""
 
 
 class Commit(Struct, frozen=True):
@@ -59,7 +59,8 @@ TranscriptionCommand: TypeAlias = ChooseModel | Append | Commit
 
 
 def read_command(frame: bytes, *, drops_input: bool = False) -> TranscriptionCommand:
-    """Return what a text frame asks for; with `drops_input` there is no room for audio, which is not decoded.
+    """Return the command in a text frame; with `drops_input` there is no room for audio, which is not
+    decoded.
 
     Raises `Rejection` or `InvalidUtf8`.
     """

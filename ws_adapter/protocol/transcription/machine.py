@@ -1,4 +1,4 @@
-"""T, the dialect of `/v1/transcription`: utterances between commits, text while they are heard."""
+"""The dialect of `/v1/transcription`: utterances between commits, text while they are processed."""
 
 from collections.abc import Callable
 from typing import ClassVar, Final
@@ -47,7 +47,7 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _STATES: Final = msgspec.msgpack.Decoder(SavedTranscription)
 
 _NOTE_S: Final = 1.0
-"""How long errors that are not sent are counted before the log is told."""
+"""The seconds for which unsent errors are counted before a log line."""
 
 _LONGEST_NAME: Final = 256
 
@@ -62,11 +62,12 @@ UNSERVED: Final = {
     ErrorCode.QUEUE_CANCELLED: (Code.QUEUE_FULL, "the place in the queue was given up"),
     ErrorCode.SERVICE_UNAVAILABLE: (Code.SERVICE_UNAVAILABLE, "no worker is ready"),
 }
-"""Why there is no slot for an utterance: code and text of each verdict. Its audio is kept."""
+"""The code and text of each verdict without a slot for an utterance. Its audio is kept."""
 
 
 class Transcription(WithoutDetection):
-    """See `Machine`. It holds a slot for each utterance, and for a while after it if nobody else waits.
+    """The machine of `/v1/transcription`. It holds a slot for each utterance, and for a while after it if no
+    other session waits.
 
     `session_id` is `sess-` and 32 hexadecimal digits, `created` is in Unix seconds, `catalogue` tells what
     the workers serve, None while none is known.
@@ -89,7 +90,7 @@ class Transcription(WithoutDetection):
         self._catalogue = catalogue
         self._utterances = Utterances(limits.transcription_buffer_s)
         self._heard_at = 0.0
-        """When something last came for an utterance."""
+        """The time of the last input for an utterance."""
         self._errors = errors_window()
         self._refused = events_window("refused events")
         self._suppressed = 0
@@ -114,7 +115,7 @@ class Transcription(WithoutDetection):
 
     @property
     def _idle_at(self) -> float | None:
-        """When the current utterance is over because nothing has come for it."""
+        """The idle deadline of the current utterance."""
         current = self._utterances.current
         if not self._slot.has_worker or current is None or current.is_ended:
             return None
@@ -122,7 +123,7 @@ class Transcription(WithoutDetection):
 
     @property
     def _segment_at(self) -> float | None:
-        """Since when, or from when on, the worker can be given a segment."""
+        """The earliest time at which a segment can be sent to the worker."""
         if not self._slot.has_room or self._congested or self._utterances.current is None:
             return None
         return self._utterances.current.next_segment_at()
@@ -155,11 +156,11 @@ class Transcription(WithoutDetection):
         return [*actions, *self._advance(now)]
 
     def _save_dialect(self, blobs: Blobs) -> bytes:
-        """Return the state of the protocol on top of this."""
+        """Return the state of a derived protocol."""
         return b""
 
     def _restore_dialect(self, state: bytes, blobs: Saved) -> list[Action]:
-        """Go on from it. Raises `ValueError` or `KeyError`."""
+        """Restore the state of a derived protocol. Raises `ValueError` or `KeyError`."""
         return []
 
     # ------------------------------------------------------------------------------------ the client
@@ -219,7 +220,7 @@ class Transcription(WithoutDetection):
         return self._advance(now)
 
     def withdrawn(self, sends: list[Send]) -> list[Action]:
-        """See `Machine.withdrawn`. Nothing is ever taken back."""
+        """Return nothing: `Withdraw` is never used."""
         return []
 
     def slow_consumer(self) -> list[Action]:
@@ -234,7 +235,7 @@ class Transcription(WithoutDetection):
     # ---------------------------------------------------------------------------------------- the slot
 
     def queued(self, place: Place) -> list[Action]:
-        """See `Machine.queued`. Clients are not told."""
+        """Return nothing: clients get no queue events."""
         return []
 
     def granted(self, now: float) -> list[Action]:
@@ -331,7 +332,7 @@ class Transcription(WithoutDetection):
         return [*self._tell_done(utterance), *(self._tell_timed_out() if utterance.is_timed_out else [])]
 
     def _fail(self, code: Code, message: str) -> list[Action]:
-        """Fail the current utterance and skip what still comes for it."""
+        """Fail the current utterance and skip its remaining input."""
         self._utterances.fail()
         told = self._tell_failure(code, message)
         if self._slot.at_worker:
@@ -339,7 +340,7 @@ class Transcription(WithoutDetection):
         return told
 
     def _advance(self, now: float) -> list[Action]:
-        """Go on with what there is to do; without a slot the time makes no difference."""
+        """Advance the state as far as possible; without a slot the time makes no difference."""
         told: list[Action] = []
         if self.is_over:
             return told
@@ -368,11 +369,11 @@ class Transcription(WithoutDetection):
         return [Send(utterance.done(self._slot.prompt_tokens))]
 
     def _tell_cut(self, utterance: Utterance) -> list[Action]:
-        """Send what there is of the utterance, which fails now."""
+        """Send the partial text of the utterance, which fails now."""
         return self._tell_done(utterance)
 
     def _tell_timed_out(self) -> list[Action]:
-        """Send that the utterance was ended because nothing came for it."""
+        """Send that the utterance ended by its idle limit."""
         text = f"nothing came for {self._idle_s:g} s, so the utterance was ended; commit again"
         return [Send(Error(error=text, code=Code.IDLE_TIMEOUT))]
 

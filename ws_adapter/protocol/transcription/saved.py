@@ -1,4 +1,4 @@
-"""The state of a transcription as plain data, with which another adapter goes on.
+"""The state of a transcription as plain data, with which another adapter continues.
 
 Times are seconds of the session's clock before the moment at which the state was taken.
 """
@@ -9,7 +9,7 @@ from ws_adapter.protocol.core.blobs import SavedBytes
 
 
 class SavedUtterance(Struct, frozen=True):
-    """Hold an `Utterance`."""
+    """The state of an `Utterance`."""
 
     model: str
     audio: SavedBytes
@@ -23,7 +23,7 @@ class SavedUtterance(Struct, frozen=True):
 
 
 class SavedUtterances(Struct, frozen=True):
-    """Hold `Utterances`."""
+    """The state of `Utterances`."""
 
     current: SavedUtterance | None
     ahead: tuple[SavedUtterance, ...]
@@ -33,7 +33,7 @@ class SavedUtterances(Struct, frozen=True):
 
 
 class SavedSlot(Struct, frozen=True):
-    """Hold a `TranscriptionSlot` whose worker another one takes the place of."""
+    """The state of a `TranscriptionSlot` whose worker can be replaced by another."""
 
     granted_ago: float
     prompt_tokens: int
@@ -45,7 +45,7 @@ class SavedSlot(Struct, frozen=True):
 
 
 class SavedTranscription(Struct, frozen=True):
-    """Hold a `Transcription`. `dialect` is the serialised state of a protocol on top of it, or empty."""
+    """The state of a `Transcription`. `dialect` is the serialised state of a derived protocol, or empty."""
 
     created: int
     utterances: SavedUtterances

@@ -19,13 +19,13 @@ from ws_adapter.protocol.transcription.utterance import Utterance, as_floats
 from ws_adapter.protocol.wire.limits import MOST_AT_WORKER
 
 _RECHECK_S: Final = 1.0
-"""How often a slot without an utterance is looked at: others may want it."""
+"""The interval of checking whether others want a slot without an utterance."""
 
 
 class TranscriptionSlot:
-    """A session's slot; methods that return actions return what brings it there.
+    """A session's slot; methods that return actions return those that move it to the wanted state.
 
-    `idle_s`: so long it is kept without an utterance.
+    `idle_s` is the time for which it is kept without an utterance.
     """
 
     def __init__(self, idle_s: float) -> None:
@@ -33,30 +33,30 @@ class TranscriptionSlot:
         self.granted_at = 0.0
         self.prompt_tokens = 0
         self.look_at: float | None = None
-        """When to look whether others wait for it."""
+        """The time of the next check whether others wait for it."""
         self.away_at: float | None = None
-        """When its worker leaves."""
+        """The time at which its worker leaves."""
         self.last_unit = 0
         self.at_worker: deque[int] = deque()
-        """Bytes of each unit that is not closed yet."""
+        """The bytes of each open unit."""
         self._idle_s = idle_s
         self._model = ""
         self._window = 0
         self._vacant_at: float | None = None
-        """Since when it has been without an utterance; None while it has one."""
+        """The time since when it has had no utterance; None while it has one."""
 
     @property
     def has_worker(self) -> bool:
-        """Whether it is more than a place in the queue."""
+        """Whether it is attached to a worker, not only queued."""
         return self.hold in (SlotPhase.OPENING, SlotPhase.READY)
 
     @property
     def has_room(self) -> bool:
-        """Whether the worker can be given a segment."""
+        """Whether the worker has room for a segment."""
         return self.hold is SlotPhase.READY and self.look_at is None and len(self.at_worker) < self._window
 
     def save(self, now: float, *, has_journal: bool) -> SavedSlot | None:
-        """Return the state; None where no worker takes the place of the present one."""
+        """Return the state; None if no other worker can replace the present one."""
         if not has_journal or self.hold is not SlotPhase.READY:
             return None
         return SavedSlot(
@@ -108,7 +108,7 @@ class TranscriptionSlot:
         return RunSegment(self.last_unit, as_floats(segment), begins=begins, ends=ends)
 
     def reconsider(self, now: float) -> None:
-        """Keep the slot for the next utterance only if nobody waits."""
+        """Keep the slot for the next utterance only if no other session waits."""
         self.look_at = now if self.has_worker else None
 
     def occupy(self) -> None:
@@ -116,7 +116,7 @@ class TranscriptionSlot:
         self._vacant_at = None
 
     def rest(self, now: float) -> list[Action]:
-        """Rest without an utterance: keep the slot for a while, and give up a place in the queue."""
+        """Keep the slot for a while without an utterance, or give up a place in the queue."""
         if self.hold is SlotPhase.NONE:
             return []
         if self.hold is SlotPhase.WANTED or self.away_at is not None:
@@ -126,7 +126,8 @@ class TranscriptionSlot:
         return []
 
     def is_kept(self, next_model: str | None, now: float, others_wait: bool) -> bool:
-        """Between two utterances: whether it is kept for the next one; None: there is no next one yet."""
+        """Return whether the slot is kept between two utterances; a `next_model` of None means that no
+        next one exists yet."""
         self.look_at = None
         if others_wait or self.away_at is not None:
             return False
@@ -138,7 +139,7 @@ class TranscriptionSlot:
         return now < until
 
     def leave(self) -> list[Action]:
-        """Give it back."""
+        """Give the slot back."""
         self.forget()
         return [LeaveSlot()]
 

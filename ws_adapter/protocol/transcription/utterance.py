@@ -1,4 +1,4 @@
-"""Utterances: audio on the way in, text on the way out. Audio is int16, mono, 16 kHz."""
+"""Utterances: audio in, text out. Audio is int16, mono, 16 kHz."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -14,16 +14,16 @@ from ws_adapter.protocol.transcription.saved import SavedUtterance, SavedUtteran
 BYTES_PER_S: Final = 2 * 16_000
 
 SEGMENT_BYTES: Final = BYTES_PER_S
-"""Audio goes to the worker by the second."""
+"""The bytes of a segment, one second."""
 
 SEGMENT_WAIT_S: Final = 1.0
-"""Less than a segment goes to the worker when it has waited so long."""
+"""The seconds after which an incomplete segment is sent to the worker."""
 
 LARGEST_BYTES: Final = 4 * BYTES_PER_S
-"""What a segment holds at most, when much has waited: a worker has to be done with one in 10 s."""
+"""The most bytes of a segment after a backlog: a worker has to process one within 10 s."""
 
 MOST_AHEAD: Final = 1000
-"""Utterances that may be committed ahead. Their audio is bounded, but they may be empty."""
+"""The most utterances that may be committed ahead. Their audio is bounded, but they may be empty."""
 
 
 @dataclass(slots=True)
@@ -32,16 +32,16 @@ class Utterance:
 
     model: str
     audio: ByteQueue
-    """Not yet at the worker."""
+    """Audio that is not at the worker yet."""
     waiting_since: float
-    """When the oldest of it came."""
+    """The arrival time of the oldest of it."""
     is_ended: bool = False
-    """No more comes."""
+    """Whether no more audio comes."""
     is_timed_out: bool = False
-    """It was ended for want of audio."""
+    """Whether it was ended by the idle limit."""
     first_unit: int = 0
     last_unit: int = 0
-    """Units at the worker; 0 as long as there is none that begins, or ends, the utterance."""
+    """The number of its last unit at the worker; 0 before the first."""
     sampled_tokens: int = 0
     _said: ByteQueue = field(default_factory=ByteQueue)
     """Its words in UTF-8."""
@@ -52,7 +52,7 @@ class Utterance:
         return self._said.all.decode()
 
     def say(self, text: str) -> None:
-        """More words."""
+        """Append words."""
         self._said.put(text.encode())
 
     def save(self, now: float, blobs: Blobs) -> SavedUtterance:
@@ -86,7 +86,7 @@ class Utterance:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the worker knows of it."""
+        """Whether the worker has got a part of it."""
         return self.first_unit > 0
 
     @property
@@ -95,18 +95,17 @@ class Utterance:
         return self.is_ended and not self.audio and not self.has_begun
 
     def holds(self, unit: int) -> bool:
-        """Return whether `unit`, of those at the worker, is one of its own and not of an utterance before
-        it."""
+        """Return whether `unit` at the worker belongs to this utterance, not to an earlier one."""
         return 0 < self.first_unit <= unit
 
     def hear(self, pcm: bytes, now: float) -> None:
-        """Audio for it has come."""
+        """Append audio."""
         if not self.audio:
             self.waiting_since = now
         self.audio.put(pcm)
 
     def next_segment_at(self) -> float | None:
-        """Since when, or from when on, there is a segment for the worker; None while nothing waits."""
+        """Return the earliest time of the next segment for the worker; None while no audio waits."""
         if self.last_unit:
             return None
         if self.is_ended or len(self.audio) >= SEGMENT_BYTES:
@@ -114,7 +113,7 @@ class Utterance:
         return self.waiting_since + SEGMENT_WAIT_S if self.audio else None
 
     def take_segment(self, unit: int, now: float) -> bytes:
-        """Return what `unit` is to bring to the worker, perhaps no audio."""
+        """Return the audio of `unit`, perhaps none."""
         segment = self.audio.take(LARGEST_BYTES)
         self.waiting_since = now
         self.first_unit = self.first_unit or unit
@@ -123,8 +122,7 @@ class Utterance:
         return segment
 
     def done(self, prompt_tokens: int) -> Done:
-        """Return the event that ends it; a model feeds `prompt_tokens` in the first step of every
-        utterance."""
+        """Return its final event; a model reads `prompt_tokens` in the first step of every utterance."""
         given = prompt_tokens if self.has_begun else 0
         usage = Usage(
             prompt_tokens=given,
@@ -137,8 +135,8 @@ class Utterance:
 
 
 class Utterances:
-    """A client's audio in order: the `current` utterance, those committed behind it, and audio behind the
-    last final commit, which is kept for the next one.
+    """A client's audio in order: the `current` utterance, those committed behind it, and audio after the last
+    final commit, which is kept for the next one.
 
     `buffer_s` bounds what waits, in seconds.
     """
@@ -154,7 +152,7 @@ class Utterances:
 
     @property
     def _open(self) -> Utterance | None:
-        """The utterance that takes what comes."""
+        """The utterance that takes new audio."""
         last = self._ahead[-1] if self._ahead else self.current
         return last if last is not None and not last.is_ended else None
 
@@ -228,25 +226,25 @@ class Utterances:
         return self.current
 
     def take_segment(self, unit: int, now: float) -> bytes:
-        """See `Utterance.take_segment`, of the current one."""
+        """Return the audio of `unit` for the current utterance."""
         assert self.current is not None
         segment = self.current.take_segment(unit, now)
         self.waiting_bytes -= len(segment)
         return segment
 
     def finish(self) -> Utterance:
-        """End the current utterance, complete or as complete as it will be."""
+        """End the current utterance, complete or not, and return it."""
         assert self.current is not None
         over, self.current = self.current, None
         self.waiting_bytes -= len(over.audio)
         return over
 
     def fail(self) -> None:
-        """Drop the current utterance and what still comes for it."""
+        """Drop the current utterance and its remaining input."""
         self._is_skipping = not self.finish().is_ended
 
     def put_back(self) -> None:
-        """Put the audio of the current utterance, which was not begun, before what came after it."""
+        """Return the audio of the current utterance, which was not begun, to the front of the queue."""
         assert self.current is not None
         unheard, self.current = self.current, None
         if self._ahead:
@@ -258,5 +256,5 @@ class Utterances:
 
 
 def as_floats(pcm: bytes) -> bytes:
-    """Little-endian float32 in [-1, 1] of little-endian int16."""
+    """Return little-endian int16 as little-endian float32 in [-1, 1]."""
     return (np.frombuffer(pcm, "<i2").astype("<f4") / np.float32(32768)).tobytes()

@@ -1,4 +1,4 @@
-"""Frames of a client that has what is said written down."""
+"""Frames of a client that requests transcription."""
 
 from typing import Any, Final
 

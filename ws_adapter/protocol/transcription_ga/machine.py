@@ -1,6 +1,7 @@
-"""Transcription in the events of OpenAI's Realtime: what is committed becomes an item, and its words follow.
+"""Transcription in the events of OpenAI's Realtime: a commit creates an item, and its words follow.
 
-Commits are utterances of the machine beneath, which has the slot; what it tells is told here in other events.
+Commits are utterances of the underlying machine, which has the slot; its results are sent here as other
+events.
 """
 
 from collections import deque
@@ -45,7 +46,7 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
 class SavedTranscriptionGa(Struct, frozen=True):
-    """Hold the state of a `TranscriptionGa` beside its utterances."""
+    """The state of a `TranscriptionGa` beside its utterances."""
 
     ids: str
     told: int
@@ -62,14 +63,14 @@ class SavedTranscriptionGa(Struct, frozen=True):
 _DECODER: Final = msgspec.msgpack.Decoder(SavedTranscriptionGa)
 
 _UNDECIDED: Final = b"undecided"
-"""State of a session whose client has said nothing yet."""
+"""The state of a session whose client has sent no frame yet."""
 
 _SERVERS = frozenset({Code.PROCESSING_ERROR, Code.QUEUE_FULL, Code.SERVICE_UNAVAILABLE, Code.CONTEXT_FULL})
 
 
 class TranscriptionGa(Transcription):
-    """See `Machine`, and `Transcription` for what is given; `new_token` makes ids differ. `given` is how the
-    session begins where that is not as usual."""
+    """The machine of OpenAI's transcription, with the arguments of `Transcription`; `new_token` makes ids
+    differ. `given` are initial settings that differ from the defaults."""
 
     def __init__(
         self,
@@ -89,12 +90,12 @@ class TranscriptionGa(Transcription):
         self._listening = self._new_listening()
         self._has_input = False
         self._item_id = ""
-        """What the user's speech will be that has not ended."""
+        """The id of the item for the user's open speech."""
         self._last_id: str | None = None
         self._awaited: deque[tuple[str, float]] = deque()
-        """Items whose words are awaited, the current one first, and their seconds."""
+        """Items with pending transcripts, the current one first, and their seconds."""
         self._refuses_audio = False
-        """Whether the client was told that its audio is not taken."""
+        """Whether the client was told that its audio is not accepted."""
         self._reading = Reading()
         self._frames = events_window()
 
@@ -260,7 +261,8 @@ class TranscriptionGa(Transcription):
         return self._commit(data, now)
 
     def _commit(self, data: bytes, now: float) -> list[Action]:
-        """Return an item of float32 at 16 kHz, whose words are awaited if there are to be any."""
+        """Return the actions that commit float32 at 16 kHz as an item, with a pending transcript if one is
+        requested."""
         item_id, self._item_id = self._item_id or self._teller.new_id("item"), ""
         if self._settings.transcribes:
             self._await(item_id, data, now)
@@ -315,7 +317,7 @@ class TranscriptionGa(Transcription):
         return [self._teller.event(ga.TranscriptionFailed, item_id=item_id, content_index=0, error=failure)]
 
     def refused(self, verdict: Verdict) -> list[Action]:
-        """See `Machine.refused`: what waited for the slot has no words; what comes next asks for another."""
+        """Handle that there is no slot: the waiting items fail; the next one asks for another slot."""
         if self.is_over or self._utterances.current is None:
             return []
         self._slot.forget()
@@ -351,7 +353,7 @@ class TranscriptionGa(Transcription):
 
 
 class ProtocolChooser(Transcription):
-    """Which of the two protocols of `?intent=transcription` a client speaks: its first frame tells."""
+    """The choice between the two protocols of `?intent=transcription`, made by a client's first frame."""
 
     def __init__(
         self,
@@ -374,7 +376,7 @@ class ProtocolChooser(Transcription):
         return self._other._save_dialect(blobs) + _UNDECIDED if self._other is not None else b""
 
     def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
-        """See `Machine.restore`; the protocol is the one that the client has spoken to the last adapter."""
+        """Go on from a saved state, in the protocol that the client used with the last adapter."""
         other, self._other = self._other, None
         dialect = msgspec.msgpack.decode(state, type=SavedTranscription).dialect
         if other is None or not dialect:

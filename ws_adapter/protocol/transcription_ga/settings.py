@@ -1,4 +1,4 @@
-"""Settings of a transcription session: changes are merged into them whole or not at all."""
+"""Settings of a transcription session: a change is merged into them whole or not at all."""
 
 from typing import Final
 
@@ -31,7 +31,7 @@ _INITIAL: Final = InputFields(PcmFormat(24000), None, None, _SERVER_VAD)
 
 
 class SavedSettings(Struct, frozen=True):
-    """Hold `Settings`."""
+    """The state of `Settings`."""
 
     fields: InputFields
     include: list[str] | None
@@ -39,7 +39,7 @@ class SavedSettings(Struct, frozen=True):
 
 
 class Settings:
-    """The settings of a session at a time; `worker_model` is what its worker is asked for, empty for any."""
+    """The settings of a session at one moment; `worker_model` is the model for its worker, empty for any."""
 
     def __init__(
         self, fields: InputFields = _INITIAL, include: list[str] | None = None, worker_model: str = ""
@@ -60,18 +60,19 @@ class Settings:
 
     @classmethod
     def initial(cls, given: SessionFields | None, catalogue: Catalogue | None) -> "Settings":
-        """Return how a session begins; `given` is what is not as usual. Raises `Refusal` if it cannot be."""
+        """Return the initial settings; `given` are those that differ from the defaults. Raises `Refusal`
+        if they are invalid."""
         return cls().changed(given, catalogue, has_input=False) if given is not None else cls()
 
     @property
     def vad(self) -> ServerVad | None:
-        """How it is heard that somebody speaks; None: the client tells."""
+        """The VAD settings; None if the client commits turns."""
         detection = self._fields.turn_detection
         return detection if isinstance(detection, ServerVad) else None
 
     @property
     def transcribes(self) -> bool:
-        """Whether what is said is to be written down."""
+        """Whether speech is transcribed."""
         return isinstance(self._fields.transcription, TranscriptionConfig)
 
     def changed(self, new: SessionFields, catalogue: Catalogue | None, *, has_input: bool) -> "Settings":
@@ -123,7 +124,7 @@ class Settings:
 
     @property
     def _unsupported(self) -> list[str]:
-        """Paths of what is as it was given and changes nothing: no model here is told of it."""
+        """Paths of accepted values without effect: no model here gets them."""
         told = _as_given(self._fields.transcription) or {}
         paths = [f"audio.input.transcription.{name}" for name in told if name != "model"]
         if _as_given(self._fields.noise_reduction) is not None:
@@ -145,7 +146,7 @@ def _worker_model(fields: InputFields, catalogue: Catalogue | None) -> str:
 
 
 def _as_given(value: object) -> dict[str, object] | None:
-    """Return what was given of it."""
+    """Return a value in its given form."""
     if not isinstance(value, Struct):
         return None
     fields = {name: getattr(value, name) for name in value.__struct_fields__}

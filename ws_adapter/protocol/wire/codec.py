@@ -44,7 +44,7 @@ _LONG: Final = 2048
 """Shorter base64 stays in its frame."""
 
 _TOKEN: Final = secrets.token_hex(16)
-"""Stands for the base64 that was cut out. Nobody can send it: it never leaves the process."""
+"""The placeholder for cut base64. No client can send it: it never leaves the process."""
 
 E = TypeVar("E")
 
@@ -62,7 +62,7 @@ class CutBase64(str):
 
     @classmethod
     def of(cls, size: int, data: bytes | None) -> "CutBase64":
-        """Return a piece of base64 of so many bytes."""
+        """Return a piece of base64 of `size` bytes."""
         cut = cls(_TOKEN)
         cut.size, cut.data = size, data
         return cut
@@ -181,7 +181,7 @@ _generic: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(float_hook=flo
 
 
 def _decode_object(frame: bytes) -> dict[str, Any]:
-    """Return what a frame holds whose form is not that of its struct."""
+    """Return the object in a frame that does not fit the fast path of its struct."""
     try:
         value = _generic.decode(frame)
     except (msgspec.DecodeError, RecursionError):
@@ -203,7 +203,7 @@ def _size_audio(fields: Any, names: Sequence[str] = _AUDIO_FIELDS) -> None:
 
 
 def convert(value: object, shape: Any, path: str) -> Any:
-    """`value`, decoded from JSON, as an instance of `shape`; raises `Refusal` if it does not fit."""
+    """Return `value`, decoded from JSON, as an instance of `shape`; raises `Refusal` if it does not fit."""
     try:
         return msgspec.convert(value, shape, strict=True)
     except (msgspec.ValidationError, RecursionError):
@@ -223,12 +223,12 @@ class Clip(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """Samples, decoded or not."""
+        """The number of samples, decoded or not."""
         return self.samples.size + self.undecoded
 
     @property
     def data(self) -> bytes:
-        """The samples as little-endian bytes; those that came as such are not copied."""
+        """The samples as little-endian bytes, without a copy if they came in that form."""
         base = self.samples.base
         if isinstance(base, bytes) and len(base) == self.samples.nbytes:
             return base
@@ -239,7 +239,8 @@ NO_AUDIO: Final = Clip(np.zeros(0, np.float32))
 
 
 def decode_base64(text: str, param: str) -> bytes:
-    """Return the bytes behind base64 of the standard alphabet with padding; ASCII white space is ignored."""
+    """Return the decoded bytes of base64 in the standard alphabet with padding; ASCII white space is
+    ignored."""
     if isinstance(text, CutBase64) and text.data is not None:
         return text.data
     try:
@@ -253,7 +254,7 @@ def decode_base64(text: str, param: str) -> bytes:
 
 
 def decode_audio(text: str, encoding: AudioEncoding, param: str) -> Clip:
-    """Return the samples behind base64 of raw little-endian mono PCM.
+    """Return the samples in base64 of raw little-endian mono PCM.
 
     Raises `Refusal` for bad base64, a broken last sample, NaN or infinity, or a peak above `LOUDEST`.
     """
@@ -271,7 +272,7 @@ def decode_audio(text: str, encoding: AudioEncoding, param: str) -> Clip:
 
 
 def bounded(samples: Samples, param: str) -> Clip:
-    """Check that `samples` are audio and clips them to [-1, 1]; raise `Refusal`."""
+    """Check that `samples` are audio and clip them to [-1, 1]; raise `Refusal`."""
     if not samples.size:
         return Clip(samples)
     # NaN wins both comparisons, so two reductions without a temporary find everything.
@@ -292,12 +293,13 @@ _ENCODED_MARK: Final = b'"AAAA"'
 
 
 def encode(event: ServerEvent) -> bytes:
-    """`event` as one JSON object, UTF-8; its field of bytes, of which it has at most one, in base64."""
+    """Return `event` as one JSON object, UTF-8; its field of bytes, of which it has at most one, in
+    base64."""
     return b"".join(encoded(event))
 
 
 def encoded(event: ServerEvent) -> Sequence[bytes]:
-    """Encode an event in parts: audio is long, and joined once, with what goes before all of it."""
+    """Encode an event in parts: audio is long, and joined only once, with all parts before it."""
     name = _bytes_field(type(event))
     data: bytes | None = getattr(event, name) if name else None
     if not name or not data:
@@ -310,8 +312,8 @@ def encoded(event: ServerEvent) -> Sequence[bytes]:
 
 
 def stamp(event: ServerEvent, sent_at: float, wall_clock_ms: float | None) -> None:
-    """Fill in the moment of sending, in Unix seconds, and how long the answer to a unit took, where an event
-    tells them."""
+    """Fill in the time of sending, in Unix seconds, and the duration of a unit's answer, in events with
+    these fields."""
     given: Any = event
     if event.tells_time:
         given.server_send_ts = round(sent_at, 3)
@@ -321,7 +323,7 @@ def stamp(event: ServerEvent, sent_at: float, wall_clock_ms: float | None) -> No
 
 
 def audio_bytes(event: ServerEvent) -> int:
-    """Return bytes of the output audio in an event, before they become base64."""
+    """Return the bytes of output audio in an event, before base64."""
     name = _bytes_field(type(event))
     return len(getattr(event, name) or b"") if name else 0
 

@@ -1,4 +1,4 @@
-"""Error codes of the public protocols, what each means for the connection, and the text that goes with it."""
+"""Error codes of the public protocols, with their effect on the connection and their texts."""
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -8,7 +8,8 @@ from antiphon.contract import Reason
 
 
 class CloseCode(IntEnum):
-    """Why the server closes a WebSocket (RFC 6455 section 7.4; 3000 is from its registry)."""
+    """The reason for which the server closes a WebSocket (RFC 6455 section 7.4; 3000 is from its
+    registry)."""
 
     NORMAL = 1000
     GOING_AWAY = 1001
@@ -90,14 +91,14 @@ class Refusal(Exception):
 
 
 class UnknownField(Refusal):
-    """A field that is not known, where those are refused; `param` is its path."""
+    """An unknown field, where those are refused; `param` is its path."""
 
     def __init__(self, param: str) -> None:
         super().__init__(ErrorCode.INVALID_PAYLOAD, f"{param}: there is no such field here", param)
 
 
 class WrongType(Refusal):
-    """A value of another JSON type than its field has."""
+    """A value whose JSON type is not that of its field."""
 
 
 class InvalidUtf8(Exception):
@@ -105,12 +106,13 @@ class InvalidUtf8(Exception):
 
 
 def invalid(param: str, what: str) -> Refusal:
-    """Return a known field whose value cannot be used; `what` continues the sentence "<param>: ..."."""
+    """Return the refusal of a known field with an unusable value; `what` continues the sentence "<param>:
+    ..."."""
     return Refusal(ErrorCode.INVALID_PAYLOAD, f"{param}: {what}", param)
 
 
 def missing(param: str, expected: str) -> Refusal:
-    """Return a required field that is absent, null or empty."""
+    """Return the refusal of a required field that is absent, null or empty."""
     return Refusal(ErrorCode.MISSING_FIELD, f"{param} is missing: {expected} is required", param)
 
 
@@ -119,7 +121,7 @@ class Verdict:
     """The public meaning of an end or failure behind the adapter.
 
     `code` and `message` make an `error` event, `closed` the reason of `session.closed`, `close` the close
-    code; what is None does not happen. `clock` names the clock that ran out, and its seconds.
+    code; each is left out if None. `clock` names the timer that expired, and its seconds.
     """
 
     code: ErrorCode | None
@@ -129,13 +131,13 @@ class Verdict:
     clock: str = ""
 
     def refusal(self) -> Refusal:
-        """Return the same for a session that goes on."""
+        """Return the same as a refusal, for a session that goes on."""
         assert self.code is not None
         return Refusal(self.code, self.message)
 
 
 def timed_out(clock: str, seconds: float, message: str) -> Verdict:
-    """Return the end of a session whose time is up."""
+    """Return the end of a session with an expired timer."""
     return Verdict(None, message, TIMEOUT, CloseCode.NORMAL, f"{clock} ({seconds:.1f}s)")
 
 
@@ -156,7 +158,7 @@ ADDRESS_FLOOD: Final = Verdict(
     None,
     CloseCode.POLICY_VIOLATION,
 )
-"""The end of a session whose address sends more than one may."""
+"""The end of a session whose address exceeds its rate limit."""
 
 USER_STOP: Final = "user_stop"
 DONE: Final = "done"
@@ -165,7 +167,7 @@ CONTEXT_FULL: Final = "context_full"
 SHUTDOWN: Final = "server_shutdown"
 BACKEND_ERROR: Final = "backend_error"
 SLOW_CONSUMER: Final = "slow_consumer"
-"""Why a session ended, in the words of the current dialect; the others translate."""
+"""The end reason of a slow consumer, as the current dialect writes it; the others translate it."""
 
 _INFERENCE_FAILED: Final = "the model could not process this input; the session goes on"
 _SESSION_LOST: Final = "the worker of this session failed; open a new session"
@@ -264,7 +266,7 @@ CONTEXT_IS_FULL: Final = Verdict(
     None, "the context of the model is full; open a new session", CONTEXT_FULL, CloseCode.NORMAL
 )
 FAILURES_IN_A_ROW: Final = 3
-"""So many failed inferences, one after another, end the session."""
+"""The number of consecutive failed inferences that ends the session."""
 
 GAVE_UP: Final = Verdict(
     None,

@@ -1,7 +1,7 @@
 """Faults of a decoded event, in our own words.
 
-`msgspec` decides whether an event has the shape of its struct; this module walks the same definitions to say
-which field does not, what was expected and what came, so that no library text reaches a client.
+`msgspec` decides whether an event has the shape of its struct. This module walks the same definitions to name
+the faulty field, its expected and its actual value, so that no library text reaches a client.
 """
 
 import math
@@ -26,12 +26,12 @@ def find_fault(value: object, shape: type, path: str) -> Refusal | None:
 
 @cache
 def _described(shape: type) -> inspect.Type:
-    """Take milliseconds, the first time."""
+    """Return the type information of a struct, cached: the first call takes milliseconds."""
     return inspect.type_info(shape)
 
 
 def shown(value: object) -> str:
-    """`value` as a message may quote it: short values as they are, of long ones only the kind."""
+    """Return `value` for a quotation in a message: short values unchanged, of long ones only the kind."""
     match value:
         case None:
             return "null"
@@ -83,7 +83,7 @@ def _wrong(value: object, shape: inspect.Type, path: str, what: str) -> Refusal:
 
 
 def _unknown_field(value: dict[str, Any], shape: inspect.StructType, path: str) -> Refusal | None:
-    """Return the first field that a struct forbids."""
+    """Return the refusal of the first field that a struct forbids."""
     if not shape.forbid_unknown_fields:
         return None
     known = {shape.tag_field, *(field.encode_name for field in shape.fields)}
@@ -114,7 +114,7 @@ def _union_fault(value: object, types: tuple[inspect.Type, ...], path: str) -> R
 
 
 def _tagged_fault(value: dict[str, Any], types: list[inspect.StructType], path: str) -> Refusal | None:
-    """Return what is wrong with a struct, among those that a field tells apart."""
+    """Return the fault of a value among structs that a tag field distinguishes."""
     field = str(types[0].tag_field)
     tag, place = value.get(field), _join(path, field)
     for shape in types:
@@ -135,7 +135,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _is_alike(value: object, shape: inspect.Type) -> bool:
-    """Return whether `value` is of the JSON type of `shape`, within its bounds or not."""
+    """Return whether `value` has the JSON type of `shape`, within its bounds or not."""
     match shape:
         case inspect.NoneType():
             return value is None

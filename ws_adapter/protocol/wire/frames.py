@@ -1,5 +1,5 @@
-"""Frames of clients that may name their events: read, or what is wrong with them, for an error that names
-the event too. Nothing here touches a session."""
+"""The reader of frames whose events may have ids, so that an error can name the event. It touches no
+session."""
 
 from typing import Any, Final, Generic, TypeVar
 
@@ -13,9 +13,9 @@ E = TypeVar("E")
 
 
 class Fault:
-    """A frame that holds no event; without a `refusal` it is not UTF-8.
+    """A frame without an event; without a `refusal` it is not UTF-8.
 
-    `event_id` and `event_type` are what its client says that it is; None where that cannot be read.
+    `event_id` and `event_type` are those in the frame; None if they cannot be read.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class FrameReader(Generic[E]):
         return event
 
     def check(self, event: E) -> None:
-        """Raise `Refusal` for an event whose form is right and which nobody could follow all the same."""
+        """Raise `Refusal` for a well-formed event that cannot be carried out."""
 
     def restate(self, refusal: Refusal) -> Refusal:
         """Return the refusal in the words of the protocol."""
@@ -58,7 +58,7 @@ _named: Final = msgspec.json.Decoder(_Named)
 
 
 def _names(frame: bytes) -> tuple[str | None, str | None]:
-    """Return id and type of an event that could not be read; None for what cannot be read either."""
+    """Return id and type of an unreadable event; None for those that cannot be read either."""
     try:
         named = _named.decode(frame)
     except (msgspec.DecodeError, RecursionError):

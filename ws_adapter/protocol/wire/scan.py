@@ -1,8 +1,8 @@
 """Cost of a frame for a parser, counted without parsing it.
 
 A parser makes an object of every item, by the million thirty times as large as their text, and four bytes of
-every character beyond ASCII. It holds the interpreter meanwhile, on whatever thread it runs, so a frame made
-of such would stop every session for seconds: it is counted first, in one pass over its bytes.
+every character beyond ASCII. It holds the GIL meanwhile, on any thread, so a frame of such items would stop
+every session for seconds. Therefore they are counted first, in one pass over the bytes.
 """
 
 import re
@@ -13,8 +13,8 @@ import numpy as np
 from ws_adapter.protocol.wire.errors import ErrorCode, Refusal
 
 MAX_ITEMS: Final = 8_192
-"""Most objects, lists and commas in an event, what stands within strings aside. The longest chat has five
-thousand: 256 messages of four pictures each."""
+"""The most objects, lists and commas in an event, outside of strings. The longest chat has five thousand:
+256 messages of four pictures each."""
 
 MAX_ESCAPES: Final = 2**18
 MAX_WIDE_BYTES: Final = 2**20
@@ -22,18 +22,19 @@ MAX_WIDE_BYTES: Final = 2**20
 pictures have none."""
 
 DEEPEST: Final = 512
-"""Nesting beyond this, among too many items, is a bomb and no JSON to any parser."""
+"""The deepest nesting of a frame with too many items; deeper ones are a bomb and no JSON to any parser."""
 
 _MAX_STRINGS: Final = 2 * MAX_ITEMS + 1
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _MARKS: Final = (b",", b"[", b"{")
 _COMMA, _BRACE, _END, _TO_BRACE, _ESCAPE, _WIDE = map(np.uint8, (0x2C, 0x7B, 0x7D, 0x20, 0x5C, 0x80))
 _STEP: Final = 2**16
-"""Fits into the processor's cache with what is computed of it."""
+"""The bytes per step, which fit into the CPU cache with their intermediate results."""
 
 
 def count(frame: bytes) -> None:
-    """Raise `Refusal` if there is too much of anything; in `MAX_ITEMS` bytes there cannot be."""
+    """Raise `Refusal` if a frame has too many items or wide bytes; within `MAX_ITEMS` bytes that is
+    impossible."""
     octets = np.frombuffer(frame, np.uint8)
     marks = escapes = wide = 0
     for start in range(0, len(octets), _STEP):
@@ -62,7 +63,7 @@ def _count_items(frame: bytes) -> None:
 
 
 def _depth(text: bytes) -> int:
-    """Return how deep lists and objects are nested; `text` has no strings."""
+    """Return the nesting depth of lists and objects; `text` has no strings."""
     octets = np.frombuffer(text, np.uint8) | _TO_BRACE
     steps = (octets == _BRACE).astype(np.int32) - (octets == _END)
     return int(steps.cumsum().max(initial=0))

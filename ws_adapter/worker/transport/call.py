@@ -150,7 +150,7 @@ class Call(Generic[Response]):
             self._writing = asyncio.create_task(self._write(self._call))
 
     async def _write(self, call: Streams) -> None:
-        """Write what waits, one message at a time: grpcio takes no second one before the first has left."""
+        """Write waiting messages one at a time: grpcio takes no second one before the first has left."""
         try:
             while self._waiting:
                 data = self._waiting[0]
@@ -209,7 +209,7 @@ class Call(Generic[Response]):
             self._report_end(error)
 
     def _let_go(self) -> None:
-        """Keep nothing of the call: grpcio closes a connection only once no call that used it is left.
+        """Drop all references of the call: grpcio closes a connection only once no call that used it is left.
 
         Tasks and their exceptions refer to the call as the call refers to them; without this it would stay
         until Python's next full collection.

@@ -26,10 +26,11 @@ from ws_adapter.worker.transport.target import Target
 from ws_adapter.worker.transport.tls import WorkerTls, explain
 
 CONNECT_TIMEOUT_S: Final = 5.0
-"""How long a connection may take, from the first packet to the worker's first settings."""
+"""The longest time for a connection, from the first packet to the worker's first settings."""
 
 NEXT_ADDRESS_S: Final = 0.25
-"""When the next address of a name is tried beside one that does not answer: RFC 8305, section 8."""
+"""The delay before the next address of a name is tried beside one that does not answer: RFC 8305, section
+8."""
 
 _FAILED: Final = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
 

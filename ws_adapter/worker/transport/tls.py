@@ -43,7 +43,7 @@ class WorkerTls:
             self._key.read_bytes() if self._key is not None else None,
             self._certificate.read_bytes() if self._certificate is not None else None,
         )
-        """For the next connection."""
+        """The credentials of the next connection."""
 
 
 def explain(text: str, tls: WorkerTls | None) -> str:

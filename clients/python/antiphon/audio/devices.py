@@ -1,4 +1,4 @@
-"""Microphone and speakers of this machine, by PortAudio; they need the extra `mic`."""
+"""Microphone and speaker of this machine through PortAudio; the extra `mic` is required."""
 
 import asyncio
 import threading
@@ -13,33 +13,33 @@ from antiphon.audio.samples import INPUT_RATE_HZ, OUTPUT_RATE_HZ, Samples
 from antiphon.errors import AudioError
 
 INSTALL: Final = "pip install 'antiphon[mic]'"
-"""Brings sounddevice, which needs PortAudio, and soxr."""
+"""The install command for sounddevice, which needs PortAudio, and soxr."""
 
 T = TypeVar("T")
 
 Device = int | str | None
-"""Number or part of the name of a device, as `python -m sounddevice` lists them; None: the default one."""
+"""The number or part of the name of a device, as `python -m sounddevice` lists them; None is the default."""
 
 MOST_WAITING_S: Final = 10.0
-"""Seconds that a microphone keeps for a program that does not read; then the oldest are dropped."""
+"""The seconds of audio that a microphone buffers for a slow reader; older audio is dropped."""
 
 MOST_UNPLAYED_S: Final = 120.0
-"""Seconds that wait to be played; then the oldest are dropped."""
+"""The seconds of audio that may wait to be played; the oldest audio is dropped beyond that."""
 
 _BLOCK_S: Final = 0.1
 
 
 class Microphone:
-    """What a microphone records, as an iterator: `async with Microphone() as blocks: async for ...`.
+    """An iterator over recorded audio: `async with Microphone() as blocks: async for ...`.
 
-    Each block is about 0.1 s of mono float32 samples at 16 kHz, shape `(samples,)`. A device of another rate
-    is resampled. Raises `AudioError`, whose text names the remedy, without the extra `mic` and for a device
-    that cannot be used or that stops.
+    Each block is about 0.1 s of mono float32 samples at 16 kHz, shape `(samples,)`. Audio from a device with
+    another rate is resampled. Raises `AudioError`, whose text names the remedy, without the extra `mic` and
+    for a device that cannot be used or that stops.
     """
 
     def __init__(self, device: Device = None) -> None:
         self.dropped_s = 0.0
-        """Seconds that were dropped because they were not read in time."""
+        """The seconds of audio that were dropped because the program read too slowly."""
         self._stream = _Stream("microphone", device)
         self._blocks: deque[Samples] = deque()
         self._waiting_s = 0.0
@@ -61,7 +61,7 @@ class Microphone:
         self._changed.set()
 
     def skip(self) -> None:
-        """Drop what was recorded and not read yet."""
+        """Drop the recorded audio that was not read yet."""
         self._blocks.clear()
         self._waiting_s = 0.0
 
@@ -98,7 +98,7 @@ class Microphone:
 
 
 class Speaker:
-    """Plays samples one after the other: `async with Speaker() as speaker: speaker.play(samples)`.
+    """A playback queue of samples: `async with Speaker() as speaker: speaker.play(samples)`.
 
     Raises `AudioError`, whose text names the remedy, without the extra `mic` and for a device that cannot be
     used or that stops.
@@ -106,14 +106,14 @@ class Speaker:
 
     def __init__(self, device: Device = None) -> None:
         self.dropped_s = 0.0
-        """Seconds that were dropped because more than two minutes waited to be played."""
+        """The seconds of audio that were dropped because more than two minutes waited to be played."""
         self._stream = _Stream("speaker", device)
         self._rate_hz = OUTPUT_RATE_HZ
         self._resampler: Any = None
         self._lock = threading.Lock()
         self._pieces: deque[Samples] = deque()
         self._unplayed = 0
-        """Samples in `_pieces`; both are PortAudio's thread's too, and guarded by the lock."""
+        """The number of samples in `_pieces`; PortAudio's thread uses both, and the lock guards them."""
         self._silent = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -132,7 +132,7 @@ class Speaker:
         self._silent.set()
 
     def play(self, samples: Samples) -> None:
-        """Play mono float32 samples at 24 kHz, shape `(samples,)`, after those before; never waits."""
+        """Queue mono float32 samples at 24 kHz, shape `(samples,)`, for playback; never waits."""
         self._stream.check()
         if self._resampler is not None:
             samples = self._resampler.resample_chunk(np.ascontiguousarray(samples, np.float32))
@@ -148,7 +148,7 @@ class Speaker:
                 self.dropped_s += dropped / self._rate_hz
 
     def interrupt(self) -> None:
-        """Drop what has not been played yet."""
+        """Drop the audio that has not been played yet."""
         with self._lock:
             self._pieces.clear()
             self._unplayed = 0
@@ -156,11 +156,11 @@ class Speaker:
         self._silent.set()
 
     async def wait_played(self) -> None:
-        """Return when everything is played, or when the device has stopped."""
+        """Wait until everything is played, or until the device has stopped."""
         await self._silent.wait()
 
     def _fill(self, out: Any, frames: int, time: object, status: object) -> None:
-        """Hand over the next samples in PortAudio's thread; silence where there are none."""
+        """Hand over the next samples in PortAudio's thread; fill an underrun with silence."""
         filled = 0
         with self._lock:
             had_any = bool(self._pieces)
@@ -184,7 +184,7 @@ class Speaker:
 
 
 class _Stream:
-    """A stream of PortAudio: it opens and closes in another thread, since a device may take its time."""
+    """A PortAudio stream that opens and closes in another thread, since a device may take its time."""
 
     def __init__(self, name: str, device: Device) -> None:
         self.is_closed = False
@@ -220,7 +220,7 @@ class _Stream:
             raise AudioError(f"Cannot use the {self._name}: {_told(error)} {_LIST}") from None
 
     async def start(self) -> None:
-        """Begin; raises `AudioError`."""
+        """Start the stream. Raises `AudioError`."""
         try:
             await self._in_thread(self._stream.start)
         except _sounddevice().PortAudioError as error:
@@ -228,7 +228,7 @@ class _Stream:
             raise AudioError(f"Cannot start the {self._name}: {_told(error)} {_LIST}") from None
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
-        """Run a call of PortAudio to its end; the stream is closed if this task is cancelled meanwhile."""
+        """Run a PortAudio call to its end; the stream is closed if this task is cancelled meanwhile."""
         running = asyncio.ensure_future(asyncio.to_thread(call))
         try:
             return await asyncio.shield(running)
@@ -238,7 +238,7 @@ class _Stream:
             raise
 
     async def close(self) -> None:
-        """Stop at once. Harmless when repeated."""
+        """Stop at once. Repeated calls do nothing."""
         self.is_closed = True
         stream, self._stream = self._stream, None
         if stream is not None:
@@ -250,12 +250,12 @@ class _Stream:
             raise AudioError(f"The {self._name} stopped. Was it unplugged? {_LIST}")
 
     def later(self, call: Any, *arguments: Any) -> None:
-        """Call something on the loop, from the thread of PortAudio."""
+        """Call a function on the event loop, from PortAudio's thread."""
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:
-            return  # the loop is closed: nobody listens any more
+            return  # the loop is closed, so the program reads no more audio
 
     def _on_finished(self) -> None:
         self.later(self._end)
@@ -270,7 +270,10 @@ _LIST: Final = "`python -m sounddevice` lists the devices."
 
 
 def _sounddevice() -> ModuleType:
-    """Return the module. Raises `AudioError` if it, or the library that it loads, is not installed."""
+    """Return the `sounddevice` module.
+
+    Raises `AudioError` if it, or the library that it loads, is not installed.
+    """
     try:
         import sounddevice
         import soxr  # noqa: F401  of the same extra
@@ -301,7 +304,7 @@ def _told(error: Exception) -> str:
 
 
 def _resampler(from_hz: int, to_hz: int) -> Any:
-    """Return a `soxr.ResampleStream` of one channel, None if there is nothing to resample."""
+    """Return a `soxr.ResampleStream` of one channel, or None if the rates are equal."""
     if from_hz == to_hz:
         return None
     import soxr

@@ -13,10 +13,10 @@ from antiphon.audio.wav import NeedsConversion, decode_wav
 from antiphon.errors import AudioError
 
 INSTALL: Final = "pip install 'antiphon[audio]'"
-"""Brings soundfile, which reads files, and soxr, which resamples."""
+"""The install command for soundfile, which reads files, and soxr, which resamples."""
 
 LONGEST_S: Final = 4 * 3600
-"""Longest recording that is decoded: a small compressed file may hold days of silence."""
+"""The longest recording in seconds that is decoded: a small compressed file may hold days of silence."""
 
 _LOWEST_HZ: Final = 4_000
 _HIGHEST_HZ: Final = 384_000
@@ -26,9 +26,9 @@ _BLOCK_S: Final = 10
 def read_audio(path: str | Path, rate_hz: int = INPUT_RATE_HZ) -> Samples:
     """Read a recording as mono float32 samples at `rate_hz`, shape `(samples,)`.
 
-    A WAV file that needs no conversion (mono, `rate_hz`, PCM16 or float32) is read as it is. Any other WAV
-    or FLAC file, and what else libsndfile reads, needs the extra `audio`: its channels are averaged, and it
-    is resampled. Raises `AudioError`, whose text names the remedy, and OSError.
+    A WAV file that needs no conversion (mono, `rate_hz`, PCM16 or float32) is read as it is. Every other file
+    that libsndfile reads, such as WAV or FLAC, needs the extra `audio`: its channels are averaged, and it is
+    resampled. Raises `AudioError`, whose text names the remedy, and OSError.
     """
     raw = Path(path).read_bytes()
     try:
@@ -67,7 +67,7 @@ def _mono_blocks(file: Any) -> Iterator[Samples]:
 
 
 def _check(name: str | Path, rate_hz: int, frames: int) -> None:
-    """Raise `AudioError` for a rate or a length beyond all recordings of speech."""
+    """Raise `AudioError` for a rate or a length that no recording of speech has."""
     if not _LOWEST_HZ <= rate_hz <= _HIGHEST_HZ:
         raise AudioError(f"{name} has {rate_hz} Hz; {_LOWEST_HZ} to {_HIGHEST_HZ} Hz can be converted.")
     if frames > LONGEST_S * rate_hz:

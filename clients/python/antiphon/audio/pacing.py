@@ -1,4 +1,4 @@
-"""A recording, sent as a microphone would send it."""
+"""Pacing of a recording at the rate of a microphone."""
 
 import asyncio
 import contextlib
@@ -19,29 +19,29 @@ _CHUNK: Final = int(CHUNK_S * INPUT_RATE_HZ)
 
 
 class Clock(Protocol):
-    """Where the pace comes from."""
+    """A source of time that sets the pace."""
 
     def now(self) -> float:
-        """Return seconds from any fixed start, never going back."""
+        """Return monotonic seconds since an arbitrary start."""
 
     async def sleep(self, seconds: float) -> None:
-        """Return that much later."""
+        """Sleep for `seconds`."""
 
 
 class RealTime:
-    """The clock of the machine."""
+    """The monotonic clock of the machine."""
 
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Return monotonic seconds."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Waits."""
+        """Sleep for `seconds`."""
         await asyncio.sleep(seconds)
 
 
 class Pace:
-    """Says when audio may be sent: when a microphone would have recorded it, or `lead_s` before that."""
+    """The schedule of audio: it is sent when a microphone would have recorded it, or `lead_s` before that."""
 
     def __init__(self, lead_s: float = 0.0, clock: Clock | None = None) -> None:
         self._lead_s = lead_s
@@ -50,27 +50,27 @@ class Pace:
         self._samples = 0
 
     async def hold(self, running: asyncio.Event) -> None:
-        """Return once `running` is set; what is still to be sent is due so much later."""
+        """Wait until `running` is set; the schedule of the remaining audio shifts by the wait."""
         if not running.is_set():
             began = self._clock.now()
             await running.wait()
             self._start += self._clock.now() - began
 
     async def wait(self, samples: int) -> None:
-        """Return when the next `samples` may be sent; a late call does not delay those after it."""
+        """Wait until the next `samples` may be sent; a late call does not delay later samples."""
         self._samples += samples
         due = self._start + self._samples / INPUT_RATE_HZ - self._lead_s
         await self._clock.sleep(max(0.0, due - self._clock.now()))
 
 
 class FileStream:
-    """Sends samples in real time, or with a lead, for as long as its block is open.
+    """A sender of samples in real time, or with a lead, while its block is open.
 
     Each chunk of one second goes out when a microphone would have recorded its last sample, or `lead_s`
-    before that; a late chunk does not delay the next. `finish` is called when the recording is out. With
-    `then_silence` the last chunk is filled up and one second of silence follows every second, so that the
-    model has time to answer; without it the stream falls silent, and a model that is fed no time answers
-    nothing. While `running` is not set the recording stands still.
+    before that; a late chunk does not delay the next. `finish` is called when the whole recording is sent.
+    With `then_silence` the last chunk is filled up and one second of silence follows every second, so that
+    the model has time to answer; without it nothing is sent after the recording, and a model without input
+    answers nothing. The recording pauses while `running` is not set.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class FileStream:
         clock: Clock | None = None,
     ) -> None:
         self.duration_s = len(samples) / INPUT_RATE_HZ
-        """Length of the recording."""
+        """The length of the recording in seconds."""
         self._send = send
         self._samples = samples
         self._then_silence = then_silence
@@ -98,11 +98,11 @@ class FileStream:
 
     @property
     def sent(self) -> bool:
-        """Whether the whole recording is out; silence after it does not count."""
+        """Whether the whole recording was sent; the silence after it does not count."""
         return self._sent.is_set()
 
     async def wait_sent(self) -> None:
-        """Return when the whole recording is out, or when the conversation ended before that."""
+        """Wait until the whole recording is sent, or until the conversation ends."""
         if self._task is None:
             raise RuntimeError("the stream is not running: open its block with `async with`")
         sent = asyncio.ensure_future(self._sent.wait())
@@ -127,7 +127,7 @@ class FileStream:
 
     async def _run(self) -> None:
         pace = Pace(self._lead_s, self._clock)
-        # A conversation that ended tells so to whoever iterates over it; there is nothing more to send.
+        # Iterating over the conversation reports its end; there is nothing more to send.
         with contextlib.suppress(SessionClosed):
             out = 0
             for chunk in self._chunks():

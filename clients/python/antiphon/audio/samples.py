@@ -1,4 +1,4 @@
-"""Samples between numpy arrays, float32, mono, full scale at -1 and 1, and the bytes of the wire."""
+"""Conversions between numpy arrays (float32, mono, full scale at -1 and 1) and the bytes on the wire."""
 
 import base64
 import binascii
@@ -14,16 +14,16 @@ Samples: TypeAlias = NDArray[np.float32]
 """Mono audio, shape `(samples,)`."""
 
 INPUT_RATE_HZ: Final = 16_000
-"""Samples per second of everything that is sent."""
+"""The sample rate of all audio that is sent, in Hz."""
 
 OUTPUT_RATE_HZ: Final = 24_000
-"""Samples per second of everything that is received."""
+"""The sample rate of all audio that is received, in Hz."""
 
 _WIRE_DTYPE: Final = np.dtype("<f4")
 
 
 def as_samples(audio: Samples | bytes | bytearray | memoryview) -> Samples:
-    """Return the audio to send, checked: float32, one dimension, finite, not empty.
+    """Check the audio to send and return it: float32, one dimension, finite, not empty.
 
     Takes an array of shape `(samples,)` or the bytes of little-endian float32 samples. Raises `AudioError`.
     """
@@ -52,18 +52,21 @@ def as_samples(audio: Samples | bytes | bytearray | memoryview) -> Samples:
 
 
 def to_base64(samples: Samples) -> str:
-    """Return the samples as conversations carry them: float32."""
+    """Return the samples as base64 of float32, the encoding of conversations."""
     return base64.b64encode(np.asarray(samples, _WIRE_DTYPE).tobytes()).decode("ascii")
 
 
 def to_base64_pcm16(samples: Samples) -> str:
-    """Return the samples as transcription carries them: little-endian int16; louder ones are clipped."""
+    """Return the samples as base64 of little-endian int16, the encoding of transcription.
+
+    Louder ones are clipped.
+    """
     pcm = np.clip(np.rint(samples * np.float32(32768)), -32768, 32767).astype("<i2")
     return base64.b64encode(pcm.tobytes()).decode("ascii")
 
 
 def from_base64(text: str) -> Samples:
-    """Return samples that the server sent; raise `ProtocolError` if they are none."""
+    """Decode samples from the server's base64. Raises `ProtocolError` if they are malformed."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -72,8 +75,10 @@ def from_base64(text: str) -> Samples:
 
 
 def from_bytes(data: bytes) -> Samples:
-    """Return samples that the server sent; raise `ProtocolError` if the bytes are no whole float32
-    samples."""
+    """Decode samples from the server's bytes.
+
+    Raises `ProtocolError` unless they are whole float32 samples.
+    """
     if len(data) % _WIRE_DTYPE.itemsize:
         raise ProtocolError("The server sent a part of a float32 sample.", reason="invalid_audio")
     return np.frombuffer(data, _WIRE_DTYPE)

@@ -1,4 +1,4 @@
-"""WAV files: reads what can be sent as it is, writes what was heard."""
+"""WAV files: reading of files that need no conversion, and writing."""
 
 import struct
 import wave
@@ -18,12 +18,12 @@ _DTYPES: Final = {(_PCM, 16): "<i2", (_FLOAT, 32): "<f4"}
 
 
 class NeedsConversion(AudioError):
-    """A recording of another format, rate or number of channels than is needed."""
+    """A recording whose format, rate or number of channels needs conversion."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the samples of a WAV file are stored: what its `fmt ` chunk says."""
+    """The storage format of a WAV file's samples, from its `fmt ` chunk."""
 
     encoding: int
     channels: int
@@ -32,11 +32,14 @@ class Layout:
 
     @classmethod
     def pcm16(cls, rate_hz: int) -> "Layout":
-        """Mono samples of 16 bits."""
+        """Return the layout of mono 16-bit samples at `rate_hz`."""
         return cls(_PCM, 1, rate_hz, 16)
 
     def check(self, name: str | Path, rate_hz: int) -> None:
-        """Raise `AudioError` unless the samples can be sent as they are; `name` is the file's."""
+        """Raise `AudioError` unless the samples can be sent as they are.
+
+        `name` is the file name for the message.
+        """
         need = f"mono at {rate_hz} Hz in PCM16 or float32 is needed. Convert it: {_command(name, rate_hz)}"
         if self.rate_hz != rate_hz or self.channels != 1:
             channels = "1 channel" if self.channels == 1 else f"{self.channels} channels"
@@ -46,11 +49,11 @@ class Layout:
 
     @property
     def sample_bytes(self) -> int:
-        """Bytes of one sample."""
+        """The size of one sample in bytes."""
         return self.bits // 8
 
     def decode(self, data: bytes) -> Samples:
-        """Return samples of a layout that was checked; a part of one at the end is left out."""
+        """Decode samples of a checked layout; an incomplete sample at the end is left out."""
         whole = np.frombuffer(data[: len(data) // self.sample_bytes * self.sample_bytes], self._dtype)
         return whole.astype(np.float32) / np.float32(1 if self.encoding == _FLOAT else 32768)
 
@@ -62,14 +65,14 @@ class Layout:
 def read_wav(path: str | Path, rate_hz: int = INPUT_RATE_HZ) -> Samples:
     """Read a mono WAV file of `rate_hz` samples per second, PCM16 or float32, as float32 samples.
 
-    Raises `AudioError`, whose text names the remedy, for any other file, and OSError if it cannot be read.
+    Raises `AudioError`, whose text names the remedy, for any other file. Raises OSError if the file cannot be
+    read.
     """
     return decode_wav(Path(path).read_bytes(), path, rate_hz)
 
 
 def decode_wav(raw: bytes, name: str | Path, rate_hz: int) -> Samples:
-    """Return the samples of a WAV file that is in memory, as `read_wav`; `name` is for the text of an
-    error."""
+    """Return the samples of a WAV file in memory, as `read_wav` does; `name` appears in error messages."""
     if not is_wav(raw):
         raise not_a_wav(name)
     header = read_header(raw)
@@ -88,8 +91,10 @@ def decode_wav(raw: bytes, name: str | Path, rate_hz: int) -> Samples:
 
 
 def write_wav(path: str | Path, samples: Samples, rate_hz: int = OUTPUT_RATE_HZ) -> None:
-    """Write float32 samples in [-1, 1], shape `(samples,)`, as a mono PCM16 WAV file; louder ones are
-    clipped."""
+    """Write float32 samples in [-1, 1], shape `(samples,)`, as a mono PCM16 WAV file.
+
+    Louder samples are clipped.
+    """
     pcm = (np.clip(samples, -1.0, 1.0) * 32767).round().astype("<i2")
     with Path(path).open("wb") as raw, wave.open(raw, "wb") as file:
         file.setnchannels(1)
@@ -99,14 +104,14 @@ def write_wav(path: str | Path, samples: Samples, rate_hz: int = OUTPUT_RATE_HZ)
 
 
 def is_wav(raw: bytes) -> bool:
-    """Return whether these bytes begin a WAV file."""
+    """Return whether these bytes begin like a WAV file."""
     return raw[:4] == b"RIFF" and raw[8:12] == b"WAVE"
 
 
 def read_header(raw: bytes) -> tuple[Layout, int, int] | None:
-    """Return how the samples are stored, where they begin, and how many bytes of them there should be.
+    """Return the layout of the samples, their offset and their declared length in bytes.
 
-    None if `raw` ends before that is known. Chunk sizes are what the file says, not what it holds.
+    Returns None if `raw` ends before that is known. The file may hold fewer bytes than it declares.
     """
     layout: Layout | None = None
     position = 12
@@ -129,7 +134,7 @@ def _layout(body: bytes) -> Layout:
 
 
 def not_a_wav(name: str | Path) -> AudioError:
-    """Return what to say about a file of another kind."""
+    """Return the error for a file that is no WAV file."""
     return NeedsConversion(f"{name} is no WAV file. Convert it: {_command(name, INPUT_RATE_HZ)}")
 
 

@@ -22,16 +22,16 @@ DEFAULT_VOICE: Final = "/api/default_ref_audio"
 
 _PATHS: Final = (REALTIME, CHAT, TRANSCRIPTION, LIVE)
 _MODE: Final = ("mode", "intent")
-"""Parameters that choose what is spoken on `/v1/realtime`, which here the caller does."""
+"""The query parameters that select the dialect of `/v1/realtime`; here the caller sets them."""
 
 NORMAL_CLOSURE: Final = 1000
 CLOSE_TIMEOUT_S: Final = 2.0
-"""Longest that closing may take, `session.closed` and the closing handshake included."""
+"""The longest time in seconds for closing, including `session.closed` and the closing handshake."""
 
 _OPEN_TIMEOUT_S: Final = 10.0
 _MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 _MAX_WAITING_MESSAGES: Final = 8192
-"""Messages that may wait unread before the server is held up: more than a chat answer of 4096 tokens has."""
+"""The limit of unread messages before back-pressure stops the server: a chat answer of 4096 tokens fits."""
 
 _EXAMPLE: Final = "Write it like ws://localhost:8006."
 _SCHEMES: Final = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
@@ -41,7 +41,7 @@ def endpoint(url: str, path: str, mode: str | None = None) -> str:
     """Return the WebSocket address of one service of a server: `path`, on `/v1/realtime` with its `mode`.
 
     `url` may be the server's root (`ws://localhost:8006`, `http` works as well) or the whole address of any
-    of its services; other query parameters are kept. Raises `ConnectError` if it is no such address.
+    of its services. Other query parameters are kept. Raises `ConnectError` for any other address.
     """
     try:
         parts = urlsplit(url)
@@ -62,14 +62,14 @@ def endpoint(url: str, path: str, mode: str | None = None) -> str:
 
 
 def page(url: str, path: str) -> str:
-    """Return the HTTP address of a page of the server at `url`. Raises `ConnectError`, as `endpoint`."""
+    """Return the HTTP address of a page of the server at `url`. Raises `ConnectError` like `endpoint`."""
     return "http" + urlunsplit(urlsplit(endpoint(url, path))._replace(query="")).removeprefix("ws")
 
 
 async def open_websocket(
     url: str, api_key: str | None, max_message_bytes: int = _MAX_MESSAGE_BYTES
 ) -> ClientConnection:
-    """Connect, through the proxy of the environment unless on loopback.
+    """Open a WebSocket, through the proxy of the environment unless the server is on loopback.
 
     Raises `ConnectError` or `AuthError`.
     """
@@ -95,8 +95,8 @@ async def open_websocket(
 
 
 async def close_websocket(socket: ClientConnection, code: int = NORMAL_CLOSURE) -> None:
-    """Close it, waiting at most 2 s for the other side. Harmless when repeated."""
-    # The library cuts off a transport that may have gone by itself, and then has no loop any more.
+    """Close the WebSocket and wait at most 2 s for the peer. Repeated calls do nothing."""
+    # The library aborts a transport that may have closed by itself, and then has no event loop any more.
     with contextlib.suppress(AttributeError):
         await socket.close(code)
 

@@ -1,4 +1,4 @@
-"""The models of a server."""
+"""Lookup of the models that a server serves."""
 
 from antiphon.connection.page import fetch
 from antiphon.errors import ConnectError
@@ -6,10 +6,11 @@ from antiphon.protocol.fields import Fields
 
 
 async def served_models(url: str, api_key: str | None, mode: str = "") -> tuple[str, ...]:
-    """Return names of the models that are ready to serve `mode`, any if it is empty; `url` is that of the
-    page, over HTTP. A server that does not tell modes is taken to serve all of them.
+    """Return the names of the models that are ready to serve `mode`, or any mode if it is empty.
 
-    Raises `ConnectError`, `AuthError`, or `ProtocolError` if the answer is none.
+    `url` is the HTTP address of the page. A server that lists no modes is taken to serve all of them.
+
+    Raises `ConnectError`, `AuthError`, or `ProtocolError` if the answer is malformed.
     """
     return _names(await fetch(url, api_key), mode)
 

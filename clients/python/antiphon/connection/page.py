@@ -1,4 +1,4 @@
-"""Pages of a server, over HTTP."""
+"""HTTP requests for pages of a server."""
 
 import asyncio
 import http.client
@@ -14,9 +14,10 @@ _TIMEOUT_S: Final = 10.0
 
 
 async def fetch(url: str, api_key: str | None) -> bytes:
-    """Return what the page says, at most `LARGEST_ANSWER` bytes of it.
+    """Return the body of the page, at most `LARGEST_ANSWER` bytes.
 
-    Goes through the proxy of the environment unless on loopback. Raises `ConnectError` or `AuthError`.
+    The request uses the proxy of the environment unless the server is on loopback. Raises `ConnectError` or
+    `AuthError`.
     """
     return await asyncio.to_thread(_get, url, api_key)
 

@@ -21,11 +21,11 @@ _SECONDS: Final = re.compile(r"[0-9]{1,9}")
 _WITH_TLS: Final = ("wss://", "https://")
 
 PASS_KEY: Final = " Pass api_key."
-"""What a program does about a key that is missing; whoever takes it otherwise says so."""
+"""The remedy for a missing key in an error message; a caller with another remedy replaces it."""
 
 
 def from_error_event(event: ErrorEvent) -> AntiphonError:
-    """Return an `error` that came instead of a session."""
+    """Return the exception for an `error` event that came instead of a session."""
     why = (event.message or event.code).rstrip(".")
     text = f"The server refused the conversation: {why}."
     if event.code in _NO_ROOM:
@@ -40,7 +40,7 @@ def from_error_event(event: ErrorEvent) -> AntiphonError:
 
 
 def from_close(code: int | None) -> AntiphonError:
-    """The server closed the socket, or the connection broke, before there was anything to lose."""
+    """Return the exception for a socket that closed, or a connection that broke, before the session began."""
     if code == _MESSAGE_TOO_BIG:
         text = "The server closed the connection: the message was too large for it (code 1009)."
         return ProtocolError(f"{text} Send less at once.", reason="too_large")
@@ -49,14 +49,14 @@ def from_close(code: int | None) -> AntiphonError:
 
 
 def from_handshake(url: str, error: InvalidHandshake) -> AntiphonError:
-    """The server spoke HTTP, but did not open a WebSocket."""
+    """Return the exception for a server that answered with HTTP but opened no WebSocket."""
     if not isinstance(error, InvalidStatus):
         return no_server(url, "a WebSocket server")
     return from_http_status(url, error.response.status_code, error.response.headers.get("Retry-After"))
 
 
 def from_http_status(url: str, status: int, retry_after: str | None = None) -> AntiphonError:
-    """The server answered with an HTTP status that is none of success; `retry_after` is that header."""
+    """Return the exception for an HTTP status other than success; `retry_after` is the header's value."""
     if status == 401:
         return AuthError(f"{url} wants a key, or another one (HTTP 401).{PASS_KEY}", reason="unauthorized")
     if status == 403:
@@ -76,7 +76,7 @@ def from_http_status(url: str, status: int, retry_after: str | None = None) -> A
 
 
 def retry_after_s(header: str) -> float | None:
-    """Return the seconds of a `Retry-After`, which is a number of them or a date; None if it is neither."""
+    """Return the seconds of a `Retry-After` header, a number or a date; None if it is neither."""
     if _SECONDS.fullmatch(header):
         return float(header)
     try:
@@ -89,13 +89,13 @@ def retry_after_s(header: str) -> float | None:
 
 
 def no_server(url: str, kind: str) -> ConnectError:
-    """Something listens, but it is no server of that kind."""
+    """Return the exception for a listener that is no server of this kind."""
     remedy = "" if url.startswith(_WITH_TLS) else " If its port speaks TLS, write wss:// instead of ws://."
     return ConnectError(f"{url} does not answer as {kind} does.{remedy}", reason="no_server")
 
 
 def from_os_error(url: str, error: OSError) -> ConnectError:
-    """The server was not reached at all."""
+    """Return the exception for a server that could not be reached."""
     if isinstance(error, TimeoutError):
         return ConnectError(f"{url} did not answer in time.", reason="timeout", retryable=True)
     if isinstance(error, ConnectionRefusedError):

@@ -1,4 +1,4 @@
-"""A WebSocket that is opened again when it is lost, and goes on with its session."""
+"""A WebSocket that reconnects after a loss and resumes its session."""
 
 import asyncio
 import contextlib
@@ -19,16 +19,16 @@ from antiphon.protocol.events import ResumeOffer
 from antiphon.protocol.fields import Fields
 
 MOST_KEPT: Final = 2 * 1024 * 1024
-"""Characters of what was sent last, which may have to be sent again."""
+"""The number of characters of sent messages that are kept, since a resume may have to send them again."""
 
 _LOST: Final = frozenset({None, 1006, 1012, 1013, 1014})
-"""Close codes of a connection that was lost: no Close came, or that of a gateway."""
+"""The close codes of a lost connection: a missing Close frame, or a gateway's code."""
 
 _BUSY: Final = frozenset({1012, 1013})
-"""Codes of those who ask for some time."""
+"""The close codes with which a server asks the client to wait before it reconnects."""
 
 _TRY_AGAIN: Final = frozenset({"rate_limited", "service_unavailable"})
-"""Error codes with which a session can still be resumed."""
+"""The error codes after which a session can still be resumed."""
 
 _FIRST_DELAY_S: Final = 0.25
 _BUSY_DELAY_S: Final = 2.0
@@ -37,11 +37,11 @@ _ANSWER_S: Final = 10.0
 
 
 class ResumingSocket:
-    """The socket of a session: `recv` and `send` as on a WebSocket, over one connection after the other.
+    """The socket of a session: `recv` and `send` as on a WebSocket, across reconnects.
 
-    `reopen` opens another connection to an address. Without an offer of the server, or without `reopen`, a
-    lost connection is the end. `on_lost` and `on_resumed` are called when it happens, the second with the
-    number of attempts.
+    `reopen` opens another connection to an address. Without a resume offer of the server, or without
+    `reopen`, a lost connection ends the session. `on_lost` is called when the connection is lost, and
+    `on_resumed` with the number of attempts after a reconnect.
     """
 
     def __init__(
@@ -58,31 +58,31 @@ class ResumingSocket:
         self._reopen = reopen
         self._offer: ResumeOffer | None = None
         self._events = 0
-        """Messages that came."""
+        """The number of messages that were received."""
         self._sent = 0
         self._kept: deque[tuple[int, str]] = deque()
         """The last messages that were sent, with their numbers."""
         self._kept_size = 0
         self._is_over = False
         self._open = asyncio.Event()
-        """Set while there is a connection, and once there will be none any more."""
+        """An event that is set while a connection is open, and once no further one will be opened."""
         self._open.set()
         self._ending = asyncio.Event()
         self._resuming = asyncio.Lock()
 
     @property
     def close_code(self) -> int | None:
-        """The close code of the last connection, as soon as its Close has come."""
+        """The close code of the last connection, once its Close frame has arrived."""
         code, received = self._socket.close_code, self._socket.protocol.close_rcvd
         return received.code if code is None and received is not None else code
 
     @property
     def trace_id(self) -> str | None:
-        """The trace that the server named at the first connection."""
+        """The trace id that the server named at the first connection."""
         return self._response.headers.get("antiphon-trace-id") if self._response else None
 
     def offered(self, offer: ResumeOffer | None) -> None:
-        """The server says how the session is resumed."""
+        """Store the server's offer to resume the session."""
         self._offer = offer if self._reopen is not None else None
         if self._offer is None:
             self._reopen = None
@@ -102,7 +102,7 @@ class ResumingSocket:
             return frame
 
     async def send(self, frame: str) -> None:
-        """Send a message; while the connection is lost, waits for the next. Raises `ConnectionClosed`."""
+        """Send a message; wait for the next connection while there is none. Raises `ConnectionClosed`."""
         await self._open.wait()
         self._keep(frame)
         socket = self._socket
@@ -114,16 +114,16 @@ class ResumingSocket:
                 raise
 
     async def wait_closed(self) -> None:
-        """Return when the connection is closed."""
+        """Wait until the connection is closed."""
         await self._socket.wait_closed()
 
     async def close(self, code: int) -> None:
-        """Close it, and open no other."""
+        """Close the connection for good."""
         self._end()
         await close_websocket(self._socket, code)
 
     def abort(self) -> None:
-        """Cut it off, and open no other."""
+        """Abort the connection for good."""
         self._end()
         self._socket.transport.abort()
 
@@ -142,9 +142,9 @@ class ResumingSocket:
             self._kept_size -= len(self._kept.popleft()[1])
 
     def _renumber(self, received: int) -> None:
-        """Take messages that neither side has any more out of the count, as the server counts without them.
+        """Remove messages that neither side has any more from the count, as the server's count omits them.
 
-        `received` is how many messages the server has.
+        `received` is the number of messages that the server has.
         """
         gone = self._kept[0][0] - 1 - received if self._kept else 0
         if gone > 0:
@@ -154,7 +154,7 @@ class ResumingSocket:
     # ----------------------------------------------------------------------------------- resuming
 
     async def _resume(self, lost: ClientConnection) -> bool:
-        """Go on over another connection, which one task opens. False: the session is over."""
+        """Resume over another connection, which one task opens; return False if the session is over."""
         async with self._resuming:
             if self._socket is not lost:
                 return True
@@ -162,14 +162,14 @@ class ResumingSocket:
             try:
                 is_open = await self._open_next()
             finally:
-                # Also when the task that resumes is cancelled: the next one to send or receive goes on.
+                # This runs after a cancellation, too: the next task that sends or receives resumes.
                 self._open.set()
             if not is_open:
                 self._end()
             return is_open
 
     async def _open_next(self) -> bool:
-        """Open the next connection, trying for as long as the server waits."""
+        """Open the next connection; retry for as long as the server waits."""
         code = self._socket.close_code
         if self._offer is None or self._is_over or code not in _LOST:
             return False
@@ -190,7 +190,7 @@ class ResumingSocket:
         return False
 
     async def _is_ended_within(self, seconds: float) -> bool:
-        """Wait; whether the session was ended here meanwhile."""
+        """Wait for `seconds`; return whether this side ended the session meanwhile."""
         try:
             async with asyncio.timeout(seconds):
                 await self._ending.wait()
@@ -199,7 +199,7 @@ class ResumingSocket:
         return True
 
     async def _unless_ended(self, attempt: Coroutine[Any, Any, float | None]) -> float | None:
-        """Return the result of an attempt; None if this side ends the session meanwhile."""
+        """Return the result of an attempt, or None if this side ends the session meanwhile."""
         trying, ending = asyncio.create_task(attempt), asyncio.create_task(self._ending.wait())
         try:
             await asyncio.wait({trying, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -210,7 +210,10 @@ class ResumingSocket:
             await asyncio.gather(trying, ending, return_exceptions=True)
 
     async def _try(self) -> float | None:
-        """One attempt: 0 if it was good, else the time to the next one, None if none is worth it."""
+        """Make one attempt.
+
+        Return 0 on success, the delay before the next one, or None if no retry can succeed.
+        """
         assert self._offer is not None
         assert self._reopen is not None
         try:
@@ -243,8 +246,7 @@ class ResumingSocket:
 
 
 def _may_try_again(fields: Fields) -> bool:
-    """Return whether the session was resumed too often, or its adapter cannot be reached: the token stays
-    good."""
+    """Return whether the token stays valid, as after too many resumes or with an unreachable adapter."""
     return not _TRY_AGAIN.isdisjoint((fields.object("error").text("code"), fields.text("code")))
 
 

@@ -1,4 +1,4 @@
-"""Retries of connecting: when and how often."""
+"""Retries of connecting: their timing and their number."""
 
 import asyncio
 import random
@@ -12,29 +12,29 @@ from antiphon.errors import AntiphonError
 _Opened = TypeVar("_Opened")
 
 RETRIED: Final = frozenset({"http_429", "http_503", "queue_full", "service_unavailable"})
-"""Reasons of refusals that pass by themselves: too many attempts, no room, no worker that is ready."""
+"""The reasons of temporary refusals: too many attempts, no room, no worker that is ready."""
 
 
 @dataclass(frozen=True)
 class Retry:
-    """Try again to open a conversation that the server refuses for now; see `connect`.
+    """The retry policy of `connect` for conversations that the server refuses temporarily.
 
     Before attempt n + 1 the client waits `first_delay_s` * 2^(n-1), at most `longest_delay_s`, of which a
     random half is left out, or as long as the server's `Retry-After` says and a random part of
-    `first_delay_s`, whichever is longer. No attempt begins later than `deadline_s` after the call; an attempt
-    that has begun, which may wait in the queue, is not broken off. Then the last refusal is raised.
+    `first_delay_s`, whichever is longer. No attempt begins later than `deadline_s` after the call; a running
+    attempt, which may wait in the queue, is not cancelled. After the last attempt its refusal is raised.
 
     Raises ValueError for values out of range.
     """
 
     deadline_s: float = 60.0
-    """Longest time from the call to the last attempt, above 0."""
+    """The longest time in seconds from the call to the last attempt, above 0."""
     first_delay_s: float = 0.5
-    """Above 0."""
+    """The delay in seconds before the second attempt, above 0."""
     longest_delay_s: float = 10.0
-    """At least `first_delay_s`."""
+    """The longest delay in seconds, at least `first_delay_s`."""
     reasons: frozenset[str] = RETRIED
-    """Values of `AntiphonError.reason` that are worth another attempt."""
+    """The values of `AntiphonError.reason` that are retried."""
 
     def __post_init__(self) -> None:
         for name in ("deadline_s", "first_delay_s"):
@@ -49,7 +49,7 @@ class Retry:
             raise ValueError("`reasons` of a Retry is a set of strings, not one string.")
 
     def delay_s(self, attempts: int, refusal: AntiphonError) -> float | None:
-        """Return the wait before the next attempt, after `attempts` of them; None if none is worth it."""
+        """Return the delay in seconds after `attempts` attempts, or None if the refusal is final."""
         if refusal.reason not in self.reasons:
             return None
         # A power of more than 30 is beyond every bound, and would not fit a float at some time.
@@ -61,7 +61,7 @@ class Retry:
 
 
 async def retrying(retry: Retry | None, attempt: Callable[[], Awaitable[_Opened]]) -> _Opened:
-    """Return what `attempt` returns, the first time that it is not refused. Raises the last refusal."""
+    """Return the result of the first `attempt` that is not refused. Raises the last refusal."""
     begin = time.monotonic()
     attempts = 0
     while True:

@@ -1,6 +1,7 @@
 """Direct access to a worker: its three gRPC streams as one object.
 
-For services inside the house; everybody else talks to the WebSocket server with `antiphon.connect`.
+It is meant for services in the same cluster; other programs connect to the WebSocket server with
+`antiphon.connect`.
 """
 
 from antiphon.grpc.acquire import Lease, Place, acquire

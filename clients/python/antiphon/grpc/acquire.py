@@ -1,4 +1,4 @@
-"""A slot for a session, from the queue of an adapter."""
+"""Acquisition of a slot for a session from the queue of an adapter."""
 
 import asyncio
 import inspect
@@ -39,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to one session in one slot of one worker. `Session.open` takes it in place of a target."""
+    """The right to one session in one slot of one worker. `Session.open` accepts it in place of a target."""
 
     target: str
     token: str
@@ -62,19 +62,18 @@ async def acquire(
     model: str = "",
     credentials: grpc.ChannelCredentials | None = None,
 ) -> AsyncIterator[Lease]:
-    """Wait in the queue of the adapter at `dispatcher` for a slot, and have it for a session.
+    """Wait in the queue of the adapter at `dispatcher` for a slot, and yield its lease.
 
     `dispatcher` is its gRPC port, `host:port`, with `credentials` where it speaks TLS, or a channel to it.
-    `kind` is what the session is going to be: `chat`, `audio`, `video` or `transcribe`; without a `model` any
-    that can serve it will do. `key` is that of the adapter where it asks for one. `on_place` is called with
-    each `Place` while there is none. Open the session within 10 s:
+    `kind` is the kind of session: `chat`, `audio`, `video` or `transcribe`. Without a `model` any that can
+    serve it is chosen. `key` is the API key, where the adapter requires one. `on_place` is called with each
+    `Place` while no slot is free. Open the session within 10 s:
 
         async with acquire("adapter:8007", "audio") as lease, Session.open(lease, config) as session: ...
 
-    Leaving the block before the session is open gives the place or the lease back; after that it changes
-    nothing. Raises `QueueFull` (also where the wait took too long, or this caller comes too often or has too
-    many slots),
-    `AuthError`, `ProtocolError` or `ConnectError`, with the adapter's `reason`.
+    Leaving the block before the session is open returns the place or the lease; later it has no effect.
+    Raises `QueueFull` (also if the wait took too long, or this caller exceeds its rate limit or its limit of
+    slots), `AuthError`, `ProtocolError` or `ConnectError`, with the adapter's `reason`.
     """
     async with AsyncExitStack() as owned:
         name = "the given channel"
@@ -90,7 +89,7 @@ async def acquire(
         call = DispatchServiceStub(dispatcher).Acquire(request, metadata=metadata)
         owned.callback(call.cancel)
         lease = await _wait(call, name, on_place)
-        # What else may come is of no use here: a session is refused with a lease that was revoked.
+        # Later messages need no handling: a worker refuses a session with a revoked lease.
         rest = asyncio.create_task(_read_on(call))
         owned.callback(rest.cancel)
         yield lease

@@ -1,4 +1,4 @@
-"""Connections to workers."""
+"""Channels to workers."""
 
 import grpc
 import grpc.aio
@@ -7,7 +7,7 @@ from antiphon.contract import CLIENT_OPTIONS
 
 
 def open_channel(target: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
-    """One to the worker at `target`; plain without `credentials`."""
+    """Open a channel to the worker at `target`; it is plain without `credentials`."""
     if credentials is None:
         return grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS)
     return grpc.aio.secure_channel(target, credentials, options=CLIENT_OPTIONS)

@@ -13,8 +13,8 @@ async def get_info(
 ) -> pb.GetInfoResponse:
     """Ask the worker at `target` (`host:port` or `unix:path`) to describe itself; needs no session.
 
-    `credentials` are for workers with TLS: `grpc.ssl_channel_credentials(...)`.
-    Raises `ConnectError` if none answers in time.
+    `credentials` are needed for a worker with TLS: `grpc.ssl_channel_credentials(...)`. Raises `ConnectError`
+    if no worker answers in time.
     """
     async with open_channel(target, credentials) as channel:
         stub = InferenceServiceStub(channel)

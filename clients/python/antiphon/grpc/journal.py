@@ -13,39 +13,40 @@ from antiphon.v1 import inference_service_pb2 as pb
 class Journal:
     """The latest units of one full-duplex session, for `Session.replay` at another worker.
 
-    It holds at most `seconds` of units and `size` bytes of inputs and records; the oldest units go first, up
-    to one that continues no turn. A turn that is longer than that leaves nothing. Give it to `Session.open`.
+    It holds at most `seconds` of units and `size` bytes of inputs and records; beyond that it drops the
+    oldest units, so that the first one left continues no turn. A turn beyond these bounds empties the
+    journal. Pass the journal to `Session.open`.
     """
 
     def __init__(self, seconds: float = 60.0, size: int = 16 * 2**20) -> None:
         self._log: UnitLog[pb.PrefillRequest] = UnitLog(seconds, size)
-        """Packed requests."""
+        """The log of packed requests."""
         self._config = pb.SessionConfig()
         self._model = ""
 
     @property
     def config(self) -> pb.SessionConfig:
-        """Settings to open the next session with: those of the first, and its seed."""
+        """The settings to open the next session with: those of the first, and its seed."""
         config = pb.SessionConfig()
         config.CopyFrom(self._config)
         return config
 
     @property
     def model(self) -> str:
-        """Name of the model that the units were heard by; empty before the first session."""
+        """The name of the model that received the units; empty before the first session."""
         return self._model
 
     @property
     def size(self) -> int:
-        """Bytes of the recorded units."""
+        """The size of the recorded units in bytes."""
         return self._log.held
 
     def __len__(self) -> int:
-        """Return how many recorded units there are."""
+        """Return the number of recorded units."""
         return len(self._log)
 
     def settle(self, config: pb.SessionConfig) -> pb.SessionConfig:
-        """Keep the settings of a new conversation; return them with `records` and a seed."""
+        """Store the settings of a new conversation; return them with `records` and a seed."""
         self._config.CopyFrom(config)
         self._config.records = True
         if not config.HasField("seed"):
@@ -54,16 +55,16 @@ class Journal:
         return self.config
 
     def begin(self, model: str, unit_s: float) -> None:
-        """Note which model hears the units and how long one is."""
+        """Store the name of the model and the length of a unit."""
         self._model = model
         self._log.unit_s = unit_s
 
     def sent(self, request: pb.PrefillRequest) -> None:
-        """Keep the input of a unit until its answer."""
+        """Store the input of a unit until its answer arrives."""
         self._log.unanswered[request.unit] = _packed(request)
 
     def done(self, unit: int, record: pb.UnitRecord | None) -> None:
-        """Keep the record of a unit with its input; without a record forget the unit."""
+        """Store the record of a unit with its input; drop a unit without a record."""
         request = self._log.unanswered.pop(unit, None)
         if request is None or record is None:
             return
@@ -71,12 +72,12 @@ class Journal:
         self._log.keep(request, record.end, request.ByteSize())
 
     def recorded(self) -> Iterator[pb.PrefillRequest]:
-        """Yield the requests of the recorded units with their records, oldest first, the audio as it was."""
+        """Yield the requests of the recorded units with their records, oldest first, with float32 audio."""
         for request in self._log:
             yield _unpacked(request)
 
     def unanswered(self, first: int) -> list[pb.PrefillRequest]:
-        """Number the units that got no answer from `first` on and return their requests, oldest first."""
+        """Number the unanswered units from `first` on and return their requests, oldest first."""
         requests = [request for _, request in sorted(self._log.unanswered.items())]
         for unit, request in enumerate(requests, first):
             request.unit = unit
@@ -86,7 +87,7 @@ class Journal:
 
 
 def _packed(request: pb.PrefillRequest) -> pb.PrefillRequest:
-    """Return a copy whose float32 audio is PCM16 if no sample changes by that."""
+    """Return a copy with PCM16 audio if the conversion from float32 loses nothing."""
     packed = pb.PrefillRequest()
     packed.CopyFrom(request)
     audio = packed.duplex.audio

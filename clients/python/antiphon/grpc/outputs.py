@@ -1,4 +1,4 @@
-"""Typed answers of a worker."""
+"""Typed messages that a worker sends."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from antiphon.v1 import inference_service_pb2 as pb
 
 
 class UnitEnd(StrEnum):
-    """Why a unit is over."""
+    """The reason that a unit ended."""
 
     LISTEN = "listen"
     """The model listened; an open turn is closed."""
@@ -29,21 +29,21 @@ class UnitEnd(StrEnum):
 
 
 class Finish(StrEnum):
-    """Why drawing tokens stopped."""
+    """The reason that decoding stopped."""
 
     EOS = "eos"
     """The model's own end token."""
     STOP = "stop"
-    """A hit of `stop` or `stop_token_ids`."""
+    """A match of `stop` or `stop_token_ids`."""
     LENGTH = "length"
     """`max_new_tokens` were drawn."""
     UNSPECIFIED = "unspecified"
-    """Nothing was drawn to an end, or for a newer worker's reason."""
+    """Decoding did not end by a rule of its own, or a newer worker gave an unknown reason."""
 
 
 @dataclass(frozen=True)
 class UnitError:
-    """Why one unit failed; the session goes on."""
+    """The error of one unit; the session goes on."""
 
     reason: str
     """A value of `antiphon.contract.Reason`."""
@@ -54,7 +54,7 @@ class UnitError:
 
 @dataclass(frozen=True)
 class Ready:
-    """The session takes units; always the first output."""
+    """The session accepts units; always the first output."""
 
     worker_id: str
     model: str
@@ -64,20 +64,20 @@ class Ready:
     input_rate_hz: int
     output_rate_hz: int
     unit_s: float
-    """Seconds of audio in one unit."""
+    """The length of one unit in seconds of audio."""
     effective: pb.SessionConfig
     """The config with the values that really apply."""
     ignored_fields: tuple[str, ...]
 
     @property
     def unit_samples(self) -> int:
-        """Input samples in one unit."""
+        """The number of input samples in one unit."""
         return round(self.unit_s * self.input_rate_hz)
 
 
 @dataclass(frozen=True)
 class Prefilled:
-    """A unit was heard, or could not be."""
+    """The prefill of a unit is done, or has failed."""
 
     unit: int
     context_tokens: int
@@ -92,12 +92,12 @@ class Text:
     unit: int
     text: str
     token_ids: tuple[int, ...]
-    """The tokens behind it; in TOKENS always, also without text."""
+    """The tokens of the text; always set in TOKENS, even without text."""
 
 
 @dataclass(frozen=True)
 class Thinking:
-    """A piece of what the model thinks before it answers; no part of the answer."""
+    """A piece of the model's reasoning before it answers; no part of the answer."""
 
     unit: int
     text: str
@@ -109,13 +109,13 @@ class CallDelta:
 
     unit: int
     index: int
-    """Which call of the unit, from 0."""
+    """The index of the call in the unit, from 0."""
     id: str
-    """In the first piece, as the name is."""
+    """The id of the call; only the first piece has it, as it has the name."""
     name: str
     arguments: str
     complete: bool
-    """Whether the arguments are whole. A call that never is must not be carried out."""
+    """Whether the arguments are whole. An incomplete call must not be carried out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +130,7 @@ class Audio:
 
 @dataclass(frozen=True)
 class UnitDone:
-    """The last word about what a unit said; exactly one for each unit."""
+    """The end of a unit's output; exactly one for each unit."""
 
     unit: int
     end: UnitEnd
@@ -150,11 +150,11 @@ class Finalized:
     unit: int
     context_tokens: int
     dropped_units: int
-    """Old units that the sliding window forgot just now."""
+    """The number of old units that the sliding window has just dropped."""
     discarded_tokens: int = 0
-    """Tokens that were drawn and did not stay in the context."""
+    """The number of tokens that were drawn and did not stay in the context."""
     session_usage: common.Usage = field(default_factory=common.Usage)
-    """Of all units up to this one."""
+    """The usage of all units up to this one."""
 
 
 @dataclass(frozen=True)
@@ -166,10 +166,10 @@ class GoAway:
 
 
 Said: TypeAlias = Prefilled | Text | Audio | Thinking | CallDelta | UnitDone | GoAway | Finalized
-"""The parts of a message of the Generate stream; Prefilled and Finalized only of automatic units."""
+"""The parts of a message of the Generate stream; Prefilled and Finalized occur only with automatic units."""
 
 Output: TypeAlias = Ready | Said
-"""What iterating over a session yields."""
+"""The outputs that iterating over a session yields."""
 
 _ENDS = {
     pb.UNIT_END_LISTEN: UnitEnd.LISTEN,
@@ -187,7 +187,7 @@ _FINISHES = {
 
 
 def from_prefill(response: pb.PrefillResponse) -> Ready | Prefilled:
-    """One message of the Prefill stream."""
+    """Convert one message of the Prefill stream."""
     if response.HasField("ready"):
         ready = response.ready
         return Ready(
@@ -247,7 +247,7 @@ def from_generate(response: pb.GenerateResponse) -> Iterator[Said]:
 
 
 def from_finalize(response: pb.FinalizeResponse) -> Finalized:
-    """One message of the Finalize stream."""
+    """Convert one message of the Finalize stream."""
     return Finalized(
         response.unit,
         response.context_tokens,

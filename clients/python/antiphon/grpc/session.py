@@ -43,19 +43,19 @@ from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 _READY_TIMEOUT_S: Final = 40.0
 _SILENCE_TIMEOUT_S: Final = 30.0
-"""How long a sender waits for anything to come back while the window is full."""
+"""The seconds that a sender waits for a message of the worker while the window is full."""
 
 _DRAIN_TIMEOUT_S: Final = 10.0
 
 _SIBLINGS_TIMEOUT_S: Final = 1.0
-"""How long after one stream failed the others may take to end by themselves, as the contract says they do."""
+"""The seconds in which the other streams end by themselves after one failed, as the contract requires."""
 
 Request = TypeVar("Request")
 _Call: TypeAlias = "grpc.aio.StreamStreamCall[Any, Any]"
 
 
 class _Requests(Mailbox[Request]):
-    """What waits to be written to one stream; gRPC takes it from here, one at a time.
+    """The queue of requests for one stream, from which gRPC reads one at a time.
 
     The unit window bounds it: a stream holds a few requests for each unit in flight.
     """
@@ -73,11 +73,11 @@ class _Requests(Mailbox[Request]):
 class Session:
     """A session on one worker. Send units and iterate over outputs at the same time.
 
-    A unit is what the session's mode makes it: `send_unit` in AUDIO and VIDEO, `send_turn` in CHAT,
+    The session's mode decides how a unit is sent: `send_unit` in AUDIO and VIDEO, `send_turn` in CHAT,
     `send_chunk` in TRANSCRIBE and TOKENS. Iterating yields `Ready` first. It ends when the worker has
     answered everything after `half_close`, or after the unit that filled the context; any other end raises,
-    after the last output, the error that the worker gave. Outputs must be read: when 512 wait, the streams
-    stop, and sending with them.
+    after the last output, the error that the worker gave. Outputs must be read: with 512 unread outputs
+    back-pressure stops the streams and further sends.
     """
 
     def __init__(
@@ -100,12 +100,15 @@ class Session:
         self._finalized = 0
         self._prefilled = 0
         self._is_automatic = False
-        """Whether the worker generates and finalises units by itself; one of the release before does not."""
+        """Whether the worker generates and finalises units by itself.
+
+        A worker of the previous release does not.
+        """
         self._journal: Journal | None = None
         self._replayed = 0
-        """The last unit that was replayed; nobody is told of those."""
+        """The number of the last replayed unit; replayed units yield no outputs."""
         self._refusal: UnitError | None = None
-        """Why a unit could not be replayed."""
+        """The error of a unit that could not be replayed."""
         self._half_closed = False
         self._sending = asyncio.Lock()
         self._progress = asyncio.Event()
@@ -125,16 +128,16 @@ class Session:
         credentials: grpc.ChannelCredentials | None = None,
         journal: Journal | None = None,
     ) -> AsyncIterator[Self]:
-        """Open the three streams, sends `config` and wait until the session takes units.
+        """Open the three streams, send `config` and wait until the session accepts units.
 
         `target` is a lease from `acquire`; or the worker's own address (`host:port` or `unix:path`), never
         that of a load balancer; or a channel to it that several sessions share and that stays open.
-        `session_id` is 1 to 64 visible ASCII characters, made up if left out; `lease` is the token of one,
-        for callers who bring a channel. `credentials` are for a worker with TLS:
-        `grpc.ssl_channel_credentials(ca)`, with key and certificate where it asks for one.
-        `journal`, emptied first, keeps what `replay` needs.
-        After `timeout_s` the session ends with DEADLINE_EXCEEDED. Leaving the block lets the worker finish
-        what it has accepted, for at most 10 s; an exception inside it cancels everything at once.
+        `session_id` is 1 to 64 visible ASCII characters, generated if left out. `lease` is the lease token
+        for a `target` that is a channel. `credentials` are for a worker with TLS:
+        `grpc.ssl_channel_credentials(ca)`, with key and certificate where the worker asks for a client
+        certificate. `journal` is cleared first and then records the units for `replay`. After `timeout_s` the
+        session ends with DEADLINE_EXCEEDED. Leaving the block lets the worker finish what it has accepted,
+        for at most 10 s; an exception inside it cancels everything at once.
 
         Raises `ConnectError`, `QueueFull`, `AuthError` or `ProtocolError`, with the worker's `reason`.
         """
@@ -159,15 +162,15 @@ class Session:
 
     @property
     def ready(self) -> Ready:
-        """What the worker said about the session: its rates, limits and effective config."""
+        """The worker's description of the session: its rates, limits and effective config."""
         return self._ready.result()
 
     async def send_unit(self, audio: Samples | bytes, *, force_listen: bool = False) -> int:
         """Send one unit of an AUDIO or VIDEO session and ask for its answer, without waiting for it.
 
         `audio`: float32 in [-1, 1], shape `(samples,)`, at `ready.input_rate_hz`, at most
-        `ready.unit_samples` long; less is padded with silence. With `force_listen` the model says nothing in
-        this unit. Returns the unit's number, from 1. Waits only while `ready.max_units_in_flight` units are
+        `ready.unit_samples` long; less is padded with silence. With `force_listen` the model stays silent in
+        this unit. Returns the unit's number, from 1. Blocks only while `ready.max_units_in_flight` units are
         unfinished. Raises `AudioError`, `SessionClosed`.
         """
         samples = as_samples(audio)
@@ -188,12 +191,12 @@ class Session:
         sampling: common.SamplingParams | None = None,
         keep_last_token: bool = False,
     ) -> int:
-        """Append to the context of a TOKENS or TRANSCRIBE session, and ask for what follows from it.
+        """Append a chunk to the context of a TOKENS or TRANSCRIBE session and request its output.
 
-        `chunk` is token ids or text in TOKENS; in TRANSCRIBE audio of any length, as in `send_unit`; None
-        with `end` alone. `begin` drops the context first, `end` says that the utterance is complete.
+        In TOKENS `chunk` is token ids or text; in TRANSCRIBE it is audio of any length, as in `send_unit`. It
+        is None only with `end`. `begin` drops the context first, `end` says that the utterance is complete.
         `sampling` holds for this chunk only. The last token that is drawn does not stay in the context,
-        unless `keep_last_token`. Returns the unit's number, from 1. Waits only while
+        unless `keep_last_token`. Returns the unit's number, from 1. Blocks only while
         `ready.max_units_in_flight` units are unfinished. Raises `AudioError`, `SessionClosed`.
         """
         stream = pb.StreamInput(begin_utterance=begin, end_utterance=end)
@@ -221,12 +224,12 @@ class Session:
         tool_choice: Choice = "auto",
         parallel_tool_calls: bool = True,
     ) -> int:
-        """Ask a CHAT session to answer a whole history, or just what the user says.
+        """Request an answer of a CHAT session to a whole history, or to the text of one user message.
 
-        Nothing of an earlier unit is remembered. Clips are mono at `ready.input_rate_hz`. `sampling` holds
+        The session keeps nothing of earlier units. Clips are mono at `ready.input_rate_hz`. `sampling` holds
         for this answer only. `tools` are functions that the model may call, of which `tool_choice` asks for
         any or for one; without `parallel_tool_calls` there is one call at most. Returns the unit's number,
-        from 1. Waits only while `ready.max_units_in_flight` units are unfinished. Raises `AudioError`,
+        from 1. Blocks only while `ready.max_units_in_flight` units are unfinished. Raises `AudioError`,
         `SessionClosed`.
         """
         turn = pb.TurnInput(
@@ -242,14 +245,14 @@ class Session:
         return await self._send(pb.PrefillRequest(turn=turn), pb.GenerateUnit(sampling=sampling))
 
     async def replay(self, journal: Journal) -> list[int]:
-        """Bring a new session to where the session of `journal` was, before anything else is sent.
+        """Restore the state of the session of `journal` in a new session, before anything else is sent.
 
-        Open it with `journal.config`. The recorded units are heard again, and nothing comes back of them;
-        then those that had no answer are sent as usual. Returns their numbers, oldest first:
-        their answers come from the beginning. The journal goes on with this session.
-        Raises `ReplayError`: where `retryable` is false the worker replays nothing for this journal, nothing
-        was sent, and the session is as new; else a unit was refused, and another session is needed. Raises
-        `SessionClosed` as `send_unit` does; the journal is then as before.
+        Open it with `journal.config`. The worker prefills the recorded units again and sends no output for
+        them. Then the units without an answer are sent as usual. Returns their numbers, oldest first; their
+        answers are complete. The journal goes on with this session. Raises `ReplayError`: where `retryable`
+        is false the worker replays nothing for this journal, nothing was sent, and the session is as new;
+        else a unit was refused, and another session is needed. Raises `SessionClosed` as `send_unit` does;
+        the journal is then as before.
         """
         async with self._sending:
             ready = self.ready
@@ -271,16 +274,20 @@ class Session:
             return [await self._write_when_free(request) for request in requests]
 
     def cancel(self) -> None:
-        """Stop what the worker says about every unit sent so far; they are heard all the same.
+        """Cancel the output of every unit sent so far; the units stay in the context.
 
-        Overtakes everything that waits. The turn stays open until a unit with `force_listen` closes it.
+        The request overtakes all waiting requests. The turn stays open until a unit with `force_listen`
+        closes it.
         """
         if self._sent > self._cancelled and not self._half_closed:
             self._cancelled = self._sent
             self._generate.write(pb.GenerateRequest(unit=self._sent, cancel=pb.CancelUnits()))
 
     def half_close(self) -> None:
-        """No more units: the worker answers what it has, then iterating ends. Harmless when repeated."""
+        """End the input: the worker answers the accepted units, then iterating ends.
+
+        Repeated calls do nothing.
+        """
         if not self._half_closed:
             self._half_closed = True
             for requests in (self._prefill, self._generate, self._finalize):
@@ -308,7 +315,7 @@ class Session:
     async def _send(
         self, prefill: pb.PrefillRequest, run: pb.GenerateUnit, *, keep_last_token: bool = False
     ) -> int:
-        """Give a unit its number and write its request, or its three requests, ahead."""
+        """Assign a number to a unit and write its request, or its three requests, ahead."""
         async with self._sending:
             await self._wait_for_window()
             self._sent += 1
@@ -324,7 +331,7 @@ class Session:
             return self._sent
 
     async def _write_when_free(self, request: pb.PrefillRequest) -> int:
-        """Give a unit of a journal its number and write it."""
+        """Assign a number to a unit of a journal and write it."""
         await self._wait_for_window()
         self._sent += 1
         request.unit = self._sent
@@ -337,7 +344,7 @@ class Session:
         self._prefill.write(request)
 
     async def _wait_for_window(self, finalized: int = 0) -> None:
-        """Wait until another unit fits, and until the unit `finalized` is closed."""
+        """Wait until the window has room for another unit, and until the unit `finalized` is closed."""
         while not self._run.done() and (
             self._finalized < finalized or self._sent - self._finalized >= self.ready.max_units_in_flight
         ):
@@ -356,7 +363,7 @@ class Session:
             )
 
     async def _supervise(self) -> None:
-        """Read all three streams until they end, and settles how the session ended."""
+        """Read all three streams until they end, and settle how the session ended."""
         prefill, generate, finalize = self._calls
         readers = {
             asyncio.create_task(self._read(prefill, self._on_prefill)),
@@ -421,7 +428,7 @@ class Session:
         await self._outputs.put(output)
 
     async def _verdict(self, readers: set[asyncio.Task[None]]) -> AntiphonError | None:
-        """Return what ended the session, None if it ended well. All three calls end alike."""
+        """Return the error that ended the session, None if it ended well. All three calls end alike."""
         for reader in readers:
             if reader.done() and not reader.cancelled() and isinstance(reader.exception(), ProtocolError):
                 return ProtocolError(str(reader.exception()))

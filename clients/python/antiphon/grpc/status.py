@@ -1,4 +1,4 @@
-"""Exceptions of gRPC statuses."""
+"""Conversion of gRPC statuses to exceptions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,12 +31,12 @@ _CALLERS_LIMIT: Final = frozenset({Reason.UNIT_WINDOW, Reason.MESSAGE_TOO_LARGE}
 
 @dataclass(frozen=True)
 class Status:
-    """How a call ended."""
+    """The status of a call that ended."""
 
     code: grpc.StatusCode
     message: str
     reason: str
-    """Of the ErrorInfo; empty if there is none."""
+    """The reason of the ErrorInfo; empty without one."""
     field: str | None
     """The first field that a BadRequest names."""
 
@@ -51,7 +51,7 @@ class Status:
 
     @property
     def weight(self) -> int:
-        """How much it tells: gRPC invents a status for a stream that it was writing to when the end came."""
+        """The amount of information: gRPC invents a status for a stream that it was writing to at the end."""
         if self.reason:
             return 3
         if self.code is grpc.StatusCode.OK:
@@ -59,7 +59,7 @@ class Status:
         return 2 if self.code is grpc.StatusCode.UNAVAILABLE else 1
 
     def error(self, target: str, ready: bool) -> AntiphonError:
-        """The exception to raise; `ready` says whether the session had begun."""
+        """Return the exception to raise; `ready` says whether the session had begun."""
         reason = self.reason or self._reason_of_transport()
         number: int = self.code.value[0]
         if reason in _NO_ROOM:
@@ -77,11 +77,11 @@ class Status:
         return ConnectError(self.message, reason=reason, retryable=reason in _OTHER_WORKER)
 
     def _reason_of_transport(self) -> str:
-        """gRPC made this status itself: gives it the name that the contract has for it.
+        """Return the contract's name for a status that gRPC made itself.
 
-        INTERNAL is one of those: a worker's own always has an ErrorInfo, and a stream that breaks while it
-        is written to ends with "INTERNAL: Internal error from Core". CANCELLED is another: so ends a call
-        that a server takes just as it stops.
+        INTERNAL is one of them: a worker's own always has an ErrorInfo, and a stream that breaks during a
+        write ends with "INTERNAL: Internal error from Core". CANCELLED is another: it ends a call that a
+        server accepts just as it stops.
         """
         if self.code in _TRANSPORT:
             return Reason.WORKER_LOST

@@ -1,4 +1,4 @@
-"""Turns of a chat as messages of the contract."""
+"""Conversion of chat turns to messages of the contract."""
 
 import json
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _MODES: Final = {
 
 
 def sound(samples: Samples, rate_hz: int) -> common.AudioChunk:
-    """Sample, float32 and mono, that have this rate."""
+    """Return float32 mono samples of this rate as an `AudioChunk`."""
     return common.AudioChunk(
         encoding=common.AUDIO_ENCODING_PCM_F32LE,
         sample_rate_hz=rate_hz,
@@ -34,7 +34,7 @@ def sound(samples: Samples, rate_hz: int) -> common.AudioChunk:
 
 
 def message(told: Message, rate_hz: int) -> pb.ChatMessage:
-    """An entry of a history; its clips have this rate. Raises `AudioError`."""
+    """Convert one entry of a history; its clips must have this rate. Raises `AudioError`."""
     is_empty = told.content == "" and told.calls
     return pb.ChatMessage(
         role=_ROLES[told.role],
@@ -45,7 +45,7 @@ def message(told: Message, rate_hz: int) -> pb.ChatMessage:
 
 
 def offer(turn: pb.TurnInput, tools: Sequence[Tool], choice: Choice, *, parallel_calls: bool) -> None:
-    """Say what the model may call."""
+    """Add the tools that the model may call to a turn."""
     turn.tools.extend(_tool(tool) for tool in tools)
     if isinstance(choice, Tool):
         turn.tool_choice.name = choice.name

@@ -1,4 +1,4 @@
-"""The chat of `/ws/chat` as pure data: a request to JSON text, JSON text to typed events."""
+"""The chat of `/ws/chat` as pure data: requests to JSON text, JSON text to typed events."""
 
 import base64
 import json
@@ -26,36 +26,36 @@ from antiphon.protocol.messages import Call, Clip, Image, Message, Part, Tool, V
 
 
 class GenerationConfig(TypedDict, total=False):
-    """How a chat answer is drawn; what is left out keeps the server's default."""
+    """The sampling settings of a chat answer; a missing key keeps the server's default."""
 
     max_new_tokens: int
-    """1 to 4096; 512 unless told otherwise."""
+    """The largest number of text tokens, 1 to 4096; the default is 512."""
     temperature: float
-    """0 takes the likeliest token each time."""
+    """The sampling temperature; 0 takes the likeliest token each time."""
     top_p: float
     length_penalty: float
-    """Above 1 answers get longer."""
+    """The length penalty; values above 1 give longer answers."""
 
 
 class ImageConfig(TypedDict, total=False):
-    """How the pictures of a chat are prepared; what is left out keeps the server's default."""
+    """The preprocessing of a chat's pictures; a missing key keeps the server's default."""
 
     max_slice_nums: int
-    """Most slices that a picture is cut into, 1 to 9."""
+    """The largest number of slices of a picture, 1 to 9."""
     use_image_id: bool
     """Whether each picture is numbered in the prompt."""
 
 
 @dataclass(frozen=True)
 class Speech:
-    """How an answer is spoken, besides being written; None leaves the server's default."""
+    """The settings of a spoken answer; None keeps the server's default."""
 
     voice: Clip | str | None = None
-    """Reference audio, 0.5 s to 30 s long at 16 kHz or as WAV file, or the name of a voice of the server."""
+    """Reference audio (0.5 s to 30 s at 16 kHz, or a WAV file), or the name of a voice of the server."""
     mode: str | None = None
     """`default`, `audio_assistant`, `omni`, `audio_roleplay` or `voice_cloning`."""
     language: str | None = None
-    """As a BCP 47 tag such as `en`."""
+    """The language as a BCP 47 tag such as `en`."""
 
 
 def request(
@@ -71,7 +71,7 @@ def request(
     tool_choice: str | Tool = "auto",
     parallel_tool_calls: bool = True,
 ) -> str:
-    """Return the one message that a client sends. Raises `AudioError` for a voice that cannot be sent."""
+    """Return the only message that a client sends. Raises `AudioError` for a voice that cannot be sent."""
     return json.dumps(
         {
             "messages": [_message(message) for message in messages],
@@ -113,16 +113,16 @@ def _message(message: Message) -> Mapping[str, object]:
 
 
 class Decoder:
-    """Turns the server's frames of one answer into events; remembers the audio, which comes in pieces.
+    """A decoder of one answer's server frames; it collects the audio, which arrives in pieces.
 
-    Event types and fields that are not known are skipped: a newer server may send them.
+    Unknown event types and fields are skipped: a newer server may send them.
     """
 
     def __init__(self) -> None:
         self._audio: list[Samples] = []
 
     def decode(self, frame: str | bytes) -> list[ChatEvent | Queued | ErrorEvent]:
-        """One frame. Raises `ProtocolError` if it breaks the protocol."""
+        """Decode one frame. Raises `ProtocolError` if it breaks the protocol."""
         fields = Fields.of(frame)
         match fields.text("type"):
             case "queued" | "queue_update":

@@ -1,5 +1,7 @@
-"""The full-duplex dialect of `/v1/realtime` as pure data: client events to JSON text, JSON text to typed
-events."""
+"""The full-duplex dialect of `/v1/realtime` as pure data.
+
+It converts client events to JSON text, and JSON text to typed events.
+"""
 
 import base64
 import json
@@ -27,56 +29,62 @@ from antiphon.protocol.fields import Fields
 from antiphon.protocol.messages import Clip
 
 MODES: Final = ("audio", "video")
-"""Of a full-duplex session, as the URL has them."""
+"""The modes of a full-duplex session, as they stand in the URL."""
 
 _LONGEST_INSTRUCTIONS: Final = 32_768
 
 
 class DuplexConfig(TypedDict, total=False):
-    """Settings of a full-duplex session; what is left out keeps the model's default.
+    """The settings of a full-duplex session; a missing key keeps the model's default.
 
-    The server refuses a value out of range, and names in `Created.unsupported_fields` what the model cannot
-    do.
+    The server refuses a value out of range, and lists settings that the model does not support in
+    `Created.unsupported_fields`.
     """
 
     generate_audio: bool
-    """False: text only."""
+    """Whether the model speaks; False gives text only."""
     force_listen_count: int
-    """The first units that always listen."""
+    """The number of units at the beginning in which the model always listens."""
     max_new_speak_tokens_per_chunk: int
-    """Most text tokens spoken in one unit."""
+    """The largest number of text tokens spoken in one unit."""
     decode_mode: str
-    """`sampling` or `greedy`."""
+    """The decoding mode, `sampling` or `greedy`."""
     temperature: float
     top_k: int
     top_p: float
     text_repetition_penalty: float
     text_repetition_window_size: int
     length_penalty: float
-    """Weight of ending the turn against speaking on."""
+    """The weight of ending the turn against speaking on."""
     listen_prob_scale: float
-    """Factor on the probability of listening."""
+    """The factor on the probability of listening."""
     listen_top_k: int | None
     tts_temperature: float
 
 
 @dataclass(frozen=True)
 class Assigned:
-    """A slot is ours: the session may be initialised. Of no interest to programs, so no public event."""
+    """A slot is assigned: the session may be initialised.
+
+    Programs do not need it, so it is no public event.
+    """
 
 
 @dataclass(frozen=True)
 class Continued:
-    """The session goes on over this connection. Told to programs as `Resumed`, once all is sent again."""
+    """The session goes on over this connection.
+
+    Programs get it as `Resumed`, once all messages are sent again.
+    """
 
     offer: ResumeOffer | None
-    """For the next time."""
+    """The offer for the next resume."""
     received: int
-    """How many messages the server took."""
+    """The number of messages that the server received."""
 
 
 def check_mode(mode: object) -> None:
-    """Raise `ProtocolError` if `mode` is none of a full-duplex session."""
+    """Raise `ProtocolError` if `mode` is no mode of a full-duplex session."""
     if mode not in MODES:
         raise _unusable("mode", f'"{MODES[0]}" or "{MODES[1]}"', mode)
 
@@ -87,7 +95,7 @@ def init(
     seed: int | None,
     voice: Clip | str | None = None,
 ) -> str:
-    """`session.init`; None leaves the server's default.
+    """Return `session.init`; None leaves the server's default.
 
     Raises `ProtocolError` for an argument of another type, and `AudioError` for a voice that cannot be sent.
     """
@@ -108,7 +116,7 @@ def init(
 
 
 def _check(instructions: object, settings: object, seed: object) -> None:
-    """Refuse what no server takes. Raises `ProtocolError`."""
+    """Raise `ProtocolError` for arguments that no server accepts."""
     if not isinstance(instructions, str | None):
         raise _unusable("instructions", "a string", instructions)
     if instructions is not None and len(instructions) > _LONGEST_INSTRUCTIONS:
@@ -142,16 +150,16 @@ def reference_audio(voice: Clip) -> str:
 
 
 def _unusable(name: str, expected: str, given: object) -> ProtocolError:
-    """Return an argument of the caller's that is found before anything is sent."""
+    """Return the error for an invalid argument that is detected before anything is sent."""
     told = given if isinstance(given, str) else f"{type(given).__name__} {given!r}"
     text = f"`{name}` of a conversation: expected {expected}, got {str(told)[:200]}."
     return ProtocolError(text, reason="invalid_argument", param=name)
 
 
 def append(samples: Samples | None, input_id: str, force_listen: bool, frames: Sequence[str] = ()) -> str:
-    """`input.append`; without samples, which needs `force_listen`, the server adds one unit of silence.
+    """Return `input.append`; `frames` are base64 of the camera's frames in that time.
 
-    `frames` are base64 of what the camera saw meanwhile.
+    Without samples, which needs `force_listen`, the server adds one unit of silence.
     """
     body: dict[str, object] = {"input_id": input_id}
     if samples is not None:
@@ -164,12 +172,12 @@ def append(samples: Samples | None, input_id: str, force_listen: bool, frames: S
 
 
 def close(reason: str) -> str:
-    """`session.close`."""
+    """Return `session.close`."""
     return json.dumps({"type": "session.close", "reason": reason})
 
 
 def queued(fields: Fields) -> Queued:
-    """Return a place in the queue, which all dialects that have one tell alike."""
+    """Return a place in the queue; all dialects with a queue encode it alike."""
     return Queued(
         position=fields.integer("position") or 0,
         queue_length=fields.integer("queue_length") or 0,
@@ -180,18 +188,20 @@ def queued(fields: Fields) -> Queued:
 
 
 class Decoder:
-    """Turns server frames of one conversation into events; remembers only whether a response is open.
+    """A decoder of one conversation's server frames; its only state is whether a response is open.
 
-    A `listen` that ends an open response means the end of the turn if it says so, and an interruption if not.
-    Event types and fields that are not known are skipped: a newer server may send them.
+    A `listen` that ends an open response means the end of the turn if it says so, and a barge-in otherwise.
+    Unknown event types and fields are skipped: a newer server may send them.
     """
 
     def __init__(self) -> None:
         self._response_open = False
 
     def decode(self, frame: str | bytes) -> Event | Queued | Assigned | Continued | None:
-        """One frame; None if it means nothing to this version. Raises `ProtocolError` if it breaks the
-        protocol."""
+        """Decode one frame; return None if this version does not know its type.
+
+        Raises `ProtocolError` if the frame breaks the protocol.
+        """
         fields = Fields.of(frame)
         match fields.text("type"):
             case "session.queued" | "session.queue_update":
@@ -251,12 +261,12 @@ def _created(fields: Fields) -> Created:
 
 
 def continued(fields: Fields) -> Continued:
-    """`session.resumed`."""
+    """Decode `session.resumed`."""
     return Continued(resume_offer(fields.object("resume")), fields.integer("received") or 0)
 
 
 def resume_offer(fields: Fields) -> ResumeOffer | None:
-    """Return how the server lets a session be resumed; None if it does not."""
+    """Return the server's offer to resume a session; None without one."""
     token, window_s = fields.text("token"), fields.number("window_s")
     return ResumeOffer(token, window_s) if token and window_s else None
 

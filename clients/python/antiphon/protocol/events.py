@@ -14,24 +14,24 @@ Metrics: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Queued:
-    """No slot is free yet. Handed to `on_queue`, first at once, then every few seconds."""
+    """No slot is free yet. `on_queue` gets it at once, then every few seconds."""
 
     position: int
-    """Place in the queue; 1 is next."""
+    """The place in the queue; 1 is next."""
     queue_length: int
     estimated_wait_s: float
     ticket_id: str
     estimate_is_guess: bool = False
-    """Whether too few sessions have ended there for more than a guess at the wait."""
+    """Whether too few sessions have ended there for a reliable estimate of the wait."""
 
 
 @dataclass(frozen=True)
 class ResumeOffer:
-    """How to go on with a session after its connection is lost."""
+    """The server's offer to resume a session after its connection is lost."""
 
     token: str
     window_s: float
-    """How long the server waits for the next connection."""
+    """The time in seconds that the server waits for the next connection."""
 
 
 @dataclass(frozen=True)
@@ -41,55 +41,58 @@ class Created:
     session_id: str
     mode: str
     prompt_tokens: int | None
-    """Tokens of context that the instructions took; None if the server does not say."""
+    """The number of context tokens that the instructions took; None if the server does not say."""
     unsupported_fields: tuple[str, ...]
-    """What was asked for and has no effect, by path."""
+    """The paths of requested settings that have no effect."""
     resume: ResumeOffer | None = None
-    """None if the server ends sessions with their connection."""
+    """The resume offer; None if the server ends sessions with their connection."""
 
 
 @dataclass(frozen=True)
 class ConnectionLost:
-    """The connection is lost, and another one is being opened; only with `reconnect`."""
+    """The connection is lost and another one is being opened; only with `reconnect`."""
 
     window_s: float
-    """How long the server waits."""
+    """The time in seconds that the server waits."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """The session goes on over another connection; what was missed follows."""
+    """The session goes on over another connection; the missed events follow."""
 
     attempts: int
-    """How many it took to open it."""
+    """The number of attempts until the connection was open."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """The worker of the session was lost or leaves; another one goes on. Nothing is missed or repeated."""
+    """The session has moved to another worker, because its own was lost or drains.
+
+    No output is missed or repeated.
+    """
 
     pause_s: float
-    """Seconds in which no unit was answered."""
+    """The seconds in which no unit was answered."""
 
 
 @dataclass(frozen=True)
 class Listening:
-    """The model heard one unit of audio and said nothing."""
+    """The model processed one unit of audio and stayed silent."""
 
     unit: int | None
-    """Counts the units of the conversation from 0."""
+    """The number of the unit in the conversation, from 0."""
     input_id: str | None
     """The `send_audio` call that completed the unit."""
     dropped: bool = False
-    """True: the unit came too late and was never heard."""
+    """Whether the unit was dropped, because it came too late."""
     metrics: Metrics = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class TextDelta:
-    """A piece of what the model says or writes down; append it to the earlier pieces.
+    """A piece of the model's text or of a transcript; append it to the earlier pieces.
 
-    What follows `text` is told by full-duplex conversations alone.
+    Only full-duplex conversations set the fields after `text`.
     """
 
     text: str
@@ -103,7 +106,7 @@ class TextDelta:
 class AudioDelta:
     """A piece of what the model says, as audio; play it after the earlier pieces.
 
-    What follows `samples` is told by full-duplex conversations alone.
+    Only full-duplex conversations set the fields after `samples`.
     """
 
     samples: Samples
@@ -116,7 +119,7 @@ class AudioDelta:
 
 @dataclass(frozen=True)
 class TurnEnd:
-    """The model has said all that it wanted to say in this response; let the audio play out."""
+    """The model has finished its response; let the audio play out."""
 
     response_id: str | None
     unit: int | None
@@ -125,7 +128,10 @@ class TurnEnd:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """The model stopped in the middle of a response and listens; drop audio that has not been played."""
+    """The model stopped in the middle of a response (barge-in) and listens.
+
+    Drop the audio that has not been played.
+    """
 
     response_id: str | None
     unit: int | None
@@ -135,27 +141,27 @@ class Interrupted:
 
 @dataclass(frozen=True)
 class ErrorEvent:
-    """Something the server could not do; the conversation goes on unless `Closed` follows.
+    """An error of the server or of a sent message; the conversation goes on unless `Closed` follows.
 
-    What follows `message` is told by full-duplex conversations alone.
+    Only full-duplex conversations set the fields after `message`.
     """
 
     code: str
     message: str
     param: str | None = None
-    """Path of the field at fault."""
+    """The path of the field at fault."""
     input_id: str | None = None
     by_server: bool = False
-    """True: a fault of the server's; False: of what was sent."""
+    """Whether the server is at fault; False if the sent message is."""
 
 
 @dataclass(frozen=True)
 class Closed:
-    """The last event: the server ended the conversation, or confirms that it is over."""
+    """The last event: the server ended the conversation, or confirms its end."""
 
     reason: str
     message: str | None
-    """What the server adds for people."""
+    """The server's explanation for people."""
     trace_id: str | None
 
 
@@ -165,12 +171,12 @@ class Prefilled:
 
     input_tokens: int
     resume: ResumeOffer | None = None
-    """None if the server ends chats with their connection."""
+    """The resume offer; None if the server ends chats with their connection."""
 
 
 @dataclass(frozen=True)
 class ThinkingDelta:
-    """A piece of what the model thinks before it answers; no part of the answer."""
+    """A piece of the model's reasoning before it answers; no part of the answer."""
 
     text: str
 
@@ -180,17 +186,17 @@ class CallDelta:
     """A piece of a call to a tool; append its `arguments` to the earlier ones of the same call."""
 
     index: int
-    """Which call of the answer, from 0."""
+    """The index of the call in the answer, from 0."""
     id: str
     name: str
     arguments: str
     complete: bool
-    """Whether the arguments are whole. A call that never is must not be carried out."""
+    """Whether the arguments are whole. An incomplete call must not be carried out."""
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A chat answer as a whole, whether or not it came in pieces before; its last event."""
+    """The whole chat answer, also after its pieces; always the last event."""
 
     text: str
     samples: Samples
@@ -198,24 +204,24 @@ class Answer:
     input_tokens: int
     generated_tokens: int
     recording_session_id: str | None
-    """Names the server's recording of it; None if there is none."""
+    """The id of the server's recording of the answer; None without one."""
     unsupported_fields: tuple[str, ...] = ()
-    """What was asked for and had no effect, by path."""
+    """The paths of requested settings that had no effect."""
     calls: tuple[Call, ...] = ()
-    """The calls that are complete, for a message of the assistant in the next history."""
+    """The complete calls, for a message of the assistant in the next history."""
     thinking: str = ""
-    """What the model thought before."""
+    """The model's reasoning before the answer."""
 
 
 @dataclass(frozen=True)
 class Transcript:
-    """An utterance as a whole, after its pieces; exactly one for each that did not fail."""
+    """The whole text of an utterance, after its pieces; exactly one for each that did not fail."""
 
     text: str
     prompt_tokens: int
-    """Tokens of the prompt and of the first audio."""
+    """The number of tokens of the prompt and of the first audio."""
     completion_tokens: int
-    """All tokens that the model drew, also those that are no text."""
+    """The number of tokens that the model drew, including those that are no text."""
 
 
 Event: TypeAlias = (
@@ -231,10 +237,10 @@ Event: TypeAlias = (
     | Moved
     | Closed
 )
-"""What iterating over a full-duplex session yields."""
+"""The events that iterating over a full-duplex session yields."""
 
 ChatEvent: TypeAlias = Prefilled | TextDelta | AudioDelta | ThinkingDelta | CallDelta | Answer
-"""What iterating over a chat answer yields."""
+"""The events that iterating over a chat answer yields."""
 
 TranscriptionEvent: TypeAlias = TextDelta | Transcript | ErrorEvent
-"""What iterating over a transcription yields."""
+"""The events that iterating over a transcription yields."""

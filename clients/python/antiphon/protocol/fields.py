@@ -1,4 +1,4 @@
-"""A server's JSON, read with types; what is not as the protocol has it is a `ProtocolError`."""
+"""Typed access to a server's JSON; a violation of the protocol raises `ProtocolError`."""
 
 import json
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from antiphon.errors import ProtocolError
 
 @dataclass(frozen=True)
 class Fields:
-    """A JSON object. A field that is absent, or null, reads as None; one of another type is a breach."""
+    """A JSON object. An absent field, or null, reads as None; a field of another type is a violation."""
 
     values: Mapping[str, object]
 
     @classmethod
     def of(cls, frame: str | bytes) -> "Fields":
-        """Return the object in one WebSocket frame."""
+        """Parse one WebSocket frame as an object."""
         if isinstance(frame, bytes):
             raise ProtocolError("The server sent a binary frame.", reason="invalid_frame")
         try:
@@ -51,7 +51,7 @@ class Fields:
         raise self._breach(name, "true or false")
 
     def object(self, name: str) -> "Fields":
-        """An absent object reads as an empty one."""
+        """Return an object; an absent one reads as empty."""
         value = self.values.get(name)
         if value is None:
             return Fields({})
@@ -60,7 +60,7 @@ class Fields:
         raise self._breach(name, "an object")
 
     def objects(self, name: str) -> "tuple[Fields, ...]":
-        """An absent list reads as an empty one."""
+        """Return a list of objects; an absent one reads as empty."""
         value = self.values.get(name)
         if value is None:
             return ()
@@ -69,7 +69,7 @@ class Fields:
         raise self._breach(name, "a list of objects")
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """An absent list reads as an empty one."""
+        """Return a list of strings; an absent one reads as empty."""
         value = self.values.get(name)
         if value is None:
             return ()

@@ -1,4 +1,4 @@
-"""Frames of a camera: what a server takes, and how many go with each second of audio."""
+"""Camera frames: their checks, and how many go with each second of audio."""
 
 import base64
 from collections import deque
@@ -10,10 +10,10 @@ from antiphon.errors import ImageError
 from antiphon.protocol.messages import Image
 
 MOST_FRAMES: Final = 4
-"""Frames that a server looks at in one second of audio."""
+"""The number of frames that a server uses in one second of audio."""
 
 LARGEST_FRAME: Final = 2**20
-"""Bytes of one file."""
+"""The largest size of one frame's file in bytes."""
 
 _JPEG: Final = b"\xff\xd8\xff"
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
@@ -44,18 +44,18 @@ def frame_bytes(picture: Image | bytes | str | Path) -> bytes:
 class FrameQueue:
     """Frames that wait for audio, as base64: the newest four, of which at most four go with one second.
 
-    Seconds are those of the audio that was sent, as the server cuts it into units.
+    A second is one of the sent audio, as the server cuts it into units.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[str] = deque(maxlen=MOST_FRAMES)
         self._samples = 0
-        """Audio of the current second that was sent."""
+        """The samples of the current second that were sent."""
         self._sent = 0
-        """Frames that went with it."""
+        """The number of frames that were sent with the current second."""
 
     def put(self, data: bytes) -> None:
-        """Add a frame; beyond four the oldest one that waits is dropped."""
+        """Add a frame; a fifth waiting frame replaces the oldest one."""
         self._waiting.append(base64.b64encode(data).decode("ascii"))
 
     def take(self, samples: int) -> list[str]:
@@ -70,7 +70,7 @@ class FrameQueue:
         return taken
 
     def next_second(self) -> None:
-        """Begin a second: the server completes the one that it has with silence."""
+        """Begin the next second: the server fills the current one up with silence."""
         self._samples = self._sent = 0
 
 

@@ -19,7 +19,7 @@ class Image:
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Return the picture in a file. Raises OSError."""
+        """Read a picture file. Raises OSError."""
         return cls(Path(path).read_bytes())
 
 
@@ -28,12 +28,12 @@ class Clip:
     """A recording: float32 samples in [-1, 1], shape `(samples,)`, mono, or the bytes of a whole WAV file.
 
     A WebSocket server takes samples at 8 to 48 kHz, and WAV files of 8 to 48 kHz with one or two channels in
-    PCM16, PCM24, PCM32 or float32. Raises `AudioError` for what is neither.
+    PCM16, PCM24, PCM32 or float32. Raises `AudioError` for anything else.
     """
 
     audio: Samples | bytes
     rate_hz: int = INPUT_RATE_HZ
-    """Of samples; a WAV file says it itself."""
+    """The sample rate of samples in Hz; a WAV file states its own."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.audio, bytes):
@@ -54,7 +54,7 @@ class Clip:
     def samples(self, rate_hz: int) -> Samples:
         """Return the samples, shape `(samples,)`, if they are mono at `rate_hz`.
 
-        Nothing here resamples: raises `AudioError`, whose text names the remedy, for any other recording.
+        It does not resample: any other recording raises `AudioError`, whose text names the remedy.
         """
         if isinstance(self.audio, bytes):
             return decode_wav(self.audio, "clip.wav", rate_hz)
@@ -72,7 +72,10 @@ class Video:
 
     data: bytes
     stack_frames: int = 1
-    """Frames seen of each second, 1 to 8; those after the first are joined to one picture."""
+    """The number of frames of each second that the model sees, 1 to 8.
+
+    Those after the first are joined to one picture.
+    """
 
     def __post_init__(self) -> None:
         if not is_video(self.data):
@@ -80,7 +83,7 @@ class Video:
 
     @classmethod
     def read(cls, path: str | Path, stack_frames: int = 1) -> Self:
-        """Return the video in a file. Raises `VideoError` for another file, and OSError."""
+        """Read a video file. Raises `VideoError` for another file, and OSError."""
         data = Path(path).read_bytes()
         if not is_video(data):
             raise VideoError(f"{path} is no MP4, MOV, WebM or Matroska file. {_CONVERT.format(path=path)}")
@@ -93,7 +96,7 @@ _BOXES = frozenset({b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"})
 
 
 def is_video(data: bytes) -> bool:
-    """Return whether bytes begin like a video file that a server takes."""
+    """Return whether bytes begin like a video file that a server accepts."""
     return data.startswith(_MATROSKA) or data[4:8] in _BOXES
 
 
@@ -103,31 +106,32 @@ Part: TypeAlias = str | Image | Clip | Video
 
 @dataclass(frozen=True)
 class Tool:
-    """A function of yours that the model may call."""
+    """A function of your program that the model may call."""
 
     name: str
-    """Letters, digits, `_` and `-`; at most 64."""
+    """The name: at most 64 letters, digits, `_` and `-`."""
     description: str = ""
-    """What it does, for the model."""
+    """The description of the function for the model."""
     parameters: Mapping[str, object] | None = None
-    """JSON Schema of its arguments, of type object; None for a function without."""
+    """The JSON Schema of the arguments, of type object; None for a function without any."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call that the model made, whole; answer it with a message of role `tool`."""
+    """A complete call that the model made; answer it with a message of role `tool`."""
 
     id: str
     name: str
     arguments: str
-    """A JSON object."""
+    """The arguments as the text of a JSON object."""
 
 
 @dataclass(frozen=True)
 class Message:
     """One entry of a chat history: who said what.
 
-    `calls` are those of an assistant's `Answer`; `call_id` is of a tool, whose content is the result of it.
+    `calls` belong to an assistant's `Answer`. `call_id` belongs to a message of role `tool`, whose content is
+    the result of that call.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -137,10 +141,10 @@ class Message:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The content as a sequence, whatever it was given as."""
+        """The content as a sequence of parts."""
         return (self.content,) if isinstance(self.content, str) else tuple(self.content)
 
 
 def history(messages: str | Sequence[Message]) -> Sequence[Message]:
-    """Return a chat that may be written as the one thing that the user says."""
+    """Return a history; a text alone becomes one message of the user."""
     return [Message("user", messages)] if isinstance(messages, str) else messages

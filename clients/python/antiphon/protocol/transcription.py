@@ -11,29 +11,29 @@ from antiphon.protocol.fields import Fields
 
 @dataclass(frozen=True)
 class Opened:
-    """The server listens; the first thing that it says. Of no interest to programs, so no public event."""
+    """The server is ready, its first message. Programs do not need it, so it is no public event."""
 
     session_id: str
     resume: ResumeOffer | None = None
 
 
 def update(model: str) -> str:
-    """`session.update`: the model of the next utterance."""
+    """Return `session.update`: the model of the next utterance."""
     return json.dumps({"type": "session.update", "model": model})
 
 
 def append(samples: Samples) -> str:
-    """`input_audio_buffer.append`."""
+    """Return `input_audio_buffer.append`."""
     return json.dumps({"type": "input_audio_buffer.append", "audio": to_base64_pcm16(samples)})
 
 
 def commit(*, final: bool) -> str:
-    """`input_audio_buffer.commit`: the beginning of an utterance, or its end."""
+    """Return `input_audio_buffer.commit`: the beginning of an utterance, or its end."""
     return json.dumps({"type": "input_audio_buffer.commit", "final": final})
 
 
 def decode(frame: str | bytes) -> TranscriptionEvent | Opened | None:
-    """One frame of the server's; None if it means nothing to this version.
+    """Decode one frame of the server; return None if this version does not know its type.
 
     Raises `ProtocolError` if it breaks the protocol.
     """

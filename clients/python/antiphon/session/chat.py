@@ -18,18 +18,20 @@ from antiphon.protocol.events import Answer, ChatEvent, ErrorEvent, Prefilled, Q
 from antiphon.session.endings import closed_here, ended
 
 _PREFILL_TIMEOUT_S: Final = 300.0
-"""A server that says nothing for this long before the model has read the chat is taken for dead; a queue
-speaks every 3 s."""
+"""The silence in seconds after which a server is taken for dead before `Prefilled`.
+
+A queue sends a message every 3 s.
+"""
 
 _MAX_ANSWER_BYTES: Final = 512 * 1024 * 1024
-"""The largest message: a spoken answer of 4096 tokens in one piece."""
+"""The largest message in bytes: a spoken answer of 4096 tokens in one piece."""
 
 
 class ChatTurn:
-    """The answer to a chat, to be iterated over while it is made. Made by `Client.chat`.
+    """The answer to a chat, an iterator during generation. `Client.chat` returns it.
 
-    Iterating yields `Prefilled` first and `Answer` last. It ends quietly after that and after `close`; an
-    answer that breaks off raises `SessionClosed`.
+    Iterating yields `Prefilled` first and `Answer` last. It ends without an error after `Answer` and after
+    `close`; an answer that breaks off raises `SessionClosed`.
     """
 
     def __init__(self, socket: ResumingSocket) -> None:
@@ -49,10 +51,10 @@ class ChatTurn:
         *,
         reconnect: bool = False,
     ) -> Self:
-        """Connect, sends the request, and wait in the queue and until the model has read it all.
+        """Connect, send the request, and wait until the model has read it.
 
-        `url` is the whole address. Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if
-        the request is refused.
+        The wait includes the queue. `url` is the whole address. Raises `ConnectError`, `QueueFull`,
+        `AuthError`, or `ProtocolError` if the request is refused.
         """
         reopen = partial(open_websocket, api_key=api_key, max_message_bytes=_MAX_ANSWER_BYTES)
         socket = ResumingSocket(await reopen(url), url, reopen if reconnect else None)
@@ -66,18 +68,18 @@ class ChatTurn:
 
     @property
     def trace_id(self) -> str | None:
-        """Finds this answer in the server's traces; None if the server does not trace."""
+        """The id of this answer's trace on the server; None if the server does not trace."""
         return self._socket.trace_id
 
     async def answer(self) -> Answer:
-        """Read what is left, and return the answer as a whole. Raises `SessionClosed`."""
+        """Read the remaining events and return the whole answer. Raises `SessionClosed`."""
         async for event in self:
             if isinstance(event, Answer):
                 return event
         raise closed_here("There is no more of this answer to read.")
 
     async def close(self) -> None:
-        """Stop the answer, if it is not complete; wait at most 2 s. Harmless when repeated."""
+        """Stop an incomplete answer; wait at most 2 s. Repeated calls do nothing."""
         self._over = True
         await self._socket.close(NORMAL_CLOSURE)
 
@@ -97,7 +99,7 @@ class ChatTurn:
 
     async def _begin(self, request: str, on_queue: Callable[[Queued], object] | None) -> None:
         """Send the request and read up to `Prefilled`, which stays the first event to be read."""
-        # If the socket is closed already, why stands in the frames that came before.
+        # If the socket is closed already, the earlier frames contain the reason.
         with contextlib.suppress(ConnectionClosed):
             await self._socket.send(request)
         while not self._events:
@@ -138,7 +140,7 @@ class ChatTurn:
                 self._events.append(event)
 
     async def _await_close(self) -> None:
-        """Wait for the Close that follows every error, whose code belongs to the ending."""
+        """Wait for the Close frame after an error; its code belongs to the ending."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._socket.wait_closed()

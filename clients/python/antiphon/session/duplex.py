@@ -33,20 +33,22 @@ from antiphon.session.endings import QUIET, closed_here, ended
 from antiphon.session.mailbox import EventMailbox
 
 _SILENCE_OF_SERVER_S: Final = 60.0
-"""A server that says nothing for this long before the session exists is taken for dead; a queue speaks every
-3 s."""
+"""The silence in seconds after which a server is taken for dead before `Created`.
+
+A queue sends a message every 3 s.
+"""
 
 _LONGEST_APPEND: Final = 30 * INPUT_RATE_HZ
-"""Samples in one message; longer audio is sent as several."""
+"""The largest number of samples in one message; longer audio is split."""
 
 _PROTOCOL_ERROR: Final = 1002
 
 
 class DuplexSession:
-    """A conversation: send audio and iterate over events at the same time. Made by `Client.duplex`.
+    """A conversation: send audio and iterate over events at the same time. `Client.duplex` returns it.
 
-    Iterating yields `Created` first and `Closed` last. It ends quietly after `close`, at the session's time
-    limit and with a full context; any other end raises `SessionClosed` after the last event.
+    Iterating yields `Created` first and `Closed` last. It ends without an error after `close`, at the
+    session's time limit and with a full context. Any other end raises `SessionClosed` after the last event.
 
     Events are received whether or not they are read. At most 512 wait; beyond that the oldest audio is
     dropped, and `dropped_events` counts it.
@@ -66,14 +68,14 @@ class DuplexSession:
         self._inputs = count(1)
         self._frames = FrameQueue() if sees else None
         self._running = asyncio.Event()
-        """Cleared while the conversation is paused."""
+        """An event that is cleared while the conversation is paused."""
         self._running.set()
         self._closing = False
         self._is_closed_here = False
-        """Whether this side closed it before the server ended it."""
+        """Whether this side closed the conversation before the server ended it."""
         self._closed: Closed | None = None
         self._last_error: ErrorEvent | None = None
-        """The last event before the end, if it was one."""
+        """The last event before the end, if it was an error."""
         self._reader = asyncio.create_task(self._read(), name="antiphon session reader")
 
     @classmethod
@@ -87,8 +89,10 @@ class DuplexSession:
         sees: bool = False,
         reconnect: bool = False,
     ) -> Self:
-        """Connect, waits in the queue and initialises; `url` is the whole address, `init` the message that
-        configures the session, and `sees` whether it takes pictures.
+        """Connect, wait in the queue and initialise the session.
+
+        `url` is the whole address, `init` the message that configures the session, and `sees` whether it
+        accepts pictures.
 
         Raises `ConnectError`, `QueueFull`, `AuthError`, or `ProtocolError` if the settings are refused.
         """
@@ -109,14 +113,14 @@ class DuplexSession:
 
     @property
     def trace_id(self) -> str | None:
-        """Finds this session in the server's traces; None if the server does not trace."""
+        """The id of this session's trace on the server; None if the server does not trace."""
         if self._closed and self._closed.trace_id:
             return self._closed.trace_id
         return self._socket.trace_id
 
     @property
     def dropped_events(self) -> int:
-        """How many events were dropped because they were not read in time."""
+        """The number of events that were dropped because the program read too slowly."""
         return self._mailbox.dropped
 
     @property
@@ -125,29 +129,28 @@ class DuplexSession:
         return not self._running.is_set()
 
     async def pause(self) -> None:
-        """Let the conversation stand still until `resume`. Harmless when repeated.
+        """Pause the conversation until `resume`. Repeated calls do nothing.
 
         Nothing is sent: `send_audio`, `send_frame` and `force_listen` raise `ProtocolError` with the reason
-        `paused`, and `stream_file` holds its place. No time passes for the model, which says no more than
-        what is under way; `force_listen` before `pause` drops that too. The session keeps its slot, and its
-        limits count on: the server ends an idle session after a minute if others wait for a slot. Raises
+        `paused`, and `stream_file` keeps its position. No time passes for the model, which only finishes the
+        current unit; `force_listen` before `pause` drops that output too. The session keeps its slot, and its
+        limits still apply: the server ends an idle session after a minute if others wait for a slot. Raises
         `SessionClosed`.
         """
         self._check_open()
         self._running.clear()
 
     async def resume(self) -> None:
-        """Go on after `pause`. Harmless when repeated. Raises `SessionClosed`."""
+        """Continue after `pause`. Repeated calls do nothing. Raises `SessionClosed`."""
         self._check_open()
         self._running.set()
 
     async def send_audio(self, audio: Samples | bytes, *, force_listen: bool = False) -> str:
-        """Send audio the model is to hear: float32 in [-1, 1], shape `(samples,)`, 16 kHz mono, or its
-        bytes.
+        """Send input audio: float32 in [-1, 1], shape `(samples,)`, 16 kHz mono, or its bytes.
 
-        Any length; the server cuts it into units of one second. With `force_listen` the model stops speaking
-        and listens to it. Returns the `input_id` that the events of these units carry. Raises `AudioError`,
-        `SessionClosed`.
+        The audio may have any length; the server cuts it into units of one second. With `force_listen` the
+        model stops speaking and listens to it. Returns the `input_id` that the events of these units carry.
+        Raises `AudioError`, `SessionClosed`.
         """
         self._check_running()
         input_id = f"in-{next(self._inputs)}"
@@ -159,12 +162,13 @@ class DuplexSession:
         return input_id
 
     async def send_frame(self, picture: Image | bytes | str | Path) -> None:
-        """Show the model a picture: a JPEG, PNG or WebP file of at most 1 MiB and 4 megapixels, as its bytes
-        or as its path. Needs `mode="video"`.
+        """Send a picture to the model, as the bytes or the path of its file.
 
-        It goes with the audio that is sent next. The model sees at most four pictures in a second of audio:
-        further ones wait for the next second, of which the newest four are kept. A picture of too many pixels
-        is refused by the server, together with its audio, in an `ErrorEvent`. Raises `ImageError`,
+        The file is a JPEG, PNG or WebP of at most 1 MiB and 4 megapixels. The session needs `mode="video"`.
+
+        The picture goes with the next audio. The model sees at most four pictures in a second of audio:
+        further ones wait for the next second, of which the newest four are kept. The server refuses a picture
+        of too many pixels, together with its audio, with an `ErrorEvent`. Raises `ImageError`,
         `SessionClosed`, OSError for a path that cannot be read, and `ProtocolError` in another mode.
         """
         if self._frames is None:
@@ -177,7 +181,7 @@ class DuplexSession:
         self._frames.put(await asyncio.to_thread(frame_bytes, picture))
 
     async def force_listen(self) -> str:
-        """Make the model stop speaking at once; counts as one unit of silence. Returns its `input_id`.
+        """Stop the model's speech at once; it counts as one unit of silence. Returns its `input_id`.
 
         Raises `SessionClosed`.
         """
@@ -191,18 +195,16 @@ class DuplexSession:
     def stream_file(self, path: str | Path, *, then_silence: bool = True) -> FileStream:
         """Send a recording in real time while its block is open: `async with session.stream_file(path):`.
 
-        It is a file that `read_audio` reads. Leaving the block stops the stream. After the file,
-        silence follows for as long as the block is open, for a model answers only while it hears;
-        `then_silence=False` stops at the end of the file. Raises `AudioError`, whose text names the remedy,
-        and OSError.
+        The file is one that `read_audio` reads. Leaving the block stops the stream. After the file, silence
+        follows while the block is open, since a model answers only while it gets input; `then_silence=False`
+        stops at the end of the file. Raises `AudioError`, whose text names the remedy, and OSError.
         """
         return FileStream(self.send_audio, read_audio(path), then_silence=then_silence, running=self._running)
 
     async def close(self, reason: str = "user_stop") -> None:
-        """End the conversation and wait at most 2 s for the server's `session.closed`. Harmless when
-        repeated.
+        """End the conversation and wait at most 2 s for the server's `session.closed`.
 
-        `reason` matches `[a-z0-9_]{1,64}`; the server gives it back in `Closed`.
+        Repeated calls do nothing. `reason` matches `[a-z0-9_]{1,64}`; the server returns it in `Closed`.
         """
         first, self._closing = not self._closing, True
         self._running.set()
@@ -214,7 +216,7 @@ class DuplexSession:
                         await self._socket.send(duplex.close(reason))
                 await asyncio.wait({self._reader})
         if not self._reader.done():
-            # A transport that has just gone by itself has no loop any more to be cut off from.
+            # A transport that has just closed by itself has no event loop any more, so abort fails.
             with contextlib.suppress(AttributeError):
                 self._socket.abort()
             await asyncio.wait({self._reader})
@@ -270,7 +272,7 @@ class DuplexSession:
                 await self._socket.wait_closed()
 
     def _verdict(self) -> AntiphonError | None:
-        """Return what iterating raises after the last event."""
+        """Return the exception that iterating raises after the last event, None without one."""
         if self._closing or (self._closed and self._closed.reason in QUIET):
             return None
         return self._ended()
@@ -293,13 +295,13 @@ async def _await_created(
     init: str,
     on_queue: Callable[[Queued], object] | None,
 ) -> Created:
-    """Play the opening: queue, `session.init`, `session.created`."""
+    """Run the opening: queue, `session.init`, `session.created`."""
     while True:
         try:
             async with asyncio.timeout(_SILENCE_OF_SERVER_S):
                 event = decoder.decode(await socket.recv())
                 if isinstance(event, duplex.Assigned):
-                    # If the socket is closed already, why stands in the frames that came before.
+                    # If the socket is closed already, the earlier frames contain the reason.
                     with contextlib.suppress(ConnectionClosed):
                         await socket.send(init)
         except TimeoutError:

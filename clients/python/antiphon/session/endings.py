@@ -1,4 +1,4 @@
-"""How a running conversation ends: the same reasons in every kind of session."""
+"""Ends of running conversations, with the same reasons in every kind of session."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from antiphon.errors import SessionClosed
 from antiphon.protocol.events import ErrorEvent
 
 QUIET: Final = frozenset({"timeout", "context_full"})
-"""Ends that belong to a session's life: its time or its context is used up."""
+"""The reasons of regular ends: the session's time or its context is used up."""
 
 _SERVER_SHUTDOWN_CODE: Final = 1012
 
@@ -21,10 +21,10 @@ _BY_CLOSE: Final = {
     3000: "unauthorized",
     4001: "resumed_elsewhere",
 }
-"""Close code of the server -> reason, where no event says more."""
+"""The reason for each close code of the server, if no event is more precise."""
 
 _SAME: Final = {"inference_error": "backend_error", "invalid_api_key": "unauthorized"}
-"""Codes of `error` events that mean what `session.closed` has another word for."""
+"""The codes of `error` events and the words that `session.closed` has for the same reasons."""
 
 _NOT_RETRYABLE: Final = frozenset(
     {
@@ -40,7 +40,7 @@ _NOT_RETRYABLE: Final = frozenset(
 
 
 def closed_here(message: str) -> SessionClosed:
-    """Return what is raised about a conversation that this side has closed."""
+    """Return the exception for a conversation that this side has closed."""
     return SessionClosed("user_stop", message=message, retryable=False)
 
 
@@ -52,7 +52,7 @@ def ended(
     error: ErrorEvent | None = None,
     message: str | None = None,
 ) -> SessionClosed:
-    """Return what is raised about a conversation that ended by itself.
+    """Return the exception for a conversation that this side did not close.
 
     `closed` is the reason of `session.closed`, `error` the event right before the Close; None without one.
     """

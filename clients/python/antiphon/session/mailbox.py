@@ -1,4 +1,4 @@
-"""A mailbox of received messages that are not read yet."""
+"""A mailbox for received messages until they are read."""
 
 import asyncio
 from collections import deque
@@ -10,13 +10,13 @@ from antiphon.protocol.events import AudioDelta, Closed, Event, Listening
 T = TypeVar("T")
 
 CAPACITY: Final = 512
-"""Items that may wait unread: several minutes of conversation."""
+"""The number of items that may wait unread: several minutes of conversation."""
 
 
 class Mailbox(Generic[T]):
-    """Hands items from whoever receives them to whoever reads them.
+    """A queue of items between a receiver and a reader.
 
-    What happens when it is full, a subclass says.
+    A subclass defines the behaviour of a full queue.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
@@ -27,14 +27,14 @@ class Mailbox(Generic[T]):
         self._changed = asyncio.Event()
 
     def finish(self, error: AntiphonError | None = None) -> None:
-        """Nothing more will come; `error` is raised once all before it was read. The first call wins."""
+        """Mark the end; after the last item `get` raises `error`. Only the first call counts."""
         if not self._finished:
             self._finished = True
             self._error = error
             self._changed.set()
 
     async def get(self) -> T:
-        """Wait for the next item; after the last raises StopAsyncIteration, or the error of `finish`."""
+        """Wait for the next item; after the last one raise StopAsyncIteration, or the error of `finish`."""
         while not self._items:
             if self._error is not None:
                 raise self._error
@@ -50,7 +50,7 @@ class Mailbox(Generic[T]):
 
 
 class EventMailbox(Mailbox[Event]):
-    """Events between a socket, which must never wait, and a program that may be slow.
+    """A mailbox of events between a socket, which must never block, and a program that may read slowly.
 
     When it is full and one more event comes, one is dropped and counted in `dropped`: the oldest
     `AudioDelta`; if there is none, the oldest `Listening`; if there is none either, the oldest of all but
@@ -77,7 +77,7 @@ class EventMailbox(Mailbox[Event]):
 
 
 class WaitingMailbox(Mailbox[T]):
-    """Items of a stream that can be held up: when it is full, `put` waits, and the sender feels it."""
+    """A mailbox with back-pressure: `put` blocks while it is full, which slows the sender down."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         super().__init__(capacity)
@@ -85,7 +85,7 @@ class WaitingMailbox(Mailbox[T]):
         self._room = asyncio.Event()
 
     async def put(self, item: T) -> None:
-        """Add an item, when there is room for it; after `discard` does nothing."""
+        """Add an item once there is room; do nothing after `discard`."""
         while self._open and len(self._items) >= self._capacity:
             self._room.clear()
             await self._room.wait()
@@ -93,13 +93,13 @@ class WaitingMailbox(Mailbox[T]):
             self._add(item)
 
     async def get(self) -> T:
-        """As `Mailbox.get`; makes room."""
+        """Return the next item as `Mailbox.get` does, and make room."""
         item = await super().get()
         self._room.set()
         return item
 
     def discard(self) -> None:
-        """Nobody reads any more: drops what waits and what is still to come."""
+        """Drop the waiting items and all later ones, since the reader has gone."""
         self._open = False
         self._items.clear()
         self._room.set()

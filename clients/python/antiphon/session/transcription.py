@@ -19,29 +19,31 @@ from antiphon.protocol.events import ErrorEvent, TranscriptionEvent
 from antiphon.session.endings import closed_here, ended
 
 LEAD_S: Final = 1200.0
-"""How far ahead of real time a recording is sent; a server keeps at most 1800 s that it has not heard yet."""
+"""The seconds that a recording is sent ahead of real time.
+
+A server buffers at most 1800 s of unprocessed audio.
+"""
 
 _GREETING_TIMEOUT_S: Final = 60.0
 
 _LONGEST_APPEND: Final = 30 * INPUT_RATE_HZ
-"""Samples in one message; longer audio is sent as several."""
+"""The largest number of samples in one message; longer audio is split."""
 
 _REFUSALS: Final = frozenset({"model_not_found", "model_not_validated"})
-"""Errors after which nothing on this socket can succeed."""
+"""The error codes after which no request on this socket can succeed."""
 
 _REJECTIONS: Final = frozenset({"buffer_full", "invalid_audio"})
-"""Errors that cost some audio, and not the utterance."""
+"""The error codes that cost some audio, but not the utterance."""
 
 
 class TranscriptionSession:
-    """Writes down what is said. Send audio and iterate over events at the same time. Made by
-    `Client.transcribe`.
+    """A transcription session. Send audio and iterate over events at the same time.
 
-    The first audio begins an utterance, `end_utterance` ends it; the next audio begins another one, with
-    nothing remembered. Iterating yields `TextDelta` while the audio still arrives, and one `Transcript` for
-    each utterance that was ended, in order. An utterance that fails yields one `ErrorEvent` instead, and the
-    session goes on. Iterating ends after `close`; any other end raises `SessionClosed`, or `ProtocolError`
-    if the server has no such model.
+    `Client.transcribe` returns it. The first audio begins an utterance, and `end_utterance` ends it; the next
+    audio begins another one with an empty context. Iterating yields `TextDelta` while the audio still
+    arrives, and one `Transcript` for each utterance that was ended, in order. An utterance that fails yields
+    one `ErrorEvent` instead, and the session goes on. Iterating ends after `close`; any other end raises
+    `SessionClosed`, or `ProtocolError` if the server has no such model.
     """
 
     def __init__(self, socket: ResumingSocket, opened: transcription.Opened) -> None:
@@ -49,7 +51,7 @@ class TranscriptionSession:
         socket.offered(opened.resume)
         self._id = opened.session_id
         self._last_error: ErrorEvent | None = None
-        """The last event that came, if it was one."""
+        """The last event, if it was an error."""
         self._committed = False
         self._unfinished = False
         self._closing = False
@@ -59,7 +61,8 @@ class TranscriptionSession:
     async def open(cls, url: str, api_key: str | None, model: str, *, reconnect: bool = False) -> Self:
         """Connect and choose the model; `url` is the whole address.
 
-        Raises `ConnectError`, `QueueFull` or `AuthError`, and `ProtocolError` if nobody transcribes there.
+        Raises `ConnectError`, `QueueFull` or `AuthError`, and `ProtocolError` if the server has no model for
+        transcription.
         """
         reopen = partial(open_websocket, api_key=api_key)
         socket = ResumingSocket(await reopen(url), url, reopen if reconnect else None)
@@ -78,18 +81,19 @@ class TranscriptionSession:
 
     @property
     def trace_id(self) -> str | None:
-        """Finds this session in the server's traces; None if the server does not trace."""
+        """The id of this session's trace on the server; None if the server does not trace."""
         return self._socket.trace_id
 
     async def use_model(self, model: str) -> None:
-        """Choose the model of the utterances that have not begun yet. Raises `SessionClosed`."""
+        """Choose the model of all utterances that begin later. Raises `SessionClosed`."""
         await self._send(transcription.update(model))
 
     async def send_audio(self, audio: Samples | bytes) -> None:
-        """Send audio to be written down: float32 in [-1, 1], shape `(samples,)`, 16 kHz mono, or its bytes.
+        """Send audio to transcribe: float32 in [-1, 1], shape `(samples,)`, 16 kHz mono, or its bytes.
 
-        Any length; begins an utterance if none is open. The server keeps 30 min that it has not heard yet
-        and rejects more, with the `ErrorEvent` `buffer_full`. Raises `AudioError`, `SessionClosed`.
+        The audio may have any length; it begins an utterance if none is open. The server buffers 30 min of
+        unprocessed audio and rejects more, with the `ErrorEvent` `buffer_full`. Raises `AudioError`,
+        `SessionClosed`.
         """
         samples = as_samples(audio)
         self._unfinished = True
@@ -100,9 +104,9 @@ class TranscriptionSession:
             await self._send(transcription.append(piece))
 
     async def end_utterance(self) -> None:
-        """Say that the utterance is complete: its last words and its `Transcript` follow.
+        """Complete the utterance: its last words and its `Transcript` follow.
 
-        Harmless when there is none. Raises `SessionClosed`.
+        Without an open utterance nothing happens. Raises `SessionClosed`.
         """
         if self._unfinished:
             self._unfinished = self._committed = False
@@ -111,16 +115,19 @@ class TranscriptionSession:
     def stream_file(self, path: str | Path, *, real_time: bool = False) -> FileStream:
         """Send a recording as an utterance while its block is open: `async with session.stream_file(path):`.
 
-        It is a file that `read_audio` reads. It is sent as fast as the server takes it, but at most
-        20 min ahead of real time; with `real_time` as a microphone would. Leaving the block stops the
-        stream. Raises `AudioError`, whose text names the remedy, and OSError.
+        The file is one that `read_audio` reads. It is sent as fast as the server accepts it, but at most 20
+        min ahead of real time; with `real_time` it is sent at the pace of a microphone. Leaving the block
+        stops the stream. Raises `AudioError`, whose text names the remedy, and OSError.
         """
         return FileStream(
             self.send_audio, read_audio(path), lead_s=0.0 if real_time else LEAD_S, finish=self.end_utterance
         )
 
     async def close(self) -> None:
-        """End the session; wait at most 2 s. What has come can still be read. Harmless when repeated."""
+        """End the session; wait at most 2 s.
+
+        Events that have arrived can still be read. Repeated calls do nothing.
+        """
         self._closing = True
         await self._socket.close(NORMAL_CLOSURE)
 
@@ -168,7 +175,7 @@ class TranscriptionSession:
 
 
 async def _await_greeting(socket: ResumingSocket) -> transcription.Opened:
-    """`session.created`, which the server sends first."""
+    """Return `session.created`, which the server sends first."""
     try:
         async with asyncio.timeout(_GREETING_TIMEOUT_S):
             while True:

@@ -16,7 +16,7 @@ from antiphon.sync.loop_thread import LoopThread, checked, refuse_coroutines
 from antiphon.sync.sessions import ChatTurn, DuplexSession, TranscriptionSession, entered
 
 TIMEOUT_S: Final = 60.0
-"""Longest that a call takes unless told otherwise."""
+"""The default deadline of a call in seconds."""
 
 T = TypeVar("T")
 
@@ -24,16 +24,20 @@ T = TypeVar("T")
 def connect(
     url: str, api_key: str | None = None, *, retry: Retry | None = None, timeout_s: float = TIMEOUT_S
 ) -> "Client":
-    """Return a client of the server at `url`, to be used with `with`; `antiphon.connect` says the rest.
+    """Return a client of the server at `url`, for use with `with`.
 
-    `timeout_s` is the deadline of every call, also of those that open a conversation and may wait in the
-    queue. Raises `ConnectError` if `url` is no address, and ValueError for a deadline that is none.
+    `antiphon.connect` describes the other arguments. `timeout_s` is the deadline of every call, also of those
+    that open a conversation and may wait in the queue. Raises `ConnectError` if `url` is no address, and
+    ValueError for an invalid deadline.
     """
     return Client(connect_async(url, api_key, retry=retry), timeout_s)
 
 
 class Client:
-    """Opens conversations with one server, and runs them in a thread of its own while its block is open."""
+    """A client that opens conversations with one server.
+
+    It runs them in a thread of its own while its block is open.
+    """
 
     def __init__(self, client: AsyncClient, timeout_s: float = TIMEOUT_S) -> None:
         self._client = client
@@ -70,7 +74,7 @@ class Client:
         reconnect: bool = False,
         timeout_s: float | None = None,
     ) -> Generator[DuplexSession]:
-        """Open a full-duplex conversation, as `antiphon.Client.duplex`; `timeout_s` is for opening it.
+        """Open a full-duplex conversation, as `antiphon.Client.duplex` does; `timeout_s` limits the opening.
 
         `on_queue` is called in the thread of the client.
         """
@@ -104,7 +108,10 @@ class Client:
         reconnect: bool = False,
         timeout_s: float | None = None,
     ) -> Generator[ChatTurn]:
-        """Ask for one answer, as `antiphon.Client.chat`; `timeout_s` is for the queue and for reading it."""
+        """Request one answer, as `antiphon.Client.chat` does.
+
+        `timeout_s` limits the queue and the prefill of the chat.
+        """
         opening = self._client.chat(
             messages,
             generation=generation,
@@ -126,12 +133,12 @@ class Client:
     def transcribe(
         self, model: str | None = None, *, reconnect: bool = False, timeout_s: float | None = None
     ) -> Generator[TranscriptionSession]:
-        """Open a transcription, as `antiphon.Client.transcribe`; `timeout_s` is for opening it."""
+        """Open a transcription, as `antiphon.Client.transcribe` does; `timeout_s` limits the opening."""
         with self._holding(self._client.transcribe(model, reconnect=reconnect), timeout_s) as session:
             yield TranscriptionSession(session, self._running, self._timeout_s)
 
     def models(self, *, timeout_s: float | None = None) -> tuple[str, ...]:
-        """Return the names of the models that are ready to serve, as `antiphon.Client.models`."""
+        """Return the names of the models that are ready to serve, as `antiphon.Client.models` does."""
         return self._running.call(self._client.models(), self._deadline(timeout_s))
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""An event loop in a thread, which other threads call."""
+"""An event loop in a thread of its own, for calls from other threads."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from antiphon.errors import CallTimeout
 
 _MARGIN_S: Final = 10.0
-"""The loop keeps the deadline itself; a thread that waits for it allows this much more."""
+"""The extra seconds that a waiting thread allows, since the loop enforces the deadline itself."""
 
 T = TypeVar("T")
 
@@ -22,9 +22,10 @@ class LoopThread:
         self._thread.start()
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        """Run a coroutine there and return its result.
+        """Run a coroutine on the loop and return its result.
 
-        Raises what it raises, `CallTimeout` at the deadline, and RuntimeError within a coroutine.
+        Raises the coroutine's exceptions, `CallTimeout` at the deadline, and RuntimeError when called in a
+        coroutine.
         """
         try:
             refuse_coroutines()
@@ -48,7 +49,7 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """End the thread; tasks that are left over are cancelled."""
+        """End the thread; the remaining tasks are cancelled."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_MARGIN_S)
 
@@ -67,8 +68,7 @@ class LoopThread:
 
 
 async def _within(coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
-    """Return the deadline strikes on the loop, between two steps of the coroutine, so that no result is
-    lost."""
+    """Enforce the deadline on the loop, between two steps of the coroutine, so that no result is lost."""
     try:
         async with asyncio.timeout(timeout_s) as deadline:
             return await coroutine
@@ -85,7 +85,7 @@ def checked(timeout_s: float) -> float:
 
 
 def refuse_coroutines() -> None:
-    """Raise RuntimeError in a thread whose event loop would stand still meanwhile."""
+    """Raise RuntimeError in a thread whose event loop the call would block."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -21,7 +21,7 @@ _Session = TypeVar("_Session", bound=AsyncDuplexSession | AsyncChatTurn | AsyncT
 
 
 class _Conversation(Generic[_Session, _Event]):
-    """Base of every kind of conversation."""
+    """The base of every kind of conversation."""
 
     def __init__(self, session: _Session, loop: LoopThread, timeout_s: float) -> None:
         self._session = session
@@ -30,7 +30,7 @@ class _Conversation(Generic[_Session, _Event]):
 
     @property
     def trace_id(self) -> str | None:
-        """Finds this conversation in the server's traces; None if the server does not trace."""
+        """The id of this conversation's trace on the server; None if the server does not trace."""
         return self._session.trace_id
 
     def receive(self, *, timeout_s: float | None = None) -> _Event | None:
@@ -39,7 +39,7 @@ class _Conversation(Generic[_Session, _Event]):
         return event
 
     def close(self, *, timeout_s: float | None = None) -> None:
-        """End the conversation. Harmless when repeated."""
+        """End the conversation. Repeated calls do nothing."""
         self._call(self._session.close(), timeout_s)
 
     def __iter__(self) -> Self:
@@ -56,7 +56,7 @@ class _Conversation(Generic[_Session, _Event]):
 
 
 class DuplexSession(_Conversation[AsyncDuplexSession, Event]):
-    """A full-duplex conversation; `antiphon.DuplexSession` says what each call does and raises."""
+    """A full-duplex conversation; `antiphon.DuplexSession` describes each call and its errors."""
 
     @property
     def id(self) -> str:
@@ -65,21 +65,21 @@ class DuplexSession(_Conversation[AsyncDuplexSession, Event]):
 
     @property
     def dropped_events(self) -> int:
-        """How many events were dropped because they were not read in time."""
+        """The number of events that were dropped because the program read too slowly."""
         return self._session.dropped_events
 
     def send_audio(
         self, audio: Samples | bytes, *, force_listen: bool = False, timeout_s: float | None = None
     ) -> str:
-        """Send audio that the model is to hear; return its `input_id`."""
+        """Send input audio; return its `input_id`."""
         return self._call(self._session.send_audio(audio, force_listen=force_listen), timeout_s)
 
     def send_frame(self, picture: Image | bytes | str | Path, *, timeout_s: float | None = None) -> None:
-        """Show the model a picture."""
+        """Send a picture to the model."""
         self._call(self._session.send_frame(picture), timeout_s)
 
     def force_listen(self, *, timeout_s: float | None = None) -> str:
-        """Make the model stop speaking at once; return the `input_id` of that unit."""
+        """Stop the model's speech at once; return the `input_id` of that unit."""
         return self._call(self._session.force_listen(), timeout_s)
 
     @property
@@ -88,11 +88,11 @@ class DuplexSession(_Conversation[AsyncDuplexSession, Event]):
         return self._session.is_paused
 
     def pause(self, *, timeout_s: float | None = None) -> None:
-        """Let the conversation stand still until `resume`."""
+        """Pause the conversation until `resume`."""
         self._call(self._session.pause(), timeout_s)
 
     def resume(self, *, timeout_s: float | None = None) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         self._call(self._session.resume(), timeout_s)
 
     def stream_file(self, path: str | Path, *, then_silence: bool = True) -> "Streaming":
@@ -102,15 +102,15 @@ class DuplexSession(_Conversation[AsyncDuplexSession, Event]):
 
 
 class ChatTurn(_Conversation[AsyncChatTurn, ChatEvent]):
-    """The answer to a chat; `antiphon.ChatTurn` says what each call does and raises."""
+    """The answer to a chat; `antiphon.ChatTurn` describes each call and its errors."""
 
     def answer(self, *, timeout_s: float | None = None) -> Answer:
-        """Read what is left, and return the answer as a whole."""
+        """Read the remaining events and return the whole answer."""
         return self._call(self._session.answer(), timeout_s)
 
 
 class TranscriptionSession(_Conversation[AsyncTranscriptionSession, TranscriptionEvent]):
-    """A transcription; `antiphon.TranscriptionSession` says what each call does and raises."""
+    """A transcription; `antiphon.TranscriptionSession` describes each call and its errors."""
 
     @property
     def id(self) -> str:
@@ -118,15 +118,15 @@ class TranscriptionSession(_Conversation[AsyncTranscriptionSession, Transcriptio
         return self._session.id
 
     def use_model(self, model: str, *, timeout_s: float | None = None) -> None:
-        """Choose the model of the utterances that have not begun yet."""
+        """Choose the model of all utterances that begin later."""
         self._call(self._session.use_model(model), timeout_s)
 
     def send_audio(self, audio: Samples | bytes, *, timeout_s: float | None = None) -> None:
-        """Send audio to be written down."""
+        """Send audio to transcribe."""
         self._call(self._session.send_audio(audio), timeout_s)
 
     def end_utterance(self, *, timeout_s: float | None = None) -> None:
-        """Say that the utterance is complete."""
+        """Complete the utterance."""
         self._call(self._session.end_utterance(), timeout_s)
 
     def stream_file(self, path: str | Path, *, real_time: bool = False) -> "Streaming":
@@ -135,7 +135,7 @@ class TranscriptionSession(_Conversation[AsyncTranscriptionSession, Transcriptio
 
 
 class Streaming:
-    """A recording that is sent while its block is open; see `antiphon.FileStream`."""
+    """A recording that is sent while its block is open, as by `antiphon.FileStream`."""
 
     def __init__(self, stream: FileStream, loop: LoopThread, timeout_s: float) -> None:
         self._stream = stream
@@ -144,18 +144,18 @@ class Streaming:
 
     @property
     def duration_s(self) -> float:
-        """Length of the recording."""
+        """The length of the recording in seconds."""
         return self._stream.duration_s
 
     @property
     def sent(self) -> bool:
-        """Whether the whole recording is out."""
+        """Whether the whole recording was sent."""
         return self._stream.sent
 
     def wait_sent(self, *, timeout_s: float | None = None) -> None:
-        """Return when the whole recording is out, or when the conversation ended before that.
+        """Wait until the whole recording is sent, or until the conversation ends.
 
-        Unless told otherwise it may take as long as the recording, and the deadline of the client beyond.
+        The default deadline is the length of the recording plus the deadline of the client.
         """
         allowed = self.duration_s + self._timeout_s if timeout_s is None else checked(timeout_s)
         self._loop.call(self._stream.wait_sent(), allowed)
@@ -176,7 +176,7 @@ async def entered(block: AbstractAsyncContextManager[T]) -> T:
 
 
 async def _next(session: Any) -> Any:
-    """Return the next event, None after the last: a StopAsyncIteration does not pass through a future."""
+    """Return the next event, None after the last: a StopAsyncIteration cannot pass through a future."""
     async for event in session:
         return event
     return None

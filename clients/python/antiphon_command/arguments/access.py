@@ -7,11 +7,14 @@ from typing import Any, Final
 
 DEFAULT_URL: Final = "ws://localhost:8006"
 KEY_VARIABLE: Final = "ANTIPHON_API_KEY"
-"""Secrets come from the environment or a file: arguments are visible to everybody on the machine."""
+"""The variable of the API key: arguments are visible to every user of the machine, the environment is not."""
 
 
 def add_access_options(command: argparse.ArgumentParser) -> None:
-    """The options of commands that talk to a server: `url`, and `api_key`, which is None without one."""
+    """Add the options of commands that connect to a server.
+
+    `url`, and `api_key`, which is None without one.
+    """
     add = command.add_argument
     add("--url", default=DEFAULT_URL, help=f"the server (default {DEFAULT_URL})")
     add(
@@ -25,7 +28,7 @@ def add_access_options(command: argparse.ArgumentParser) -> None:
 
 
 class _KeyFile(argparse.Action):
-    """Puts what the file holds in place of its name, which a `type` would do with the default too."""
+    """An action that replaces a file name by the file's content; a `type` would apply to the default too."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, path: Any, *_: object

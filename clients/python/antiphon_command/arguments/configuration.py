@@ -1,7 +1,8 @@
 """Settings of a command from a TOML file and the environment, beside those of its command line.
 
 The options of the command are the only definition: a setting is named as its option, read by the same type
-and bound by the same choices. Flags go before the environment, which goes before the file.
+and bound by the same choices. Flags take precedence over the environment, which takes precedence over the
+file.
 """
 
 import argparse
@@ -25,10 +26,10 @@ SECTIONS: Final = ("adapter", "worker", "serve")
 """Tables of the file, each named as the command that it configures."""
 
 CONFIG: Final = "ANTIPHON_CONFIG"
-"""Names the file where `--config` does not."""
+"""The variable that names the file if `--config` does not."""
 
 DEFAULT: Final = "default"
-"""Origin of a value that nobody gave."""
+"""The origin of a value that is the default."""
 
 _SHARED: Final = {
     "worker_key_file": WORKER_KEY,
@@ -36,7 +37,7 @@ _SHARED: Final = {
     "client_secret_key_file": CLIENT_SECRET_KEY,
     "dispatcher": DISPATCHER,
 }
-"""Settings that variables of all commands give too; these go before the file."""
+"""Settings that variables of all commands give too; these variables take precedence over the file."""
 
 _NO_SETTINGS: Final = ("help", "debug", "config")
 _SWITCH: Final = {"true": True, "1": True, "false": False, "0": False}
@@ -45,14 +46,14 @@ _UNSET: Final = object()
 
 @dataclass(frozen=True)
 class GivenValue:
-    """One value and where it is from: `file:line`, a variable or an option."""
+    """A value and its origin: `file:line`, a variable or an option."""
 
     value: Any
     origin: str
 
 
 class Setting:
-    """One option of a command, as the file and the environment give it."""
+    """One option of a command, as it is set in the file and the environment."""
 
     def __init__(self, action: argparse.Action) -> None:
         self.option = action.option_strings[0]
@@ -67,7 +68,7 @@ class Setting:
 
     @property
     def takes(self) -> str:
-        """Say what a value must be."""
+        """Describe the valid values."""
         if self.choices is not None:
             return " or ".join(json.dumps(choice) for choice in self.choices)
         return {
@@ -78,7 +79,7 @@ class Setting:
         }.get(self.kind, "a string")
 
     def of_toml(self, value: object) -> Any:
-        """Return the value of the option; raise `ValueError` with what is wrong about it."""
+        """Return the value of the option. Raises `ValueError` that describes the problem."""
         match value:
             case bool():
                 fits = self.kind is bool
@@ -99,7 +100,7 @@ class Setting:
         return self.of_text(",".join(value) if isinstance(value, list) else str(value))
 
     def of_text(self, text: str) -> Any:
-        """Read a value as it is written on a command line or in a variable."""
+        """Parse a value from a command line or a variable."""
         if self.is_switch:
             if text not in _SWITCH:
                 raise ValueError(f"must be true or false, not {json.dumps(text)}")
@@ -128,7 +129,7 @@ class Section:
         self._command = command
 
     def of_file(self, file: TomlFile) -> tuple[dict[str, GivenValue], list[str]]:
-        """Return what the file gives that can be used, and all its problems in this section."""
+        """Return the usable values of the file, and all its problems in this section."""
         given: dict[str, GivenValue] = {}
         problems: list[str] = []
         table = file.tables.get(self.name, {})
@@ -147,7 +148,7 @@ class Section:
         return given, problems
 
     def of_environment(self, environment: Mapping[str, str]) -> tuple[dict[str, GivenValue], list[str]]:
-        """Return the same of variables; an empty one counts as none."""
+        """Return the usable values of the variables, and all problems; an empty variable counts as unset."""
         given: dict[str, GivenValue] = {}
         problems: list[str] = []
         prefix = _prefix(self.name)
@@ -166,9 +167,9 @@ class Section:
         return given, problems
 
     def given(self, file: TomlFile | None, environment: Mapping[str, str]) -> dict[str, GivenValue]:
-        """Return what file and environment give together; variables of several commands stay with the parser.
+        """Return the values of file and environment; variables of several commands stay with the parser.
 
-        Raise `SettingsInvalid` with all problems.
+        Raises `SettingsInvalid` with all problems.
         """
         found: dict[str, GivenValue] = {}
         problems: list[str] = []
@@ -184,8 +185,10 @@ class Section:
         return found | variables
 
     def namespace(self, given: Mapping[str, GivenValue]) -> argparse.Namespace:
-        """Return what the parser of the command starts from. A switch that is off is left out, as on a
-        command line."""
+        """Return the initial namespace of the command's parser.
+
+        A switch that is off is left out, as on a command line.
+        """
         found = argparse.Namespace(origins={})
         for name, each in given.items():
             if each.value is not False:
@@ -194,11 +197,11 @@ class Section:
         return found
 
     def complete(self, found: argparse.Namespace) -> argparse.Namespace:
-        """Add what the parser of the command gives where nothing else does."""
+        """Add the defaults of the command's parser for values that are not set."""
         return argparse.ArgumentParser.parse_known_args(self._command, [], found)[0]
 
     def flags(self, words: Sequence[str]) -> dict[str, GivenValue]:
-        """Return what the command line alone gives."""
+        """Return the values of the command line alone."""
         marked = argparse.Namespace(**{each.dest: _UNSET for each in self.settings.values()})
         _, unknown = argparse.ArgumentParser.parse_known_args(self._command, words, marked)
         self._command.refuse(unknown)
@@ -209,7 +212,7 @@ class Section:
         }
 
     def shared(self, environment: Mapping[str, str]) -> dict[str, GivenValue]:
-        """Return what variables of several commands give; keys as bytes."""
+        """Return the values of variables that several commands share; keys as bytes."""
         return {
             name: GivenValue(
                 environment[variable] if variable == DISPATCHER else environment[variable].encode().strip(),
@@ -221,7 +224,7 @@ class Section:
 
 
 def add_config_option(command: Command, section: str) -> None:
-    """Let a command read its section of a file, and its variables, before its arguments."""
+    """Add the option that makes a command read its section of a file, and its variables."""
     command.add_argument_group("settings from a file").add_argument(
         "--config", type=Path, metavar="FILE", help=f"TOML, see antiphon config (or {CONFIG})"
     )
@@ -244,7 +247,7 @@ def add_config_option(command: Command, section: str) -> None:
 
 
 def refused(error: Exception, arguments: argparse.Namespace) -> str:
-    """Return what a service says about a value, after its place if that is not the command line."""
+    """Return a service's message about a value, with its origin first if that is not the command line."""
     name = str(error).split(" ", 1)[0]
     given: GivenValue | None = getattr(arguments, "origins", {}).get(name)
     if given is None or getattr(arguments, name) is not given.value:
@@ -253,7 +256,7 @@ def refused(error: Exception, arguments: argparse.Namespace) -> str:
 
 
 def _reread(section: Section, path: Path, flags: Mapping[str, GivenValue]) -> argparse.Namespace:
-    """Return the arguments of a command as its file gives them now. Raises `SettingsInvalid`."""
+    """Return the arguments of a command with the current content of its file. Raises `SettingsInvalid`."""
     given = section.given(TomlFile.read(path), os.environ)
     return section.complete(section.namespace({**given, **flags}))
 
@@ -261,7 +264,7 @@ def _reread(section: Section, path: Path, flags: Mapping[str, GivenValue]) -> ar
 def reader(
     arguments: argparse.Namespace, kind: type[Options], refusal: type[Exception]
 ) -> Callable[[], Options] | None:
-    """Return what reads the options of a service again, None where no file was named.
+    """Return a function that reads the options of a service again, None without a file.
 
     It raises `refusal` for settings that cannot be used, else sets the level of the log.
     """
@@ -304,7 +307,10 @@ def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _prefix(section: str) -> str:
-    """Two underscores: with one, the variables of a Kubernetes service of that name would be settings."""
+    """Return the prefix of variables.
+
+    With one underscore, those of a Kubernetes service would be settings.
+    """
     return f"ANTIPHON_{section.upper()}__"
 
 
@@ -327,7 +333,7 @@ def _printable(name: str) -> str:
 
 
 def _kind(reader: Any) -> type:
-    """Return what an option's type makes of its text."""
+    """Return the type of value that an option's `type` produces."""
     if reader is None:
         return str
     found = reader if inspect.isclass(reader) else get_type_hints(reader)["return"]

@@ -15,12 +15,15 @@ DISPATCHER_FILES: Final = (
     "dispatcher_cert_key",
     "dispatcher_password_file",
 )
-"""Options of how that Redis is reached, beside its address; they mean nothing without one."""
+"""Options of the connection to that Redis, apart from its address; they need an address."""
 
 
 def add_dispatcher_options(options: Options) -> None:
-    """For commands that take part in it. An address with a password belongs into the variable: other users of
-    the machine can read the command line."""
+    """Add the options of commands that share the queue.
+
+    An address with a password belongs into the variable: other users of the machine can read the command
+    line.
+    """
     in_environment = os.environ.get(DISPATCHER) or None
     options.add_argument(
         "--dispatcher",

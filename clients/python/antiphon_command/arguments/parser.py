@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Subcommands: TypeAlias = "argparse._SubParsersAction[Command]"
 
 Run: TypeAlias = Callable[[argparse.Namespace], int]
-"""Does the work of a command and returns its exit code."""
+"""A function that runs a command and returns its exit code."""
 
 Options = TypeVar("Options", bound="DataclassInstance")
 
@@ -24,9 +24,9 @@ _USUAL: Final = ("commands", "positional arguments", "options")
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Keeps the examples as they are written, and each option on one line where it fits.
+    """A formatter that keeps the examples as written, and each option on one line where it fits.
 
-    Options in groups of their own are left out: a screen has not room for all.
+    It leaves out options in groups of their own, since a screen has no room for all.
     """
 
     shown: Callable[[str | None], bool] = staticmethod(lambda heading: heading in _USUAL)
@@ -56,7 +56,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 class FullHelp(_Help):
-    """Leaves nothing out."""
+    """A formatter that shows all options."""
 
     shown = staticmethod(lambda heading: True)
 
@@ -71,10 +71,10 @@ class _ShowAll(argparse.Action):
 
 
 class Command(argparse.ArgumentParser):
-    """The parser of one command, which itself says what it does not know: its usage is the one to look at."""
+    """The parser of one command; it reports unknown arguments itself, with its own usage."""
 
     prefill: Callable[[Sequence[str]], argparse.Namespace] | None = None
-    """Returns what parsing starts from, given the arguments; those go before it."""
+    """A function from the arguments to the initial namespace; the arguments take precedence."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -99,14 +99,14 @@ class Command(argparse.ArgumentParser):
 
 
 def add_help_all(command: argparse.ArgumentParser) -> None:
-    """For commands with options in groups of their own."""
+    """Add the option that shows all options, for commands with option groups."""
     command.add_argument(
         "--help-all", dest="help", nargs=0, action=_ShowAll, help="show all options and exit"
     )
 
 
 def examples(*lines: str) -> str:
-    """The end of a help page."""
+    """Return the examples at the end of a help page."""
     return "\n".join(["examples:", *(f"  {line}" for line in lines)])
 
 
@@ -134,8 +134,10 @@ def add_command(
     positional: str = "",
     program: str = "antiphon",
 ) -> Command:
-    """Add a subcommand of `program`; the caller adds its arguments, and say the positional ones here as the
-    usage shows them."""
+    """Add a subcommand of `program`.
+
+    The caller adds its arguments, and names the positional ones here as the usage shows them.
+    """
     command = commands.add_parser(
         name,
         usage=f"{program} {name} [options] {positional}".rstrip(),
@@ -144,7 +146,7 @@ def add_command(
         epilog=epilog,
         formatter_class=_Help,
         allow_abbrev=False,
-        # What is not given is not there, so that the services' own defaults hold.
+        # Options that are not given stay absent, so that the services' own defaults hold.
         argument_default=argparse.SUPPRESS,
     )
     command.add_argument("--debug", action="store_true", default=False, help="show the traceback of an error")
@@ -215,7 +217,7 @@ def port(text: str) -> int:
 
 
 def output_file(text: str) -> Path:
-    """Return a file that can be written to, as far as can be told before there is something to write."""
+    """Return a file that seems writable; the check happens before there is anything to write."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a folder: name a file in it")
@@ -227,7 +229,7 @@ def output_file(text: str) -> Path:
 
 
 def given_options(kind: type[Options], arguments: argparse.Namespace, **more: object) -> Options:
-    """Return the options of a service: what was given, here as `more` too, and its own defaults for the rest.
+    """Return the options of a service: the given values, those in `more`, and the service's defaults.
 
     Arguments are named as the fields.
     """
@@ -236,7 +238,7 @@ def given_options(kind: type[Options], arguments: argparse.Namespace, **more: ob
 
 
 def as_given(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
-    """Those of the named arguments that were given, as words of a command line."""
+    """Return the given ones of the named arguments, as words of a command line."""
     words = []
     for name in names:
         if name in arguments:
@@ -246,7 +248,7 @@ def as_given(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
 
 
 def _word(value: object) -> str:
-    """A value as it is written; None is an option's "any"."""
+    """Return a value as it is written; None is an option's "any"."""
     match value:
         case None:
             return "*"
@@ -256,7 +258,7 @@ def _word(value: object) -> str:
 
 
 def add_log_level(command: argparse.ArgumentParser) -> None:
-    """The option of services that write a log."""
+    """Add the option of services that write a log."""
     levels = ("debug", "info", "warning", "error")
     shown = f"{', '.join(levels[:-1])} or {levels[-1]} (default info)"
     command.add_argument("--log-level", metavar="LEVEL", choices=levels, default="info", help=shown)

@@ -1,6 +1,6 @@
 """Keys that several processes share, each from a file or the environment.
 
-Never from the command line itself, which every user of the machine can read.
+A key never comes from the command line itself, which every user of the machine can read.
 """
 
 import argparse
@@ -13,16 +13,19 @@ CLIENT_SECRET_KEY: Final = "ANTIPHON_CLIENT_SECRET_KEY"
 ADMIN_KEY: Final = "ANTIPHON_ADMIN_KEY"
 
 Options: TypeAlias = "argparse._ActionsContainer"
-"""Those of a command, or a group of them."""
+"""The options of a command, or a group of them."""
 
 
 def add_worker_key_option(options: Options) -> None:
-    """That of leases, for commands that sign or check them."""
+    """Add the option for the key of leases, for commands that sign or check them."""
     _add(options, "worker_key", WORKER_KEY, "key of leases")
 
 
 def add_client_secret_key_option(options: Options) -> None:
-    """Add the option for the keys of client secrets: of a file the name, since it is read again on SIGHUP."""
+    """Add the option for the keys of client secrets.
+
+    The value stays the name of the file, since it is read again on SIGHUP.
+    """
     options.add_argument(
         "--client-secret-key-file",
         type=Path,
@@ -41,7 +44,7 @@ def add_admin_key_option(options: Options) -> None:
 
 
 def _add(options: Options, name: str, variable: str, help: str) -> None:
-    """The variable counts where the option is not given."""
+    """Add an option; the variable counts without it."""
     in_environment = os.environ.get(variable)
     options.add_argument(
         f"--{name.replace('_', '-')}-file",

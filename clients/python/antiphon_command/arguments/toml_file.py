@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 LARGEST_KIB: Final = 64
-"""The shipped settings take 5 KiB when all are given."""
+"""The largest file in KiB; the shipped settings take 5 KiB when all are given."""
 
 _MASKED: Final = re.compile(
     r'"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
 )
-"""Strings and comments, in which nothing is a name."""
+"""The pattern of strings and comments, which contain no names."""
 
 _PART: Final = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')"""
 _KEY: Final = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
@@ -26,7 +26,7 @@ _TWICE: Final = "Cannot overwrite a value"
 
 
 class SettingsInvalid(ValueError):
-    """Settings that cannot be used; `problems` are one sentence each."""
+    """The error for unusable settings; `problems` are one sentence each."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -43,7 +43,10 @@ class TomlFile:
 
     @classmethod
     def read(cls, path: Path) -> "TomlFile":
-        """Raise `SettingsInvalid` for a file that is no TOML, or larger than `LARGEST_KIB`."""
+        """Read the file.
+
+        Raises `SettingsInvalid` for a file that is no TOML, or larger than `LARGEST_KIB`.
+        """
         text = _read(path)
         try:
             tables = tomllib.loads(text)
@@ -93,7 +96,7 @@ def _syntax_problem(path: Path, text: str, message: str) -> str:
 
 
 def _lines(text: str) -> dict[tuple[str, ...], int]:
-    """Return the line of every name, tables included; tomllib does not tell it."""
+    """Return the line of every name, tables included; tomllib does not report it."""
     masked = _MASKED.sub(_mask, text)
     found: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""So many conversations at once, for so long."""
+"""A fixed number of concurrent conversations for a fixed time."""
 
 import asyncio
 import time
@@ -16,12 +16,12 @@ from antiphon_command.bench.talker import (
 )
 
 MOST_MISSES: Final = 0.01
-"""Share of units that may be late."""
+"""The share of units that may be late."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What one crowd came to. Times in milliseconds, None where nothing was measured."""
+    """The results of one crowd. Times are in milliseconds, None where nothing was measured."""
 
     sessions: int
     units: int
@@ -34,16 +34,16 @@ class Figures:
     dropped: int
     errors: int
     queued: int
-    """Conversations for which there was no slot; then nothing was measured."""
+    """The number of conversations without a slot; if there are any, nothing was measured."""
 
     @property
     def miss_share(self) -> float:
-        """Units late, of all."""
+        """The share of units that were late."""
         return self.misses / self.units if self.units else 1.0
 
     @property
     def is_good(self) -> bool:
-        """Whether everybody had a slot and nearly every unit was answered in time."""
+        """Whether every conversation had a slot and nearly every unit was answered in time."""
         return not self.queued and not self.errors and self.miss_share < MOST_MISSES
 
 

@@ -20,31 +20,31 @@ from antiphon.protocol.events import ErrorEvent
 
 UNIT_S: Final = 1.0
 QUIET_S: Final = 8
-"""Seconds of silence between two times the recording is played."""
+"""The seconds of silence between two plays of the recording."""
 
 
 @dataclass
 class Record:
-    """What was noted; all times in seconds."""
+    """The measurements of one conversation; all times in seconds."""
 
     unit_s: list[float] = field(default_factory=list)
-    """From a second of audio sent to the first event that answers it."""
+    """The times from a sent second of audio to the first event that answers it."""
     first_audio_s: list[float] = field(default_factory=list)
-    """From the recording's last second sent to the first sound of an answer."""
+    """The times from the recording's last sent second to the first audio of an answer."""
     unanswered: int = 0
     dropped: int = 0
-    """Seconds that were answered without having been heard: they were too old."""
+    """The number of seconds of audio that were dropped because they were too old."""
     errors: list[str] = field(default_factory=list)
-    """Codes of errors."""
+    """The codes of errors."""
 
     @property
     def units(self) -> int:
-        """Seconds sent."""
+        """The number of seconds of audio that were sent."""
         return len(self.unit_s) + self.unanswered
 
     @property
     def misses(self) -> int:
-        """Those answered later than a second after, or never, or unheard."""
+        """The number of deadline misses: units answered after more than a second, never, or dropped."""
         return sum(seconds > UNIT_S for seconds in self.unit_s) + self.unanswered + self.dropped
 
     def __iadd__(self, other: "Record") -> "Record":
@@ -57,8 +57,10 @@ class Record:
 
 
 def script(recording: Samples) -> tuple[list[str], int]:
-    """Return the audio of each second that is sent, over and over, in base64, and which of them is the last
-    one of the recording (float32 mono, 16 kHz); -1 if that is empty."""
+    """Return the audio of each second that is sent in a loop, and the index of the recording's last second.
+
+    The audio is base64; `recording` is float32 mono at 16 kHz. The index is -1 if it is empty.
+    """
     seconds = -(-len(recording) // INPUT_RATE_HZ)
     padded = np.zeros((seconds + QUIET_S) * INPUT_RATE_HZ, "<f4")
     padded[: len(recording)] = recording
@@ -67,10 +69,10 @@ def script(recording: Samples) -> tuple[list[str], int]:
 
 
 class Talker:
-    """One conversation. `open`, then `talk`; `close` in any case."""
+    """One conversation. Call `open`, then `talk`, and `close` in any case."""
 
     def __init__(self, seconds: Sequence[str], last: int, offset: int) -> None:
-        """`offset` is where in the script it begins."""
+        """Create a conversation that begins at `offset` in the script."""
         self.record = Record()
         self.was_queued = False
         self._seconds = seconds
@@ -118,7 +120,7 @@ class Talker:
             self.record.unanswered += len(self._sent)
 
     async def close(self) -> None:
-        """Leaves."""
+        """Leave the conversation."""
         if self._socket is not None:
             await self._socket.close()
 

@@ -40,7 +40,7 @@ ADMIN_PORT: Final[dict[str, Any]] = {
     "metavar": "PORT",
     "help": "status page, /metrics; 0: any free one (default: none)",
 }
-"""How the option is read, in this command and in those that start an adapter."""
+"""The options' type and help, shared with the commands that start an adapter."""
 
 _LISTEN: Final = (
     *("host", "port", "allow_anonymous", "auth", "keys"),
@@ -259,7 +259,7 @@ def _add_client_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_listen_options(command: argparse.ArgumentParser) -> None:
-    """The options that commands which start an adapter hand on to it."""
+    """Add the listen options, which commands that start an adapter pass on to it."""
     add = command.add_argument
     add("--host", help="address to listen on (default 127.0.0.1)")
     add("--port", type=port, help="0 takes any free one (default 8006)")
@@ -273,7 +273,7 @@ def add_listen_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_public_options(command: argparse.ArgumentParser) -> None:
-    """Those of what clients find there, handed on in the same way."""
+    """Add the options of the public services, which are passed on in the same way."""
     add = command.add_argument_group("what clients find").add_argument
     add(
         "--default-realtime-mode",
@@ -329,12 +329,12 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
 
 
 def given_adapter_options(arguments: argparse.Namespace) -> list[str]:
-    """Return what was given of both, as arguments of `antiphon adapter`."""
+    """Return the given ones of both groups, as arguments of `antiphon adapter`."""
     return as_given(arguments, (*_LISTEN, *_PUBLIC))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run it until it is told to stop; print `adapter ready on URL` when it listens."""
+    """Run the adapter until a signal; print `adapter ready on URL` when it listens."""
     require_extra("adapter", "adapter")
     require_telemetry()
     from threadpoolctl import threadpool_limits
@@ -361,7 +361,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _revisions(text: str) -> tuple[str, ...]:
-    """Read `a=stable:95,canary:5,b=...`: a part without a model belongs to the one before it."""
+    """Parse `a=stable:95,canary:5,b=...`: a part without a model belongs to the one before it."""
     entries: list[str] = []
     for part in _listed(text):
         if entries and "=" not in part:

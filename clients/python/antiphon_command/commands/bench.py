@@ -73,7 +73,7 @@ async def _bench(arguments: argparse.Namespace) -> None:
 
 
 async def _crowds(arguments: argparse.Namespace) -> AsyncIterator[Figures]:
-    """One crowd; or with `--ramp` twice as many until it is too many, then between the two."""
+    """Measure one crowd; with `--ramp` double its size until it is too large, then search between the two."""
     recording = read_audio(arguments.file) if arguments.file else np.zeros(0, np.float32)
 
     async def of(sessions: int) -> Figures:

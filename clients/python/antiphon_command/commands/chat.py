@@ -115,7 +115,7 @@ def _asks_by_itself(arguments: argparse.Namespace) -> bool:
 
 
 def _question(arguments: argparse.Namespace) -> Sequence[str]:
-    """Return the text that is asked, if any: a recording or a video is a question by itself."""
+    """Return the text of the question, if any: a recording or a video is a question by itself."""
     if arguments.prompt is None and _asks_by_itself(arguments):
         return []
     text: str = arguments.prompt

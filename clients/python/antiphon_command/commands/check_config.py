@@ -56,7 +56,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print it; fail with `ExitCode.USAGE` if the sessions do not fit."""
+    """Print the need for memory; fail with `ExitCode.USAGE` if the sessions do not fit."""
     require_extra("check-config", "worker")
     import torch
 

@@ -38,7 +38,7 @@ _COMPLETED: Final[dict[str, Any]] = {"workers": ("unix:named-elsewhere",)}
 """Required options of an adapter that a valid file may leave to flags."""
 
 _NOT_OF_ADAPTER: Final = frozenset({"workers", "adapters", "dispatcher", "drain_timeout_s"})
-"""Settings of `serve` that mean something else there, or concern several processes."""
+"""The settings of `serve` that mean something else for an adapter, or concern several processes."""
 
 _DEFAULT_IN_HELP: Final = re.compile(r",? \(?default:? ([^()]*)\)$")
 
@@ -159,13 +159,13 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _line(problem: str) -> int:
-    """Return the line that a problem is in; those of the whole file come last."""
+    """Return the line of a problem; problems of the whole file come last."""
     found = re.search(r":(\d+): ", problem)
     return int(found[1]) if found else LARGEST_KIB * 1024
 
 
 def _service_problems(section: Section, file: TomlFile, given: Mapping[str, GivenValue]) -> list[str]:
-    """Return what the service itself would refuse: bounds that several values share, and contradictions."""
+    """Return the problems that the service itself would report: shared bounds and contradictions."""
     require_extra("config check", "worker" if section.name == "worker" else "adapter")
     shared = section.shared(os.environ)
     shared.pop("client_secret_key_file", None)  # keys themselves, which the service reads when it starts
@@ -190,7 +190,7 @@ def _service_problems(section: Section, file: TomlFile, given: Mapping[str, Give
 
 
 def _service(section: Section) -> tuple[Callable[[dict[str, Any]], object], type[Exception]]:
-    """Return what builds the options of the service from values, and what it raises."""
+    """Return the function that builds the service's options from values, and the exception that it raises."""
     if section.name == "worker":
         from inference_service import errors
         from inference_service.options import WorkerOptions

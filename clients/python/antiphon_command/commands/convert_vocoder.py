@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from inference_service.checkpoints.vocoder_conversion import Recording
 
 _PUBLISHED_VOICE: Final = "HT_ref_audio.wav"
-"""Lies beside the vocoder's folder in the published checkpoint."""
+"""The voice beside the vocoder's folder in the published checkpoint."""
 
 
 def add_to(commands: Subcommands) -> None:
@@ -40,7 +40,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Convert; nothing that the published files name is run."""
+    """Convert the files; no code that the published files name is run."""
     require_extra("convert-vocoder", "worker")
     from inference_service.checkpoints.vocoder_conversion import convert
     from inference_service.models.errors import CheckpointError, VoiceError

@@ -65,7 +65,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run it; fail unless the expected words are in what the model said."""
+    """Run the demo; fail unless the model's text contains the expected words."""
     require_extra("demo", "all")
     question = _demo_question(arguments.recordings)
     return asyncio.run(_demo(question, arguments))
@@ -102,7 +102,7 @@ def _judge(question: Question, heard: Heard, style: Style) -> int:
 
 
 def _words(text: str) -> str:
-    """Return the words alone, each between two spaces, so that one text can be looked for in another."""
+    """Return the words alone, each between two spaces, for a search of one text in another."""
     return " " + " ".join(re.findall(r"\w+", text.casefold())) + " "
 
 

@@ -39,7 +39,7 @@ _NAMING: Final[dict[str, Callable[[str], Rules]]] = {
     "live": Live,
     "realtime": RealtimeGa,
 }
-"""Those whose clients name a model."""
+"""The dialects whose clients name a model."""
 
 _LONG_TEXT: Final = 60
 _ARROWS: Final = {"sent": "->", "received": "<-", "closed": "--"}
@@ -112,7 +112,7 @@ async def _rules(arguments: argparse.Namespace) -> Rules:
 
 
 class _Page:
-    """Prints each event on a line, and writes it whole to `record`."""
+    """A page that prints each event on a line, and writes it whole to `record`."""
 
     def __init__(self, record: IO[str] | None) -> None:
         self._record = record
@@ -120,7 +120,7 @@ class _Page:
         self._start = time.monotonic()
 
     def event(self, direction: Direction, event: Event) -> None:
-        """An event, long texts cut."""
+        """Print an event; long texts are cut."""
         seconds = time.monotonic() - self._start
         if self._record is not None:
             line = {"t": round(seconds, 4), "direction": direction, "event": event}
@@ -130,7 +130,7 @@ class _Page:
         print(self._style(line_of_text, "dim") if direction == "sent" else line_of_text, flush=True)
 
     def violation(self, text: str) -> None:
-        """A broken rule, below the event that broke it."""
+        """Print a violation below the event that caused it."""
         print(self._style(printable(f"{'':11} !! {text}"), "red"), flush=True)
 
 

@@ -93,7 +93,7 @@ def _add_process_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run it until a signal, or until one of the two processes cannot be started again."""
+    """Run the stack until a signal, or until one of the processes cannot be started again."""
     require_engine("serve", arguments)
     require_extra("serve", "all")
     check_model(arguments)
@@ -139,7 +139,7 @@ def _roll_on_signal(stack: Stack) -> set[asyncio.Task[None]]:
 
 
 async def _watch(stack: Stack, stopping: asyncio.Event, rolls: set[asyncio.Task[None]]) -> int:
-    """Until a signal, or until one of the processes cannot be started again."""
+    """Wait for a signal, or until one of the processes cannot be started again."""
     watching = asyncio.create_task(stack.watch())
     signalled = await _signalled_before(watching, stopping)
     for task in (watching, *rolls):
@@ -170,27 +170,27 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 
 
 def _queue(stack: Stack) -> str:
-    """Return where several adapters share it; no password is in it."""
+    """Return the place of the shared queue, without a password."""
     return str(parse(stack.dispatcher)) if stack.dispatcher is not None else ""
 
 
 def _access(arguments: argparse.Namespace) -> str:
-    """Return who may use it."""
+    """Return a description of the clients that may use the service."""
     if "keys" in arguments or vars(arguments).get("auth") == "redis":
         return "keys"
     return f"no key: {'open to the network' if 'allow_anonymous' in arguments else 'loopback only'}"
 
 
 def tell(line: str) -> None:
-    """A line for people, if they are still there; standard output is for the banner."""
+    """Print a line for people, if they are still there; standard output is for the banner."""
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr, flush=True)
 
 
 def _stop_on_signal(stack: Stack, *, reloads: bool) -> asyncio.Event:
-    """Return the first signal sets the event, the next ones end both processes at once.
+    """Return an event that the first signal sets; the next ones end all processes at once.
 
-    SIGHUP is no such signal if the adapter `reloads` something by it, unless a terminal was closed.
+    SIGHUP is no such signal if the adapter `reloads` files on it, unless a terminal was closed.
     """
     stopping = asyncio.Event()
     had_terminal = _has_terminal()
@@ -226,7 +226,7 @@ def _has_terminal() -> bool:
 
 
 async def _signalled_before(task: "asyncio.Task[Any]", stopping: asyncio.Event) -> bool:
-    """Wait until the task is done or a signal came; True if a signal did."""
+    """Wait until the task is done or a signal came; return whether a signal did."""
     signalled = asyncio.create_task(stopping.wait())
     try:
         await asyncio.wait({task, signalled}, return_when=asyncio.FIRST_COMPLETED)
@@ -243,11 +243,11 @@ async def print_banner(
     administrations: Sequence[str] = (),
     queue: str = "",
 ) -> None:
-    """Who serves, then where: the last thing printed, and only when it is true.
+    """Print the models and the addresses, once all of them are ready.
 
-    `addresses` are those for clients, the plain one first; they are sent to that with TLS, if there is one.
-    `page` is that of the web page, empty without it. Each adapter has an administration, or none has.
-    `queue` is where they share it.
+    `addresses` are those for clients, the plain one first; the banner shows the one with TLS, if there is
+    one. `page` is the address of the web page, empty without it. Each adapter has an administration port, or
+    none has. `queue` is the place of the shared queue.
     """
     from ws_adapter.detection.scorer import TITLES, best_scorer
 
@@ -274,7 +274,7 @@ async def print_banner(
 
 
 def _services(address: str) -> tuple[tuple[int, str, str], ...]:
-    """Return what the public may be offered, by the mode that the model needs for it."""
+    """Return the public services at an address, with the mode that the model needs for each."""
     return (
         (pb.SESSION_MODE_AUDIO, "WebSocket", endpoint(address, REALTIME, mode="audio")),
         (pb.SESSION_MODE_AUDIO, "Live", endpoint(address, LIVE)),
@@ -284,7 +284,7 @@ def _services(address: str) -> tuple[tuple[int, str, str], ...]:
 
 
 def _check_adapter(arguments: argparse.Namespace) -> None:
-    """Find an address that is refused or busy, and unusable files, before the model is loaded."""
+    """Detect a refused or busy address, and unusable files, before the model is loaded."""
     from ws_adapter.access.keys import Keys
     from ws_adapter.options import AdapterOptions
     from ws_adapter.pages.default_voice import read_default_voice
@@ -292,7 +292,7 @@ def _check_adapter(arguments: argparse.Namespace) -> None:
     from ws_adapter.web.tls import Certificate
 
     try:
-        # Workers and what is said of the processes are none of the adapter's.
+        # The workers and the state of the processes are no options of the adapter.
         given = argparse.Namespace(**{k: v for k, v in vars(arguments).items() if k not in _OF_PROCESSES})
         options = given_options(AdapterOptions, given, workers=("unix:to come",))
         if options.keys is not None:
@@ -312,7 +312,7 @@ def _check_adapter(arguments: argparse.Namespace) -> None:
 
 
 def _check_dispatcher(arguments: argparse.Namespace) -> None:
-    """Find a queue that could not be shared before the model is loaded."""
+    """Detect an unusable shared queue before the model is loaded."""
     if "dispatcher" in arguments:
         try:
             parse(arguments.dispatcher)

@@ -78,7 +78,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run it; fail if the recording was not heard to its end, or no answer came to its own."""
+    """Run the conversation; fail if the recording was not played to its end, or an answer is incomplete."""
     _check_address(arguments.url)
     if arguments.file is not None and (arguments.microphone, arguments.speaker) != (None, None):
         raise Failure("--microphone and --speaker are for a conversation without FILE.", ExitCode.USAGE)
@@ -117,11 +117,11 @@ def _device(text: str) -> Device:
 
 
 def _check_address(url: str) -> None:
-    """Raise `Failure` for the address of another service, or of this one in another mode."""
+    """Raise `Failure` for the address of another service, or of this service in another mode."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        return  # whoever connects says what is wrong with it
+        return  # connecting reports the invalid address
     service = _SERVICE.search(parts.path.rstrip("/"))
     if service and service[0] != REALTIME:
         raise Failure(

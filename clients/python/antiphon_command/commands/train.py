@@ -40,7 +40,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the stages that are not complete, measure the model and say how to serve it."""
+    """Run the incomplete stages, measure the model and print how to serve it."""
     require_extra("train", "train")
     from antiphon_training.domains.document import DomainFileError
     from antiphon_training.domains.domain import FEWEST_UTTERANCES

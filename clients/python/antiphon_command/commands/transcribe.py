@@ -85,7 +85,7 @@ async def _feed(session: TranscriptionSession, recording: Recording, pace: Pace,
 
 
 async def _write_down(session: TranscriptionSession, fed: asyncio.Event, page: "_Page") -> None:
-    """Return when all that was said is written down; a server that ends it before that says why."""
+    """Print the transcript until it is complete; if the server ends the session early, report the reason."""
     async for event in session:
         page.event(event)
         if isinstance(event, Transcript) and fed.is_set():
@@ -93,7 +93,7 @@ async def _write_down(session: TranscriptionSession, fed: asyncio.Event, page: "
 
 
 def _end_with_ctrl_c(recording: PipedRecording) -> None:
-    """Ctrl-C ends what comes from standard input, and once more ends everything: it cancels this task."""
+    """Make Ctrl-C end the standard input; a second Ctrl-C cancels this task."""
     task = asyncio.current_task()
     assert task is not None
 
@@ -106,14 +106,14 @@ def _end_with_ctrl_c(recording: PipedRecording) -> None:
 
 
 class _Page:
-    """Where the text goes."""
+    """The output of the text."""
 
     def __init__(self, lines: EventLines | None) -> None:
         self._lines = lines
         self._written = ""
 
     def event(self, event: TranscriptionEvent) -> None:
-        """Print what is new. Raises `Failure` if the server could not go on."""
+        """Print the new text. Raises `Failure` if the server could not go on."""
         if self._lines is not None:
             self._lines.event(event)
         elif isinstance(event, TextDelta):

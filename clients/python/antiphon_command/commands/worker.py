@@ -100,7 +100,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def add_model_options(command: argparse.ArgumentParser) -> None:
-    """The options that commands which start a worker hand on to it, whatever the model is."""
+    """Add the options that commands which start a worker pass on to it, whatever the model is."""
     add = command.add_argument
     add("--model", metavar="NAME", help="folder or hub OWNER/NAME (default antiphon-mini)")
     add("--device", help="cpu, cuda, cuda:1 ... (default cpu)")
@@ -114,7 +114,7 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_number_options(command: argparse._ActionsContainer) -> None:
-    """The options that say how long contexts are, and which numbers they are made of."""
+    """Add the options for the length of contexts and the precision of their numbers."""
     add = command.add_argument
     add(
         *("--context-limit", "--max-model-len"),
@@ -131,7 +131,7 @@ def add_number_options(command: argparse._ActionsContainer) -> None:
 
 
 def add_engine_options(command: argparse.ArgumentParser) -> None:
-    """The options that choose vLLM, and its own."""
+    """Add the options that choose vLLM, and its own options."""
     add = command.add_argument_group("vLLM").add_argument
     add(
         "--engine",
@@ -165,7 +165,7 @@ def add_kernel_option(command: argparse.ArgumentParser) -> None:
 
 
 def add_minicpmo_options(command: argparse.ArgumentParser) -> None:
-    """Those of MiniCPM-o."""
+    """Add the options of MiniCPM-o."""
     add = command.add_argument_group("MiniCPM-o").add_argument
     add("--no-speech", action="store_true", help="serve text only, without a vocoder")
     add("--vocoder", type=Path, metavar="FOLDER", help="converted vocoder (default: MODEL/vocoder)")
@@ -179,18 +179,18 @@ def add_minicpmo_options(command: argparse.ArgumentParser) -> None:
 
 
 def given_model_options(arguments: argparse.Namespace) -> list[str]:
-    """Return what was given of all of these, as arguments of `antiphon worker`."""
+    """Return the given ones of all these options, as arguments of `antiphon worker`."""
     return as_given(arguments, (*_MODEL, *_ENGINE, *_MINICPMO))
 
 
 def require_engine(command: str, arguments: argparse.Namespace) -> None:
-    """Raise `Failure` if the engine that was asked for is not installed."""
+    """Raise `Failure` if the chosen engine is not installed."""
     if getattr(arguments, "engine", None) == "vllm":
         require_extra(f"{command} --engine vllm", "vllm")
 
 
 def check_model(arguments: argparse.Namespace) -> None:
-    """Raise `Failure` if the model that was asked for is nowhere; load nothing."""
+    """Raise `Failure` if the chosen model cannot be found; load nothing."""
     from inference_service.checkpoints.location import locate
     from inference_service.models.errors import CheckpointError
 
@@ -202,7 +202,7 @@ def check_model(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run it until it is told to stop; print `worker ready on ADDRESS` when it is."""
+    """Run the worker until a signal; print `worker ready on ADDRESS` when it is ready."""
     require_engine("worker", arguments)
     require_extra("worker", "worker")
     check_model(arguments)

@@ -1,4 +1,4 @@
-"""A chat in the terminal, whose history is kept here."""
+"""A chat in the terminal, with its history in this process."""
 
 import asyncio
 import sys
@@ -19,18 +19,18 @@ from antiphon_command.output.terminal import QueueNote, printable
 
 @dataclass(frozen=True)
 class ChatOptions:
-    """How to ask."""
+    """The options of a question."""
 
     generation: GenerationConfig
     streaming: bool
     enable_thinking: bool
     answer: Path | None
-    """Where the spoken answer goes; None if it is only written."""
+    """The file of the spoken answer; None for text only."""
     json: bool
 
 
 class Dialogue:
-    """Asks, prints the answer while it comes, and remembers both."""
+    """A dialogue that sends questions, prints answers as they arrive, and keeps the history."""
 
     def __init__(self, url: str, api_key: str | None, system: str | None, options: ChatOptions) -> None:
         self._url = url
@@ -42,7 +42,7 @@ class Dialogue:
         self._lines = EventLines()
 
     def ask(self, parts: Sequence[Part]) -> None:
-        """One question and its answer. An answer that does not come to its end leaves no trace here.
+        """Send one question and print its answer. An incomplete answer is not added to the history.
 
         Raises the errors of the SDK, `Failure`, and KeyboardInterrupt, which stops the answer.
         """
@@ -87,7 +87,7 @@ class Dialogue:
             self._note.show(place)
 
     def _print(self, event: ChatEvent, printed: str) -> str:
-        """Print what is new in an event, and return it."""
+        """Print the new text of an event, and return it."""
         if self._options.json:
             self._lines.event(event)
             return ""

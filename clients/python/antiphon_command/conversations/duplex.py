@@ -1,4 +1,4 @@
-"""A recording, played into a conversation, and what was heard in return."""
+"""A recording, played into a conversation, and the audio of the answer."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -17,27 +17,27 @@ from antiphon.session.duplex import DuplexSession
 from antiphon_command.output.timeline import Report
 
 _ANSWER_S: Final = 60.0
-"""How long after the recording an answer may take, if nobody says."""
+"""The seconds that an answer may take after the recording, by default."""
 
 _QUIET_UNITS: Final = 4
-"""Units of silence after the recording and an answer, before the model is taken to have said it all."""
+"""The units of silence after the recording and an answer that count as the end of the answer."""
 
 
 @dataclass
 class Heard:
-    """What the model said."""
+    """The model's answers: text and audio."""
 
     text: str = ""
     pieces: list[Samples] = field(default_factory=list)
     complete: bool = False
-    """Whether an answer came to its end."""
+    """Whether an answer is complete."""
     played: bool = False
     """Whether the recording was played to its end."""
     ended: str = ""
-    """Why the server ended the conversation; empty if we did."""
+    """The reason that the server ended the conversation; empty if this side did."""
 
     def take(self, event: Event) -> None:
-        """Note what an event brings."""
+        """Store the content of an event."""
         match event:
             case TextDelta():
                 self.text += event.text
@@ -55,7 +55,7 @@ class Heard:
 
     @property
     def samples(self) -> Samples:
-        """All audio, one answer after the other: float32, shape `(samples,)`, 24 kHz."""
+        """The audio of all answers in order: float32, shape `(samples,)`, 24 kHz."""
         return np.concatenate([np.zeros(0, np.float32), *self.pieces])
 
     def write(self, path: Path, report: Report) -> None:
@@ -70,8 +70,8 @@ async def converse(
 ) -> None:
     """Play the recording in real time, then silence until the answer has ended, at most `limit_s` in all.
 
-    Without a limit an answer has a minute after the recording. What is heard is in `heard` also if this ends
-    early. Raises the errors of the SDK.
+    Without a limit an answer has a minute after the recording. `heard` has the answers even if this function
+    raises. Raises the errors of the SDK.
     """
     samples = read_audio(path)
     async with connect(url, api_key) as client:
@@ -90,10 +90,10 @@ async def converse(
 
 
 async def _listen(session: DuplexSession, stream: FileStream, heard: Heard, report: Report) -> None:
-    """Return when everything seems said.
+    """Receive events until the answer seems complete.
 
-    That is when an answer ends after the recording did; or, if the answer came while a recording with a
-    silent end was still playing, after some units in which nothing more was said.
+    It is complete when an answer ends after the recording did. If the answer came while a recording with a
+    silent end was still playing, it is complete after some units without further speech.
     """
     quiet = 0
     played = asyncio.create_task(_announce_end(stream, report))

@@ -13,23 +13,22 @@ if TYPE_CHECKING:
     from PIL import Image as pillow
 
 Size: TypeAlias = tuple[int, int]
-"""Width and height, in pixels."""
+"""The width and height in pixels."""
 
 MOST_BYTES: Final = 2**20
 MOST_PIXELS: Final = 4_000_000
 LIMITS: Final = f"{MOST_BYTES >> 20} MiB and {MOST_PIXELS // 10**6} megapixels"
-"""What a server takes."""
+"""The limits of a server for a picture."""
 
 _QUALITIES: Final = (90, 75, 60)
 _SMALLER: Final = 0.7
 
 
 def read_picture(path: str) -> Image:
-    """Return the picture in a file; one that a server would refuse for its size is scaled down, and that is
-    told.
+    """Return the picture in a file; report and scale down one that is too large for a server.
 
-    Without Pillow only its bytes are known. Raises OSError, and `Failure` for one that is too large and stays
-    so; its text names the remedy.
+    Without Pillow only its bytes are checked. Raises OSError, and `Failure` for a picture that stays too
+    large; its text names the remedy.
     """
     picture = Image.read(path)
     if find_spec("PIL") is not None:

@@ -1,4 +1,4 @@
-"""The audio that a command sends: a WAV file, or standard input as it comes."""
+"""The audio that a command sends: a WAV file, or a stream on standard input."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ _READ_BYTES: Final = 1 << 16
 _WAITING_READS: Final = 16
 _LONGEST_HEADER: Final = 1 << 16
 _NO_SIZE: Final = 0x7FFF_0000
-"""From here on the size in a header is that of a program which did not know it yet."""
+"""The smallest size in a header that means "unknown": the writing program did not know it yet."""
 
 _RIFF: Final = b"RIFF"
 _RAW: Final = Layout.pcm16(INPUT_RATE_HZ)
@@ -30,11 +30,11 @@ class Recording(Protocol):
     """Mono audio at 16 kHz."""
 
     def chunks(self) -> AsyncIterator[Samples]:
-        """All of it in order, at most a second at a time. Raises `AudioError`."""
+        """Yield the audio in order, at most a second at a time. Raises `AudioError`."""
 
 
 class FileRecording:
-    """A file that `read_audio` reads. Raises `AudioError` for any other, and OSError."""
+    """A recording in a file that `read_audio` reads. Raises `AudioError` for any other, and OSError."""
 
     def __init__(self, path: Path) -> None:
         self._samples = read_audio(path)
@@ -45,10 +45,10 @@ class FileRecording:
 
 
 class PipedRecording:
-    """Standard input while it is written to: such a WAV file, or bare PCM16 at 16 kHz.
+    """A recording on standard input: a WAV file, or bare PCM16 at 16 kHz.
 
-    A thread reads it, since a pipe may be silent for long and a file cannot be waited for; the thread ends
-    with the process.
+    A thread reads it, since a pipe may be silent for long and a file cannot be awaited. The thread ends with
+    the process.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class PipedRecording:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it was told to end."""
+        """Whether `stop` was called."""
         return self._stopped.is_set()
 
     def stop(self) -> None:
@@ -79,7 +79,7 @@ class PipedRecording:
         self._stopped.set()
 
     async def _next(self, stopped: "asyncio.Task[bool]") -> bytes:
-        """Return what was read, b"" at the end."""
+        """Return the bytes that were read, b"" at the end."""
         reading = asyncio.create_task(self._reads.get())
         try:
             await asyncio.wait({reading, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -99,11 +99,11 @@ class PipedRecording:
             try:
                 loop.call_soon_threadsafe(self._reads.put_nowait, data)
             except RuntimeError:
-                return  # nobody listens any more
+                return  # the loop is closed, so no task reads any more
 
 
 class _Decoder:
-    """Samples out of bytes as they come."""
+    """A streaming decoder from bytes to samples."""
 
     def __init__(self) -> None:
         self._layout: Layout | None = None
@@ -112,7 +112,7 @@ class _Decoder:
         self._heard = False
 
     def feed(self, data: bytes) -> Samples:
-        """Return the samples that are complete with these bytes, perhaps none. Raises `AudioError`."""
+        """Return the samples that these bytes complete, perhaps none. Raises `AudioError`."""
         self._rest += data if self._left is None else data[: self._left]
         if self._left is not None:
             self._left -= min(self._left, len(data))
@@ -130,7 +130,7 @@ class _Decoder:
             raise AudioError("Standard input held no audio. Pipe in a WAV file, or PCM16 at 16 kHz.")
 
     def _read_header(self) -> bool:
-        """Return whether the rest is samples now."""
+        """Return whether the header is complete and the rest is samples."""
         if not _RIFF.startswith(self._rest[:4]) and not self._rest.startswith(_RIFF):
             self._layout = _RAW
             return True

@@ -17,7 +17,7 @@ from antiphon_command.conversations.duplex import Heard
 from antiphon_command.output.timeline import Report
 
 _LAST_WORDS_S: Final = 30.0
-"""Longest that the speaker plays on after the server has ended the conversation."""
+"""The longest time in seconds that the speaker plays on after the server has ended the conversation."""
 
 _LINE_BYTES: Final = 4096
 
@@ -31,7 +31,7 @@ async def speak(
     report: Report,
     heard: Heard,
 ) -> None:
-    """Send what the microphone records and play what the model says, until Ctrl-C or for `limit_s`.
+    """Send the microphone's audio and play the model's, until Ctrl-C or for `limit_s`.
 
     A second Ctrl-C cancels the task. Raises the errors of the SDK.
     """
@@ -56,7 +56,7 @@ async def _converse(
     report: Report,
     heard: Heard,
 ) -> None:
-    """Return when the user or the server ends it, or when time is up."""
+    """Run until the user or the server ends the conversation, or until the time is up."""
     talking = asyncio.create_task(_send(session, recorded))
     pausing = asyncio.create_task(_pause(session, played, pressed, report))
     listening = asyncio.create_task(_play(session, played, report, heard))
@@ -76,9 +76,9 @@ async def _converse(
 
 
 async def _send(session: DuplexSession, recorded: Microphone) -> None:
-    """Send every block, and none while the conversation is paused.
+    """Send every block, except while the conversation is paused.
 
-    The end of the session is told to the task that receives.
+    The receiving task reports the end of the session.
     """
     with suppress(SessionClosed):
         async for block in recorded:
@@ -88,7 +88,7 @@ async def _send(session: DuplexSession, recorded: Microphone) -> None:
 
 
 async def _pause(session: DuplexSession, played: Speaker, pressed: asyncio.Event, report: Report) -> None:
-    """Pause the conversation, or go on with it, each time that the user presses Enter."""
+    """Pause or resume the conversation each time that the user presses Enter."""
     with suppress(SessionClosed):
         while await pressed.wait():
             pressed.clear()

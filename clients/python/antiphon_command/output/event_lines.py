@@ -26,9 +26,9 @@ from antiphon.protocol.events import (
 
 
 class EventLines:
-    """Prints each event as one JSON object: `type`, `time_s` since it was made, and the event's own fields.
+    """A printer of events as JSON objects: `type`, `time_s` since its creation, and the event's own fields.
 
-    Audio is told by its length in seconds alone.
+    Audio is shown by its length in seconds only.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -36,11 +36,11 @@ class EventLines:
         self._start = now()
 
     def line(self, what: str, detail: str = "") -> None:
-        """What is no event, for people: to standard error."""
+        """Print a line for people that is no event, to standard error."""
         print(f"{what} {detail}".rstrip(), file=sys.stderr, flush=True)
 
     def event(self, event: object) -> None:
-        """One event of a conversation, of a chat or of a transcription."""
+        """Print one event of a conversation, of a chat or of a transcription."""
         name, fields = _fields(event)
         line = {"type": name, "time_s": round(self._now() - self._start, 3), **_unit(event), **fields}
         print(json.dumps(line, ensure_ascii=False), flush=True)
@@ -105,7 +105,7 @@ def _fields(event: object) -> tuple[str, Mapping[str, object]]:
 
 
 def _unit(event: object) -> Mapping[str, object]:
-    """Return which unit of a conversation it belongs to; other events belong to none."""
+    """Return the unit of a conversation that an event belongs to; other events belong to none."""
     unit = getattr(event, "unit", None)
     return {} if unit is None else {"unit": unit}
 

@@ -19,7 +19,7 @@ from antiphon_service.listening import where
 
 
 class ExitCode(IntEnum):
-    """What every command returns."""
+    """The exit codes of all commands."""
 
     OK = 0
     FAILED = 1
@@ -32,7 +32,7 @@ class ExitCode(IntEnum):
 
 
 class Failure(Exception):
-    """Ends a command with a text for people and an exit code."""
+    """An error that ends a command with a text for people and an exit code."""
 
     def __init__(self, text: str, code: int = ExitCode.FAILED) -> None:
         super().__init__(text)
@@ -63,7 +63,7 @@ REQUIRED: Final = {
     "vllm": _WORKER | {"vllm": "vLLM"},
     "train": _WORKER | {"yaml": "PyYAML", "scipy": "SciPy", "tqdm": "tqdm"},
 }
-"""Extra -> top-level module -> the name people know it by."""
+"""The packages of each extra: top-level module and the name that people know it by."""
 
 
 def require_extra(command: str, extra: str) -> None:
@@ -75,7 +75,7 @@ def require_extra(command: str, extra: str) -> None:
 
 
 def require_telemetry() -> None:
-    """Raise `Failure` for a variable at which the import of the OpenTelemetry SDK would fail."""
+    """Raise `Failure` for a variable that would make the import of the OpenTelemetry SDK fail."""
     from antiphon_service.telemetry.errors import TelemetryError
     from antiphon_service.telemetry.limits import check_span_limits
 
@@ -86,7 +86,7 @@ def require_telemetry() -> None:
 
 
 def bind_failure(error: OSError, host: str, port: int, option: str) -> Failure:
-    """Why a server cannot listen at an address, and what to do; `option` names the port."""
+    """Return the failure of a server that cannot listen at an address; `option` names the port."""
     match error.errno:
         case errno.EADDRINUSE:
             text = (
@@ -102,7 +102,7 @@ def bind_failure(error: OSError, host: str, port: int, option: str) -> Failure:
 
 
 def explain(error: Exception) -> Failure:
-    """Turn whatever ended a command into a text and an exit code."""
+    """Convert an exception that ended a command to a text and an exit code."""
     match error:
         case Failure():
             return error

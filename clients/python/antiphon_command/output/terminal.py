@@ -10,7 +10,7 @@ _CODES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "cyan": "3
 
 
 class Style:
-    """Colours text written to `stream`, if that is a terminal and `NO_COLOR` is not set."""
+    """A style that colours text written to `stream`, if that is a terminal and `NO_COLOR` is not set."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         self._on = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -21,7 +21,10 @@ class Style:
 
 
 class QueueNote:
-    """The place in the queue, on a line of standard error that is taken back; only on a terminal."""
+    """A note of the place in the queue, on a line of standard error that is erased later.
+
+    Only on a terminal.
+    """
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:
         self._stream = stream
@@ -29,12 +32,12 @@ class QueueNote:
         self._shown = False
 
     def show(self, place: Queued) -> None:
-        """Show it in place of the one before."""
+        """Show a place instead of the last one."""
         self._write(f"waiting: {place_words(place)}")
         self._shown = True
 
     def clear(self) -> None:
-        """Take the line back, if there is one."""
+        """Erase the line, if there is one."""
         if self._shown:
             self._shown = False
             self._write("")
@@ -45,7 +48,7 @@ class QueueNote:
 
 
 def place_words(place: Queued) -> str:
-    """Return a place in the queue, and how long it may take, if the server can tell."""
+    """Return a place in the queue as text, with the estimated wait, if there is one."""
     words = f"place {place.position} of {place.queue_length}"
     if not place.estimated_wait_s:
         return words
@@ -54,7 +57,7 @@ def place_words(place: Queued) -> str:
 
 
 def printable(text: str, stream: TextIO = sys.stdout) -> str:
-    """Return what a model wrote; on a terminal without the control characters that could command it."""
+    """Return a model's text; for a terminal without its control characters."""
     if not stream.isatty():
         return text
     return "".join(letter for letter in text if letter.isprintable() or letter in "\n\t")

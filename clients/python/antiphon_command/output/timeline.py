@@ -1,4 +1,4 @@
-"""A conversation as lines of text: when, what, which."""
+"""A conversation as lines of text: time, event, details."""
 
 import json
 import time
@@ -27,17 +27,17 @@ _COLOURS: Final = {"says": "green", "speaks": "green", "error": "red", "lost": "
 
 
 class Report(Protocol):
-    """Where it is told what happens in a conversation."""
+    """A receiver of what happens in a conversation."""
 
     def line(self, what: str, detail: str = "") -> None:
-        """One thing that happened just now."""
+        """Report one thing that happened just now."""
 
     def event(self, event: Event | Queued) -> None:
-        """One event of the conversation."""
+        """Report one event of the conversation."""
 
 
 class Timeline:
-    """Prints what happens, with seconds since it was made."""
+    """A printer of events with the seconds since its creation."""
 
     def __init__(self, style: Style, now: Callable[[], float] = time.monotonic) -> None:
         self._style = style
@@ -45,13 +45,13 @@ class Timeline:
         self._start = now()
 
     def line(self, what: str, detail: str = "") -> None:
-        """One thing that happened just now."""
+        """Print one thing that happened just now."""
         text = f"{self._now() - self._start:7.2f} s  {what:<12}{detail}".rstrip()
         colour = _COLOURS.get(what)
         print(self._style(text, colour) if colour else text, flush=True)
 
     def event(self, event: Event | Queued) -> None:
-        """One event of the conversation."""
+        """Print one event of the conversation."""
         self.line(*_words(event))
 
 

@@ -18,32 +18,32 @@ from antiphon_command.probe.rules import Event, Rules
 from antiphon_command.probe.voice import default_voice
 
 LATE_S: Final = 5.0
-"""What a server may be late with its answer to a short append; one that waits for the next says nothing."""
+"""The seconds that a server may take to answer a short append; one that waits for the next stays silent."""
 
 SILENT_UNITS: Final = 12
-"""Seconds of silence after the recording, within which an answer ends."""
+"""The seconds of silence after the recording, within which an answer ends."""
 
 _SECOND: Final = bytes(4 * INPUT_RATE_HZ)
 _SHORT: Final = bytes(4 * INPUT_RATE_HZ * 3 // 10)
-"""The last append of a file, with many a client: the model is not to wait for the rest of the second."""
+"""A short append, as many clients send last: the model must not wait for the rest of the second."""
 
 Direction = Literal["sent", "received", "closed"]
 
 
 class Observer(Protocol):
-    """Sees everything that happens."""
+    """An observer of everything that happens."""
 
     def event(self, direction: Direction, event: Event) -> None:
-        """An event goes one way or the other; the end is an object with `code` and `reason`."""
+        """Report an event in either direction; the end is an object with `code` and `reason`."""
 
     def violation(self, text: str) -> None:
-        """A rule is broken."""
+        """Report a violation of a rule."""
 
 
 async def probe(
     url: str, api_key: str | None, rules: Rules, recording: Samples, limit_s: float, observer: Observer
 ) -> int:
-    """Hold the exchange to its end, at most `limit_s`; return how many rules were broken.
+    """Run the exchange to its end, at most `limit_s`; return the number of violations.
 
     `recording` is float32 mono at 16 kHz, played in real time and followed by silence until it is answered.
     Raises `ConnectError`, `QueueFull` or `AuthError`.
@@ -68,7 +68,7 @@ def _address(url: str, rules: Rules) -> str:
 
 
 def _raise_if_unavailable(event: Event) -> None:
-    """A server without room breaks no rule, but cannot be probed."""
+    """Raise for a server without room, which violates no rule but cannot be probed."""
     told = event.get("error")
     code, message = (
         (told.get("code"), told.get("message")) if isinstance(told, dict) else (event.get("code"), told)
@@ -107,7 +107,7 @@ class _Exchange:
         self.note(self._rules.finished(self._socket.close_code))
 
     async def _receive(self) -> None:
-        """Until the server closes, or the exchange is over in a dialect in which it does not."""
+        """Receive until the server closes, or until the exchange is over in a dialect without a close."""
         try:
             while True:
                 data = await self._socket.recv()
@@ -150,7 +150,7 @@ class _Exchange:
             await self._send(event)
 
     async def _feed_silence(self, pace: Pace) -> None:
-        """An append every second until there is an answer; the first inside the answer is a short one."""
+        """Append a second of silence every second until there is an answer; the first inside it is short."""
         spoken = None
         for _ in range(SILENT_UNITS):
             await pace.wait(INPUT_RATE_HZ)
@@ -164,7 +164,10 @@ class _Exchange:
             await self._send(self._rules.append(_SHORT if is_short else _SECOND))
 
     async def _is_spoken_on(self, spoken: int) -> bool:
-        """Return whether more than that is spoken, or all: also of a server that is late."""
+        """Return whether more than `spoken` units are spoken, or the answer is complete.
+
+        A late server counts too.
+        """
         try:
             async with asyncio.timeout(LATE_S):
                 while self._rules.is_speaking and self._rules.spoken == spoken:

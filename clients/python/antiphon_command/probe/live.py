@@ -20,7 +20,7 @@ _WIDTH = 2
 
 
 class Live(Rules):
-    """One session, in PCM at 16 kHz both ways."""
+    """One session, in PCM at 16 kHz in both directions."""
 
     path = "/v1/live/sessions"
     takes_voice = False
@@ -30,11 +30,11 @@ class Live(Rules):
         self._model = model
         self._ids: set[str] = set()
         self._heard = 0
-        """Bytes of output."""
+        """The number of output bytes."""
         self._said_ms = 0
-        """Where the last words ended."""
+        """The end of the model's last words in milliseconds of the stream."""
         self._transcribed_ms = 0
-        """End of the last words of the user, in milliseconds of the stream."""
+        """The end of the user's last words in milliseconds of the stream."""
         self._has_words = False
         self._seconds = 0.0
 

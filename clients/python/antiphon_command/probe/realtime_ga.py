@@ -29,13 +29,13 @@ _LADDER: Final = (
     "response.output_item.done",
     "response.done",
 )
-"""What every spoken answer is told by, in this order; the deltas stand in the middle."""
+"""The events of every spoken answer in this order; the deltas stand in the middle."""
 
 _RESPONSE: Final = (
     *("id", "object", "status", "status_details", "output", "conversation_id", "output_modalities"),
     *("max_output_tokens", "audio", "usage", "metadata"),
 )
-"""Fields that a response always has: of a client in use one that is missing ends the reader."""
+"""The fields that a response always has: a missing one crashes a client in use."""
 
 
 class RealtimeGa(Rules):
@@ -50,7 +50,7 @@ class RealtimeGa(Rules):
         self.query = f"model={quote(model)}"
         self._ids: set[str] = set()
         self._step = 0
-        """How much of the ladder was climbed."""
+        """The number of `_LADDER` events so far."""
         self._committed: str | None = None
         self._response_id: str | None = None
         self._item_id: str | None = None
@@ -84,7 +84,7 @@ class RealtimeGa(Rules):
         match kind:
             case "session.created" | "session.updated":
                 yield from self._session(event)
-                # It hears when the question is over, and is not to be fed silence until it is answered.
+                # The client commits the question, so no silence may follow until the answer.
                 self.is_ready = self.is_answered = kind == "session.updated"
             case "input_audio_buffer.committed":
                 yield from fields(event, item_id=str)
@@ -199,7 +199,10 @@ def _sound(event: Event) -> Iterator[str]:
 
 
 def _nulls(event: Event) -> Iterator[str]:
-    """Clients in use drop an event whose item or part has null where a field should be left out."""
+    """Yield violations.
+
+    Clients in use drop an event with null in an item or part instead of a missing field.
+    """
     parts = [event.get("part") or {}, *((event.get("item") or {}).get("content") or [])]
     for told in (event.get("item") or {}, *parts):
         yield from (

@@ -22,7 +22,7 @@ class RealtimePath(Rules):
         self.query = f"mode={mode}"
         self._queue = Queue("session.")
         self._response_id: str | None = None
-        """The response that is open."""
+        """The id of the open response."""
 
     def ending(self) -> list[Event]:
         return [{"type": "session.close", "reason": "user_stop"}]
@@ -50,20 +50,20 @@ class RealtimePath(Rules):
                 yield from self._output(event)
 
     def _any(self, event: Event) -> Iterator[str]:
-        """What is wrong with an event, whichever it is."""
+        """Yield the violations of any event."""
         yield from ()
 
     @abstractmethod
     def _created(self, event: Event) -> Iterator[str]:
-        """What is wrong with the session's beginning."""
+        """Yield the violations of the session's beginning."""
 
     @abstractmethod
     def _output(self, event: Event) -> Iterator[str]:
-        """What is wrong with an event of the conversation."""
+        """Yield the violations of an event of the conversation."""
 
     @abstractmethod
     def _closed(self, event: Event) -> Iterator[str]:
-        """What is wrong with the session's end."""
+        """Yield the violations of the session's end."""
 
     def finished(self, code: int | None) -> Iterator[str]:
         if not self.is_over:

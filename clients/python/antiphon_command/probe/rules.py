@@ -16,18 +16,18 @@ NORMAL_CLOSURE: Final = 1000
 
 
 class Rules(ABC):
-    """One exchange in one dialect. `received` yields what is wrong with an event, a sentence each."""
+    """The rules of one exchange in one dialect. `received` yields an event's violations, a sentence each."""
 
     path: str
     query: str = ""
     takes_audio: bool = True
-    """Whether it is fed a second of sound every second."""
+    """Whether the prober sends a second of audio every second."""
 
     takes_voice: bool = True
-    """Whether a voice may be sent along, for which the server has to have a default."""
+    """Whether the client may send a voice, for which the server must have a default."""
 
     client_closes: bool = False
-    """Whether the client has to close the socket when all is said."""
+    """Whether the client must close the socket at the end."""
 
     def __init__(self) -> None:
         self.is_ready = False
@@ -35,52 +35,52 @@ class Rules(ABC):
         self.is_over = False
         """Whether the last event has come."""
         self.units = 0
-        """Appends that were sent, of a second each and one that is shorter."""
+        """The number of appends that were sent, each of a second, and a shorter one."""
         self.is_speaking = False
         """Whether an answer has begun and is not over."""
         self.spoken = 0
-        """Units in which something was said."""
+        """The number of units with speech."""
         self.is_answered = False
-        """Whether a whole answer has come."""
+        """Whether a whole answer has arrived."""
         self._last_send_ts = 0.0
 
     # ------------------------------------------------------------------ what to send
 
     def opening(self) -> list[Event]:
-        """Sent as soon as the socket is open."""
+        """Return the messages to send as soon as the socket is open."""
         return []
 
     def reply(self, event: Event) -> list[Event]:
-        """Sent in answer to an event."""
+        """Return the messages to send in answer to an event."""
         return []
 
     @abstractmethod
     def append(self, pcm: bytes) -> Event:
-        """The next second or less, float32 mono 16 kHz; counts it."""
+        """Return the message with the next second or less, float32 mono 16 kHz, and count it."""
 
     @abstractmethod
     def ending(self) -> list[Event]:
-        """Sent to end the exchange."""
+        """Return the messages that end the exchange."""
 
     # ---------------------------------------------------------------- what must hold
 
     @abstractmethod
     def received(self, event: Event) -> Iterator[str]:
-        """Take an event and yield what is wrong with it."""
+        """Take an event and yield its violations."""
 
     @abstractmethod
     def finished(self, code: int | None) -> Iterator[str]:
-        """The socket is closed, with `code`: what is missing."""
+        """Yield the missing events, once the socket is closed with `code`."""
 
     def frame(self, data: str | bytes) -> Iterator[str]:
-        """What is wrong with a frame, whatever is in it."""
+        """Yield the violations of a frame, whatever its content."""
         if isinstance(data, bytes):
             yield "a binary frame came; every event is text"
         elif len(data) > LARGEST_FRAME:
             yield f"a frame has {len(data)} bytes, more than {LARGEST_FRAME}"
 
     def _stamped(self, event: Event) -> Iterator[str]:
-        """Check the time of sending, where it is told."""
+        """Yield the violations of the time of sending, where the event has it."""
         at = event.get("server_send_ts")
         if at is None:
             return
@@ -93,7 +93,7 @@ class Rules(ABC):
 
 
 class Queue:
-    """Checks the queue events, whose names have a prefix in one dialect."""
+    """The rules of the queue's events, whose names have a prefix in one dialect."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
@@ -105,7 +105,7 @@ class Queue:
         return event["type"] in {f"{self._prefix}{name}" for name in ("queued", "queue_update", "queue_done")}
 
     def received(self, event: Event) -> Iterator[str]:
-        """What is wrong with an event of the queue."""
+        """Yield the violations of an event of the queue."""
         kind = event["type"].removeprefix(self._prefix)
         if self.is_done:
             yield f"{event['type']} after the slot was given"
@@ -142,7 +142,7 @@ def is_whole(value: object) -> bool:
 
 
 def fields(event: Event, **kinds: type | tuple[type, ...]) -> Iterator[str]:
-    """Yield which fields are missing or of another kind; `float` takes whole numbers too."""
+    """Yield the fields that are missing or of another type; `float` includes whole numbers."""
     for name, kind in kinds.items():
         if name not in event:
             yield f"{event['type']} has no {name}"
@@ -154,7 +154,7 @@ def fields(event: Event, **kinds: type | tuple[type, ...]) -> Iterator[str]:
 
 
 def audio(text: object) -> Iterator[str]:
-    """What is wrong with output audio: base64 of float32 samples between -1 and 1."""
+    """Yield the violations of output audio: base64 of float32 samples between -1 and 1."""
     if not isinstance(text, str):
         yield "audio is no text"
         return
@@ -174,12 +174,12 @@ def audio(text: object) -> Iterator[str]:
 
 
 def sample_count(text: str) -> int:
-    """Return samples of output audio."""
+    """Return the number of samples of output audio."""
     return len(text.rstrip("=")) * 3 // 16
 
 
 def envelope(event: Event) -> Iterator[str]:
-    """What is wrong with an `error` that holds an object."""
+    """Yield the violations of an `error` that holds an object."""
     error = event.get("error")
     if not isinstance(error, dict):
         yield "error holds no object"

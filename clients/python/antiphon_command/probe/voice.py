@@ -15,8 +15,7 @@ _LONGEST_S: Final = 30.0
 
 
 async def default_voice(url: str, api_key: str | None) -> list[str]:
-    """Return what is wrong with the default voice of a server. Raises `ConnectError` or `AuthError` if it
-    cannot be asked."""
+    """Return the violations of a server's default voice. Raises `ConnectError` or `AuthError`."""
     try:
         body = await fetch(page(url, DEFAULT_VOICE), api_key)
     except ConnectError as error:
@@ -27,7 +26,7 @@ async def default_voice(url: str, api_key: str | None) -> list[str]:
 
 
 def violations(body: bytes) -> Iterator[str]:
-    """What is wrong with the answer."""
+    """Yield the violations of the answer."""
     try:
         told = json.loads(body)
     except ValueError:

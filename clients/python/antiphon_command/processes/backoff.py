@@ -7,10 +7,10 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 
 STEADY_S: Final = 60.0
-"""A process that ran this long had no fault from its start: the next pause is the first again."""
+"""The seconds of running after which the next pause is the first again: the process started well."""
 
 _LEAST_SHARE: Final = 0.75
-"""Of a pause, so that processes which died together are not started together."""
+"""The smallest share of a pause; it spreads the restarts of processes that died together."""
 
 
 class Backoff:
@@ -21,7 +21,7 @@ class Backoff:
         self._pause_s = FIRST_PAUSE_S
 
     def after(self, ran_s: float) -> float:
-        """Return the pause, in seconds, of a process that was ready for so long; 0 if it never was."""
+        """Return the pause in seconds of a process that was ready for `ran_s`; 0 if it never was."""
         pause_s = FIRST_PAUSE_S if ran_s >= STEADY_S else self._pause_s
         self._pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         return pause_s * self._rng.uniform(_LEAST_SHARE, 1.0)

@@ -1,4 +1,4 @@
-"""A process of ours that does not outlive this one."""
+"""A child process that does not outlive this one."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from antiphon_command.arguments.configuration import without_settings
 from antiphon_command.output.failure import ExitCode, Failure
 
 KILL_AFTER_S: Final = 5.0
-"""How long a process may take to end that was told to end at once."""
+"""The seconds that a process may take to end after a kill."""
 
 GUARDED = "antiphon_command.guarded"
 """The module that a child process runs."""
@@ -24,27 +24,27 @@ _CODES_WITH_A_MEANING: Final = frozenset({ExitCode.USAGE, ExitCode.DEVICE_LOST})
 
 
 class Ended(Failure):
-    """A child that ended although nobody asked it to."""
+    """The failure of a child that ended without a request."""
 
     def __init__(self, name: str, what: str, code: int) -> None:
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         self.summary = f"The {name} {what} ({how})"
-        # Whoever refuses its configuration has said all there is to say.
+        # A process that refuses its configuration has already reported the reason.
         text = "" if code == ExitCode.USAGE else f"{self.summary}. Its own messages are above."
         super().__init__(text, code if code in _CODES_WITH_A_MEANING else ExitCode.FAILED)
 
 
 @dataclass(frozen=True)
 class Program:
-    """What a child runs; ready once so many of its lines match `ready`, whose one group is an address."""
+    """The program of a child; it is ready once enough lines match `ready`, whose one group is an address."""
 
     words: Sequence[str]
     ready: re.Pattern[str]
     addresses: int = 1
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Added to the environment; keys among them."""
+    """The additions to the environment, including keys."""
     told: re.Pattern[str] = re.compile("")
-    """Of its other lines those are passed on in which this is found."""
+    """The pattern of the other output lines that are passed on."""
 
     @classmethod
     def antiphon(
@@ -55,12 +55,15 @@ class Program:
         addresses: int = 1,
         variables: Mapping[str, str] | None = None,
     ) -> "Program":
-        """`antiphon COMMAND ARGUMENTS...`; it removes the folder `scratch` if it finds this process dead."""
+        """Return the program `antiphon COMMAND ARGUMENTS...`.
+
+        It removes `scratch` if it finds this process dead.
+        """
         return cls(
             (sys.executable, "-m", GUARDED, scratch, command, *arguments),
             re.compile(rf"{command} (?:ready|administration) on (\S+)"),
             addresses,
-            # Without it the lines that are waited for would stay in the child's buffer.
+            # Without it the awaited lines would stay in the child's buffer.
             {"PYTHONUNBUFFERED": "1", **(variables or {})},
         )
 
@@ -68,9 +71,9 @@ class Program:
 class Child:
     """One program in a process of its own.
 
-    It is outside this process's group, so that Ctrl-C reaches only us, and its standard input is a pipe from
-    us that says nothing: when we die, however that happens, the pipe ends and `antiphon_command.guarded` ends
-    the process.
+    It is outside this process's group, so that Ctrl-C reaches only the parent. Its standard input is a silent
+    pipe from the parent: when the parent dies, however that happens, the pipe ends and
+    `antiphon_command.guarded` ends the process.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class Child:
     ) -> None:
         self.name = name
         self.ready_at: float | None = None
-        """On the clock of the event loop."""
+        """The time of readiness on the clock of the event loop."""
         self._program = program
         self._process = process
         self._addresses: list[str] = []
@@ -89,7 +92,7 @@ class Child:
 
     @classmethod
     async def start(cls, name: str, program: Program, tell: Callable[[str], None]) -> "Child":
-        """`name` is what people call it; `tell` gets each line it prints, except those of its addresses."""
+        """Start a child; `name` is for people, and `tell` gets each line it prints except its addresses."""
         process = await asyncio.create_subprocess_exec(
             *program.words,
             stdin=asyncio.subprocess.PIPE,
@@ -101,7 +104,7 @@ class Child:
         return cls(name, program, process, tell)
 
     async def ready(self, timeout_s: float) -> list[str]:
-        """Wait until it has told all addresses, and return them.
+        """Wait until the child has printed all addresses, and return them.
 
         Raises `Failure` if it ends before, or is not ready in time.
         """
@@ -121,17 +124,17 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The id of the process."""
         return self._process.pid
 
     async def wait(self) -> int:
-        """Return the exit code, when there is one and all output was passed on."""
+        """Return the exit code once the process has ended and all output was passed on."""
         code = await self._process.wait()
         await asyncio.wait({self._reader})
         return code
 
     async def stop(self, grace_s: float) -> int:
-        """Ask the process to end, ends it after `grace_s` if it did not, and return its exit code."""
+        """Terminate the process, kill it after `grace_s`, and return its exit code."""
         self._signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(grace_s):
@@ -141,18 +144,18 @@ class Child:
             return await self.wait()
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process at once."""
         self._signal(signal.SIGKILL)
 
     def reload(self) -> None:
-        """Have the process read its files again, as soon as it listens to that."""
+        """Make the process read its files again, once it handles the signal."""
         self._outdated = not self._ready.is_set()
         if self._ready.is_set():
             self._signal(signal.SIGHUP)
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether the process is still running."""
         return self._process.returncode is None
 
     def _signal(self, number: signal.Signals) -> None:

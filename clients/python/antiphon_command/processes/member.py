@@ -1,4 +1,4 @@
-"""One member of a stack of processes, which is started again when it dies; rolling restart replaces it."""
+"""One member of a stack of processes: it restarts after a death, and a rolling restart replaces it."""
 
 import asyncio
 import time
@@ -10,17 +10,16 @@ from antiphon_command.processes.backoff import Backoff
 from antiphon_command.processes.child import Child, Ended, Program
 
 START_TIMEOUT_S: Final = 600.0
-"""Longest that loading and warming up may take."""
+"""The longest time in seconds for loading and warming up."""
 
 _PATIENCE_S: Final = 10.0
 
 
 class Member:
-    """A child, and the one after it.
+    """A child process and its successors.
 
-    `program` is what the child of a generation runs, counted from 0: a new one is begun when the member is
-    rolled, while a child that died is started again as it was. `changed` is called when one has died and when
-    a new one serves.
+    `program` returns the program of a generation, counted from 0: a roll begins a new generation, while a
+    child that died restarts in its own. `changed` is called when one has died and when a new one serves.
     """
 
     def __init__(
@@ -36,7 +35,7 @@ class Member:
         self._restarts = 0
         self._last_end = ""
         self._ended_at: float | None = None
-        """Unix time."""
+        """The Unix time of the last end."""
         self._program = program
         self._tell = tell
         self._backoff = backoff
@@ -44,11 +43,11 @@ class Member:
         self._child: Child | None = None
         self._newcomer: Child | None = None
         self._leaving: Child | None = None
-        """One that drains, since another has its place."""
+        """The child that drains, since another has replaced it."""
         self._changing = asyncio.Lock()
 
     def account(self) -> dict[str, Any]:
-        """Return how it is, for the status page; see `ws_adapter.observability.processes`."""
+        """Return the state for the status page, as `ws_adapter.observability.processes` defines it."""
         child = self._child
         is_ready = child is not None and child.is_running and child.ready_at is not None
         return {
@@ -61,12 +60,15 @@ class Member:
         }
 
     async def start(self) -> list[str]:
-        """The first child; returns its addresses once it is ready. Raises `Failure` if it never is."""
+        """Start the first child; return its addresses once it is ready. Raises `Failure` if it never is."""
         self._child = child = await self._spawn(self.generation)
         return await self._ready(child)
 
     async def keep(self) -> Failure:
-        """Start it again whenever it ends although nobody asked it to; return why that makes no sense."""
+        """Restart the child whenever it ends without a request.
+
+        Return the failure that rules out a restart.
+        """
         assert self._child is not None
         while True:
             child = self._child
@@ -94,7 +96,10 @@ class Member:
         return True
 
     async def _begin(self, generation: int) -> bool:
-        """A child of another generation takes the place; False, and all as before, if it is never ready."""
+        """Start a child of another generation as the replacement.
+
+        Return False, with no change, if it is never ready.
+        """
         self._newcomer = new = await self._spawn(generation)
         try:
             await self._ready(new)
@@ -110,18 +115,18 @@ class Member:
         return True
 
     async def stop(self, grace_s: float) -> bool:
-        """Have all its children end, at once those that take longer; return whether all ended well."""
+        """Terminate all children and kill slow ones; return whether all ended well."""
         running = [child for child in self._children() if child.is_running]
         codes = await asyncio.gather(*(child.stop(grace_s) for child in running))
         return not any(codes)
 
     def kill(self) -> None:
-        """End all its children at once."""
+        """Kill all children at once."""
         for child in self._children():
             child.kill()
 
     def reload(self) -> None:
-        """Have its children read their files again."""
+        """Make the children read their files again."""
         for child in self._children():
             child.reload()
 
@@ -165,7 +170,7 @@ class Member:
             patience.cancel()
 
     async def _report_waiting(self) -> None:
-        """A step that takes long says what it waits for."""
+        """Report what a slow step waits for."""
         seconds = 0.0
         while True:
             await asyncio.sleep(_PATIENCE_S)

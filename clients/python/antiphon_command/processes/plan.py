@@ -11,33 +11,33 @@ from antiphon_command.arguments.dispatcher import DISPATCHER
 from antiphon_command.arguments.shared_key import CLIENT_SECRET_KEY, WORKER_KEY
 
 DRAIN_TIMEOUT_S: Final = 60.0
-"""How long running conversations may go on, unless told otherwise."""
+"""The seconds that running conversations may go on, by default."""
 
 _QUIET: Final = ("--log-level", "warning")
-"""In a terminal that somebody else reads only what is wrong belongs."""
+"""The log options for a child in a terminal, where only warnings and errors belong."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`worker` and `adapter` are arguments of these commands that hold for each of them."""
+    """The plan of a stack; `worker` and `adapter` are arguments for each process of that command."""
 
     worker: Sequence[str]
     adapter: Sequence[str]
     workers: int = 1
     adapters: int = 1
     devices: Sequence[str] = ()
-    """Dealt out to the workers in turn; none leaves them to themselves."""
+    """The devices, assigned to the workers in turn; without any the workers choose themselves."""
     admin_port: int | None = None
-    """Of the first adapter; the next has the next. 0 is any free one for each."""
+    """The port of the first adapter; the next adapter has the next port. 0 chooses a free one for each."""
     dispatcher: str | None = None
-    """URL of the Redis that they share their queue through; without it one adapter has it to itself."""
+    """The URL of the Redis with the shared queue; without it the only adapter has the queue."""
     shared: Sequence[str] = ()
-    """More arguments of all, of how that is reached."""
+    """The further arguments of all processes for the connection to Redis."""
     drain_timeout_s: float = DRAIN_TIMEOUT_S
 
     @property
     def needs_redis(self) -> bool:
-        """Whether nobody has named the one that there has to be."""
+        """Whether a Redis is needed and none was named."""
         return self.adapters > 1 and self.dispatcher is None
 
     @property
@@ -47,23 +47,26 @@ class Plan:
 
     @property
     def addresses(self) -> int:
-        """How many each adapter tells."""
+        """The number of addresses that each adapter prints."""
         return 1 + ("--tls-cert" in self.adapter) + (self.admin_port is not None)
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Those of each process of `plan`, whose sockets are in `folder`."""
+    """The arguments of each process of `plan`, whose sockets are in `folder`."""
 
     plan: Plan
     folder: Path
     dispatcher: str | None
     variables: dict[str, str] = field(default_factory=dict, repr=False)
-    """Of the environment of all."""
+    """The environment variables of all processes."""
 
     @classmethod
     def of(cls, plan: Plan, folder: Path, dispatcher: str | None) -> "Arguments":
-        """Return what several adapters sign alike has one key, made here unless the environment has one."""
+        """Return the arguments.
+
+        Keys that several adapters share are generated unless the environment has them.
+        """
         names = (WORKER_KEY, CLIENT_SECRET_KEY) if dispatcher is not None else ()
         variables = {name: os.environ.get(name) or secrets.token_hex(32) for name in names}
         # It may have a password in it; and without one that of the environment is not meant.
@@ -72,20 +75,20 @@ class Arguments:
 
     @property
     def workers_file(self) -> Path:
-        """Names the workers to an adapter that has the queue to itself."""
+        """The file with the names of the workers, for an adapter with its own queue."""
         return self.folder / "workers"
 
     @property
     def processes_file(self) -> Path:
-        """Tells the adapters how all processes are, for their status pages."""
+        """The file with the state of all processes, for the adapters' status pages."""
         return self.folder / "processes.json"
 
     def target(self, worker: int, generation: int) -> str:
-        """Return where a worker listens, both counted from 0."""
+        """Return the address at which a worker listens, both numbers counted from 0."""
         return f"unix:{self.folder / f'worker-{worker + 1}-{generation}.sock'}"
 
     def worker(self, index: int, generation: int) -> list[str]:
-        """Of a worker."""
+        """Return the command line of worker `index`."""
         plan, target = self.plan, self.target(index, generation)
         device = ("--device", plan.devices[index % len(plan.devices)]) if plan.devices else ()
         name = ("--worker-id", f"worker-{index + 1}") if plan.workers > 1 else ()
@@ -93,8 +96,11 @@ class Arguments:
         return [*plan.worker, *device, *name, "--listen", target, *shared, *self._all()]
 
     def adapter(self, index: int, generation: int, ports: Sequence[str], admin_port: int | None) -> list[str]:
-        """Of an adapter; `ports` are options that are known once the first adapter listens, and `admin_port`
-        is where this one was before, if it was."""
+        """Return the command line of adapter `index`.
+
+        `ports` are options that are known once the first adapter listens, and `admin_port` is the former port
+        of this one, if it had one.
+        """
         plan = self.plan
         peers = f"unix:{self.folder / f'adapter-{index + 1}-{generation}.sock'}"
         shared = ("--peer-listen", peers) if self.dispatcher is not None else ()

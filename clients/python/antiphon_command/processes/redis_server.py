@@ -1,4 +1,4 @@
-"""A Redis of our own: in a private folder, on a Unix socket, and nothing of it on disk."""
+"""A private Redis: in a private folder, on a Unix socket, and without any files on disk."""
 
 import os
 import re
@@ -19,11 +19,11 @@ _SETTINGS: Final = (
 )
 
 _WRONG: Final = re.compile("error|fatal|cannot", re.IGNORECASE)
-"""What else it says is of itself and of the machine."""
+"""The pattern of output lines that are passed on; the other lines are information."""
 
 
 def find_redis() -> str:
-    """Return the program. Raises `Failure` if none is installed."""
+    """Return the path of the Redis program. Raises `Failure` if none is installed."""
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     if found is None:
         raise Failure(
@@ -35,12 +35,12 @@ def find_redis() -> str:
 
 
 def redis_url(folder: Path) -> str:
-    """Return what adapters and workers are told."""
+    """Return the URL for adapters and workers."""
     return f"unix://{_socket(folder)}"
 
 
 def redis_program(folder: Path) -> Program:
-    """See `Program`; `folder` is nobody else's."""
+    """Return the program of a Redis in `folder`, which no other program uses."""
     socket = _socket(folder)
     server = (find_redis(), *_SETTINGS, "--dir", str(folder), "--unixsocket", str(socket))
     return Program(

@@ -22,25 +22,25 @@ from antiphon_command.processes.plan import Arguments, Plan
 from antiphon_command.processes.redis_server import redis_program, redis_url
 
 _BEYOND_DRAIN_S: Final = 30.0
-"""What a process may take to end beyond the time of its conversations."""
+"""The seconds that a process may take to end after its conversations."""
 
 _FIND_WORKER_S: Final = 10.0
-"""Longest that an adapter that listens may take to find a worker that is ready."""
+"""The seconds that a listening adapter may take to find a worker that is ready."""
 
 _LONGEST_FOLDER: Final = 70
-"""The path of a socket may have 107 bytes; `TMPDIR` can be longer than that alone."""
+"""The longest path of the folder: a socket's path may have 107 bytes, and `TMPDIR` alone can be longer."""
 
 T = TypeVar("T")
 
 
 class Stack:
-    """Starts them all, starts again whichever dies, replaces one after another, stops them.
+    """The supervisor of all processes: it starts, restarts, rolls and stops them.
 
     Leaving its block leaves no process and no file behind.
     """
 
     def __init__(self, plan: Plan, tell: Callable[[str], None]) -> None:
-        """`tell` gets what they print, and what is waited for."""
+        """Create a stack; `tell` gets the output of the processes and the progress."""
         self._plan = plan
         self._tell = tell
         self._folder = Path()
@@ -60,7 +60,7 @@ class Stack:
 
     @property
     def dispatcher(self) -> str | None:
-        """Where the queue is, None for in the one adapter."""
+        """The URL of the shared queue, None if the only adapter has it."""
         return self._given.dispatcher
 
     async def __aenter__(self) -> Self:
@@ -110,7 +110,7 @@ class Stack:
         return found
 
     async def watch(self) -> Failure:
-        """Start again whichever ends although nobody asked it to; return why one is beyond that."""
+        """Restart processes that end without a request; return the failure that rules out a restart."""
         keeping = [asyncio.create_task(member.keep()) for member in self._members_all]
         try:
             done, _ = await asyncio.wait(keeping, return_when=asyncio.FIRST_COMPLETED)
@@ -121,13 +121,13 @@ class Stack:
         return done.pop().result()
 
     def reload(self) -> None:
-        """Have all processes read their keys and certificates again."""
+        """Make all processes read their keys and certificates again."""
         workers = self._workers if self._plan.workers_reload else ()
         for member in (*workers, *self._adapters):
             member.reload()
 
     async def roll(self) -> None:
-        """Replace one worker and adapter after another; stop where one cannot be. Only once at a time."""
+        """Replace the workers and adapters one by one; stop at a failure. Only one roll runs at a time."""
         if self._is_rolling:
             self._tell("  Processes are being replaced already.")
             return
@@ -146,7 +146,7 @@ class Stack:
         return await self._stop(self._longest_drain_s)
 
     def kill(self) -> None:
-        """End all of them at once."""
+        """Kill all processes at once."""
         for member in self._members_all:
             member.kill()
 
@@ -196,7 +196,7 @@ class Stack:
         _replace(self._given.processes_file, json.dumps(accounts))
 
     def _name_workers(self) -> None:
-        """Tell an adapter that has the queue to itself who the workers are."""
+        """Write the file of workers for an adapter with its own queue."""
         file = self._given.workers_file
         text = "".join(f"{target}\n" for target in self.worker_targets)
         if self.dispatcher is None and (not file.exists() or file.read_text() != text):
@@ -205,7 +205,7 @@ class Stack:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Nobody ever reads half of it."""
+    """Replace a file atomically, so that no reader sees half of it."""
     draft = file.with_suffix(".new")
     draft.write_text(text)
     draft.rename(file)
@@ -222,7 +222,7 @@ def _backoff() -> Backoff:
 
 
 async def _all(starts: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return what they return; the first failure ends the others."""
+    """Return the results of all; the first failure cancels the others."""
     tasks = [asyncio.ensure_future(start) for start in starts]
     try:
         return await asyncio.gather(*tasks)
@@ -233,7 +233,7 @@ async def _all(starts: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def _until_ready(address: str) -> None:
-    """Wait until the adapter says that a session could start; raise `Failure` if it takes too long."""
+    """Wait until the adapter reports that a session could start. Raises `Failure` if it takes too long."""
     try:
         async with asyncio.timeout(_FIND_WORKER_S):
             while True:

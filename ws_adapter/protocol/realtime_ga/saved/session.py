@@ -1,4 +1,5 @@
-"""The parts of a session. Times are seconds of its clock before the moment at which the state was taken."""
+"""The state of the parts of a session. Times are seconds of its clock before the moment at which it was
+taken."""
 
 from msgspec import Struct
 
@@ -15,7 +16,7 @@ from ws_adapter.protocol.wire.events import TokenUsage
 
 
 class SavedAbilities(Struct, frozen=True):
-    """Hold the `Abilities` of a model, which its settings were read with."""
+    """The state of the `Abilities` of a model, with which its settings were read."""
 
     speaks: bool
     hears: bool
@@ -28,7 +29,7 @@ class SavedAbilities(Struct, frozen=True):
 
 
 class SavedSettings(Struct, frozen=True):
-    """Hold `Settings`, which are written once."""
+    """The state of `Settings`, which is written once."""
 
     model: str
     abilities: SavedAbilities
@@ -37,7 +38,7 @@ class SavedSettings(Struct, frozen=True):
 
 
 class SavedPiece(Struct, frozen=True):
-    """Hold a piece of an answer that waits for the client; `audio` is the number of its sound."""
+    """The state of a piece of an answer that waits for the client; `audio` is the number of its sound."""
 
     unit: int
     text: str
@@ -46,17 +47,17 @@ class SavedPiece(Struct, frozen=True):
 
 
 class SavedSlot(Struct, frozen=True):
-    """Hold a `WorkerSlot` whose worker another one takes the place of."""
+    """The state of a `WorkerSlot` whose worker can be replaced by another."""
 
     is_running: bool
     ready: Ready | None
     setup: ChatSetup | None
-    """None for the setup of the model's own turns."""
+    """The setup; None for that of the model's own turns."""
     unit: int
 
 
 class SavedAnswers(Struct, frozen=True):
-    """Hold `Answers`. Responses are named by their places among those of the session."""
+    """The state of `Answers`. Responses are named by their places among those of the session."""
 
     slot: SavedSlot | None
     active: int | None
@@ -64,21 +65,21 @@ class SavedAnswers(Struct, frozen=True):
     waiting: tuple[int, ...]
     unsent: tuple[SavedPiece, ...]
     done: UnitDone | None
-    """End of the answer, which is told behind the unsent pieces."""
+    """The end of the answer, which is sent after the waiting pieces."""
     failures: int
     has_spoken: bool
     plays_until_ago: float
 
 
 class SavedReplay(Struct, frozen=True):
-    """Hold a `Replay`."""
+    """The state of a `Replay`."""
 
     is_kept: bool
     heard: tuple[int, ...]
 
 
 class SavedNative(Struct, frozen=True):
-    """Hold a `Native`; `active` is the place of its response."""
+    """The state of a `Native`; `active` is the place of its response."""
 
     setup: SessionSetup | None
     active: int | None
@@ -99,7 +100,7 @@ class SavedNative(Struct, frozen=True):
 
 
 class SavedBuffer(Struct, frozen=True):
-    """Hold an `InputBuffer`."""
+    """The state of an `InputBuffer`."""
 
     begin: int
     ear: SavedEar
@@ -109,7 +110,7 @@ class SavedBuffer(Struct, frozen=True):
 
 
 class SavedListening(Struct, frozen=True):
-    """Hold a `Listening`."""
+    """The state of a `Listening`."""
 
     vad: ServerVad
     is_speech: bool
@@ -119,7 +120,7 @@ class SavedListening(Struct, frozen=True):
 
 
 class SavedDialogue(Struct, frozen=True):
-    """Hold a `Dialogue`. `settings` is the number of serialised `SavedSettings`."""
+    """The state of a `Dialogue`. `settings` is the number of serialised `SavedSettings`."""
 
     settings: int
     expires_at: int
@@ -137,7 +138,7 @@ class SavedDialogue(Struct, frozen=True):
 
 
 class SavedRealtimeGa(Struct, frozen=True):
-    """Hold a `RealtimeGa`. Each response stands once, whoever has it."""
+    """The state of a `RealtimeGa`. Each response appears once, with all references to it by place."""
 
     ids: str
     told: int

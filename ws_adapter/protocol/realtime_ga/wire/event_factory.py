@@ -17,15 +17,15 @@ class EventFactory:
 
     @property
     def count(self) -> tuple[str, int]:
-        """Prefix of all ids of events, and the number of the last one."""
+        """The prefix of all event ids, and the number of the last one."""
         return self._ids, self._told
 
     def go_on(self, ids: str, told: int) -> None:
-        """Go on behind the last event of another adapter; see `count`."""
+        """Continue after the last event of another adapter; see `count`."""
         self._ids, self._told = ids, told
 
     def new_id(self, kind: str) -> str:
-        """Return a name for a thing of this kind, such as `item_0123456789ab`."""
+        """Return an id for an object of this kind, such as `item_0123456789ab`."""
         return f"{kind}_{self._new_token()}"
 
     def event(self, shape: type[RealtimeEvent], **fields: Any) -> Send:
@@ -33,13 +33,13 @@ class EventFactory:
         return self.sound(shape, None, **fields)
 
     def sound(self, shape: type[RealtimeEvent], seconds: float | None, **fields: Any) -> Send:
-        """Return the same of one with so much audio in it."""
+        """Return an audio event of this shape, with the seconds of its audio."""
         return Send(shape(event_id=self._new_event_id(), **fields), audio_s=seconds)
 
     def error(
         self, code: Code | None, message: str, param: str | None = None, event_id: str | None = None
     ) -> Send:
-        """Return an error; `event_id` is what the client calls the event at fault."""
+        """Return an error; `event_id` is the client's id of the event at fault."""
         return Send(error(self._new_event_id(), code, message, param, event_id))
 
     def _new_event_id(self) -> str:

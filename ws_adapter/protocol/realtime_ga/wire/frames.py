@@ -1,4 +1,4 @@
-"""Frames of clients of OpenAI's Realtime protocol, whatever the kind of their session."""
+"""Frames of clients of OpenAI's Realtime protocol, for all kinds of sessions."""
 
 from typing import Any, Final, TypeVar, get_args
 
@@ -14,7 +14,8 @@ E = TypeVar("E")
 
 
 class RealtimeReader(FrameReader[E]):
-    """See `FrameReader`: it also demands what their protocol does, and says what it does not know."""
+    """The reader of OpenAI's events: it also requires the protocol's mandatory fields, and names unknown
+    ones."""
 
     def __init__(self, union: Any) -> None:
         super().__init__(union)
@@ -24,7 +25,7 @@ class RealtimeReader(FrameReader[E]):
         demand(event, "")
 
     def restate(self, refusal: Refusal) -> Refusal:
-        """Return what is no event by its form, or none of the protocol, in the protocol's words."""
+        """Return a refusal of a malformed or unknown event in the words of the protocol."""
         if refusal.code is ErrorCode.UNKNOWN_EVENT:
             text = f"{refusal.message}; supported are {self._names}"
             return Refusal(ErrorCode.UNKNOWN_EVENT, text, refusal.param, refusal.unknown_event)
@@ -34,11 +35,11 @@ class RealtimeReader(FrameReader[E]):
 
 
 FRAMES: Final[RealtimeReader[ClientEvent]] = RealtimeReader(ClientEvent)
-"""Of conversations."""
+"""The reader of conversations."""
 
 
 def demand(value: Any, path: str) -> None:
-    """Raise `Refusal` for the first field of a client's struct, or of one in it, that misses."""
+    """Raise `Refusal` for the first missing field of a client's struct, or of one in it."""
     if isinstance(value, list):
         for i, entry in enumerate(value):
             demand(entry, f"{path}[{i}]")

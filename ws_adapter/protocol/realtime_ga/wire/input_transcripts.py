@@ -1,4 +1,4 @@
-"""What a client is told of the transcript of its user's item."""
+"""Events for the transcript of a user's item."""
 
 from ws_adapter.protocol.core.actions import Send
 from ws_adapter.protocol.core.transcription import (
@@ -12,7 +12,7 @@ from ws_adapter.protocol.realtime_ga.wire.event_factory import EventFactory
 
 
 def told(teller: EventFactory, item_id: str, news: InputTranscript) -> Send:
-    """Return the event that tells this of an item."""
+    """Return the event for a transcription result of an item."""
     match news:
         case InputTranscriptDelta(text=text):
             return teller.event(events.TranscriptionDelta, item_id=item_id, content_index=0, delta=text)

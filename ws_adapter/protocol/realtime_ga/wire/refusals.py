@@ -1,4 +1,4 @@
-"""Refusals and ends of sessions, in the words of Realtime."""
+"""Refusals and ends of sessions, with the codes of Realtime."""
 
 from typing import Final
 
@@ -35,20 +35,20 @@ CODES: Final = {
     ErrorCode.WORKER_CONNECT_FAILED: Code.OVERLOADED,
     ErrorCode.INFERENCE_ERROR: Code.INFERENCE_FAILED,
 }
-"""What our codes are called here."""
+"""Realtime's code for each of our codes."""
 
 _ENDS: Final = {
     errors.TIMEOUT: (Code.SESSION_EXPIRED, CloseCode.GOING_AWAY),
     errors.BACKEND_ERROR: (Code.INTERNAL, CloseCode.INTERNAL_ERROR),
 }
-"""What is said before the end of a session that had begun, and how it closes; others close without a word."""
+"""The error before the end of a running session, and its close code; others close without an event."""
 
 SILENT: Final = {errors.SHUTDOWN: Code.OVERLOADED, errors.SLOW_CONSUMER: Code.SLOW_CONSUMER}
-"""What stands in the reason of those."""
+"""The codes in the close reason of ends without an event."""
 
 
 class Denied(Refusal):
-    """A refusal that the protocol has a name of its own for; None is one without."""
+    """A refusal with a code of the protocol's own; None has no code."""
 
     def __init__(self, name: Code | None, message: str, param: str | None = None) -> None:
         super().__init__(ErrorCode.INVALID_PAYLOAD, message, param)
@@ -56,7 +56,7 @@ class Denied(Refusal):
 
 
 def code_of(refusal: Refusal) -> Code | None:
-    """Return what a refusal is called."""
+    """Return Realtime's code of a refusal."""
     match refusal:
         case Denied():
             return refusal.name
@@ -76,7 +76,7 @@ class End(Exception):
 
 
 def end_of(verdict: Verdict) -> End:
-    """Return what a verdict means here: the reason is `TYPE.CODE`, by which clients know what to do."""
+    """Return the end for a verdict: the reason is `TYPE.CODE`, which clients evaluate."""
     close = verdict.close or CloseCode.INTERNAL_ERROR
     if verdict.code is ErrorCode.UNSUPPORTED_MODE:
         close = CloseCode.INVALID_REQUEST
@@ -96,12 +96,12 @@ def end_of(verdict: Verdict) -> End:
 
 
 def model_end(code: Code, message: str) -> End:
-    """Return the end of a session that was asked for with no model, or with one that nobody serves."""
+    """Return the end of a session without a model, or with one that is not served."""
     return End(code, message, CloseCode.INVALID_REQUEST, _reason(code))
 
 
 def opening_end(refusal: Refusal) -> End:
-    """Return the end of a session that cannot begin as its client secret has it."""
+    """Return the end of a session that cannot begin with the settings of its client secret."""
     code = code_of(refusal) or Code.INVALID_VALUE
     return End(code, refusal.message, CloseCode.INVALID_REQUEST, _reason(code))
 

@@ -1,4 +1,4 @@
-"""Tools as clients offer them, for the worker."""
+"""Tools as clients define them, for the worker."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,11 +15,11 @@ MOST_PARAMETERS: Final = 16_384
 """Bytes of the JSON Schema of one tool."""
 
 MOST_BYTES: Final = 131_072
-"""Of all together."""
+"""The most bytes of all tools together."""
 
 
 def read_tools(given: Sequence[FunctionTool], path: str, *, calls_tools: bool) -> tuple[Tool, ...]:
-    """Return the tools of a session or a response: none where the model calls none.
+    """Return the tools of a session or a response: none if the model calls none.
 
     Raises `Refusal` for a tool that no model could call.
     """
@@ -41,7 +41,7 @@ def read_tools(given: Sequence[FunctionTool], path: str, *, calls_tools: bool) -
 
 
 def read_choice(given: ToolChoice, tools: Sequence[Tool], path: str, *, calls_tools: bool) -> TurnsChoice:
-    """Return the choice among `tools`. Raises `Refusal` where it forces a call that cannot be made."""
+    """Return the choice among `tools`. Raises `Refusal` if it forces an impossible call."""
     if not calls_tools and given not in ("auto", "none"):
         raise invalid(path, "expected auto or none: the model calls no tools")
     if isinstance(given, ToolOfChoice):

@@ -36,7 +36,7 @@ def add_to(commands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check the file as an adapter does, replaces all shared keys at once, and print how many there are."""
+    """Check the file as an adapter does, replace all shared keys at once, and print their number."""
     require_extra("share-keys", "adapter")
     from ws_adapter.access.keys import read_key_file
     from ws_adapter.process.errors import ConfigurationError

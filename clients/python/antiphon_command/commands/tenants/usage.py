@@ -14,7 +14,7 @@ from antiphon_command.output.failure import ExitCode, Failure, require_extra
 
 _TITLES: Final = ("day", "key", "model", "sessions", "seconds", "input tokens", "output tokens")
 _TEXTS: Final = 3
-"""Columns of words, which are flush left."""
+"""The number of columns with words, which are flush left."""
 
 
 @dataclass

@@ -1,1 +1,1 @@
-"""What adapter and worker share: telemetry, its names, TLS, Redis, leases and the network."""
+"""The library of adapter and worker: telemetry, semantic conventions, TLS, Redis, leases, network."""

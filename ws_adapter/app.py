@@ -481,12 +481,12 @@ def _accounts(options: AdapterOptions, tls: RedisTls | None, metrics: Metrics, c
     """Return the accounts of all sessions. Raises `ConfigurationError`."""
     log = UsageLog(options.usage_log) if options.usage_log is not None else None
     metrics.usage_log = log
-    book = None
+    usage_store = None
     if options.dispatcher is not None:
         from ws_adapter.usage.shared import RedisUsageStore
 
-        book = RedisUsageStore(_redis(options.dispatcher, options, tls), secrets.token_hex(6))
-    return Accounts(clock, metrics.tenants, book, log)
+        usage_store = RedisUsageStore(_redis(options.dispatcher, options, tls), secrets.token_hex(6))
+    return Accounts(clock, metrics.tenants, usage_store, log)
 
 
 def _peers(

@@ -34,7 +34,7 @@ async def websocket() -> None:
 
 
 class Session:
-    """Three streams: units are written ahead, and each answer makes room for another."""
+    """Three streams: units are written ahead, and each answer frees a place for another."""
 
     def __init__(self, stub: InferenceServiceStub, name: str) -> None:
         self.units = 0

@@ -28,7 +28,7 @@ PORTS: Final = 18.0
 _LEGEND: Final = "An arrow leads from a subpackage to one that it imports, unless a longer path leads there."
 _LEGEND_WIDTH: Final = len(_LEGEND) * 6.6
 _TINTS: Final = ("#eef6ee", "#fdf3e7", "#f3effa", "#eaf4f8")
-"""Of subpackages that stand in one folder."""
+"""Fill colours of boxes; subpackages of one folder share a colour."""
 _STYLE: Final = """
     text { font: 14px ui-monospace, 'DejaVu Sans Mono', monospace; fill: #14213d; }
     .note { font: 13px system-ui, 'DejaVu Sans', sans-serif; fill: #475569; }

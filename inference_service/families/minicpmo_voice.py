@@ -80,10 +80,10 @@ def load(
         )
     registered = voices.load_voices(folder, token2wav.config)
     reader = _reader(folder, token2wav.config, required=options.voice is not None)
-    shelf = VoiceRegistry(registered, reader)
+    registry = VoiceRegistry(registered, reader)
     default = _default(model, options)
     try:
-        own = shelf.prompt(default)
+        own = registry.prompt(default)
     except UnitRefused as refused:
         raise ConfigurationError(f"{options.voice}: {refused.failure.message}") from None
     if own is None:
@@ -94,7 +94,7 @@ def load(
         head,
         Token2WavMouth(token2wav, own),
         capacity,
-        prompts=shelf,
+        prompts=registry,
         default=default,
         ids=frozenset(registered),
         can_clone=reader is not None,

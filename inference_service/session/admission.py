@@ -105,8 +105,8 @@ class Admission:
     def _variable_share(self) -> float:
         """Return the share of the ticks' time that grows with rows and speakers.
 
-        It is estimated from ticks of one sort with different numbers of them: a step of speech for one
-        session costs most of what it costs for any. Where all were alike it is 0.
+        The estimate compares ticks of one sort with different numbers of rows and speakers, since most of the
+        cost of a speech step is fixed. It is 0 if all ticks were alike.
         """
         if not self._seconds:
             return 0.0

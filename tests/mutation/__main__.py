@@ -20,6 +20,7 @@ from typing import Final
 
 from tqdm import tqdm
 
+from benchmarks.report import table
 from tests.mutation.mutants import Mutant, sample
 from tests.mutation.tree import ROOT, Tree
 
@@ -33,7 +34,7 @@ _PATIENCE_S: Final = 20.0
 
 @dataclass(frozen=True)
 class Tested:
-    """What became of one mutant."""
+    """A mutant that was tested."""
 
     mutant: Mutant
     survived: bool
@@ -70,16 +71,16 @@ class Trees:
 
 def run(wanted: Sequence[str], count: int, processes: int) -> Iterator[Tested]:
     """Yield what became of the mutants of the modules."""
-    table: dict[str, list[str]] = tomllib.loads(TABLE.read_text())["tests"]
-    modules = [name for name in table if not wanted or any(part in name for part in wanted)]
+    tests: dict[str, list[str]] = tomllib.loads(TABLE.read_text())["tests"]
+    modules = [name for name in tests if not wanted or any(part in name for part in wanted)]
     chosen = [mutant for name in modules for mutant in sample(ROOT, name, count, SEED)]
     with (
         tempfile.TemporaryDirectory(prefix="antiphon-mutants-") as folder,
         ThreadPoolExecutor(processes) as pool,
     ):
         trees = Trees(Path(folder), processes)
-        limits = dict(zip(modules, pool.map(lambda name: _limit(trees, table[name]), modules), strict=True))
-        tasks = [pool.submit(trees.test, it, table[it.module], limits[it.module]) for it in chosen]
+        limits = dict(zip(modules, pool.map(lambda name: _limit(trees, tests[name]), modules), strict=True))
+        tasks = [pool.submit(trees.test, it, tests[it.module], limits[it.module]) for it in chosen]
         for task in tqdm(as_completed(tasks), total=len(tasks), unit="mutant"):
             yield task.result()
 
@@ -95,25 +96,41 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=25, help="mutants of each module (25)")
     parser.add_argument("--processes", type=int, default=2, help="mutants at once (2)")
     given = parser.parse_args()
-    found = list(run(given.modules, given.count, given.processes))
-    print("| module | mutants | killed | share |\n|---|---:|---:|---:|")
-    for module in dict.fromkeys(it.mutant.module for it in found):
-        _row(module, [it for it in found if it.mutant.module == module])
-    share = _row("all", found)
-    survivors = sorted((it.mutant for it in found if it.survived), key=lambda it: (it.module, it.line))
-    for mutant in survivors:
+    found: list[Tested] = []
+    try:
+        for tested in run(given.modules, given.count, given.processes):
+            found.append(tested)
+            _write(found)
+    except KeyboardInterrupt:
+        print("Interrupted; the table holds the mutants tested so far.", file=sys.stderr)
+    if not found:
+        return 1
+    modules = dict.fromkeys(it.mutant.module for it in found)
+    rows = [_row(module, [it for it in found if it.mutant.module == module]) for module in modules]
+    print(table(("module", "mutants", "killed", "share"), [*rows, _row("all", found)]))
+    for mutant in sorted((it.mutant for it in found if it.survived), key=lambda it: (it.module, it.line)):
         print(f"\n{mutant.module}:{mutant.line} ({mutant.operator} {mutant.occurrence})")
         print(mutant.diff((ROOT / mutant.module).read_text()))
-    RESULTS.parent.mkdir(exist_ok=True)
-    told = [{**vars(it.mutant), "survived": it.survived} for it in found]
-    RESULTS.write_text(json.dumps({"seed": SEED, "share": share, "mutants": told}, indent=1) + "\n")
-    return 0 if share >= LEAST_KILLED else 1
+    return 0 if _share(found) >= LEAST_KILLED else 1
 
 
-def _row(name: str, tested: Sequence[Tested]) -> float:
+def _share(tested: Sequence[Tested]) -> float:
+    """Return the kill rate."""
+    return sum(not it.survived for it in tested) / len(tested)
+
+
+def _row(name: str, tested: Sequence[Tested]) -> tuple[str, int, int, str]:
     killed = sum(not it.survived for it in tested)
-    print(f"| {name} | {len(tested)} | {killed} | {killed / len(tested):.2f} |")
-    return killed / len(tested)
+    return name, len(tested), killed, f"{_share(tested):.2f}"
+
+
+def _write(found: Sequence[Tested]) -> None:
+    """Write the results so far, so that a run that is stopped loses nothing."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    mutants = [{**vars(it.mutant), "survived": it.survived} for it in found]
+    RESULTS.write_text(
+        json.dumps({"seed": SEED, "share": _share(found), "mutants": mutants}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

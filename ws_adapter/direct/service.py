@@ -59,14 +59,14 @@ class DispatchServicer(DispatchServiceServicer):
     def end_withdrawn(self) -> None:
         """End the waits of keys that were withdrawn or have expired; a lease that was given is left to its
         caller."""
-        for loan, key in list(self._callers.items()):
+        for taken, key in list(self._callers.items()):
             if (verdict := self._access.end_of(key)) is not None:
-                loan.refuse(Refused(AcquireReason.KEY_REFUSED, verdict.message))
+                taken.refuse(Refused(AcquireReason.KEY_REFUSED, verdict.message))
 
     def drain(self) -> None:
         """End all waits."""
-        for loan in list(self._callers):
-            loan.refuse(_draining())
+        for taken in list(self._callers):
+            taken.refuse(_draining())
 
     async def close(self) -> None:
         """Let go of what is held; the sessions go on at their workers."""
@@ -81,8 +81,8 @@ class DispatchServicer(DispatchServiceServicer):
         """Wait for a slot; see the proto."""
         try:
             entry = await self._enter(context)
-            loan = self._borrow(request, entry)
-            await self._serve(loan, entry.key, context)
+            taken = self._borrow(request, entry)
+            await self._serve(taken, entry.key, context)
         except Refused as refused:
             refused.end_call(context)
         except grpc.aio.InternalError:  # the caller is gone, and gRPC knows it already
@@ -115,13 +115,13 @@ class DispatchServicer(DispatchServiceServicer):
             entry.leave()
             raise
         meter = self._meter(demand, entry.key)
-        loan = DirectSlot(
+        taken = DirectSlot(
             demand, services.dispatcher, services.registry, self._metrics, services.clock, meter
         )
-        self._loans.add(loan.task)
-        loan.task.add_done_callback(self._loans.discard)
-        loan.task.add_done_callback(lambda _: entry.leave())
-        return loan
+        self._loans.add(taken.task)
+        taken.task.add_done_callback(self._loans.discard)
+        taken.task.add_done_callback(lambda _: entry.leave())
+        return taken
 
     def _meter(self, demand: DirectRequest, key: Key | None) -> Meter:
         """Return the meter of a session, which takes its whole quota at once: the adapter cannot end the
@@ -131,14 +131,14 @@ class DispatchServicer(DispatchServiceServicer):
         about = About(demand.label, demand.kind.value, "grpc", "grpc")
         return self._services.accounts.meter(tenant, about, round(longest_s * 1000))
 
-    async def _serve(self, loan: DirectSlot, key: Key | None, context: Context) -> None:
-        self._callers[loan] = key
+    async def _serve(self, taken: DirectSlot, key: Key | None, context: Context) -> None:
+        self._callers[taken] = key
         try:
-            async for update in loan.news():
+            async for update in taken.news():
                 await context.write(_response(update, is_served=bool(self._services.registry.ready())))
         finally:
-            del self._callers[loan]
-            loan.give_up()
+            del self._callers[taken]
+            taken.give_up()
 
 
 def _demand(request: pb.AcquireRequest, entry: Pass, options: AdapterOptions) -> DirectRequest:

@@ -143,7 +143,7 @@ class InProcessDispatcher:
         running = []
         for worker_id, slot, holder in self._holders():
             session = self._session(holder)
-            outlook = holder.line.outlook(0, [], self.rules.session_limits_s)
+            inputs = holder.line.inputs(0, [], self.rules.session_limits_s)
             running.append(
                 Running(
                     worker_id=worker_id,
@@ -151,8 +151,8 @@ class InProcessDispatcher:
                     kind=holder.request.kind,
                     started_at=unix - (now - holder.granted_at),
                     elapsed_s=session.elapsed_s,
-                    remaining_s=outlook.remaining(session),
-                    remaining_is_guess=not outlook.is_known(session),
+                    remaining_s=inputs.remaining(session),
+                    remaining_is_guess=not inputs.is_known(session),
                 )
             )
         return QueueView(self.rules.capacity, waiting, tuple(running))
@@ -232,7 +232,7 @@ class InProcessDispatcher:
 
     def _wait_s(self, line: Line[_Ticket], kind: Kind) -> float:
         """Return how long one more ticket would wait."""
-        waits = self._outlook(line).waits([*(ticket.request.kind for ticket in line.waiting), kind])
+        waits = self._inputs(line).waits([*(ticket.request.kind for ticket in line.waiting), kind])
         return waits[-1].seconds if waits else 0.0
 
     def _pools(self) -> dict[str, list[WorkerInfo]]:
@@ -380,7 +380,7 @@ class InProcessDispatcher:
         return chain.from_iterable(line.waiting for line in self._lines.values())
 
     def _place(self, ticket: _Ticket) -> QueuePlace:
-        return ticket.line.place(ticket, lambda: self._outlook(ticket.line))
+        return ticket.line.place(ticket, lambda: self._inputs(ticket.line))
 
     def _seen(self, ticket: _Ticket) -> Waiting:
         waited_s = self.clock.now() - ticket.entered_at
@@ -395,10 +395,10 @@ class InProcessDispatcher:
     def _session(self, holder: _Ticket) -> Session:
         return Session(holder.request.kind, self.clock.now() - holder.granted_at)
 
-    def _outlook(self, line: Line[_Ticket]) -> EstimateInputs:
+    def _inputs(self, line: Line[_Ticket]) -> EstimateInputs:
         at = {info.worker_id for _, info in self._workers(line.name)}
         running = [self._session(holder) for worker_id in at for holder in self._held[worker_id].values()]
-        return line.outlook(self._free_in(line.name), running, self.rules.session_limits_s)
+        return line.inputs(self._free_in(line.name), running, self.rules.session_limits_s)
 
 
 def _stop(ticket: _Ticket) -> None:

@@ -56,20 +56,20 @@ class Line(Generic[T]):
         """Invalidate cached queue positions."""
         self._places.clear()
 
-    def outlook(
+    def inputs(
         self, free_slots: int, running: Sequence[Session], limits_s: Mapping[Kind, float]
     ) -> EstimateInputs:
         """Return the inputs of the wait estimates."""
         return EstimateInputs(free_slots, running, self.lengths, limits_s)
 
-    def place(self, ticket: T, outlook: Callable[[], EstimateInputs]) -> QueuePlace:
+    def place(self, ticket: T, inputs: Callable[[], EstimateInputs]) -> QueuePlace:
         """Return the place of a waiting ticket. Estimates are made for the whole queue, once a second."""
         if ticket.id not in self._places or self._clock.now() - self._placed_at >= _ESTIMATE_AGE_S:
-            self._estimate(outlook())
+            self._estimate(inputs())
         return self._places[ticket.id]
 
-    def _estimate(self, outlook: EstimateInputs) -> None:
-        waits = outlook.waits(ticket.request.kind for ticket in self.waiting)
+    def _estimate(self, inputs: EstimateInputs) -> None:
+        waits = inputs.waits(ticket.request.kind for ticket in self.waiting)
         # Without a slot nothing is known but how long a caller would wait at most.
         waits = waits or [Wait(ticket.request.max_wait_s, True) for ticket in self.waiting]
         self._places = {

@@ -551,6 +551,6 @@ class RedisDispatcher:
                     session.kind,
                     self.clock.unix() - session.elapsed_s,
                     session.elapsed_s,
-                    pool.outlook.remaining(session),
-                    not pool.outlook.is_known(session),
+                    pool.inputs.remaining(session),
+                    not pool.inputs.is_known(session),
                 )

@@ -73,7 +73,7 @@ class SharedPool:
         """Tickets that entered since the last statistics."""
         self.deserted_at: float | None = None
         """The time since when the pool has no worker."""
-        self.outlook = EstimateInputs(0, (), Lengths(), limits_s)
+        self.inputs = EstimateInputs(0, (), Lengths(), limits_s)
         self.limits_s = limits_s
         """The longest session of each kind, 0 or no entry for no limit."""
         self.weights: Weights = ALIKE
@@ -92,7 +92,7 @@ class SharedPool:
     @property
     def free_slots(self) -> int:
         """The free slots that no ticket waits for."""
-        return max(0, self.outlook.free_slots - self.stats.length - self.newcomers)
+        return max(0, self.inputs.free_slots - self.stats.length - self.newcomers)
 
     def learn(self, stats: Stats) -> None:
         """Take the statistics that Redis has of the pool."""
@@ -103,13 +103,13 @@ class SharedPool:
         leases = chain.from_iterable(worker.leases for worker in self.open_workers)
         sessions = [session_of(lease) for lease in leases]
         free = sum(worker.free for worker in self.open_workers if worker.accepting)
-        self.outlook = EstimateInputs(free, sessions, Lengths(means), self.limits_s)
+        self.inputs = EstimateInputs(free, sessions, Lengths(means), self.limits_s)
         self._waits = None
 
     def began(self, kind: Kind) -> None:
         """Count a session that got a slot since the last statistics."""
-        free, running = self.outlook.free_slots, self.outlook.running
-        self.outlook = self.outlook._replace(
+        free, running = self.inputs.free_slots, self.inputs.running
+        self.inputs = self.inputs._replace(
             free_slots=max(0, free - 1), running=[*running, Session(kind, 0.0)]
         )
         self._waits = None
@@ -131,7 +131,7 @@ class SharedPool:
         """
         near = min(rank, _MOST_ESTIMATED)
         if self._waits is None or len(self._waits) < near:
-            self._waits = self.outlook.waits(self._kinds(near, kind))
+            self._waits = self.inputs.waits(self._kinds(near, kind))
         if not self._waits:
             return Wait(longest_s, True)
         wait = self._waits[near - 1]

@@ -137,7 +137,7 @@ class Recorder:
         self._backlog_bytes = backlog_bytes
         self._flush_s = flush_s
         self._share_bytes = max_bytes * most_of_all or inf
-        self._shelf = RecordingStore(self._root, max_age_s, max_bytes, self._failed)
+        self._store = RecordingStore(self._root, max_age_s, max_bytes, self._failed)
         self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
         self._jobs: deque[_Job] = deque()
         self._news = threading.Event()
@@ -200,7 +200,7 @@ class Recorder:
     def names(self) -> list[tuple[str, str, int]]:
         """Return name, caller and bytes of each recording, the oldest first. In the thread only."""
         running = [(folder.path.name, folder.caller, folder.size) for folder in self._running]
-        return [*((kept.name, kept.caller, kept.size) for kept in self._shelf.kept()), *running]
+        return [*((kept.name, kept.caller, kept.size) for kept in self._store.kept()), *running]
 
     def is_running(self, name: str) -> bool:
         """Return whether the session of a recording goes on. In the thread only."""
@@ -208,7 +208,7 @@ class Recorder:
 
     def remove(self, name: str) -> bool:
         """Remove a finished recording; False if there is none. In the thread only."""
-        return self._shelf.remove(name)
+        return self._store.remove(name)
 
     @property
     def backlog(self) -> int:
@@ -238,7 +238,7 @@ class Recorder:
     # -------------------------------------------------------------------------------- in the thread
 
     def _work(self) -> None:
-        self._shelf.scan()
+        self._store.scan()
         self._tidy()
         while not self._is_abandoned and (self._jobs or not self._is_closed):
             if not self._news.wait(TIDY_S):
@@ -300,7 +300,7 @@ class Recorder:
         self._growing -= folder.size
         self._running.discard(folder)
         if folder.size:
-            self._shelf.put(StoredRecording(self.clock.unix(), folder.path.name, folder.size, folder.caller))
+            self._store.put(StoredRecording(self.clock.unix(), folder.path.name, folder.size, folder.caller))
         if folder.meta.stopped is not None or folder.meta.dropped_frames:
             self.counts.incomplete += 1
             return
@@ -310,7 +310,7 @@ class Recorder:
             logger.info("recordings in %s work again", self._root)
 
     def _tidy(self) -> str | None:
-        return self._shelf.tidy(self.clock.unix(), self._growing, self._running)
+        return self._store.tidy(self.clock.unix(), self._growing, self._running)
 
     def _failed(self, error: Exception) -> None:
         if not self._is_failing:

@@ -173,14 +173,14 @@ class Accounts:
         self,
         clock: Clock,
         totals: Totals | None = None,
-        book: UsageStore | None = None,
+        usage_store: UsageStore | None = None,
         log: UsageLog | None = None,
     ) -> None:
-        """`totals` is what figures are read from; `book` is of this adapter alone unless given."""
+        """`totals` is what figures are read from; `usage_store` is of this adapter alone unless given."""
         self.clock = clock
         self.log = log
         self.totals = totals or Totals()
-        self._book = book or LocalUsageStore(clock)
+        self._usage_store = usage_store or LocalUsageStore(clock)
         self._open: dict[Meter, None] = {}
         """Meters with a quota that hold, or await, a slot."""
         self._spent: OrderedDict[str, tuple[float, Tenant]] = OrderedDict()
@@ -190,7 +190,7 @@ class Accounts:
 
     def start(self) -> None:
         """Begin to update the accounts of sessions."""
-        self._book.start()
+        self._usage_store.start()
         if self.log is not None:
             self.log.start()
 
@@ -199,7 +199,7 @@ class Accounts:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        await self._book.close()
+        await self._usage_store.close()
         if self.log is not None:
             await self.log.close()
 
@@ -244,10 +244,10 @@ class Accounts:
             return  # `_answered` does it
         take = meter.charge.settle(self.clock.now())
         if take is not None:
-            self._book.take(take)
+            self._usage_store.take(take)
 
     def _take(self, meter: Meter, take: Take) -> "asyncio.Future[Taken]":
-        asked = self._book.take(take)
+        asked = self._usage_store.take(take)
         if asked.done():
             self._answered(meter, take, asked)
         else:

@@ -1,4 +1,4 @@
-"""The way in: `antiphon.connect`."""
+"""The entry point of the SDK: `antiphon.connect`."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager

@@ -175,8 +175,8 @@ class KVCache:
             done += count
 
     def drop(self, slot: int, count: int) -> None:
-        """Drop the first `count` entries, so that the next one is entry 0; a negative `count` makes room
-        before entry 0.
+        """Drop the first `count` entries, so that the next one is entry 0; a negative `count` adds
+        empty entries before entry 0.
 
         Whole pages are freed; only an aligned cache moves entries.
         """

@@ -1,1 +1,1 @@
-"""What a model takes of its device's memory: weights, sessions, and the steps of a tick."""
+"""The device memory that a model needs: weights, sessions, and the steps of a tick."""

@@ -1,1 +1,1 @@
-"""What all kinds of sessions have in common in the engine: units, stages, context."""
+"""The base of all kinds of sessions in the engine: units, stages, context."""

@@ -1,7 +1,7 @@
 """A runtime whose tensors are fakes on `cuda:1`: shapes, types and devices without memory or numbers.
 
 A product of tensors on two devices raises, and so do `.item()`, `bool()` and `.numpy()`. Copies that do not
-go through `engine.device.transfer` are noted. Wrong types of a product are not noticed. What the host asks
+go through `device.transfer` are noted. Wrong types of a product are not noticed. What the host asks
 for is made up: zeros.
 """
 

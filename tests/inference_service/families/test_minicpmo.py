@@ -401,9 +401,9 @@ def test_missing_parts_of_a_voice_are_the_models_own(rig: Rig) -> None:
     assert components.reference(VoiceReference(spoken=pcm)).heard is default.heard
     heard = components.reference(VoiceReference(heard=pcm))
     assert heard.heard is pcm
-    shelf = components.speech.prompts
-    assert shelf is not None
-    assert torch.equal(shelf.prompt(heard).mel, shelf.prompt(VoiceReference(spoken=pcm)).mel)
+    registry = components.speech.prompts
+    assert registry is not None
+    assert torch.equal(registry.prompt(heard).mel, registry.prompt(VoiceReference(spoken=pcm)).mel)
 
 
 def test_recording_of_the_operator_is_the_default_voice(folder: Path, tmp_path: Path) -> None:

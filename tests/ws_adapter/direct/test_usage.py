@@ -132,8 +132,8 @@ async def test_session_that_outlives_its_adapter_has_paid_for_its_whole_lease(
                 stage.adapter.interrupt()
                 await asyncio.wait({stage.task})
 
-        assert isinstance(accounts._book, LocalUsageStore)
-        [(spent_ms, _)] = accounts._book._used.values()
+        assert isinstance(accounts._usage_store, LocalUsageStore)
+        [(spent_ms, _)] = accounts._usage_store._used.values()
         assert spent_ms == 50_000
         assert [line.reason for line in lines(log)] == ["ended_at_worker"]
 

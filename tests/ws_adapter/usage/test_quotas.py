@@ -71,8 +71,8 @@ class Bank:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.book = AwayBook(self.clock)
-        self.accounts = Accounts(self.clock, Totals(), self.book)
+        self.usage_store = AwayBook(self.clock)
+        self.accounts = Accounts(self.clock, Totals(), self.usage_store)
 
     async def talk(self, tenant: Tenant) -> Talk:
         meter = self.accounts.meter(tenant, ABOUT)
@@ -87,7 +87,7 @@ class Bank:
         return talk
 
     def used(self, tenant: Tenant) -> tuple[int, int]:
-        return self.book._used.get(tenant.account, (0, 0))
+        return self.usage_store._used.get(tenant.account, (0, 0))
 
 
 @pytest.fixture
@@ -294,7 +294,7 @@ async def test_invented_accounts_are_not_remembered(bank: Bank, monkeypatch: Any
 
 async def test_outage_ends_no_session_and_lets_nobody_in(bank: Bank, monkeypatch: Any) -> None:
     talk = await bank.talk(MINUTE)
-    bank.book.is_cut = True
+    bank.usage_store.is_cut = True
     monkeypatch.setattr(module, "ASK_S", 0.05)
 
     with pytest.raises(DispatcherUnavailable):
@@ -302,7 +302,7 @@ async def test_outage_ends_no_session_and_lets_nobody_in(bank: Bank, monkeypatch
     await bank.clock.advance(45)
     assert not talk.is_ended
 
-    bank.book.answer()
+    bank.usage_store.answer()
     await bank.clock.advance(2 * BEAT_S)
     assert 45_000 <= bank.used(MINUTE)[0] <= 60_000, "the slice of who was not let in is given back"
     await bank.clock.advance(30)
@@ -311,12 +311,12 @@ async def test_outage_ends_no_session_and_lets_nobody_in(bank: Bank, monkeypatch
 
 async def test_session_whose_question_was_lost_asks_again(bank: Bank) -> None:
     talk = await bank.talk(MINUTE)
-    bank.book.is_cut = True
+    bank.usage_store.is_cut = True
     await bank.clock.advance(20)
-    for _, answer in bank.book.waiting:
+    for _, answer in bank.usage_store.waiting:
         answer.cancel()
-    bank.book.waiting = []
-    bank.book.is_cut = False
+    bank.usage_store.waiting = []
+    bank.usage_store.is_cut = False
 
     await bank.clock.advance(20)
     assert not talk.is_ended
@@ -328,11 +328,11 @@ async def test_session_whose_question_was_lost_asks_again(bank: Bank) -> None:
 
 async def test_what_is_spent_during_an_outage_is_booked_afterwards(bank: Bank) -> None:
     talk = await bank.talk(MINUTE)
-    bank.book.is_cut = True
+    bank.usage_store.is_cut = True
     await bank.clock.advance(50)
     talk.end()
 
-    bank.book.answer()
+    bank.usage_store.answer()
     await bank.clock.advance(2 * BEAT_S)
 
     assert bank.used(MINUTE)[0] == 50_000

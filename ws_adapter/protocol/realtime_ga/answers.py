@@ -34,7 +34,7 @@ _BYTES_PER_S: Final = 4 * OUTPUT_RATE_HZ
 class Answers:
     """The responses of a session. `model` answers them; `wait_s` is the longest wait for a slot."""
 
-    def __init__(self, teller: EventFactory, model: str, wait_s: float) -> None:
+    def __init__(self, factory: EventFactory, model: str, wait_s: float) -> None:
         self.slot = WorkerSlot(model)
         self.active: Response | None = None
         """The response that joins the conversation."""
@@ -47,7 +47,7 @@ class Answers:
         """Whether the model's voice was used."""
         self.plays_until = 0.0
         """The end of playback of all sent audio, if the client plays it at once."""
-        self._teller = teller
+        self._factory = factory
         self._wait_s = wait_s
         self._waiting: deque[Response] = deque()
         self._running: Response | None = None
@@ -176,7 +176,7 @@ class Answers:
     def fail(self, response: Response, code: Code, message: str) -> list[Action]:
         """Fail one response with an error."""
         error = ResponseError(type_of(code), code, message)
-        told = [self._teller.error(code, message), *response.failed(error)]
+        told = [self._factory.error(code, message), *response.failed(error)]
         self._forget(response)
         return told
 

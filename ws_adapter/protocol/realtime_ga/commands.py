@@ -49,8 +49,8 @@ class DeferredRead(Struct, frozen=True):
 class Commands:
     """The effects of client events. A method that raises `Refusal` has changed nothing."""
 
-    def __init__(self, teller: EventFactory, answers: Answers) -> None:
-        self._teller = teller
+    def __init__(self, factory: EventFactory, answers: Answers) -> None:
+        self._factory = factory
         self._answers = answers
         self._refuses_audio = False
         """Whether the client was told that its audio is not accepted."""
@@ -112,7 +112,7 @@ class Commands:
 
     def _create_item(self, event: ItemCreate, dialogue: Dialogue, size: int) -> DeferredRead:
         assert event.item is not None
-        new_id, settings = self._teller.new_id("item"), dialogue.settings
+        new_id, settings = self._factory.new_id("item"), dialogue.settings
         read = partial(read_item, event.item, new_id, settings.input_format, settings.abilities, "item")
         return DeferredRead(size, read, lambda entry: dialogue.create_item(event, entry))
 
@@ -125,6 +125,6 @@ class Commands:
         seconds = size / dialogue.buffer.format.bytes_per_s
 
         def tell(item: Item) -> list[Action]:
-            return [self._teller.sound(events.ItemRetrieved, seconds, item=item)]
+            return [self._factory.sound(events.ItemRetrieved, seconds, item=item)]
 
         return DeferredRead(size, partial(with_media, entry, dialogue.settings.input_format), tell)

@@ -175,7 +175,7 @@ def _length(part: ToldPart) -> int:
 
 
 class Conversation:
-    """The items, bounded by `MOST_ITEMS` and `MOST_BYTES`: to make room, the oldest are dropped."""
+    """The items, bounded by `MOST_ITEMS` and `MOST_BYTES`: the oldest are dropped beyond that."""
 
     def __init__(self, id: str, ratio: float | None) -> None:
         self.id = id
@@ -244,7 +244,7 @@ class Conversation:
         return self._entries.get(item_id)
 
     def has_dropped(self, item_id: str) -> bool:
-        """Return whether this item, or call, was dropped to make room, which its client cannot know."""
+        """Return whether this item, or call, was dropped for newer ones, which its client cannot know."""
         return item_id not in self._entries and item_id in self._dropped
 
     def admit(self, size: int) -> None:

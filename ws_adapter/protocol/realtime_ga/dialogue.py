@@ -61,7 +61,7 @@ class Dialogue:
         session_id: str,
         settings: Settings,
         expires_at: int,
-        teller: EventFactory,
+        factory: EventFactory,
         answers: Answers,
         catalogue: Callable[[], Catalogue | None],
         limits: Limits,
@@ -69,12 +69,12 @@ class Dialogue:
         self.settings = settings
         self._limits = limits
         self.buffer = self._new_buffer(settings)
-        self.conversation = Conversation(teller.new_id("conv"), settings.retention_ratio)
+        self.conversation = Conversation(factory.new_id("conv"), settings.retention_ratio)
         self.idle_at: float | None = None
         """The time at which the model speaks again because the user is silent."""
         self._session_id = session_id
         self._expires_at = expires_at
-        self._teller = teller
+        self._factory = factory
         self._answers = answers
         self._catalogue = catalogue
         self._has_input = False
@@ -141,8 +141,8 @@ class Dialogue:
         session = self.settings.resource(self._session_id, self._expires_at)
         conversation = resources.Conversation(id=self.conversation.id)
         return [
-            self._teller.event(events.SessionCreated, session=session),
-            self._teller.event(events.ConversationCreated, conversation=conversation),
+            self._factory.event(events.SessionCreated, session=session),
+            self._factory.event(events.ConversationCreated, conversation=conversation),
         ]
 
     def update(self, event: SessionUpdate, now: float) -> list[Action]:
@@ -166,7 +166,7 @@ class Dialogue:
             self._listen_anew()
         actions = self._change_native(now)
         session = self.settings.resource(self._session_id, self._expires_at)
-        actions.append(self._teller.event(events.SessionUpdated, session=session))
+        actions.append(self._factory.event(events.SessionUpdated, session=session))
         return [*actions, *([_TOOLS_IGNORED] if event.session.tools and not new.fields.tools else [])]
 
     @property
@@ -195,7 +195,7 @@ class Dialogue:
     def _new_native(self, settings: Settings) -> Native | None:
         if not isinstance(settings.turn_detection, SemanticVad):
             return None
-        return Native(settings, self.conversation, self._teller, self._limits)
+        return Native(settings, self.conversation, self._factory, self._limits)
 
     def _change_native(self, now: float) -> list[Action]:
         """Apply the settings of turn detection to the model, which gets the uncommitted input."""
@@ -244,10 +244,10 @@ class Dialogue:
 
     def _speech_started(self, at: int, now: float) -> list[Action]:
         self.idle_at, self._has_prompted = None, False
-        self._item_id = self._teller.new_id("item")
+        self._item_id = self._factory.new_id("item")
         self.buffer.forget(at)
         actions: list[Action] = [
-            self._teller.event(events.SpeechStarted, audio_start_ms=ms_of(at), item_id=self._item_id)
+            self._factory.event(events.SpeechStarted, audio_start_ms=ms_of(at), item_id=self._item_id)
         ]
         vad, active = self._vad, self._answers.active
         if vad is not None and vad.interrupt_response:
@@ -262,13 +262,13 @@ class Dialogue:
     def _speech_stopped(self, at: int, now: float) -> list[Action]:
         item_id, self._item_id = self._item_id, ""
         actions: list[Action] = [
-            self._teller.event(events.SpeechStopped, audio_end_ms=ms_of(at), item_id=item_id)
+            self._factory.event(events.SpeechStopped, audio_end_ms=ms_of(at), item_id=item_id)
         ]
         try:
             actions += self._commit(self.buffer.take(at), item_id)
         except Refusal as refusal:  # there is no event of the client to refuse
             code = refusal.name if isinstance(refusal, Denied) else None
-            return [*actions, self._teller.error(code, refusal.message)]
+            return [*actions, self._factory.error(code, refusal.message)]
         if self.native is not None and self.native.is_away:
             self.native.user_was_answered()
             self._owes_answer = True
@@ -278,7 +278,7 @@ class Dialogue:
 
     def commit(self) -> list[Action]:
         """Commit the input as one turn of the user."""
-        item_id, listening = self._item_id or self._teller.new_id("item"), self._listening
+        item_id, listening = self._item_id or self._factory.new_id("item"), self._listening
         self.conversation.admit(self.buffer.held_bytes + _TAIL_BYTES)
         data = self.buffer.take_all() if listening is None else self.buffer.take_whole()
         self._item_id, self._listening = "", self._new_listening()
@@ -291,18 +291,18 @@ class Dialogue:
         else:
             self.buffer.forget(self.buffer.end)
             self._item_id, self._listening = "", self._new_listening()
-        return [self._teller.event(events.AudioCleared)]
+        return [self._factory.event(events.AudioCleared)]
 
     def timed_out(self) -> list[Action]:
         """Let the model speak again after a silence of the user."""
         self.idle_at, self._has_prompted = None, True
-        item_id, begin, end = self._teller.new_id("item"), self.buffer.begin, self.buffer.end
+        item_id, begin, end = self._factory.new_id("item"), self.buffer.begin, self.buffer.end
         fields = {"audio_start_ms": ms_of(begin), "audio_end_ms": ms_of(end), "item_id": item_id}
-        actions: list[Action] = [self._teller.event(events.TimeoutTriggered, **fields)]
+        actions: list[Action] = [self._factory.event(events.TimeoutTriggered, **fields)]
         try:
             actions += self._commit(self.buffer.take(end), item_id)
         except Refusal as refusal:
-            return [*actions, self._teller.error(None, refusal.message)]
+            return [*actions, self._factory.error(None, refusal.message)]
         self._owes_answer = True
         return actions
 
@@ -313,7 +313,7 @@ class Dialogue:
             id=item_id, status="completed", role="user", content=[InputAudioContent(transcript=None)]
         )
         before = self.conversation.last_id
-        committed = self._teller.event(events.AudioCommitted, previous_item_id=before, item_id=item_id)
+        committed = self._factory.event(events.AudioCommitted, previous_item_id=before, item_id=item_id)
         actions = [committed, *self._add(Entry(item, (Speech(data),) if data else ()))]
         if self.settings.transcribes:
             self._has_transcribed = True
@@ -326,7 +326,7 @@ class Dialogue:
         """Handle a transcription result; its item may have been dropped meanwhile."""
         if isinstance(news, InputTranscriptDone) and item_id in self.conversation:
             self.conversation.find(item_id, Code.RETRIEVE_UNKNOWN).transcribe(news.text)
-        return [input_transcripts.told(self._teller, item_id, news)]
+        return [input_transcripts.told(self._factory, item_id, news)]
 
     @property
     def _vad(self) -> ServerVad | None:
@@ -362,7 +362,7 @@ class Dialogue:
         self._has_input = True
         before = self.conversation.before(entry.item.id)
         return [
-            self._teller.event(shape, previous_item_id=before, item=told(entry.item))
+            self._factory.event(shape, previous_item_id=before, item=told(entry.item))
             for shape in (events.ItemAdded, events.ItemDone)
         ]
 
@@ -373,7 +373,7 @@ class Dialogue:
         assert event.audio_end_ms is not None
         fields = {name: getattr(event, name) for name in ("item_id", "content_index", "audio_end_ms")}
         if self.conversation.has_dropped(event.item_id):
-            return [self._teller.event(events.ItemTruncated, **fields)]
+            return [self._factory.event(events.ItemTruncated, **fields)]
         entry = self.conversation.find(event.item_id, Code.TRUNCATE_UNKNOWN)
         if entry.transcript is None:
             raise Denied(None, "Only model output audio messages can be truncated", "item_id")
@@ -388,7 +388,7 @@ class Dialogue:
             back = self.native.rewind(event.item_id, event.audio_end_ms)
         elif self.native is not None:
             self.native.expire_prompt()
-        return [*back, self._teller.event(events.ItemTruncated, **fields)]
+        return [*back, self._factory.event(events.ItemTruncated, **fields)]
 
     def delete(self, event: ItemDelete) -> list[Action]:
         """Delete an item."""
@@ -397,7 +397,7 @@ class Dialogue:
         self._transcriptions.forget(event.item_id)
         if self.native is not None:
             self.native.expire_prompt()
-        deleted = self._teller.event(events.ItemDeleted, item_id=event.item_id)
+        deleted = self._factory.event(events.ItemDeleted, item_id=event.item_id)
         return [CancelTranscription(event.item_id), deleted] if self._has_transcribed else [deleted]
 
     # ----------------------------------------------------------------------------------- the answers
@@ -416,13 +416,13 @@ class Dialogue:
         )
         if not self.settings.abilities.chats:
             message = "the model holds no chats: it takes its turns by itself, when it hears the user"
-            response = Response(asked, self._teller)
+            response = Response(asked, self._factory)
             error = ResponseError(type_of(Code.UNSUPPORTED), Code.UNSUPPORTED, message)
             return [*response.created(), *response.failed(error)]
         if asked.conversation is not None:
             self._owes_answer, self.idle_at = False, None
             self.conversation.admit(0)
-        return self._answers.create(Response(asked, self._teller))
+        return self._answers.create(Response(asked, self._factory))
 
     def cancel(self, event: ResponseCancel) -> list[Action]:
         """Cancel a response."""
@@ -442,7 +442,7 @@ class Dialogue:
         try:
             return self.respond(NOTHING_DIFFERENT, None)
         except Refusal as refusal:
-            return [self._teller.error(Code.CONVERSATION_FULL, refusal.message)]
+            return [self._factory.error(Code.CONVERSATION_FULL, refusal.message)]
 
     def answered(self, now: float) -> None:
         """Handle the end of a response: the user's idle time begins when it has been heard."""

@@ -105,9 +105,9 @@ class RealtimeGa:
         self._catalogue = catalogue
         self._unix = unix
         self._given = given
-        self._teller = EventFactory(new_token)
-        self._answers = Answers(self._teller, model, limits.realtime_wait_s)
-        self._commands = Commands(self._teller, self._answers)
+        self._factory = EventFactory(new_token)
+        self._answers = Answers(self._factory, model, limits.realtime_wait_s)
+        self._commands = Commands(self._factory, self._answers)
         self._dialogue: Dialogue | None = None
         self._reading = Reading()
         self._limit_at: float | None = None
@@ -165,7 +165,7 @@ class RealtimeGa:
             return None
         responses = answers.responses(self._native.active if self._native is not None else None)
         is_kept = has_journal and not self._native_has_slot
-        ids, told = self._teller.count
+        ids, told = self._factory.count
         saved = SavedRealtimeGa(
             ids,
             told,
@@ -179,7 +179,7 @@ class RealtimeGa:
 
     def restore(self, state: bytes, blobs: Saved, now: float) -> list[Action]:
         saved = _DECODER.decode(state)
-        self._teller.go_on(saved.ids, saved.told)
+        self._factory.go_on(saved.ids, saved.told)
         self._limit_at = None if saved.limit_ago is None else now - saved.limit_ago
         self._unused_at = None if saved.unused_ago is None else now - saved.unused_ago
         made, answers = saved.dialogue, self._answers
@@ -189,15 +189,15 @@ class RealtimeGa:
             self._session_id,
             settings,
             made.expires_at,
-            self._teller,
+            self._factory,
             answers,
             self._catalogue,
             self._limits,
         )
         actions = dialogue.restore(made, blobs, now)
-        conversation, teller = dialogue.conversation, self._teller
+        conversation, factory = dialogue.conversation, self._factory
         try:
-            responses = [Response.restored(it, blobs, conversation, teller) for it in saved.responses]
+            responses = [Response.restored(it, blobs, conversation, factory) for it in saved.responses]
             if dialogue.native is not None and made.native is not None:
                 dialogue.native.restore(made.native, responses, now, blobs)
             answers.restore(saved.answers, responses, now, blobs)
@@ -238,7 +238,7 @@ class RealtimeGa:
             self._session_id,
             settings,
             expires_at,
-            self._teller,
+            self._factory,
             self._answers,
             self._catalogue,
             self._limits,
@@ -490,13 +490,13 @@ class RealtimeGa:
     def _refuse(self, refusal: Refusal, event_id: str | None, now: float) -> list[Action]:
         if not self._errors.allow(now):
             return self._conclude(end_of(self._errors.flood))
-        return [self._teller.error(code_of(refusal), refusal.message, refusal.param, event_id)]
+        return [self._factory.error(code_of(refusal), refusal.message, refusal.param, event_id)]
 
     def _conclude(self, end: End) -> list[Action]:
         self.is_over = True
         told: list[Action] = []
         if end.code is not None:
-            told.append(self._teller.error(end.code, end.message))
+            told.append(self._factory.error(end.code, end.message))
         return [*told, CloseSocket(end.close, end.reason)]
 
 

@@ -62,7 +62,7 @@ class Native:
     """
 
     def __init__(
-        self, settings: Settings, conversation: Conversation, teller: EventFactory, limits: Limits
+        self, settings: Settings, conversation: Conversation, factory: EventFactory, limits: Limits
     ) -> None:
         self.setup: SessionSetup | None = None
         """The setup at the worker; None: a session has to be opened."""
@@ -74,7 +74,7 @@ class Native:
         """Whether a client's response is running as a chat turn, during which the model gets no audio."""
         self._settings = settings
         self._conversation = conversation
-        self._teller = teller
+        self._factory = factory
         self._limits = replace(
             limits,
             max_lag_s=math.inf,
@@ -94,7 +94,7 @@ class Native:
     def _forget_session(self) -> None:
         self.setup, self.has_begun, self._is_stale = None, False, False
         unit_s = self._settings.abilities.unit_ms / 1000
-        self._flow = UnitFlow(self._limits, lambda: self._teller.new_id("turn"), unit_s)
+        self._flow = UnitFlow(self._limits, lambda: self._factory.new_id("turn"), unit_s)
         self._units_answered = 0
         self._spoken: OrderedDict[str, list[tuple[int, int]]] = OrderedDict()
         """The units of each spoken item, with the samples of each."""
@@ -363,7 +363,7 @@ class Native:
         if answer.outcome is Outcome.FAILED and answer.failure is not None:
             refusal = Refusal(*answer.failure)
             code = code_of(refusal)
-            actions.append(self._teller.error(code, refusal.message))
+            actions.append(self._factory.error(code, refusal.message))
             if self.active is not None and code is not None:
                 actions += self.active.failed(ResponseError(type_of(code), code, refusal.message))
                 self.active = None
@@ -414,4 +414,4 @@ class Native:
             max_output_tokens=settings.max_output_tokens,
             conversation=self._conversation,
         )
-        return Response(asked, self._teller)
+        return Response(asked, self._factory)

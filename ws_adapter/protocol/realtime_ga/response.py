@@ -55,14 +55,14 @@ class ResponseSettings:
 class Response:
     """The events of a response, in the order of the protocol; they end with `ended`, and only with it."""
 
-    def __init__(self, asked: ResponseSettings, teller: EventFactory) -> None:
+    def __init__(self, asked: ResponseSettings, factory: EventFactory) -> None:
         self.asked = asked
-        self.id = teller.new_id("resp")
+        self.id = factory.new_id("resp")
         self.turn = asked.turn
         self.is_over = False
         self.has_spoken = False
         """Whether it contains audio."""
-        self._teller = teller
+        self._factory = factory
         self._mouth = Mouth(asked.format)
         self._output: list[Entry] = []
         self._open: Entry | None = None
@@ -92,7 +92,7 @@ class Response:
 
     @classmethod
     def restored(
-        cls, saved: SavedResponse, blobs: Saved, conversation: Conversation, teller: EventFactory
+        cls, saved: SavedResponse, blobs: Saved, conversation: Conversation, factory: EventFactory
     ) -> "Response":
         """Return a response from a saved state. Raises `ValueError`, `KeyError` or `IndexError`."""
         turn = turn_of(saved.turn, blobs) if saved.turn is not None else Turn(())
@@ -106,7 +106,7 @@ class Response:
             None if saved.is_beside else conversation,
             saved.metadata,
         )
-        made = cls(asked, teller)
+        made = cls(asked, factory)
         made.id, made.has_spoken, made._read = saved.id, saved.has_spoken, saved.tokens
         made._mouth.restore(saved.mouth)
         for entry in saved.output:
@@ -133,7 +133,7 @@ class Response:
 
     def created(self) -> list[Action]:
         """Announce the response."""
-        return [self._teller.event(events.ResponseCreated, response=self._resource("in_progress"))]
+        return [self._factory.event(events.ResponseCreated, response=self._resource("in_progress"))]
 
     def prefilled(self, signal: Prefilled) -> None:
         """Note that the model has read its turn."""
@@ -192,7 +192,7 @@ class Response:
         told = self._end_open("completed" if status == "completed" else "incomplete")
         self.is_over = True
         response = self._resource(status, details, _usage(tokens))
-        return [*told, self._teller.event(events.ResponseDone, response=response)]
+        return [*told, self._factory.event(events.ResponseDone, response=response)]
 
     # -------------------------------------------------------------------------------------- its items
 
@@ -210,7 +210,7 @@ class Response:
         told: list[Action] = []
         if delta.id or self._open is None or not isinstance(self._open.item, CallItem):
             item = CallItem(
-                id=self._teller.new_id("item"),
+                id=self._factory.new_id("item"),
                 status="in_progress",
                 name=delta.name,
                 call_id=delta.id,
@@ -232,7 +232,9 @@ class Response:
         return told
 
     def _begin_message(self) -> list[Action]:
-        item = MessageItem(id=self._teller.new_id("item"), status="in_progress", role="assistant", content=[])
+        item = MessageItem(
+            id=self._factory.new_id("item"), status="in_progress", role="assistant", content=[]
+        )
         is_spoken = self.asked.modality == "audio"
         entry = Entry(item, transcript=Transcript(self.asked.format.bytes_per_s) if is_spoken else None)
         told = self._begin(entry)
@@ -251,7 +253,7 @@ class Response:
             before = conversation.last_id
             conversation.add(entry)
             item = told(entry.item)
-            actions.append(self._teller.event(events.ItemAdded, previous_item_id=before, item=item))
+            actions.append(self._factory.event(events.ItemAdded, previous_item_id=before, item=item))
         return actions
 
     def _write(self, entry: Entry, text: str) -> Send:
@@ -306,7 +308,7 @@ class Response:
             conversation.keep_sound()
             before = conversation.before(entry.item.id)
             item = told(entry.item)
-            actions.append(self._teller.event(events.ItemDone, previous_item_id=before, item=item))
+            actions.append(self._factory.event(events.ItemDone, previous_item_id=before, item=item))
         return [*actions, self._of_item(events.OutputItemDone, entry)]
 
     # ----------------------------------------------------------------------------------- telling it
@@ -315,7 +317,7 @@ class Response:
         self, shape: type[events.OutputItemAdded] | type[events.OutputItemDone], entry: Entry
     ) -> Send:
         index = self._output.index(entry)
-        return self._teller.event(shape, response_id=self.id, output_index=index, item=told(entry.item))
+        return self._factory.event(shape, response_id=self.id, output_index=index, item=told(entry.item))
 
     def _of_part(
         self,
@@ -324,7 +326,7 @@ class Response:
         audio_s: float | None = None,
         **fields: object,
     ) -> Send:
-        return self._teller.sound(
+        return self._factory.sound(
             shape,
             audio_s,
             response_id=self.id,
@@ -338,7 +340,7 @@ class Response:
         self, shape: type[events.RealtimeEvent], entry: Entry, item: CallItem, **fields: str
     ) -> Send:
         index = self._output.index(entry)
-        return self._teller.event(
+        return self._factory.event(
             shape, response_id=self.id, item_id=item.id, output_index=index, call_id=item.call_id, **fields
         )
 

@@ -83,7 +83,7 @@ class TranscriptionGa(Transcription):
     ) -> None:
         super().__init__(session_id, created, limits, catalogue)
         self._given = given
-        self._teller = EventFactory(new_token)
+        self._factory = EventFactory(new_token)
         self._expires_at = created + int(LONGEST_S)
         self._settings = Settings()
         self._buffer = InputBuffer(self._settings.format)
@@ -100,7 +100,7 @@ class TranscriptionGa(Transcription):
         self._frames = events_window()
 
     def _save_dialect(self, blobs: Blobs) -> bytes:
-        ids, told = self._teller.count
+        ids, told = self._factory.count
         saved = SavedTranscriptionGa(
             ids,
             told,
@@ -117,7 +117,7 @@ class TranscriptionGa(Transcription):
 
     def _restore_dialect(self, state: bytes, blobs: Saved) -> list[Action]:
         saved = _DECODER.decode(state)
-        self._teller.go_on(saved.ids, saved.told)
+        self._factory.go_on(saved.ids, saved.told)
         self._expires_at, self._settings = saved.expires_at, Settings.restored(saved.settings)
         self._buffer = InputBuffer(self._settings.format)
         self._buffer.restore(saved.buffer, blobs)
@@ -142,7 +142,7 @@ class TranscriptionGa(Transcription):
             return self._conclude(opening_end(refusal))
         session = self._settings.resource(self._session_id, self._expires_at)
         return [
-            self._teller.event(
+            self._factory.event(
                 events.SessionCreated, id=self._session_id, created=self._created, session=session
             )
         ]
@@ -191,7 +191,7 @@ class TranscriptionGa(Transcription):
         assert event.session is not None
         self._change(self._settings.changed(event.session, self._catalogue(), has_input=self._has_input))
         session = self._settings.resource(self._session_id, self._expires_at)
-        return [self._teller.event(events.SessionUpdated, session=session)]
+        return [self._factory.event(events.SessionUpdated, session=session)]
 
     def _change(self, new: Settings) -> None:
         old, self._settings = self._settings, new
@@ -229,7 +229,7 @@ class TranscriptionGa(Transcription):
         else:
             self._buffer.forget(self._buffer.end)
             self._item_id, self._listening = "", self._new_listening()
-        return [self._teller.event(ga.AudioCleared)]
+        return [self._factory.event(ga.AudioCleared)]
 
     # --------------------------------------------------------------------------------------- the items
 
@@ -239,13 +239,13 @@ class TranscriptionGa(Transcription):
         actions: list[Action] = []
         for edge in self._listening.hear(scores):
             if isinstance(edge, SpeechBegan):
-                self._item_id = self._teller.new_id("item")
+                self._item_id = self._factory.new_id("item")
                 self._buffer.forget(edge.at)
                 fields = {"audio_start_ms": ms_of(edge.at), "item_id": self._item_id}
-                actions.append(self._teller.event(ga.SpeechStarted, **fields))
+                actions.append(self._factory.event(ga.SpeechStarted, **fields))
             else:
                 fields = {"audio_end_ms": ms_of(edge.at), "item_id": self._item_id}
-                actions.append(self._teller.event(ga.SpeechStopped, **fields))
+                actions.append(self._factory.event(ga.SpeechStopped, **fields))
                 try:
                     actions += self._commit(self._buffer.take(edge.at), now)
                 except Refusal as refusal:  # there is no event of the client to refuse
@@ -263,7 +263,7 @@ class TranscriptionGa(Transcription):
     def _commit(self, data: bytes, now: float) -> list[Action]:
         """Return the actions that commit float32 at 16 kHz as an item, with a pending transcript if one is
         requested."""
-        item_id, self._item_id = self._item_id or self._teller.new_id("item"), ""
+        item_id, self._item_id = self._item_id or self._factory.new_id("item"), ""
         if self._settings.transcribes:
             self._await(item_id, data, now)
         item = MessageItem(
@@ -271,9 +271,9 @@ class TranscriptionGa(Transcription):
         )
         before, self._last_id = self._last_id, item_id
         return [
-            self._teller.event(ga.AudioCommitted, previous_item_id=before, item_id=item_id),
-            self._teller.event(ga.ItemAdded, previous_item_id=before, item=item),
-            self._teller.event(ga.ItemDone, previous_item_id=before, item=item),
+            self._factory.event(ga.AudioCommitted, previous_item_id=before, item_id=item_id),
+            self._factory.event(ga.ItemAdded, previous_item_id=before, item=item),
+            self._factory.event(ga.ItemDone, previous_item_id=before, item=item),
         ]
 
     def _await(self, item_id: str, data: bytes, now: float) -> None:
@@ -296,13 +296,13 @@ class TranscriptionGa(Transcription):
 
     def _tell_text(self, text: str) -> list[Action]:
         item_id, _ = self._awaited[0]
-        return [self._teller.event(ga.TranscriptionDelta, item_id=item_id, content_index=0, delta=text)]
+        return [self._factory.event(ga.TranscriptionDelta, item_id=item_id, content_index=0, delta=text)]
 
     def _tell_done(self, utterance: Utterance) -> list[Action]:
         item_id, seconds = self._awaited.popleft()
         usage, transcript = ga.Duration(seconds=round(seconds, 3)), utterance.text
         fields = {"item_id": item_id, "content_index": 0, "transcript": transcript, "usage": usage}
-        return [self._teller.event(ga.TranscriptionCompleted, **fields)]
+        return [self._factory.event(ga.TranscriptionCompleted, **fields)]
 
     def _tell_cut(self, utterance: Utterance) -> list[Action]:
         return []
@@ -314,7 +314,7 @@ class TranscriptionGa(Transcription):
         item_id, _ = self._awaited.popleft()
         kind = "server_error" if code in _SERVERS else "invalid_request_error"
         failure = ga.Failure(type=kind, code=code, message=message.partition(";")[0])
-        return [self._teller.event(ga.TranscriptionFailed, item_id=item_id, content_index=0, error=failure)]
+        return [self._factory.event(ga.TranscriptionFailed, item_id=item_id, content_index=0, error=failure)]
 
     def refused(self, verdict: Verdict) -> list[Action]:
         """Handle that there is no slot: the waiting items fail; the next one asks for another slot."""
@@ -328,7 +328,7 @@ class TranscriptionGa(Transcription):
     def _refuse(self, refusal: Refusal, event_id: str | None, now: float) -> list[Action]:
         if not self._errors.allow(now):
             return self.ended(self._errors.flood)
-        return [self._teller.error(code_of(refusal), refusal.message, refusal.param, event_id)]
+        return [self._factory.error(code_of(refusal), refusal.message, refusal.param, event_id)]
 
     # -------------------------------------------------------------------------------------- endings
 
@@ -348,7 +348,7 @@ class TranscriptionGa(Transcription):
         self.is_over = True
         told: list[Action] = []
         if end.code is not None:
-            told.append(self._teller.error(end.code, end.message))
+            told.append(self._factory.error(end.code, end.message))
         return [*told, CloseSocket(end.close, end.reason)]
 
 

@@ -93,7 +93,7 @@ class WaitingMailbox(Mailbox[T]):
             self._add(item)
 
     async def get(self) -> T:
-        """Return the next item as `Mailbox.get` does, and make room."""
+        """Return the next item as `Mailbox.get` does, and free its place."""
         item = await super().get()
         self._room.set()
         return item

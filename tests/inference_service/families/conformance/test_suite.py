@@ -193,7 +193,7 @@ def test_conversation_taken_back_goes_on_as_if_it_had_been_silent(runtime: Runti
 def test_ticks_wait_for_the_device_where_it_is_counted_alone(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Downloads and uploads go through `engine.device.transfer`; any other copy would stop a GPU unseen."""
+    """Downloads and uploads go through `device.transfer`; any other copy would stop a GPU unseen."""
     monkeypatch.setattr(runtime, "by_rows", False)
     for decoder in runtime.decoders:
         monkeypatch.setattr(decoder, "_layers", None)  # the kernels, which only a CPU has

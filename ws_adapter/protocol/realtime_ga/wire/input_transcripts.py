@@ -11,13 +11,13 @@ from ws_adapter.protocol.realtime_ga.wire import events
 from ws_adapter.protocol.realtime_ga.wire.event_factory import EventFactory
 
 
-def told(teller: EventFactory, item_id: str, news: InputTranscript) -> Send:
+def told(factory: EventFactory, item_id: str, news: InputTranscript) -> Send:
     """Return the event for a transcription result of an item."""
     match news:
         case InputTranscriptDelta(text=text):
-            return teller.event(events.TranscriptionDelta, item_id=item_id, content_index=0, delta=text)
+            return factory.event(events.TranscriptionDelta, item_id=item_id, content_index=0, delta=text)
         case InputTranscriptDone(text=text, seconds=seconds):
-            return teller.event(
+            return factory.event(
                 events.TranscriptionCompleted,
                 item_id=item_id,
                 content_index=0,
@@ -27,4 +27,4 @@ def told(teller: EventFactory, item_id: str, news: InputTranscript) -> Send:
         case InputTranscriptFailed(code=code, message=message):
             kind = "server_error" if code.is_servers else "invalid_request_error"
             failure = events.Failure(type=kind, code=code, message=message)
-            return teller.event(events.TranscriptionFailed, item_id=item_id, content_index=0, error=failure)
+            return factory.event(events.TranscriptionFailed, item_id=item_id, content_index=0, error=failure)

@@ -1,4 +1,4 @@
-"""The book of several adapters in a real Redis."""
+"""The usage store of several adapters in a real Redis."""
 
 import asyncio
 import json
@@ -46,76 +46,76 @@ class Line:
 @asynccontextmanager
 async def book_of(url: str, name: str) -> AsyncIterator[tuple[RedisUsageStore, Any]]:
     line: Any = Line(url)
-    book = RedisUsageStore(line, name, call_s=PATIENCE_S, retry_s=0.01)
-    book.start()
+    usage_store = RedisUsageStore(line, name, call_s=PATIENCE_S, retry_s=0.01)
+    usage_store.start()
     try:
-        yield book, line
+        yield usage_store, line
     finally:
-        await book.close()
+        await usage_store.close()
 
 
-async def take(book: RedisUsageStore, **fields: int) -> Taken:
+async def take(usage_store: RedisUsageStore, **fields: int) -> Taken:
     async with asyncio.timeout(PATIENCE_S):
-        return await book.take(Take(ACCOUNT, QUOTA, **fields))
+        return await usage_store.take(Take(ACCOUNT, QUOTA, **fields))
 
 
 async def test_two_adapters_never_give_more_than_the_quota(redis_server: RedisServer) -> None:
     async with book_of(redis_server.url, "one") as (one, _), book_of(redis_server.url, "two") as (two, _):
-        taken = await asyncio.gather(*(take(book, want_ms=7000) for book in (one, two) * 20))
+        taken = await asyncio.gather(*(take(usage_store, want_ms=7000) for usage_store in (one, two) * 20))
 
     assert sum(each.ms for each in taken) == 60_000
 
 
 async def test_spent_is_booked_beyond_the_quota_and_a_slice_is_given_back(redis_server: RedisServer) -> None:
-    async with book_of(redis_server.url, "one") as (book, _):
-        day = (await take(book, spent_ms=59_000)).day
-        assert (await take(book, want_ms=5000)).ms == 1000
-        assert (await take(book, spent_tokens=9000, want_tokens=1)).tokens == 0
-        await take(book, spent_ms=-2000, day=day - 1)
-        assert (await take(book, want_ms=5000)).ms == 0, "it was another day's"
+    async with book_of(redis_server.url, "one") as (usage_store, _):
+        day = (await take(usage_store, spent_ms=59_000)).day
+        assert (await take(usage_store, want_ms=5000)).ms == 1000
+        assert (await take(usage_store, spent_tokens=9000, want_tokens=1)).tokens == 0
+        await take(usage_store, spent_ms=-2000, day=day - 1)
+        assert (await take(usage_store, want_ms=5000)).ms == 0, "it was another day's"
 
-        await take(book, spent_ms=-2000, day=day)
+        await take(usage_store, spent_ms=-2000, day=day)
 
-        assert (await take(book, want_ms=5000)).ms == 2000
+        assert (await take(usage_store, want_ms=5000)).ms == 2000
 
 
 async def test_call_whose_answer_was_lost_is_booked_once(redis_server: RedisServer) -> None:
-    async with book_of(redis_server.url, "one") as (book, line):
-        await take(book, want_ms=1000)
+    async with book_of(redis_server.url, "one") as (usage_store, line):
+        await take(usage_store, want_ms=1000)
         line.loses_answers = 3
 
-        assert (await take(book, want_ms=20_000)).ms == 20_000
+        assert (await take(usage_store, want_ms=20_000)).ms == 20_000
 
-        assert (await take(book, want_ms=60_000)).ms == 39_000
+        assert (await take(usage_store, want_ms=60_000)).ms == 39_000
 
 
 async def test_what_is_taken_while_redis_is_away_is_booked_when_it_is_back(redis_server: RedisServer) -> None:
-    async with book_of(redis_server.url, "one") as (book, line):
+    async with book_of(redis_server.url, "one") as (usage_store, line):
         line.is_cut = True
-        answer = book.take(Take(ACCOUNT, QUOTA, spent_ms=30_000))
-        await until(lambda: book.is_away)
+        answer = usage_store.take(Take(ACCOUNT, QUOTA, spent_ms=30_000))
+        await until(lambda: usage_store.is_away)
         assert not answer.done()
 
         line.is_cut = False
 
         async with asyncio.timeout(PATIENCE_S):
             await answer
-        assert not book.is_away
-        assert (await take(book, want_ms=60_000)).ms == 30_000
+        assert not usage_store.is_away
+        assert (await take(usage_store, want_ms=60_000)).ms == 30_000
 
 
 async def test_crowd_costs_few_calls(redis_server: RedisServer) -> None:
-    async with book_of(redis_server.url, "one") as (book, line):
+    async with book_of(redis_server.url, "one") as (usage_store, line):
         takes = [Take(f"{number:064x}", QUOTA, want_ms=1000) for number in range(1000)]
         async with asyncio.timeout(PATIENCE_S):
-            await asyncio.gather(*map(book.take, takes))
+            await asyncio.gather(*map(usage_store.take, takes))
 
     assert line.calls <= 2 + 2 * (1000 // MOST_AT_ONCE)
 
 
 async def test_nothing_in_redis_is_kept_for_ever(redis_server: RedisServer) -> None:
-    async with book_of(redis_server.url, "one") as (book, _):
-        await take(book, want_ms=1000)
+    async with book_of(redis_server.url, "one") as (usage_store, _):
+        await take(usage_store, want_ms=1000)
     client = connect(redis_server.url)
     names = [name for name in await client.keys("antiphon:{tenants}:*")]
     lives = [await client.pttl(name) for name in names]
@@ -127,11 +127,11 @@ async def test_nothing_in_redis_is_kept_for_ever(redis_server: RedisServer) -> N
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
 async def test_close_waits_for_no_redis_that_is_gone(redis_server: RedisServer, how: str) -> None:
-    async with book_of(redis_server.url, "one") as (book, line):
+    async with book_of(redis_server.url, "one") as (usage_store, line):
         line.is_cut = how == "kill"
         if how == "stop":
             line.client.execute_command = _hang
-        waiting = book.take(Take(ACCOUNT, QUOTA, want_ms=1))
+        waiting = usage_store.take(Take(ACCOUNT, QUOTA, want_ms=1))
         await asyncio.sleep(0)
     assert waiting.cancelled()
 

@@ -48,7 +48,7 @@ OF_ONE = {
         "MemoryDenyWriteExecute": ["yes"],
         "PrivateDevices": ["yes"],
         "PrivateUsers": ["yes"],
-        "SystemCallFilter": ["@system-service", "~@privileged @resources"],
+        "SystemCallFilter": ["@system-service", "~@privileged @resources", "sched_setscheduler"],
         "IPAddressDeny": ["169.254.0.0/16 fd00:ec2::254/128"],
     },
     "worker": {
@@ -146,6 +146,8 @@ attempts = {
     "reboot": lambda: call("reboot", 0),
     "open a stream socket": lambda: socket.socket().close(),
     "lower its priority": lambda: os.setpriority(os.PRIO_PROCESS, 0, 19),
+    "schedule itself as a batch job": lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)),
+    "schedule itself in real time": lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)),
 }
 for name, attempt in attempts.items():
     try:
@@ -158,7 +160,7 @@ print(open("/proc/self/status").read().partition("CapEff:")[2].split()[0])
 """
 USUAL = {"open a stream socket"}
 ALLOWED = {
-    "adapter": USUAL,
+    "adapter": USUAL | {"schedule itself as a batch job"},
     "worker": USUAL | {"map memory to write and execute", "lower its priority"},
 }
 
@@ -177,7 +179,7 @@ def test_process_under_the_filters_of_the_unit_is_refused_what_no_service_needs(
     told = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.splitlines()
 
     assert {line.removeprefix("allowed: ") for line in told if line.startswith("allowed")} == ALLOWED[name]
-    assert len(told) == 15
+    assert len(told) == 17
     assert int(told[-1], 16) == 0
 
 

@@ -343,6 +343,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ws_adapter.options import AdapterOptions
     from ws_adapter.process.allocator import keep_freed_memory
     from ws_adapter.process.errors import ConfigurationError
+    from ws_adapter.process.scheduling import start_grpc
 
     configure_log(arguments)
     try:
@@ -350,6 +351,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigurationError as error:
         raise Failure(refused(error, arguments), ExitCode.USAGE) from None
     keep_freed_memory()
+    start_grpc()
     # A matrix product here is small: more threads would wait for each other longer than they compute.
     threadpool_limits(1, user_api="blas")
     gc.freeze()  # a collection that looks through all that was imported would be felt by every session

@@ -1,7 +1,8 @@
 """Tests mutants of the core modules: `python -m tests.mutation [--count N] [module ...]`.
 
-Each module of `modules.toml` gets N mutants, chosen by a fixed seed. A mutant is killed if the tests that the
-table names for its module fail, or do not end in time. The survivors are printed with their change.
+Each module of `modules.toml` gets N mutants, chosen by a fixed seed, less those that change a tuned constant and
+those that `equivalent.toml` lists. A mutant is killed if the tests that the table names for its module fail, or
+do not end in time. The survivors are printed with their change.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from tests.mutation.mutants import Mutant, sample
 from tests.mutation.tree import ROOT, Tree
 
 TABLE: Final = Path(__file__).with_name("modules.toml")
+EQUIVALENT: Final = TABLE.with_name("equivalent.toml")
 RESULTS: Final = ROOT / "build/mutation.json"
 SEED: Final = 20_261_130
 LEAST_KILLED: Final = 0.92
@@ -73,7 +75,7 @@ def run(wanted: Sequence[str], count: int, processes: int) -> Iterator[Tested]:
     """Yield what became of the mutants of the modules."""
     tests: dict[str, list[str]] = tomllib.loads(TABLE.read_text())["tests"]
     modules = [name for name in tests if not wanted or any(part in name for part in wanted)]
-    chosen = [mutant for name in modules for mutant in sample(ROOT, name, count, SEED)]
+    chosen = [mutant for name in modules for mutant in _chosen(name, count)]
     with (
         tempfile.TemporaryDirectory(prefix="antiphon-mutants-") as folder,
         ThreadPoolExecutor(processes) as pool,
@@ -83,6 +85,17 @@ def run(wanted: Sequence[str], count: int, processes: int) -> Iterator[Tested]:
         tasks = [pool.submit(trees.test, it, tests[it.module], limits[it.module]) for it in chosen]
         for task in tqdm(as_completed(tasks), total=len(tasks), unit="mutant"):
             yield task.result()
+
+
+def _chosen(module: str, count: int) -> list[Mutant]:
+    """Return the mutants of a module that a test can kill."""
+    source = (ROOT / module).read_text()
+    equivalent = tomllib.loads(EQUIVALENT.read_text()).get(module, {})
+    return [
+        mutant
+        for mutant in sample(ROOT, module, count, SEED)
+        if not mutant.tunes_constant(source) and mutant.changed(source) not in equivalent
+    ]
 
 
 def _limit(trees: Trees, tests: list[str]) -> float:

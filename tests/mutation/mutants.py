@@ -2,6 +2,7 @@
 
 import difflib
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,10 @@ from cosmic_ray.plugins import get_operator, operator_names
 
 _LEFT_OUT = ("_BitOr_", "VariableInserter", "VariableReplacer", "NoOp")
 """Operators that are left out: most `|` of this code join types, and the others need names given to them."""
+
+
+_CONSTANT = re.compile(r"[A-Z_][A-Z0-9_]* *(?::[^=]+)?= ")
+"""A constant of a module. Its value is tuned, and tests refer to it by name."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,15 @@ class Mutant:
         if changed is None:
             raise ValueError(f"{self} changes nothing")
         return str(changed)
+
+    def tunes_constant(self, source: str) -> bool:
+        """Return whether the change is one to the value of a constant."""
+        return _CONSTANT.match(source.splitlines()[self.line - 1]) is not None
+
+    def changed(self, source: str) -> str:
+        """Return the changed lines, as one; empty if lines are only missing."""
+        lines = self.diff(source).splitlines()
+        return " ".join(line[1:].strip() for line in lines if line.startswith("+"))
 
     def diff(self, source: str) -> str:
         """Return the lines that differ."""

@@ -42,7 +42,7 @@ _GIVES_WAY: Final = 15
 _PATIENCE_S: Final = 30.0
 
 
-class Guest:
+class ResumingClient:
     """One session across several connections; the latencies of its units go to `tally`."""
 
     def __init__(self, port: int) -> None:
@@ -105,42 +105,42 @@ class Guest:
             self.tally.latencies.append(time.monotonic() - self._sent.popleft())
 
 
-async def _speak(guests: list[Guest]) -> None:
+async def _speak(clients: list[ResumingClient]) -> None:
     """Send a unit of each session every `EVERY_S`, spread evenly."""
     last, due, turn = time.monotonic(), 0.0, 0
     while True:
         await asyncio.sleep(0.005)
         now = time.monotonic()
-        due += (now - last) * len(guests) / EVERY_S
+        due += (now - last) * len(clients) / EVERY_S
         last = now
         while due >= 1:
-            guests[turn % len(guests)].speak()
+            clients[turn % len(clients)].speak()
             turn += 1
             due -= 1
 
 
-def _collect(guests: list[Guest]) -> Tally:
+def _collect(clients: list[ResumingClient]) -> Tally:
     """Return the measurements of all sessions since the last call."""
     whole = Tally()
-    for guest in guests:
-        whole.sent += guest.tally.sent
-        whole.good += guest.tally.good
-        whole.latencies += guest.tally.latencies
-        guest.tally = Tally()
+    for client in clients:
+        whole.sent += client.tally.sent
+        whole.good += client.tally.good
+        whole.latencies += client.tally.latencies
+        client.tally = Tally()
     return whole
 
 
-async def _enter(port: int, count: int) -> list[Guest]:
+async def _enter(port: int, count: int) -> list[ResumingClient]:
     """Open `count` sessions."""
-    guests = [Guest(port) for _ in range(count)]
+    clients = [ResumingClient(port) for _ in range(count)]
     gate = asyncio.Semaphore(_OPENING_AT_ONCE)
 
-    async def enter(guest: Guest) -> None:
+    async def enter(client: ResumingClient) -> None:
         async with gate:
-            await guest.begin()
+            await client.begin()
 
-    await asyncio.gather(*map(enter, guests))
-    return guests
+    await asyncio.gather(*map(enter, clients))
+    return clients
 
 
 async def _leave(port: int, count: int) -> None:
@@ -149,17 +149,17 @@ async def _leave(port: int, count: int) -> None:
     Writes a line when all are open, and then one of JSON: the seconds of each that came back, and how many
     are answered again.
     """
-    guests = await _enter(port, count)
-    speaking = asyncio.create_task(_speak(guests))
+    clients = await _enter(port, count)
+    speaking = asyncio.create_task(_speak(clients))
     print(f"ready on 127.0.0.1:{port}", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
-    for guest in guests:
-        guest.cut()
-    coming = [asyncio.create_task(guest.come_back()) for guest in guests]
+    for client in clients:
+        client.cut()
+    coming = [asyncio.create_task(client.come_back()) for client in clients]
     done, missing = await asyncio.wait(coming, timeout=_PATIENCE_S)
-    _collect(guests)
+    _collect(clients)
     await asyncio.sleep(EVERY_S + 1.0)
-    go_on = sum(guest.tally.good > 0 for guest in guests)
+    go_on = sum(client.tally.good > 0 for client in clients)
     for task in (speaking, *missing):
         task.cancel()
     print(json.dumps([sorted(task.result() for task in done), go_on]), flush=True)

@@ -37,7 +37,7 @@ from inference_service.interface.setups import (
 from inference_service.session.admission import Admission
 from inference_service.session.base.session import QueuedUnit, Session, Stage
 from inference_service.session.kinds.components import DuplexComponents, View
-from inference_service.session.kinds.duplex import Perceived
+from inference_service.session.kinds.duplex import PreparedInput
 from inference_service.session.slots import SlotTable
 
 SETTLING_S: Final = 5.0
@@ -229,7 +229,7 @@ class _Simulation:
         caller.sent[caller.number] = at
         if counts:
             caller.watched.add(caller.number)
-        heard = Perceived(_UNHEARD, (_FRAME,) if self._plan.sees else ())
+        heard = PreparedInput(_UNHEARD, (_FRAME,) if self._plan.sees else ())
         unit = QueuedUnit(caller.number, heard, at, overrides=UnitOverrides(), finalize=True)
         assert caller.session is not None
         caller.session.queue.prefill(unit)

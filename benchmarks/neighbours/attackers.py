@@ -15,7 +15,7 @@ from typing import Final
 
 from benchmarks.neighbours.attacks import ATTACKS
 from benchmarks.neighbours.attacks.attack import Attack
-from benchmarks.neighbours.attacks.stranger import Gone, Stranger
+from benchmarks.neighbours.attacks.client import AttackClient, Disconnected
 
 LOW_PRIORITY: Final = 10
 MOST_ASSAULTS: Final = 200_000
@@ -34,8 +34,8 @@ async def assail(attack: Attack, address: str, tally: Counter[str]) -> None:
         while left > 0:
             left -= 1
             try:
-                await attack.assault(Stranger(address, tally))
-            except Gone:
+                await attack.assault(AttackClient(address, tally))
+            except Disconnected:
                 await asyncio.sleep(REFUSED_S)
 
     async with asyncio.TaskGroup() as attackers:

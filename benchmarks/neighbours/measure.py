@@ -25,7 +25,7 @@ from antiphon.audio.wav import read_wav
 from antiphon_command.bench.talker import UNIT_S, script
 from benchmarks.load.processes import Process, running
 from benchmarks.neighbours.attacks.attack import Attack
-from benchmarks.neighbours.attacks.stranger import PROXY
+from benchmarks.neighbours.attacks.client import PROXY
 from benchmarks.neighbours.neighbour import Neighbour, Unit
 
 NEIGHBOURS: Final = 8

@@ -79,7 +79,7 @@ _CAUSAL_FIXED: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Tagged:
+class TaggedNode:
     """A YAML node that names code; it is kept as data."""
 
     kind: str
@@ -155,8 +155,8 @@ class _Section:
 
     def _flatten(self, name: str, value: Any, kinds: dict[str, str]) -> None:
         if name in kinds:
-            if not isinstance(value, Tagged) or value.kind != kinds[name]:
-                kind = value.kind if isinstance(value, Tagged) else "no class"
+            if not isinstance(value, TaggedNode) or value.kind != kinds[name]:
+                kind = value.kind if isinstance(value, TaggedNode) else "no class"
                 raise CheckpointError(f"{self._path}: {name} must be {kinds[name]}, not {kind}.")
             self._fields[name] = value.kind
             for field, inner in value.fields.items():
@@ -189,7 +189,7 @@ class _Section:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the file as plain data: a node that names code becomes `Tagged`, `!ref <name>` the value of
+    """Return the file as plain data: a node that names code becomes `TaggedNode`, `!ref <name>` the value of
     `name`.
 
     Tags of other kinds are refused, as are aliases. Raises `CheckpointError`.
@@ -244,7 +244,7 @@ def _plain(node: yaml.Node, path: Path) -> Any:
     fields = {}
     if isinstance(node, yaml.MappingNode):
         fields = {str(key.value): _plain(value, path) for key, value in node.value}
-    return Tagged(tag.removeprefix(_NEW), fields) if tag.startswith("!") else fields
+    return TaggedNode(tag.removeprefix(_NEW), fields) if tag.startswith("!") else fields
 
 
 def _resolved(value: Any, root: dict[str, Any]) -> Any:
@@ -252,8 +252,8 @@ def _resolved(value: Any, root: dict[str, Any]) -> Any:
         case _Reference(name):
             target = root.get(name)
             return target if isinstance(target, int | float | str) else None
-        case Tagged(kind, fields):
-            return Tagged(kind, {name: _resolved(field, root) for name, field in fields.items()})
+        case TaggedNode(kind, fields):
+            return TaggedNode(kind, {name: _resolved(field, root) for name, field in fields.items()})
         case dict():
             return {name: _resolved(field, root) for name, field in value.items()}
         case list():

@@ -174,7 +174,7 @@ class Layers:
                 ends = places.ends(asked)
                 layer.see(ends.arguments(self._dtype, self._shape, count), room)
                 rows, normed, count = rows[asked], normed[: len(asked)], len(asked)
-                room = _Room(room.queries, room.seen[asked], room.gated[: len(asked)])
+                room = _Buffers(room.queries, room.seen[asked], room.gated[: len(asked)])
             else:
                 layer.see(where, room)
             layer.think(rows, normed, room)
@@ -183,7 +183,7 @@ class Layers:
 
 
 @dataclass
-class _Room:
+class _Buffers:
     """Buffers that a layer computes and the next one overwrites."""
 
     queries: Tensor
@@ -249,12 +249,12 @@ class _Layer:
             address(self._norms, self._norms.dtype, (self.heads + self.kv, self.head))
             self._epsilon = float(attention.q_norm.variance_epsilon)
 
-    def room(self, rows: Tensor) -> _Room:
+    def room(self, rows: Tensor) -> _Buffers:
         """Return buffers for these rows; padding attends to nothing."""
         queries = rows.new_empty(len(rows), self.heads * self.head)
-        return _Room(queries, torch.zeros_like(queries), rows.new_empty(len(rows), self.width))
+        return _Buffers(queries, torch.zeros_like(queries), rows.new_empty(len(rows), self.width))
 
-    def turn(self, normed: Tensor, angles: tuple[int, int], where: "_Arguments", room: _Room) -> None:
+    def turn(self, normed: Tensor, angles: tuple[int, int], where: "_Arguments", room: _Buffers) -> None:
         """Write queries into `room`, and keys and values into the cache; cosines and sines are `angles`."""
         projected, norms, dtype = self._project(normed), self._norms, room.queries.dtype
         shape = len(room.queries), (self.heads + 2 * self.kv) * self.head
@@ -263,14 +263,14 @@ class _Layer:
             *angles, room.queries.data_ptr(), *where.of(self.index), _is_half(normed),
         )  # fmt: skip
 
-    def see(self, where: "_Arguments", room: _Room) -> None:
+    def see(self, where: "_Arguments", room: _Buffers) -> None:
         """Compute the attention output of the rows in these places."""
         self._attend(
             self._scaling, room.queries.data_ptr(), room.seen.data_ptr(), *where.of(self.index),
             self._window, _is_half(room.seen),
         )  # fmt: skip
 
-    def think(self, rows: Tensor, normed: Tensor, room: _Room) -> None:
+    def think(self, rows: Tensor, normed: Tensor, room: _Buffers) -> None:
         """Add the attention output to `rows` [n, hidden], and leave the input of `down` in `room`."""
         self.between(rows, self._out(room.seen), normed)
         gates, gated, count = self._gates(normed), room.gated, len(rows)

@@ -1,6 +1,6 @@
 """One session as a state machine: no I/O, no tasks, no clock of its own.
 
-Requests, the engine's events and the time go in through methods; effects go out through `World` and
+Requests, the engine's events and the time go in through methods; effects go out through `SessionEffects` and
 `EngineSession`. A method raises `SessionError` for a broken rule: the caller must then fail the session with
 that error. After `fail` every method is safe to call and nothing more is answered.
 """
@@ -91,7 +91,7 @@ class GoAway:
 Answer = UnitAnswer | GoAway
 
 
-class World(Protocol):
+class SessionEffects(Protocol):
     """The effects of a session outside its engine session."""
 
     def open(self, setup: SessionSetup) -> EngineSession:
@@ -118,16 +118,16 @@ class World(Protocol):
 class SessionMachine:
     """All state of one session outside the engine. Times are seconds of any monotonic clock."""
 
-    def __init__(self, session_id: str, world: World, limits: Limits, now: float) -> None:
+    def __init__(self, session_id: str, effects: SessionEffects, limits: Limits, now: float) -> None:
         self.session_id = session_id
-        self._world = world
+        self._effects = effects
         self._limits = limits
         self._engine: EngineSession | None = None
         self._attached: set[Stream] = set()
         self._configured = False
         self._is_automatic = False
         self._cancelled = 0  # the highest unit cancelled before there was an engine session
-        self._units = Units(max(limits.window, limits.stream_window), world.send)
+        self._units = Units(max(limits.window, limits.stream_window), effects.send)
         self._since = now  # when this phase began; CONFIGURING begins anew with the config
         self._max_duration_s: float | None = None
         self._idle_timeout_s: float | None = None
@@ -215,7 +215,7 @@ class SessionMachine:
             self._max_duration_s, self._idle_timeout_s = max_duration_s, idle_timeout_s
             waits = (self._limits.unit_s, max_duration_s, idle_timeout_s)
             self._patience = min(wait for wait in waits if wait is not None)
-            self._engine = self._world.open(setup)
+            self._engine = self._effects.open(setup)
             if self._cancelled:
                 self._engine.cancel(self._cancelled)
 
@@ -293,7 +293,7 @@ class SessionMachine:
     def go_away(self, notice: GoAway) -> None:
         """Announce the end; units already accepted are still served."""
         if not self.is_over:
-            self._world.send(Stream.GENERATE, notice)
+            self._effects.send(Stream.GENERATE, notice)
 
     # ------------------------------------------------------------------- engine
 
@@ -308,7 +308,7 @@ class SessionMachine:
             case Ready():
                 self._enter(Phase.ACTIVE, since=now)
                 self._units.start(event.prompt_tokens, now)
-                self._world.ready(event)
+                self._effects.ready(event)
                 self._advance(now)
             case Progress() if self._phase is Phase.CONFIGURING:
                 self._since = now  # its prompt waits for its turn
@@ -392,7 +392,7 @@ class SessionMachine:
     def _close(self, outcome: SessionError | None, now: float) -> None:
         self._outcome = outcome
         self._enter(Phase.CLOSING, since=now)
-        self._world.cleaning(outcome, self._units.open_units)
+        self._effects.cleaning(outcome, self._units.open_units)
         if self._engine is None:
             self._finish()
         else:
@@ -401,17 +401,17 @@ class SessionMachine:
     def _finish(self) -> None:
         if self._phase is Phase.CLOSING:
             self._enter(Phase.CLOSED)
-            self._world.clean()
+            self._effects.clean()
             self._end()
             # No method needs them now. They refer back to this object, and what the engine keeps of a session
             # is large: it would wait for the garbage collector.
             self._engine = None
-            del self._world, self._units
+            del self._effects, self._units
 
     def _end(self) -> None:
         if not self._ended:
             self._ended = True
-            self._world.end(self._outcome)
+            self._effects.end(self._outcome)
 
 
 def _when(timer: Timer) -> float:

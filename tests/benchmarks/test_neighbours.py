@@ -16,7 +16,7 @@ import pytest
 from benchmarks.adapter import document
 from benchmarks.neighbours import figures
 from benchmarks.neighbours.attacks import ATTACKS, chats, frames, pictures, recordings, voices
-from benchmarks.neighbours.attacks.stranger import Gone, Stranger
+from benchmarks.neighbours.attacks.client import AttackClient, Disconnected
 from benchmarks.neighbours.measure import Outcome, Side
 from benchmarks.neighbours.neighbour import Neighbour, Unit
 from tests.support.long import long
@@ -78,16 +78,16 @@ async def test_strangers_count_what_they_are_told() -> None:
     async with running_worker(ScriptedEngine(*TALK, slots=2, repeat=True), slots=2) as worker:
         async with running_adapter(worker.address) as stage:
             tally: Counter[str] = Counter()
-            stranger = Stranger(stage.address.removeprefix("http://"), tally)
-            async with stranger.session("audio") as visit:
+            client = AttackClient(stage.address.removeprefix("http://"), tally)
+            async with client.session("audio") as visit:
                 await visit.say({"type": "x"})
                 await visit.until("error")
                 await visit.say({"type": "session.close"})
-                with pytest.raises(Gone):
+                with pytest.raises(Disconnected):
                     await visit.until("what never comes")
-            await stranger.request("GET /nowhere")
-            with pytest.raises(Gone):
-                async with stranger.visit("/nowhere"):
+            await client.request("GET /nowhere")
+            with pytest.raises(Disconnected):
+                async with client.visit("/nowhere"):
                     pass
 
     assert tally["session.created"] == tally["session.closed"] == tally["closed 1000"] == 1

@@ -46,7 +46,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Mode
-from ws_adapter.protocol.core.machine import Action, Apart, Machine
+from ws_adapter.protocol.core.machine import Action, Machine, Offload
 from ws_adapter.protocol.core.signals import Finalized, Piece, Ready, UnitDone, UnitEnd
 from ws_adapter.protocol.core.turn import Speech
 from ws_adapter.protocol.duplex.input import BYTES_PER_S, MAX_FRAMES
@@ -130,7 +130,7 @@ def _converse(vocabulary: Vocabulary, data: bytes) -> None:
                     assert len(action.frames) <= MAX_FRAMES
                     done = UnitDone(action.unit, UnitEnd.LISTEN, 30)
                     waiting += machine.signal(done, now) + machine.signal(Finalized(action.unit), now)
-                case Apart(work=work):
+                case Offload(work=work):
                     waiting += work()(now)
                 case CloseSocket():
                     assert machine.is_over
@@ -225,7 +225,7 @@ def _chat(machine: Machine, data: bytes) -> None:
                     json.loads(encode(event))
                 case TakeSlot():
                     waiting += machine.granted(now)
-                case Apart():
+                case Offload():
                     waiting += action.work()(now)
                 case OpenWorkerSession():
                     waiting += machine.signal(_READY, now)

@@ -1,8 +1,8 @@
 """Tests mutants of the core modules: `python -m tests.mutation [--count N] [module ...]`.
 
-Each module of `modules.toml` gets N mutants, chosen by a fixed seed, less those that change a tuned constant and
-those that `equivalent.toml` lists. A mutant is killed if the tests that the table names for its module fail, or
-do not end in time. The survivors are printed with their change.
+Each module of `modules.toml` gets N mutants, chosen by a fixed seed. Changes of tuned constants are left out,
+as are those that `equivalent.toml` lists. A mutant is killed if the tests that the table names for its module
+fail, or do not end in time. The survivors are printed with their change.
 """
 
 import argparse

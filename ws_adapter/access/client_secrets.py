@@ -53,7 +53,7 @@ class Grant(NamedTuple):
     session: bytes
 
 
-class _Told(Struct, omit_defaults=True):
+class _SecretBody(Struct, omit_defaults=True):
     """The body of a secret, behind its head."""
 
     session: msgspec.Raw
@@ -62,7 +62,7 @@ class _Told(Struct, omit_defaults=True):
     origins: frozenset[str] | None = None
 
 
-_decoder: Final = msgspec.json.Decoder(_Told)
+_decoder: Final = msgspec.json.Decoder(_SecretBody)
 
 
 class ClientSecrets:
@@ -85,7 +85,9 @@ class ClientSecrets:
         bound to.
         """
         holder = bytes.fromhex(key_hash)[: len(_NOBODY)] if key_hash is not None else _NOBODY
-        body = msgspec.json.encode(_Told(msgspec.Raw(session), rights.modes, rights.models, rights.origins))
+        body = msgspec.json.encode(
+            _SecretBody(msgspec.Raw(session), rights.modes, rights.models, rights.origins)
+        )
         told = _HEAD.pack(_VERSION, expires_at, holder) + zlib.compress(body)
         value = signed(PREFIX, self._keys[0], told)
         if len(value) > LONGEST_SECRET:

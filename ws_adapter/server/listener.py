@@ -44,7 +44,7 @@ from ws_adapter.resume.request import ResumeRequest, resume_request
 from ws_adapter.resume.sessions import ResumableSessions
 from ws_adapter.server.handshake import Handshake
 from ws_adapter.server.pages import READING, Pages
-from ws_adapter.server.protocols import MachineMaker
+from ws_adapter.server.protocols import MachineFactory
 from ws_adapter.server.takeover import Takeovers
 from ws_adapter.session.catalogue import SessionCatalogue
 from ws_adapter.session.lasting import TakenSession
@@ -146,7 +146,7 @@ class PublicServer:
         self._peer_servers: list[Server] = []
         """Servers for other adapters, which forward connections as long as sessions go on."""
         self._mode = Mode(options.default_realtime_mode)
-        self._machines = MachineMaker(services.clock)
+        self._machines = MachineFactory(services.clock)
         self.handshakes = HandshakeQueue(options.handshakes_per_s, services.clock, self._turn_away)
         self._arriving = Arriving(options.max_inflight_bytes)
         self._sessions: dict[Session, PublicConnection | HttpSocket] = {}

@@ -27,7 +27,7 @@ from ws_adapter.web.routes import Dialect, Selection
 from ws_adapter.web.session_ids import new_token
 
 
-class MachineMaker:
+class MachineFactory:
     """Maker of machines."""
 
     def __init__(self, clock: Clock) -> None:
@@ -51,7 +51,7 @@ class MachineMaker:
         """
         make = MACHINES[selection.dialect, selection.mode]
         return make(
-            _Wanted(
+            _MachineParts(
                 selection,
                 session_id,
                 limits,
@@ -69,7 +69,7 @@ class MachineMaker:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _MachineParts:
     """The parts of a machine."""
 
     selection: Selection
@@ -81,7 +81,7 @@ class _Wanted:
     new_earlier_id: Callable[[], str]
 
 
-def _realtime(wanted: _Wanted) -> Machine:
+def _realtime(wanted: _MachineParts) -> Machine:
     vocabulary = Opening(
         wanted.session_id,
         wanted.selection.mode,
@@ -93,11 +93,11 @@ def _realtime(wanted: _Wanted) -> Machine:
     return DuplexMachine(vocabulary, wanted.limits, wanted.catalogue, new_token)
 
 
-def _realtime_chat(wanted: _Wanted) -> Machine:
+def _realtime_chat(wanted: _MachineParts) -> Machine:
     return RealtimeChat(wanted.session_id, wanted.limits, wanted.catalogue, new_token, wanted.recording_id)
 
 
-def _duplex(wanted: _Wanted) -> Machine:
+def _duplex(wanted: _MachineParts) -> Machine:
     # Its clients count one result for each chunk they send.
     limits = replace(wanted.limits, silence_tail_units=0)
     vocabulary = Duplex(
@@ -111,23 +111,23 @@ def _duplex(wanted: _Wanted) -> Machine:
     return DuplexMachine(vocabulary, limits, wanted.catalogue, new_token)
 
 
-def _chat(wanted: _Wanted) -> Machine:
+def _chat(wanted: _MachineParts) -> Machine:
     return Chat(wanted.limits, wanted.catalogue, wanted.recording_id)
 
 
-def _completion(wanted: _Wanted) -> Machine:
+def _completion(wanted: _MachineParts) -> Machine:
     created = int(wanted.clock.unix())
     return CompletionMachine(wanted.limits, wanted.catalogue, secrets.token_hex(12), created)
 
 
-def _transcription(wanted: _Wanted) -> Machine:
+def _transcription(wanted: _MachineParts) -> Machine:
     created = int(wanted.clock.unix())
     if wanted.selection.may_be_ga:
         return ProtocolChooser(wanted.session_id, created, wanted.limits, wanted.catalogue, new_token)
     return Transcription(wanted.session_id, created, wanted.limits, wanted.catalogue)
 
 
-def _transcription_ga(wanted: _Wanted) -> Machine:
+def _transcription_ga(wanted: _MachineParts) -> Machine:
     session, shape = wanted.selection.session, transcription_ga.SessionFields
     return TranscriptionGa(
         wanted.session_id,
@@ -139,7 +139,7 @@ def _transcription_ga(wanted: _Wanted) -> Machine:
     )
 
 
-def _live(wanted: _Wanted) -> Machine:
+def _live(wanted: _MachineParts) -> Machine:
     clock = wanted.clock
     return Live(
         wanted.session_id,
@@ -150,7 +150,7 @@ def _live(wanted: _Wanted) -> Machine:
     )
 
 
-def _realtime_ga(wanted: _Wanted) -> Machine:
+def _realtime_ga(wanted: _MachineParts) -> Machine:
     clock, selection = wanted.clock, wanted.selection
     given = msgspec.json.decode(selection.session, type=SessionFields) if selection.session else None
     return RealtimeGa(
@@ -164,7 +164,7 @@ def _realtime_ga(wanted: _Wanted) -> Machine:
     )
 
 
-MACHINES: Final[dict[tuple[Dialect, Mode], Callable[[_Wanted], Machine]]] = {
+MACHINES: Final[dict[tuple[Dialect, Mode], Callable[[_MachineParts], Machine]]] = {
     (Dialect.REALTIME, Mode.AUDIO): _realtime,
     (Dialect.REALTIME, Mode.VIDEO): _realtime,
     (Dialect.REALTIME, Mode.CHAT): _realtime_chat,

@@ -74,7 +74,7 @@ class TakenSession(Struct, frozen=True):
         )
 
 
-class Parted(Protocol):
+class SessionParts(Protocol):
     """The parts of a session that change."""
 
     @property
@@ -97,7 +97,7 @@ class Parted(Protocol):
         """Handle that another adapter has taken the session over."""
 
 
-class LastingSession:
+class SessionJournalWriter:
     """The journal writer of one session."""
 
     def __init__(
@@ -107,7 +107,7 @@ class LastingSession:
         outbox: Outbox,
         clock: PausableClock,
         label: str,
-        parts: Parted,
+        parts: SessionParts,
         *,
         is_taken: bool,
     ) -> None:

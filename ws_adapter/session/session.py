@@ -38,9 +38,9 @@ from ws_adapter.protocol.core.actions import (
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.protocol.core.machine import (
     Action,
-    Apart,
     Become,
     Machine,
+    Offload,
     Place,
     Transcribe,
 )
@@ -55,7 +55,7 @@ from ws_adapter.resume.connection import ResumableConnection
 from ws_adapter.session.background import Background
 from ws_adapter.session.catalogue import SessionCatalogue
 from ws_adapter.session.failover import Failover, SavedFailover
-from ws_adapter.session.lasting import LastingSession, TakenSession
+from ws_adapter.session.lasting import SessionJournalWriter, TakenSession
 from ws_adapter.session.outbox import Bounds, Outbox
 from ws_adapter.session.pausable_clock import PausableClock
 from ws_adapter.session.services import Services
@@ -132,10 +132,10 @@ class Session:
             at_once,
             resumable.until_attached if resumable is not None else None,
         )
-        self._lasting: LastingSession | None = None
+        self._lasting: SessionJournalWriter | None = None
         """Its journal in Redis."""
         if journals is not None and resumable is not None and lasts:
-            self._lasting = LastingSession(
+            self._lasting = SessionJournalWriter(
                 journals, resumable, self._outbox, clock, identity.label, self, is_taken=taken is not None
             )
         self._reading: asyncio.Task[None] | None = None
@@ -574,7 +574,7 @@ class Session:
             actions = machine.text_frame(message.data, now, drops_input=drops)
         else:
             actions = machine.binary_frame(now)
-        if Apart in map(type, actions):
+        if Offload in map(type, actions):
             self._reading = asyncio.create_task(self._read_apart(actions, message, is_lost))
         else:
             self._finish(actions, message, is_lost)
@@ -583,7 +583,7 @@ class Session:
 
     async def _read_apart(self, actions: list[Action], message: Message, is_lost: bool) -> None:
         try:
-            while apart := next((action for action in actions if isinstance(action, Apart)), None):
+            while apart := next((action for action in actions if isinstance(action, Offload)), None):
                 self._perform([action for action in actions if action is not apart])
                 then = await self._services.readers.do(apart.work, has_slot=self._has_worker)
                 actions = then(self._clock.now())

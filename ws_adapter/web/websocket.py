@@ -346,7 +346,7 @@ class PublicConnection(ServerConnection):
         Returns it with the head of the request and what came behind that. The library would cut a transport
         on which no WebSocket opens in time.
         """
-        transport, self.transport = self.transport, _Gone()
+        transport, self.transport = self.transport, _DetachedTransport()
         head, rest = self._request_reader.split()
         self.connection_lost(None)
         return transport, head, rest
@@ -516,7 +516,7 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-class _Gone(asyncio.Transport):
+class _DetachedTransport(asyncio.Transport):
     """A stand-in for a transport that was handed over."""
 
     def abort(self) -> None:

@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from benchmarks.neighbours.attacks.stranger import Stranger
+from benchmarks.neighbours.attacks.client import AttackClient
 
 SLOTS: Final = 16
 """The number of slots of the worker: eight for the neighbours, and eight for the attackers."""
 
-Assault: TypeAlias = Callable[[Stranger], Awaitable[None]]
+Assault: TypeAlias = Callable[[AttackClient], Awaitable[None]]
 
 
 @dataclass(frozen=True)

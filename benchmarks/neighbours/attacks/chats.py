@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from benchmarks.neighbours.attacks.attack import Assault, Attack
 from benchmarks.neighbours.attacks.audio import noise
+from benchmarks.neighbours.attacks.client import AttackClient
 from benchmarks.neighbours.attacks.pictures import largest
-from benchmarks.neighbours.attacks.stranger import Stranger
 
 MOST_BYTES: Final = 32 * 2**20
 MOST_TEXT: Final = 8 * 2**20
@@ -78,8 +78,8 @@ def largest_clips() -> str:
 
 
 def _ask(request: Callable[[], str]) -> Assault:
-    async def ask(stranger: Stranger) -> None:
-        async with stranger.visit("/ws/chat") as visit:
+    async def ask(client: AttackClient) -> None:
+        async with client.visit("/ws/chat") as visit:
             await visit.say(request())
             await visit.until("done", "error")
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from benchmarks.neighbours.attacks import wire
 from benchmarks.neighbours.attacks.attack import Assault, Attack
-from benchmarks.neighbours.attacks.stranger import Stranger
+from benchmarks.neighbours.attacks.client import AttackClient
 
 _CUT: Final = frozenset({"rate_limited", "closed 1008", "cut"})
 
@@ -13,8 +13,8 @@ _CUT: Final = frozenset({"rate_limited", "closed 1008", "cut"})
 def _flood(path: str, event: bytes, opener: Mapping[str, Any] | None = None, *opened: str) -> Assault:
     """Pour `event` at `path`, after an opener and one of the events `opened`."""
 
-    async def pour(stranger: Stranger) -> None:
-        async with stranger.visit(path) as visit:
+    async def pour(client: AttackClient) -> None:
+        async with client.visit(path) as visit:
             if opener is not None:
                 await visit.say(opener)
                 await visit.until(*opened)

@@ -6,7 +6,7 @@ from typing import Final
 
 from benchmarks.neighbours.attacks import wire
 from benchmarks.neighbours.attacks.attack import Assault, Attack
-from benchmarks.neighbours.attacks.stranger import Stranger
+from benchmarks.neighbours.attacks.client import AttackClient
 
 MOST_BYTES: Final = 16 * 2**20
 COMMAS: Final = 65_536
@@ -47,8 +47,8 @@ def values() -> str:
 
 
 def _send(text: Callable[[], str], many: int) -> Assault:
-    async def send(stranger: Stranger) -> None:
-        async with stranger.session("audio") as visit:
+    async def send(client: AttackClient) -> None:
+        async with client.session("audio") as visit:
             for _ in range(many):
                 await visit.say(text())
                 await visit.until("error", "session.closed")
@@ -56,15 +56,15 @@ def _send(text: Callable[[], str], many: int) -> Assault:
     return send
 
 
-async def ping(stranger: Stranger) -> None:
+async def ping(client: AttackClient) -> None:
     """Ping without end."""
-    async with stranger.session("audio") as visit:
+    async with client.session("audio") as visit:
         await visit.pour(wire.block(wire.frame(wire.PING, b"12345678")))
 
 
-async def crumble(stranger: Stranger) -> None:
+async def crumble(client: AttackClient) -> None:
     """Send a message in fragments of a byte."""
-    async with stranger.session("audio") as visit:
+    async with client.session("audio") as visit:
         await visit.pour(
             wire.block(wire.frame(wire.FRAGMENT, b" ")), first=wire.frame(wire.FIRST_FRAGMENT, b" ")
         )

@@ -4,14 +4,14 @@ import asyncio
 from typing import Final
 
 from benchmarks.neighbours.attacks.attack import Attack
-from benchmarks.neighbours.attacks.stranger import Stranger
+from benchmarks.neighbours.attacks.client import AttackClient
 
 _STAYS_S: Final = 3600.0
 
 
-async def stay_away(stranger: Stranger) -> None:
+async def stay_away(client: AttackClient) -> None:
     """Do nothing."""
-    stranger.tally["nothing"] += 1
+    client.tally["nothing"] += 1
     await asyncio.sleep(_STAYS_S)
 
 

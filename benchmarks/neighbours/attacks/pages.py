@@ -3,25 +3,25 @@
 from typing import Final
 
 from benchmarks.neighbours.attacks.attack import Assault, Attack
-from benchmarks.neighbours.attacks.stranger import Stranger
+from benchmarks.neighbours.attacks.client import AttackClient
 
 AT_ONCE: Final = 16
 _BODY: Final = bytes(2**16)
 
 
 def _ask(path: str) -> Assault:
-    return lambda stranger: stranger.request(f"GET {path}")
+    return lambda client: client.request(f"GET {path}")
 
 
-async def never_end(stranger: Stranger) -> None:
+async def never_end(client: AttackClient) -> None:
     """Send a request whose body continues until the server ends it."""
-    await stranger.request("GET /api/queue", f"Content-Length: {10**12}\r\n", _BODY)
+    await client.request("GET /api/queue", f"Content-Length: {10**12}\r\n", _BODY)
 
 
-async def upgrade(stranger: Stranger) -> None:
+async def upgrade(client: AttackClient) -> None:
     """Open a WebSocket and leave."""
-    async with stranger.visit("/v1/realtime?mode=audio"):
-        stranger.tally["opened"] += 1
+    async with client.visit("/v1/realtime?mode=audio"):
+        client.tally["opened"] += 1
 
 
 ATTACKS: Final = (

@@ -13,7 +13,7 @@ from PIL import Image
 from antiphon_command.bench.talker import UNIT_S
 from benchmarks.neighbours.attacks.attack import Attack
 from benchmarks.neighbours.attacks.audio import SECOND
-from benchmarks.neighbours.attacks.stranger import Stranger
+from benchmarks.neighbours.attacks.client import AttackClient
 
 MOST_BYTES: Final = 2**20
 SIDE: Final = 2000
@@ -55,36 +55,35 @@ def largest() -> str:
     )
 
 
-async def fill_in_the_queue(stranger: Stranger) -> None:
+async def fill_in_the_queue(client: AttackClient) -> None:
     """Wait for a slot, of which there are none, and send pictures meanwhile."""
-    async with stranger.visit("/v1/realtime?mode=video") as visit:
+    async with client.visit("/v1/realtime?mode=video") as visit:
         await visit.until("session.queued")
         for _ in range(_APPENDS):
             await visit.say(filled())
 
 
-async def fill_in_a_session(stranger: Stranger) -> None:
+async def fill_in_a_session(client: AttackClient) -> None:
     """The same with a slot."""
-    async with stranger.session("video") as visit:
+    async with client.session("video") as visit:
         for _ in range(_APPENDS):
             await visit.say(filled())
             await visit.until("error", "response.output.delta", "session.closed")
 
 
-async def show_the_largest(stranger: Stranger) -> None:
+async def show_the_largest(client: AttackClient) -> None:
     """Four of the largest pictures with every second, in as many slices as can be had."""
-    async with stranger.session("video", {"max_slice_nums": 9}) as visit:
+    async with client.session("video", {"max_slice_nums": 9}) as visit:
         for _ in range(_APPENDS):
             await visit.say(largest())
             await asyncio.sleep(UNIT_S)
 
 
-async def show_in_many_sessions(stranger: Stranger) -> None:
+async def show_in_many_sessions(client: AttackClient) -> None:
     """Four such sessions at once."""
     async with AsyncExitStack() as stack:
         visits = [
-            await stack.enter_async_context(stranger.session("video", {"max_slice_nums": 9}))
-            for _ in range(4)
+            await stack.enter_async_context(client.session("video", {"max_slice_nums": 9})) for _ in range(4)
         ]
         for _ in range(_APPENDS):
             for visit in visits:

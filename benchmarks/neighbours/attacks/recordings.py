@@ -6,7 +6,7 @@ from typing import Final
 
 from benchmarks.neighbours.attacks.attack import Attack
 from benchmarks.neighbours.attacks.audio import SECOND
-from benchmarks.neighbours.attacks.stranger import Stranger
+from benchmarks.neighbours.attacks.client import AttackClient
 
 PICTURES: Final = 20_000
 """The number of pictures in one append: a session without video ignores them."""
@@ -21,17 +21,17 @@ def album() -> str:
     return json.dumps({"type": "input.append", "input": {"audio": SECOND, "video_frames": frames}})
 
 
-async def fill_the_disk(stranger: Stranger) -> None:
+async def fill_the_disk(client: AttackClient) -> None:
     """Say one such second after another."""
-    async with stranger.session("audio") as visit:
+    async with client.session("audio") as visit:
         for _ in range(20):
             await visit.say(album())
             await visit.until("error", "response.output.delta", "session.closed")
 
 
-async def fill_the_folder(stranger: Stranger) -> None:
+async def fill_the_folder(client: AttackClient) -> None:
     """Record one session after another, each with a long prompt and a second of audio."""
-    async with stranger.session("audio", {"system_prompt": "be brief and polite " * 30}) as visit:
+    async with client.session("audio", {"system_prompt": "be brief and polite " * 30}) as visit:
         await visit.say({"type": "input.append", "input": {"audio": SECOND}}, {"type": "session.close"})
         await visit.until("session.closed", "error")
 

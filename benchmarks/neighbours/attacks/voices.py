@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.neighbours.attacks.attack import Attack
-from benchmarks.neighbours.attacks.stranger import Stranger
+from benchmarks.neighbours.attacks.client import AttackClient
 
 CHUNKS: Final = 1_400_000
 SECONDS: Final = 30
@@ -46,18 +46,18 @@ def longest() -> str:
     )
 
 
-async def bring_empty_chunks(stranger: Stranger) -> None:
+async def bring_empty_chunks(client: AttackClient) -> None:
     """Open a session with such a voice, and retry when it is refused."""
-    async with stranger.visit("/v1/realtime?mode=audio") as visit:
+    async with client.visit("/v1/realtime?mode=audio") as visit:
         await visit.until("session.queue_done")
         while True:
             await visit.say(empty_chunks())
             await visit.until("error", "session.closed")
 
 
-async def bring_the_longest(stranger: Stranger) -> None:
+async def bring_the_longest(client: AttackClient) -> None:
     """Open a session with the longest voice and leave as soon as it is processed."""
-    async with stranger.visit("/v1/realtime?mode=audio") as visit:
+    async with client.visit("/v1/realtime?mode=audio") as visit:
         await visit.until("session.queue_done")
         await visit.say(longest())
         await visit.until("session.created", "error")

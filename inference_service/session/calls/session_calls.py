@@ -271,7 +271,7 @@ class SessionCalls:
     # ------------------------------------------------- what the session acts upon
 
     def open(self, setup: SessionSetup) -> EngineSession:
-        """Open the engine session; implements `World.open`."""
+        """Open the engine session; implements `SessionEffects.open`."""
         return self._backend.engine.open(self.session_id, self.slot, setup, self._on_events)
 
     def ready(self, answer: Ready) -> None:

@@ -56,7 +56,7 @@ MAX_CHARACTERS = 28
 
 
 @dataclass(frozen=True)
-class Perceived:
+class PreparedInput:
     """One second of input: sound for the ear or None, and pictures, oldest first; its text is read first."""
 
     heard: Tensor | None
@@ -71,7 +71,7 @@ class Perceived:
 
 
 @dataclass
-class DuplexRun(Run[Perceived]):
+class DuplexRun(Run[PreparedInput]):
     """The duplex unit being worked on."""
 
     settings: DuplexSettings
@@ -215,7 +215,7 @@ class DuplexRun(Run[Perceived]):
 
 
 @dataclass(eq=False)
-class DuplexSession(Session[Perceived], SpeakingSession):
+class DuplexSession(Session[PreparedInput], SpeakingSession):
     """One full-duplex session: its context, ear, voice, random numbers and place in the unit loop."""
 
     _: KW_ONLY
@@ -330,14 +330,14 @@ class DuplexSession(Session[Perceived], SpeakingSession):
             return _FULL
         return unit.failure or self._without_words(unit.input) or self._too_long(unit.input)
 
-    def _without_words(self, unit: Perceived | None) -> Failure | None:
+    def _without_words(self, unit: PreparedInput | None) -> Failure | None:
         """Return why the recorded words of a unit are invalid: control tokens would break the
         unit's shape.
         """
         is_text = self.tokenizer.is_text
         return None if unit is None or all(map(is_text, unit.word_ids)) else _NO_WORDS
 
-    def _too_long(self, unit: Perceived | None) -> Failure | None:
+    def _too_long(self, unit: PreparedInput | None) -> Failure | None:
         """Return why a text or pictures of several slices do not fit, where single slices without
         text would.
         """

@@ -43,7 +43,7 @@ from inference_service.session.kinds.components import (
     Senses,
     Sound,
 )
-from inference_service.session.kinds.duplex import DuplexSession, Perceived
+from inference_service.session.kinds.duplex import DuplexSession, PreparedInput
 from inference_service.session.kinds.reference_voice import ReferenceVoice
 
 _MEMORY_MARKER = "\n\nprevious: "
@@ -58,7 +58,7 @@ _LATE_S = 0.2
 """Seconds of waiting after which a unit is prepared without recognised words."""
 
 
-class DuplexPreprocessor(Preprocessor[Perceived]):
+class DuplexPreprocessor(Preprocessor[PreparedInput]):
     """Prepares units in order: it extracts features of sound, cuts up pictures, and tokenizes text."""
 
     def __init__(
@@ -114,7 +114,7 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
             self._opening = self._write(bool(self.voice.heard))
         return self._opening
 
-    def prepare(self, content: Content) -> Perceived:
+    def prepare(self, content: Content) -> PreparedInput:
         if not isinstance(content, UnitInput):
             raise TypeError(f"A duplex session takes UnitInput, not {type(content).__name__}.")
         words = self._words(content)
@@ -125,14 +125,14 @@ class DuplexPreprocessor(Preprocessor[Perceived]):
         texts = self._read(content.texts)
         opens_turn = any(text.purpose is TextPurpose.COMMENTARY for text in content.texts)
         if content.pcm is None:
-            return Perceived(None, pictures, texts, opens_turn, content.recorded)
+            return PreparedInput(None, pictures, texts, opens_turn, content.recorded)
         if len(content.pcm) > SAMPLE_RATE:
             raise ValueError(f"A unit has at most {SAMPLE_RATE} samples, not {len(content.pcm)}.")
         pcm = content.pcm
         if len(pcm) < SAMPLE_RATE:
             pcm = np.pad(pcm, (0, SAMPLE_RATE - len(pcm)))
         heard = torch.from_numpy(self._hearing.feed(pcm))
-        return Perceived(heard, pictures, texts, opens_turn, content.recorded, words)
+        return PreparedInput(heard, pictures, texts, opens_turn, content.recorded, words)
 
     def _words(self, content: UnitInput) -> tuple[int, ...]:
         """Return the ids of the recognised words of the utterance that the unit has ended.

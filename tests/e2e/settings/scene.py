@@ -22,7 +22,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Mode
-from ws_adapter.protocol.core.machine import Action, Apart, Become
+from ws_adapter.protocol.core.machine import Action, Become, Offload
 from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
     Failed,
@@ -36,7 +36,7 @@ from ws_adapter.protocol.core.signals import (
 from ws_adapter.protocol.wire.codec import encode
 from ws_adapter.protocol.wire.limits import Limits
 from ws_adapter.server import protocols
-from ws_adapter.server.protocols import MachineMaker
+from ws_adapter.server.protocols import MachineFactory
 from ws_adapter.web.routes import Selection
 from ws_adapter.worker import convert
 
@@ -88,7 +88,7 @@ class Scene:
         self._family = family
         self._session: FamilySession | None = None
         clock = StillClock()
-        self._machine = MachineMaker(clock).make(selection, "sess_1", Limits(), lambda: known, clock)
+        self._machine = MachineFactory(clock).make(selection, "sess_1", Limits(), lambda: known, clock)
         self._do(self._machine.opened(1000.0))
 
     def send(self, event: Event) -> None:
@@ -102,7 +102,7 @@ class Scene:
                     self._told(json.loads(encode(action.event)))
                 case TakeSlot():
                     self._do(self._machine.granted(1000.0))
-                case Apart():
+                case Offload():
                     self._do(action.work()(1000.0))
                 case Become():
                     self._machine = action.machine

@@ -20,7 +20,7 @@ from inference_service.interface.engine import Done, End, Piece
 from inference_service.interface.setups import DuplexSettings, DuplexSetup, UnitOverrides
 from inference_service.media.mel import CONTEXT, SAMPLE_RATE, log_mel, mel_power
 from inference_service.session.base.session import QueuedUnit, Stage
-from inference_service.session.kinds.duplex import DuplexSession, Perceived
+from inference_service.session.kinds.duplex import DuplexSession, PreparedInput
 from tests.support.long import seeds
 
 RECORDINGS = sorted((Path(__file__).parents[3] / "clients/recordings").glob("*.wav"))
@@ -78,7 +78,7 @@ class Visit:
         """Writes the next second ahead."""
         assert self.conversation
         pcm = self.seconds.pop(0)
-        perceived = Perceived(torch.from_numpy(log_mel(mel_power(pcm, self.heard))))
+        perceived = PreparedInput(torch.from_numpy(log_mel(mel_power(pcm, self.heard))))
         self.heard = pcm[-CONTEXT:]
         number = len(self.ends) + 1
         unit = QueuedUnit(number, perceived, 0.0, overrides=UnitOverrides(), finalize=True)

@@ -95,7 +95,7 @@ class QueuedEngine:
 
 
 class Stage:
-    """A `World` of lists round one session, with a clock that the test sets."""
+    """A `SessionEffects` of lists round one session, with a clock that the test sets."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.now = 100.0

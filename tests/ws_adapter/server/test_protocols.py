@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ws_adapter.process.clock import LoopClock
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.wire.limits import Limits
-from ws_adapter.server.protocols import MACHINES, MachineMaker
+from ws_adapter.server.protocols import MACHINES, MachineFactory
 from ws_adapter.web.routes import COMPLETING, Dialect, Selection, select
 from ws_adapter.web.session_ids import new_session_id, new_token
 
@@ -42,7 +42,7 @@ def selections() -> Iterator[Selection]:
 
 async def test_whatever_is_selected_has_one_entry_in_the_table() -> None:
     clock = LoopClock()
-    maker = MachineMaker(clock)
+    maker = MachineFactory(clock)
     found = set()
     for selection in selections():
         found.add((selection.dialect, selection.mode))

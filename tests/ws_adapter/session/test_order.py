@@ -9,7 +9,7 @@ from ws_adapter.protocol.core.actions import CloseSocket, Send, Withdraw
 from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.duplex.realtime_events import SessionClosed
 from ws_adapter.protocol.wire.errors import CloseCode
-from ws_adapter.server.protocols import MachineMaker
+from ws_adapter.server.protocols import MachineFactory
 
 
 def told(reason: str) -> Send:
@@ -48,7 +48,7 @@ async def test_what_an_action_causes_follows_the_actions_that_were_returned_with
     def make(*_: Any) -> Script:
         return Script()
 
-    monkeypatch.setattr(MachineMaker, "make", make)
+    monkeypatch.setattr(MachineFactory, "make", make)
     async with running_adapter("127.0.0.1:9", wait=False) as stage, stage.client() as client:
         await client.socket.send("{}")
 

@@ -23,7 +23,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Action, Apart, Machine, Place
+from ws_adapter.protocol.core.machine import Action, Machine, Offload, Place
 from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
     Failed,
@@ -82,7 +82,7 @@ class Jar:
         self.runs: list[RunTurn] = []
         self.closed: CloseSocket | None = None
         self.after_close: list[Action] = []
-        self.apart: Apart | None = None
+        self.offload: Offload | None = None
         self._read_now = read_now
         self._ids = 0
         self._catalogue = catalogue
@@ -124,14 +124,14 @@ class Jar:
         is_heard = self._hears()
         told = self.do(self.machine.text_frame(frame, self.now, drops_input=drops_input))
         is_refused = any(answer["type"] == "error" for answer in told)
-        if isinstance(event, dict) and is_heard and not is_refused and self.apart is None:
+        if isinstance(event, dict) and is_heard and not is_refused and self.offload is None:
             self._observer.client_was_heard(event)
         return told
 
     def read(self) -> list[Event]:
         """Does what was to be done beside the event loop."""
-        assert self.apart is not None
-        work, self.apart = self.apart.work, None
+        assert self.offload is not None
+        work, self.offload = self.offload.work, None
         return self.do(work()(self.now))
 
     def queue(self, position: int = 1, length: int = 1, wait_s: float = 12.34) -> list[Event]:
@@ -195,8 +195,8 @@ class Jar:
                     self.configured.append(action)
                 case RunTurn():
                     self.runs.append(action)
-                case Apart():
-                    self.apart = action
+                case Offload():
+                    self.offload = action
                     if self._read_now:
                         self.read()
                 case CloseSocket():

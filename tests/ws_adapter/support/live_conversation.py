@@ -25,7 +25,7 @@ from ws_adapter.protocol.core.actions import (
 )
 from ws_adapter.protocol.core.answer import Answer
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Action, Apart, Transcribe
+from ws_adapter.protocol.core.machine import Action, Offload, Transcribe
 from ws_adapter.protocol.core.signals import (
     Failed,
     Finalized,
@@ -148,7 +148,7 @@ class LiveConversation:
                     self.has_slot = True
                 case LeaveSlot():
                     self.has_slot = False
-                case Apart(work=work):
+                case Offload(work=work):
                     self._do(work()(self.now))
                 case Detect(samples=samples):
                     self._do(self.dialect.detected(self._hearing.scores(samples), self.now))

@@ -27,7 +27,7 @@ from ws_adapter.protocol.core.actions import (
     TakeSlot,
 )
 from ws_adapter.protocol.core.config import Catalogue
-from ws_adapter.protocol.core.machine import Action, Apart, Transcribe
+from ws_adapter.protocol.core.machine import Action, Offload, Transcribe
 from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
     CallDelta,
@@ -209,7 +209,7 @@ class RealtimeGaConversation:
                     self._ready = len(self.configured)
                 case Note(text=text):
                     self.notes.append(text)
-                case Apart(work=work):
+                case Offload(work=work):
                     self.do(work()(self.now))
                 case Transcribe():
                     self.transcribing.append(action)

@@ -52,7 +52,7 @@ class Bind(Struct, frozen=True, forbid_unknown_fields=True):
     """With `chat`, `semantic_vad`, which is a full-duplex session, becomes `server_vad`."""
 
 
-class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
+class SecretRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a new secret; absent and null values are the defaults."""
 
     expires_after: ExpiresAfter | None = None
@@ -60,7 +60,7 @@ class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
     bind: Bind | None = None
 
 
-class WantedForTranscription(Struct, frozen=True, forbid_unknown_fields=True):
+class TranscriptionSecretRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a new secret for a transcription session."""
 
     expires_after: ExpiresAfter | None = None
@@ -84,8 +84,8 @@ class IssuedSecret(Struct):
     session: SessionResource | transcription_ga.SessionResource
 
 
-_decoder: Final = RequestDecoder(Wanted)
-_transcription_decoder: Final = RequestDecoder(WantedForTranscription)
+_decoder: Final = RequestDecoder(SecretRequest)
+_transcription_decoder: Final = RequestDecoder(TranscriptionSecretRequest)
 
 
 class _Typed(Struct):
@@ -138,7 +138,7 @@ def answer(
         return _refused(HTTPStatus.BAD_REQUEST, "invalid_value", message, "session")
 
 
-def _read(body: bytes) -> Wanted | WantedForTranscription:
+def _read(body: bytes) -> SecretRequest | TranscriptionSecretRequest:
     try:
         session = _first.decode(body).session
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -147,7 +147,7 @@ def _read(body: bytes) -> Wanted | WantedForTranscription:
     return _transcription_decoder.decode(body) if is_transcription else _decoder.decode(body)
 
 
-def _seconds(wanted: Wanted | WantedForTranscription) -> int:
+def _seconds(wanted: SecretRequest | TranscriptionSecretRequest) -> int:
     after = wanted.expires_after
     return after.seconds if after is not None and after.seconds is not None else DEFAULT_S
 
@@ -171,7 +171,7 @@ def _rights(bind: Bind, allowed: Rights) -> Rights:
 
 
 def _session(
-    wanted: Wanted | WantedForTranscription, catalogue: Catalogue, allowed: Rights, rights: Rights
+    wanted: SecretRequest | TranscriptionSecretRequest, catalogue: Catalogue, allowed: Rights, rights: Rights
 ) -> tuple[
     SessionFields | transcription_ga.SessionFields, SessionResource | transcription_ga.SessionResource
 ]:
@@ -186,7 +186,7 @@ def _session(
     if not rights.allows_mode(mode):
         raise invalid("bind.mode", f"expected {mode}, which the session is, or none")
     usable = narrowed(catalogue, mode, rights)
-    if isinstance(wanted, WantedForTranscription):
+    if isinstance(wanted, TranscriptionSecretRequest):
         assert wanted.session is not None
         return wanted.session, _transcription(wanted.session, usable)
     given = wanted.session or SessionFields(type="realtime")
@@ -197,8 +197,8 @@ def _session(
     return given, settings.resource(new_session_id(Dialect.REALTIME_GA), 0)
 
 
-def _mode_of(wanted: Wanted | WantedForTranscription, catalogue: Catalogue) -> Mode:
-    if isinstance(wanted, WantedForTranscription):
+def _mode_of(wanted: SecretRequest | TranscriptionSecretRequest, catalogue: Catalogue) -> Mode:
+    if isinstance(wanted, TranscriptionSecretRequest):
         return Mode.TRANSCRIPTION
     model = (wanted.session.model if wanted.session is not None else None) or ""
     return Mode.CHAT if catalogue.holds_chats(model) else Mode.AUDIO

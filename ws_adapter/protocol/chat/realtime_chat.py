@@ -296,7 +296,7 @@ class RealtimeChat(WithoutDetection):
         read = partial(hear, frame, rules, self._model, self._catalogue(), drops_input=drops_input)
         take = partial(self._heard, drops_input)
         if len(frame) > LARGE_FRAME:
-            return self._reading.apart(len(frame), read, take)
+            return self._reading.offload(len(frame), read, take)
         return take(read(), now)
 
     def binary_frame(self, now: float) -> list[Action]:

@@ -157,7 +157,7 @@ class Chat(WithoutDetection):
         self._init_at = None
         read = partial(self.read, frame, self._catalogue())
         if len(frame) > LARGE_FRAME:
-            return self._reading.apart(len(frame), read, self._take)
+            return self._reading.offload(len(frame), read, self._take)
         return self._take(read(), now)
 
     def binary_frame(self, now: float) -> list[Action]:

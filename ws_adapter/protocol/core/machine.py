@@ -48,11 +48,11 @@ class Place(Struct, frozen=True):
     estimate_is_guess: bool
 
 
-class Apart(Struct, frozen=True):
-    """Run `work` beside the event loop, since it takes long and depends on nothing else.
+class Offload(Struct, frozen=True):
+    """Run `work` in a reader thread: it takes long, and needs nothing of the session.
 
     It returns a function that is called next on the event loop, with the time, and that returns actions.
-    Frames that come meanwhile wait. The actions of a frame contain at most one of these.
+    Frames that arrive in the meantime wait. The actions of a frame contain at most one of these.
     """
 
     work: "Callable[[], Callable[[float], list[Action]]]"
@@ -87,7 +87,7 @@ Action: TypeAlias = (
     | CancelUnits
     | Rewind
     | Withdraw
-    | Apart
+    | Offload
     | Detect
     | Transcribe
     | CancelTranscription

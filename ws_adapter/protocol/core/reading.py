@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from ws_adapter.protocol.core.machine import Action, Apart
+from ws_adapter.protocol.core.machine import Action, Offload
 
 T = TypeVar("T")
 
@@ -16,12 +16,12 @@ class Reading:
         self.held_bytes = 0
         """The size of the frame that is read beside the event loop."""
 
-    def apart(
+    def offload(
         self, size: int, read: Callable[[], T], then: Callable[[T, float], list[Action]]
     ) -> list[Action]:
-        """Run `read` there, which must not touch the session; `then` gets its result, and the time."""
+        """Run `read`, which must not touch the session, in a thread; `then` gets its result and the time."""
         self.held_bytes = size
-        return [Apart(lambda: partial(self._finish, read(), then))]
+        return [Offload(lambda: partial(self._finish, read(), then))]
 
     def _finish(self, result: T, then: Callable[[T, float], list[Action]], now: float) -> list[Action]:
         self.held_bytes = 0

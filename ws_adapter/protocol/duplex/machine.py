@@ -196,7 +196,7 @@ class DuplexMachine(WithoutDetection):
         if size <= LARGEST_DECODED:
             return self._take(drops_input, size, self._decode(frame, drops_input), now)
         read = partial(self._decode, frame, drops_input)
-        return self._reading.apart(size, read, partial(self._take, drops_input, size))
+        return self._reading.offload(size, read, partial(self._take, drops_input, size))
 
     def _decode(self, frame: bytes, drops_input: bool) -> Command | Refusal | InvalidUtf8:
         """Return the command in a frame, or its error; touches nothing of the session."""
@@ -321,7 +321,7 @@ class DuplexMachine(WithoutDetection):
             raise Refusal(ErrorCode.INVALID_EVENT, message)
         read = partial(_read_setup, command, self._catalogue())
         take = partial(self._set_up, command, drops_input)
-        return take(read(), now) if size <= LARGE_FRAME else self._reading.apart(size, read, take)
+        return take(read(), now) if size <= LARGE_FRAME else self._reading.offload(size, read, take)
 
     def _set_up(
         self, command: Begin, drops_input: bool, setup: SessionSetup | Refusal, now: float

@@ -17,7 +17,7 @@ from ws_adapter.protocol.live.input_speech import InputSpeech, SavedInputSpeech
 from ws_adapter.protocol.live.playout import SLICE_S, Playout, SavedPlayout
 from ws_adapter.protocol.live.resampler import SavedResampler
 from ws_adapter.protocol.live.settings import Settings
-from ws_adapter.protocol.live.sound import Ear, Mouth, SavedEar
+from ws_adapter.protocol.live.sound import InputConverter, OutputConverter, SavedInputConverter
 from ws_adapter.protocol.wire.codec import NO_AUDIO, Samples
 
 MOST_UNTOLD: Final = 8
@@ -50,7 +50,7 @@ class SavedConversation(Struct, frozen=True):
     """The state of a `Conversation`."""
 
     is_muted: bool
-    ear: SavedEar
+    ear: SavedInputConverter
     mouth: SavedResampler | None
     input_speech: SavedInputSpeech | None
     speech: SavedEdges
@@ -78,7 +78,7 @@ class Conversation:
         """Whether the client exerts back-pressure."""
         self.most_bytes = settings.format.bytes_per_s * most_s
         """The most bytes of one append."""
-        self.ear = Ear(settings.format, unit_s)
+        self.ear = InputConverter(settings.format, unit_s)
         self.speech = interruption()
         """The user's speech over the current answer."""
         self.input_speech = InputSpeech() if transcribes else None
@@ -92,7 +92,7 @@ class Conversation:
         self.turn = FirstTurn(unit_s)
         self.upload = Upload()
         self._unit_s = unit_s
-        self._mouth = Mouth(settings.format)
+        self._mouth = OutputConverter(settings.format)
         self._detecting: deque[tuple[Samples, bool]] = deque()
         """Samples that wait for scores, and whether they overlap an answer."""
 

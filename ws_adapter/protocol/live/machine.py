@@ -297,7 +297,7 @@ class Live:
             return self._conclude(self._events.flood)
         if len(frame) <= LARGE_FRAME:
             return self._take(_FRAMES.read(frame, drops_input), now)
-        return self._reading.apart(len(frame), partial(_FRAMES.read, frame, drops_input), self._take)
+        return self._reading.offload(len(frame), partial(_FRAMES.read, frame, drops_input), self._take)
 
     def binary_frame(self, now: float) -> list[Action]:
         return self.ended(errors.BINARY_FRAME)
@@ -496,7 +496,7 @@ class Live:
         hear = partial(conversation.hear, data)
         if len(data) <= LARGE_FRAME // 2:
             return self._listen(hear(), now)
-        return self._reading.apart(len(data), hear, self._listen)
+        return self._reading.offload(len(data), hear, self._listen)
 
     def _listen(self, samples: Samples, now: float) -> list[Action]:
         if self.is_over:

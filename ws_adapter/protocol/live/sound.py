@@ -70,14 +70,14 @@ PCM_24K: Final = Format("audio/pcm", 24_000)
 """The default format of a session."""
 
 
-class SavedEar(Struct, frozen=True):
-    """The state of an `Ear`."""
+class SavedInputConverter(Struct, frozen=True):
+    """The state of an `InputConverter`."""
 
     waiting: bytes
     resampler: SavedResampler | None
 
 
-class Ear:
+class InputConverter:
     """The conversion of the client's audio into the model's input, float32 at 16 kHz.
 
     A client may cut its audio anywhere, and into small pieces: less than a block waits for more.
@@ -120,17 +120,17 @@ class Ear:
             return samples
         return np.concatenate([samples, self._resampler.more(NO_AUDIO.samples, last=True)])
 
-    def save(self) -> SavedEar:
+    def save(self) -> SavedInputConverter:
         """Return the state."""
-        return SavedEar(bytes(self._waiting), _saved(self._resampler))
+        return SavedInputConverter(bytes(self._waiting), _saved(self._resampler))
 
-    def restore(self, saved: SavedEar) -> None:
+    def restore(self, saved: SavedInputConverter) -> None:
         """Go on from a saved state of the same format."""
         self._waiting = bytearray(saved.waiting)
         _restore(self._resampler, saved.resampler)
 
 
-class Mouth:
+class OutputConverter:
     """The conversion of the model's speech, float32 at 24 kHz, into the client's format."""
 
     def __init__(self, format: Format) -> None:

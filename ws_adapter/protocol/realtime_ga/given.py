@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ws_adapter.protocol.core.turn import Part, Picture, Speech
-from ws_adapter.protocol.live.sound import Ear, Format
+from ws_adapter.protocol.live.sound import Format, InputConverter
 from ws_adapter.protocol.media.images import read_frame
 from ws_adapter.protocol.realtime_ga.conversation import Entry
 from ws_adapter.protocol.realtime_ga.settings import Abilities
@@ -115,6 +115,6 @@ def _picture(part: InputImagePart, path: str) -> bytes:
 def _clip(audio: str, format: Format, abilities: Abilities, path: str) -> Speech:
     if not abilities.hears:
         raise invalid(path, "the model cannot hear; send text")
-    ear = Ear(format)
+    ear = InputConverter(format)
     ear.wait(decode_base64(audio, path))
     return Speech(ear.end().astype("<f4", copy=False).tobytes())

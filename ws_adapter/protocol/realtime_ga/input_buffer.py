@@ -10,7 +10,7 @@ import numpy as np
 
 from ws_adapter.protocol.core.blobs import Blobs, Saved, samples_of
 from ws_adapter.protocol.duplex.input import SECOND_S
-from ws_adapter.protocol.live.sound import INPUT_RATE_HZ, Ear, Format
+from ws_adapter.protocol.live.sound import INPUT_RATE_HZ, Format, InputConverter
 from ws_adapter.protocol.realtime_ga.saved.session import SavedBuffer, SavedReplay
 from ws_adapter.protocol.realtime_ga.wire.events import Code
 from ws_adapter.protocol.realtime_ga.wire.refusals import Denied
@@ -40,7 +40,7 @@ class InputBuffer:
         """The position of the first held sample."""
         self.end = 0
         """The position after the last one; up to 30 ms in the resampler are not included."""
-        self._ear = Ear(format, unit_s)
+        self._ear = InputConverter(format, unit_s)
         self._held: deque[Samples] = deque()
         self._bytes = 0.0
         """The size of the held audio in its appended format."""
@@ -126,7 +126,7 @@ class InputBuffer:
 
     def clear(self) -> None:
         """Drop all audio; new audio is not continuous with it."""
-        self._ear = Ear(self.format, self._unit_s)
+        self._ear = InputConverter(self.format, self._unit_s)
         self._held.clear()
         self._bytes = 0.0
         self.begin = self.end = self._appended * INPUT_RATE_HZ // self.format.bytes_per_s

@@ -334,7 +334,7 @@ class RealtimeGa:
         take = partial(self._take, drops_input, len(frame))
         if len(frame) <= LARGE_FRAME:
             return take(FRAMES.read(frame, drops_input), now)
-        return self._reading.apart(len(frame), partial(FRAMES.read, frame, drops_input), take)
+        return self._reading.offload(len(frame), partial(FRAMES.read, frame, drops_input), take)
 
     def binary_frame(self, now: float) -> list[Action]:
         refusal = Denied(Code.INVALID_EVENT, errors.BINARY_FRAME.message)
@@ -459,7 +459,7 @@ class RealtimeGa:
             except Refusal as refusal:
                 return self._refuse(refusal, event.event_id, now)
 
-        return self._reading.apart(later.size, attempt, go_on)
+        return self._reading.offload(later.size, attempt, go_on)
 
     def _then(self, actions: list[Action], now: float) -> list[Action]:
         """Add the actions that follow: turns are answered, and a worker is requested for that."""

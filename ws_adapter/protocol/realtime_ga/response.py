@@ -13,7 +13,7 @@ from ws_adapter.protocol.core.machine import Action
 from ws_adapter.protocol.core.saved_turn import save_turn, turn_of
 from ws_adapter.protocol.core.signals import CallDelta, Finish, Piece, Prefilled, UnitDone, UnitEnd
 from ws_adapter.protocol.core.turn import Turn
-from ws_adapter.protocol.live.sound import Format, Mouth
+from ws_adapter.protocol.live.sound import Format, OutputConverter
 from ws_adapter.protocol.realtime_ga.conversation import Conversation, Entry, told
 from ws_adapter.protocol.realtime_ga.saved.items import SavedResponse
 from ws_adapter.protocol.realtime_ga.settings import told_format
@@ -63,7 +63,7 @@ class Response:
         self.has_spoken = False
         """Whether it contains audio."""
         self._factory = factory
-        self._mouth = Mouth(asked.format)
+        self._mouth = OutputConverter(asked.format)
         self._output: list[Entry] = []
         self._open: Entry | None = None
         """The item that is still growing."""

@@ -157,7 +157,7 @@ class TranscriptionGa(Transcription):
         take = partial(self._take, len(frame))
         if len(frame) <= LARGE_FRAME:
             return take(FRAMES.read(frame, drops_input), now)
-        return self._reading.apart(len(frame), partial(FRAMES.read, frame, drops_input), take)
+        return self._reading.offload(len(frame), partial(FRAMES.read, frame, drops_input), take)
 
     def binary_frame(self, now: float) -> list[Action]:
         refusal = Denied(ga.Code.INVALID_EVENT, errors.BINARY_FRAME.message)
@@ -217,7 +217,7 @@ class TranscriptionGa(Transcription):
         append = partial(self._buffer.append, data)
         if size <= LARGE_FRAME:
             return self._heard(append(), now)
-        return self._reading.apart(size, append, self._heard)
+        return self._reading.offload(size, append, self._heard)
 
     def _heard(self, samples: Samples, now: float) -> list[Action]:
         is_needed = not self.is_over and self._listening is not None and samples.size

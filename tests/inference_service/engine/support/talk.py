@@ -32,7 +32,7 @@ from inference_service.interface.setups import (
 from inference_service.models.config import TurnBound
 from inference_service.models.vocoder import VocoderState
 from inference_service.session.base.session import QueuedUnit, Stage
-from inference_service.session.kinds.duplex import DuplexSession, Perceived
+from inference_service.session.kinds.duplex import DuplexSession, PreparedInput
 from inference_service.session.kinds.duplex_kind import DuplexPreprocessor
 from inference_service.session.kinds.reference_voice import ReferenceVoice
 from tests.inference_service.engine.support import decisions, golden
@@ -144,7 +144,7 @@ class Talk:
         self.number += 1
         self.said = Said()
         talk = self.conversation
-        perceived = Perceived(torch.zeros(100, 80))
+        perceived = PreparedInput(torch.zeros(100, 80))
         talk.queue.prefill(QueuedUnit(self.number, perceived, time.monotonic(), failure))
         assert talk.wants_unit
         if not talk.refuse_unit():

@@ -567,7 +567,7 @@ def test_large_request_is_read_beside_the_event_loop() -> None:
     jar = ChatJar(read_now=False)
     frame = json.dumps(request({"role": "user", "content": "x" * LARGE_FRAME})).encode()
     jar.client(frame)
-    assert jar.apart is not None
+    assert jar.offload is not None
     assert jar.machine.held_bytes == len(frame)
     jar.client(request())
     assert jar.wait(30.0) == [], "the request is there, it only has to be read"

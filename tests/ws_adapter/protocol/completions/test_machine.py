@@ -21,7 +21,7 @@ from ws_adapter.protocol.core.actions import (
     Send,
     TakeSlot,
 )
-from ws_adapter.protocol.core.machine import Action, Apart, Place
+from ws_adapter.protocol.core.machine import Action, Offload, Place
 from ws_adapter.protocol.core.signals import (
     NO_TIMINGS,
     CallDelta,
@@ -69,7 +69,7 @@ class Jar:
                     self.begun = action
                 case CloseSocket():
                     self.closed = action
-                case Apart():
+                case Offload():
                     self.do(action.work()(0.0))
 
     def ask(self, body: Any = None, **fields: Any) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ws_adapter.protocol.live.sound import Ear, Format, Mouth
+from ws_adapter.protocol.live.sound import Format, InputConverter, OutputConverter
 
 FORMATS = [
     Format("audio/pcm", 24_000),
@@ -26,7 +26,7 @@ def tone(rate_hz: int, seconds: float = 1.0) -> NDArray[np.float32]:
 @formats
 def test_a_second_is_heard_as_it_was_said(format: Format) -> None:
     said = format.encode(tone(format.rate_hz, 2.0))
-    ear = Ear(format)
+    ear = InputConverter(format)
 
     heard = np.concatenate([ear.hear(said), ear.rest()])
 
@@ -40,7 +40,7 @@ def test_a_second_is_heard_as_it_was_said(format: Format) -> None:
 @pytest.mark.parametrize("cut", [1, 7, 333, 4_001])
 def test_it_does_not_matter_where_the_client_cuts(format: Format, cut: int) -> None:
     said = format.encode(tone(format.rate_hz))
-    whole, cutting = Ear(format), Ear(format)
+    whole, cutting = InputConverter(format), InputConverter(format)
 
     heard = [cutting.hear(said[at : at + cut]) for at in range(0, len(said), cut)]
 
@@ -53,7 +53,7 @@ def test_it_does_not_matter_where_the_client_cuts(format: Format, cut: int) -> N
 
 @formats
 def test_little_waits_for_more(format: Format) -> None:
-    ear = Ear(format)
+    ear = InputConverter(format)
     ear.hear(bytes(ear.format.bytes_per_s // 10 - 2))
 
     assert 0 < ear.waiting_bytes < format.bytes_per_s // 10
@@ -62,7 +62,7 @@ def test_little_waits_for_more(format: Format) -> None:
 @formats
 def test_a_turn_is_said_to_its_end(format: Format) -> None:
     """The resampler holds some back, at the end of a turn nothing."""
-    mouth = Mouth(format)
+    mouth = OutputConverter(format)
     said = tone(24_000, 2.0)
 
     first = mouth.say(said[:24_000].tobytes(), ends_turn=False)
@@ -77,7 +77,7 @@ def test_a_turn_is_said_to_its_end(format: Format) -> None:
 
 @formats
 def test_nothing_of_a_turn_is_left_for_the_next(format: Format) -> None:
-    mouth, fresh = Mouth(format), Mouth(format)
+    mouth, fresh = OutputConverter(format), OutputConverter(format)
     mouth.say(tone(24_000).tobytes(), ends_turn=False)
 
     mouth.stop()

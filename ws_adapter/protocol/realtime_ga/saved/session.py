@@ -9,7 +9,7 @@ from ws_adapter.protocol.core.signals import CallDelta, Ready, TextPurpose, Unit
 from ws_adapter.protocol.core.speech import SavedEdges
 from ws_adapter.protocol.core.transcriptions import SavedTranscription
 from ws_adapter.protocol.duplex.saved import SavedFlow
-from ws_adapter.protocol.live.sound import SavedEar
+from ws_adapter.protocol.live.sound import SavedInputConverter
 from ws_adapter.protocol.realtime_ga.saved.items import SavedConversation, SavedResponse
 from ws_adapter.protocol.realtime_ga.wire.fields import ServerVad, SessionFields
 from ws_adapter.protocol.wire.events import TokenUsage
@@ -103,7 +103,7 @@ class SavedBuffer(Struct, frozen=True):
     """The state of an `InputBuffer`."""
 
     begin: int
-    ear: SavedEar
+    ear: SavedInputConverter
     held: tuple[int, ...]
     bytes: float
     appended: int

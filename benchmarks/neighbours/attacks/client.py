@@ -32,7 +32,7 @@ _END: Final = ""
 Event = Mapping[str, Any]
 
 
-class Gone(Exception):
+class Disconnected(Exception):
     """The adapter has closed the connection, or has refused it."""
 
 
@@ -46,28 +46,28 @@ class Visit:
         self._listening = asyncio.create_task(self._listen())
 
     async def say(self, *events: Event | str) -> None:
-        """Send events, as objects or as the JSON of some. Raises `Gone`."""
+        """Send events, as objects or as the JSON of some. Raises `Disconnected`."""
         for event in events:
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     await self._socket.send(event if isinstance(event, str) else json.dumps(event))
             except (ConnectionClosed, TimeoutError):
-                raise Gone from None
+                raise Disconnected from None
             except AttributeError:
                 # The library aborts a transport that was lost already, if a send is cancelled meanwhile.
                 task = asyncio.current_task()
-                raise (asyncio.CancelledError if task and task.cancelling() else Gone) from None
+                raise (asyncio.CancelledError if task and task.cancelling() else Disconnected) from None
 
     async def until(self, *types: str) -> None:
-        """Wait for an event of one of these types. Raises `Gone`."""
+        """Wait for an event of one of these types. Raises `Disconnected`."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while (name := await self._types.get()) not in types:
                     if name == _END:
-                        raise Gone
+                        raise Disconnected
         except TimeoutError:
             self._tally["no answer"] += 1
-            raise Gone from None
+            raise Disconnected from None
 
     async def pour(self, frames: bytes, first: bytes = b"") -> None:
         """Write bytes repeatedly until the connection is closed; `first` is written once before them."""
@@ -124,7 +124,7 @@ class Visit:
         self._types.put_nowait(name)
 
 
-class Stranger:
+class AttackClient:
     """A client of the adapter at `host:port`; `tally` counts the outcomes."""
 
     def __init__(self, address: str, tally: Counter[str]) -> None:
@@ -134,7 +134,7 @@ class Stranger:
 
     @asynccontextmanager
     async def visit(self, path: str) -> AsyncIterator[Visit]:
-        """Open a WebSocket, and drop it without a Close frame. Raises `Gone`."""
+        """Open a WebSocket, and drop it without a Close frame. Raises `Disconnected`."""
         try:
             socket = await connect(
                 f"ws://{self._address}{path}",
@@ -147,10 +147,10 @@ class Stranger:
             )
         except InvalidStatus as refusal:
             self.tally[f"HTTP {refusal.response.status_code}"] += 1
-            raise Gone from None
+            raise Disconnected from None
         except (OSError, InvalidHandshake, InvalidMessage) as error:
             self.tally[type(error).__name__] += 1
-            raise Gone from None
+            raise Disconnected from None
         visit = Visit(socket, self.tally)
         try:
             yield visit
@@ -159,7 +159,7 @@ class Stranger:
 
     @asynccontextmanager
     async def session(self, mode: str, payload: Mapping[str, Any] | None = None) -> AsyncIterator[Visit]:
-        """Open a session of `/v1/realtime` that accepts input. Raises `Gone`."""
+        """Open a session of `/v1/realtime` that accepts input. Raises `Disconnected`."""
         async with self.visit(f"/v1/realtime?mode={mode}") as visit:
             await visit.say({"type": "session.init", "payload": payload or {}})
             await visit.until("session.created", "error", "session.closed")

@@ -467,7 +467,7 @@ QUEUE_LENGTH: Final = Metric("antiphon_queue_length", "{session}", "Sessions tha
 QUEUE_ESTIMATE_ERROR: Final = Metric(
     "antiphon_queue_estimate_error_seconds",
     "s",
-    "How far the wait first told to a session was from its wait.",
+    "Error of the first wait estimate of a session.",
     (),
     QUEUE_SECONDS,
 )
@@ -478,7 +478,7 @@ SESSIONS_DETACHED: Final = Metric(
     "antiphon_sessions_detached", "{session}", "Sessions that wait for their client to return.", ("mode",)
 )
 HANDSHAKES_WAITING: Final = Metric(
-    "antiphon_handshakes_waiting", "{connection}", "WebSockets whose handshake waits for its turn."
+    "antiphon_handshakes_waiting", "{connection}", "WebSockets that wait for their handshake."
 )
 RESUMES: Final = Metric(
     "antiphon_resumes_total", "{session}", "Sessions that lost their connection, by outcome.", ("outcome",)
@@ -498,7 +498,7 @@ JOURNAL_GAPS: Final = Metric(
     "Records that Redis did not get; the journal of the session is written anew.",
 )
 JOURNALS_BEHIND: Final = Metric(
-    "antiphon_journals_behind", "{session}", "Sessions whose journal in Redis lacks something."
+    "antiphon_journals_behind", "{session}", "Sessions with an incomplete journal in Redis."
 )
 SESSIONS: Final = Metric(
     "antiphon_sessions_total", "{session}", "Sessions that are over.", ("mode", "reason")
@@ -507,7 +507,7 @@ SESSION_LENGTH: Final = Metric(
     "antiphon_session_seconds", "s", "How long sessions last.", ("mode",), SESSION_SECONDS
 )
 LEASES: Final = Metric("antiphon_leases_total", "{lease}", "Leases that are over.", ("outcome", "revision"))
-BYTES: Final = Metric("antiphon_bytes_total", "By", "What was sent and received.", ("direction", "hop"))
+BYTES: Final = Metric("antiphon_bytes_total", "By", "Bytes sent and received.", ("direction", "hop"))
 OUTBOX: Final = Metric(
     "antiphon_outbox_seconds",
     "s",
@@ -516,11 +516,9 @@ OUTBOX: Final = Metric(
     OUTBOX_SECONDS,
 )
 SLOW_CONSUMERS: Final = Metric(
-    "antiphon_slow_consumers_total", "{session}", "Clients that did not read, by what was done.", ("action",)
+    "antiphon_slow_consumers_total", "{session}", "Slow consumers by the action taken.", ("action",)
 )
-REJECTED: Final = Metric(
-    "antiphon_rejected_total", "{connection}", "Clients that were not let in.", ("reason",)
-)
+REJECTED: Final = Metric("antiphon_rejected_total", "{connection}", "Rejected clients.", ("reason",))
 LIMITS_ALONE: Final = Metric(
     "antiphon_limits_alone_total",
     "{connection}",
@@ -545,7 +543,7 @@ TENANT_TOKENS: Final = Metric(
     ("tenant", "direction"),
 )
 USAGE_LINES: Final = Metric(
-    "antiphon_usage_lines_total", "{line}", "Lines of the usage log, by what became of them.", ("outcome",)
+    "antiphon_usage_lines_total", "{line}", "Lines of the usage log by outcome.", ("outcome",)
 )
 WORKERS: Final = Metric("antiphon_workers", "{worker}", "Workers by their condition.", ("state",))
 READY: Final = Metric("antiphon_ready", "", "1 if a session could start, as /readyz says.")
@@ -557,7 +555,7 @@ TRACE_CONTEXTS_INVALID: Final = Metric(
 
 # Metrics of the worker.
 UNIT_PHASE: Final = Metric(
-    "antiphon_unit_phase_seconds", "s", "What the time of a unit consists of.", ("phase",), PHASE_SECONDS
+    "antiphon_unit_phase_seconds", "s", "Time of each phase of a unit.", ("phase",), PHASE_SECONDS
 )
 KV_TOKENS: Final = Metric("antiphon_kv_tokens", "{token}", "Tokens in the contexts of sessions.", ("worker",))
 KV_CAPACITY: Final = Metric(
@@ -603,7 +601,7 @@ RPC_SERVER_CALL: Final = Metric(
     "antiphon_rpc_server_call_seconds", "s", "How long calls last.", ("method", "code"), SESSION_SECONDS
 )
 MODEL_INFO: Final = Metric(
-    "antiphon_model_info", "", "Which model runs, and on what.", ("model", "device", "revision")
+    "antiphon_model_info", "", "The served model and its device.", ("model", "device", "revision")
 )
 
 # Metrics of both services.
@@ -618,7 +616,7 @@ EVENT_LOOP_LAG: Final = Metric(
 TELEMETRY_DROPPED: Final = Metric(
     "antiphon_telemetry_dropped_total", "{span}", "Spans that could not be exported."
 )
-BUILD_INFO: Final = Metric("antiphon_build_info", "", "What runs here.", ("version",))
+BUILD_INFO: Final = Metric("antiphon_build_info", "", "Version of the running build.", ("version",))
 
 METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 """All metrics of this module."""

@@ -58,7 +58,7 @@ def load_authority(context: ssl.SSLContext, ca: Path) -> None:
     except (ssl.SSLError, OSError):
         raise TlsError(
             f"Cannot use {ca} as an authority for TLS: there is no certificate in PEM format. "
-            "Name the certificate of whoever signed the other side's."
+            "Name the certificate of the authority that signed the peer's."
         ) from None
 
 

@@ -70,7 +70,7 @@ class WorkerOptions:
     """Name of the revision of the model, by which adapters divide sessions among workers of one model."""
 
     engine: str = "antiphon"
-    """What computes the model: one of `ENGINES`."""
+    """The engine, one of `ENGINES`."""
 
     tensor_parallel_size: int | None = None
     """vLLM's devices that compute each layer together; None is one."""
@@ -88,7 +88,7 @@ class WorkerOptions:
     """Share of each device's memory that vLLM may take; None is vLLM's default."""
 
     device: str = "cpu"
-    """Where the model runs: `cpu`, `cuda`, `cuda:1`. The build of vLLM decides where that engine runs."""
+    """The device of the model: `cpu`, `cuda`, `cuda:1`. For vLLM its build decides the device."""
 
     dtype: str | None = None
     """Numbers of MiniCPM-o or of a causal language model: one of `DTYPES`; None is float32 on the CPU, else
@@ -160,7 +160,7 @@ class WorkerOptions:
     """Password of the user in the URL, where the URL has none."""
 
     advertise: str | None = None
-    """Where adapters dial this worker, `host:port` or `unix:path`; None is where it listens."""
+    """The address that adapters dial, `host:port` or `unix:path`; None is the address of `listen`."""
 
     unleased_slots: int = 0
     """Of the slots, those for callers without a lease, which no dispatcher gives away."""
@@ -181,7 +181,7 @@ class WorkerOptions:
     """Most tokens of one session's context; None is the model's."""
 
     admin_host: str = "127.0.0.1"
-    """Where the administration listens."""
+    """The host of the administration port."""
 
     admin_port: int | None = None
     """Port of `/metrics` and of the status page, 0 for any free one; None for neither."""
@@ -315,9 +315,7 @@ class WorkerOptions:
                 "tls_client_ca means nothing without TLS. Pass --tls-cert and --tls-key too."
             )
         if self.tls_cert is not None and self.listen.startswith("unix:"):
-            raise ConfigurationError(
-                "A Unix socket has no TLS, nobody can listen in. Leave --tls-cert out or listen on host:port."
-            )
+            raise ConfigurationError("A Unix socket has no TLS. Leave --tls-cert out or listen on host:port.")
         if self.tls_cert is not None and self.insecure_grpc:
             raise ConfigurationError(
                 "Leave out --insecure-grpc or --tls-cert: one allows plain text, the other ends it."

@@ -53,7 +53,7 @@ KEYS: Final[Mapping[str, tuple[Key, ...]]] = {
     "the file": (
         Key("name", "text", "Name of the model: letters, digits and dashes.", True),
         Key("intents", "keys", "Each with a name of its own: what people may mean.", True),
-        Key(OUT_OF_DOMAIN, "keys", "What the model says to sentences that it does not understand.", True),
+        Key(OUT_OF_DOMAIN, "keys", "The answers to sentences that the model does not understand.", True),
         Key("slots", "keys", "Each with a name: a list of texts, a range of numbers such as `0..20`, or "
             "keys: what people say, and how the answer says it."),
         Key("prompts", "list", "System prompts that sessions will have, beside some usual ones."),
@@ -64,14 +64,14 @@ KEYS: Final[Mapping[str, tuple[Key, ...]]] = {
     "an intent": (
         Key("phrases", "list", f"Patterns of what people say, at least {FEWEST_SENTENCES} sentences in all.",
             True),
-        Key("answer", "text", "What the model says, with slots; a sum of two numbers is `<a + b>`, with "
+        Key("answer", "text", "The answer of the model, with slots; a sum of two numbers is `<a + b>`, with "
             "`+`, `-` or `*`.", True),
         Key("weight", "number", "How often it is said in training, compared with the others (default 1)."),
         Key("interrupts", "flag", "`true` for the one intent that breaks an answer off when it is said "
             "meanwhile."),
     ),
     OUT_OF_DOMAIN: (
-        Key("answer", "text", "What the model says to them, without slots.", True),
+        Key("answer", "text", "The answer of the model to them, without slots.", True),
         Key("phrases", "list", "Patterns of such sentences, beside general ones about things of every day. "
             "Name what is close to the domain and not in it."),
         Key("weight", "number", "As of an intent (default: an eighth of all)."),

@@ -121,7 +121,7 @@ async def measure(is_short: bool) -> Report:
     rows: list[tuple[Any, ...]] = [(name, value, value / alone) for name, value in took.items()]
     return Report(
         "speech",
-        "Processor time to hear whether somebody speaks, for a second of one session",
+        "Processor time of voice activity detection, for a second of one session",
         ("what", "ms", "of Silero alone"),
         rows,
         (

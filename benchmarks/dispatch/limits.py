@@ -59,7 +59,7 @@ async def measure(is_short: bool) -> Report:
     rows: list[tuple[Any, ...]] = [
         ("beats of all adapters", float(ADAPTERS), beats / ADAPTERS * 1e6, beats, float("nan"), float("nan")),
         (
-            "newcomers who come and go",
+            "new sessions that come and go",
             len(visits) / wall,
             each,
             share - beats,

@@ -6,15 +6,15 @@ export type Base64 = string;
 
 /** The current dialect of /v1/realtime. */
 export namespace Realtime {
-  /** What a client may send. */
+  /** Events of a client. */
   type ClientEvent = SessionInit | InputAppend | SessionClose;
-  /** What the server sends. */
+  /** Events of the server. */
   type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | SessionResumed | SessionMoved | ListenDelta | TextDelta | AudioDelta | SessionClosed | ErrorEvent;
   /** Opens the session. `payload` is required and may be empty. */
   interface SessionInit {
     type: "session.init";
     payload: InitPayload;
-    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
+    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. An invalid one is ignored. */
     trace_context?: unknown;
   }
   /** The settings of a session. Voice fields are also accepted here; those inside `voice` win. */
@@ -23,7 +23,7 @@ export namespace Realtime {
     ref_audio_base64?: Base64 | null;
     /** Alias of `ref_audio_base64`. */
     ref_audio?: Base64 | null;
-    /** What to speak with, in the same form, if not with `ref_audio_base64`. */
+    /** The reference voice of the speech, in the same form; by default `ref_audio_base64`. */
     tts_ref_audio_base64?: Base64 | null;
     /** Alias of `tts_ref_audio_base64`. */
     tts_ref_audio?: Base64 | null;
@@ -58,7 +58,7 @@ export namespace Realtime {
     ref_audio_base64?: Base64 | null;
     /** Alias of `ref_audio_base64`. */
     ref_audio?: Base64 | null;
-    /** What to speak with, in the same form, if not with `ref_audio_base64`. */
+    /** The reference voice of the speech, in the same form; by default `ref_audio_base64`. */
     tts_ref_audio_base64?: Base64 | null;
     /** Alias of `tts_ref_audio_base64`. */
     tts_ref_audio?: Base64 | null;
@@ -69,7 +69,7 @@ export namespace Realtime {
   interface InputAppend {
     type: "input.append";
     input: AppendInput;
-    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
+    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. An invalid one is ignored. */
     trace_context?: unknown;
   }
   /** A slice of the microphone and what the camera saw. Without `force_listen` there has to be audio. */
@@ -80,7 +80,7 @@ export namespace Realtime {
     audio_base64?: Base64 | null;
     /** Alias of `audio`. */
     audio_data?: Base64 | null;
-    /** What the camera saw meanwhile, oldest first. Not looked at in sessions without video. */
+    /** Pictures during the audio, oldest first. Ignored in sessions without video. */
     video_frames?: Array<Base64 | PictureObject> | null;
     /** Alias of `video_frames`. */
     frame_base64_list?: Array<Base64 | PictureObject> | null;
@@ -128,7 +128,7 @@ export namespace Realtime {
     /** Comes back in `session.closed` of the current dialect if it matches `[a-z0-9_]{1,64}`. */
     reason?: string | null;
   }
-  /** Decoding settings. What is absent is the model's own default; other keys are accepted and named in `unsupported_fields`. */
+  /** Decoding settings. An absent field is the model's default; other keys are accepted and named in `unsupported_fields`. */
   interface ConfigFields {
     /** False: text only. */
     generate_audio?: boolean | null;
@@ -359,7 +359,7 @@ export namespace Realtime {
     code: ErrorCode;
     /** For people: names the field, what was expected and what came. */
     message: string;
-    /** Whose fault it is. */
+    /** The side that caused the error. */
     type: "client_error" | "server_error";
     /** Path of the field at fault, from the root of the event. */
     param?: string;
@@ -374,15 +374,15 @@ export namespace Realtime {
 
 /** The current dialect of /v1/realtime in mode=chat. */
 export namespace RealtimeChat {
-  /** What a client may send. */
+  /** Events of a client. */
   type ClientEvent = SessionInit | TurnAppend | SessionClose;
-  /** What the server sends. */
+  /** Events of the server. */
   type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | ChatCreated | SessionResumed | ReplyText | ReplyAudio | ReplyThinking | ReplyCall | ResponseDone | SessionClosed | ErrorEvent;
   /** Opens the session. `payload` is required and may be empty. */
   interface SessionInit {
     type: "session.init";
     payload: InitPayload;
-    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
+    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. An invalid one is ignored. */
     trace_context?: unknown;
   }
   /** The settings of a session. Voice fields are also accepted here; those inside `voice` win. */
@@ -391,7 +391,7 @@ export namespace RealtimeChat {
     ref_audio_base64?: Base64 | null;
     /** Alias of `ref_audio_base64`. */
     ref_audio?: Base64 | null;
-    /** What to speak with, in the same form, if not with `ref_audio_base64`. */
+    /** The reference voice of the speech, in the same form; by default `ref_audio_base64`. */
     tts_ref_audio_base64?: Base64 | null;
     /** Alias of `tts_ref_audio_base64`. */
     tts_ref_audio?: Base64 | null;
@@ -426,7 +426,7 @@ export namespace RealtimeChat {
     ref_audio_base64?: Base64 | null;
     /** Alias of `ref_audio_base64`. */
     ref_audio?: Base64 | null;
-    /** What to speak with, in the same form, if not with `ref_audio_base64`. */
+    /** The reference voice of the speech, in the same form; by default `ref_audio_base64`. */
     tts_ref_audio_base64?: Base64 | null;
     /** Alias of `tts_ref_audio_base64`. */
     tts_ref_audio?: Base64 | null;
@@ -437,7 +437,7 @@ export namespace RealtimeChat {
   interface TurnAppend {
     type: "input.append";
     input: TurnFields;
-    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
+    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. An invalid one is ignored. */
     trace_context?: unknown;
   }
   /** A turn. It is complete in itself: the server keeps nothing of an earlier one. The answer is spoken only if `tts.enabled` or `use_tts_template` says so. */
@@ -550,7 +550,7 @@ export namespace RealtimeChat {
   /** A function that the model may call. */
   interface FunctionFields {
     name: string;
-    /** What it does, for the model. */
+    /** The description of the function, for the model. */
     description?: string | null;
     /** JSON Schema of its arguments, of type object; without one it takes none. At most 16,384 bytes, and 131,072 of all tools. */
     parameters?: Record<string, unknown> | null;
@@ -570,7 +570,7 @@ export namespace RealtimeChat {
     /** Comes back in `session.closed` of the current dialect if it matches `[a-z0-9_]{1,64}`. */
     reason?: string | null;
   }
-  /** Decoding settings. What is absent is the model's own default; other keys are accepted and named in `unsupported_fields`. */
+  /** Decoding settings. An absent field is the model's default; other keys are accepted and named in `unsupported_fields`. */
   interface ConfigFields {
     /** False: text only. */
     generate_audio?: boolean | null;
@@ -833,7 +833,7 @@ export namespace RealtimeChat {
     code: ErrorCode;
     /** For people: names the field, what was expected and what came. */
     message: string;
-    /** Whose fault it is. */
+    /** The side that caused the error. */
     type: "client_error" | "server_error";
     /** Path of the field at fault, from the root of the event. */
     param?: string;
@@ -848,15 +848,15 @@ export namespace RealtimeChat {
 
 /** The earlier dialect of /v1/realtime. */
 export namespace Earlier {
-  /** What a client may send. */
+  /** Events of a client. */
   type ClientEvent = SessionUpdate | AudioAppend | SessionClose;
-  /** What the server sends. */
+  /** Events of the server. */
   type ServerEvent = SessionQueued | SessionQueueUpdate | SessionQueueDone | SessionCreated | SessionResumed | AudioDelta | Listen | SessionClosed | ErrorEvent;
   /** Opens the session. */
   interface SessionUpdate {
     type: "session.update";
     session: SessionFields;
-    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
+    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. An invalid one is ignored. */
     trace_context?: unknown;
   }
   /** The settings of a session. */
@@ -865,7 +865,7 @@ export namespace Earlier {
     ref_audio_base64?: Base64 | null;
     /** Alias of `ref_audio_base64`. */
     ref_audio?: Base64 | null;
-    /** What to speak with, in the same form, if not with `ref_audio_base64`. */
+    /** The reference voice of the speech, in the same form; by default `ref_audio_base64`. */
     tts_ref_audio_base64?: Base64 | null;
     /** Alias of `tts_ref_audio_base64`. */
     tts_ref_audio?: Base64 | null;
@@ -884,7 +884,7 @@ export namespace Earlier {
     type: "input_audio_buffer.append";
     /** Base64 of raw mono PCM at 16 kHz, at most 60 s of it. */
     audio?: Base64 | null;
-    /** What the camera saw meanwhile, oldest first. Not looked at in sessions without video. */
+    /** Pictures during the audio, oldest first. Ignored in sessions without video. */
     video_frames?: Array<Base64 | PictureObject> | null;
     /** The model listens to this input and all that waits before it; what it was saying ends. */
     force_listen?: boolean | null;
@@ -898,7 +898,7 @@ export namespace Earlier {
     sample_rate?: 16000 | null;
     /** Alias of `sample_rate`. */
     sample_rate_hz?: 16000 | null;
-    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
+    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. An invalid one is ignored. */
     trace_context?: unknown;
   }
   /** The long spelling of a picture. */
@@ -914,7 +914,7 @@ export namespace Earlier {
     /** Comes back in `session.closed` of the current dialect if it matches `[a-z0-9_]{1,64}`. */
     reason?: string | null;
   }
-  /** Decoding settings. What is absent is the model's own default; other keys are accepted and named in `unsupported_fields`. */
+  /** Decoding settings. An absent field is the model's default; other keys are accepted and named in `unsupported_fields`. */
   interface ConfigFields {
     /** False: text only. */
     generate_audio?: boolean | null;
@@ -1091,7 +1091,7 @@ export namespace Earlier {
     code: ErrorCode;
     /** For people: names the field, what was expected and what came. */
     message: string;
-    /** Whose fault it is. */
+    /** The side that caused the error. */
     type: "client_error" | "server_error";
     /** Path of the field at fault, from the root of the event. */
     param?: string;
@@ -1106,9 +1106,9 @@ export namespace Earlier {
 
 /** The dialect of /ws/duplex. */
 export namespace Duplex {
-  /** What a client may send. */
+  /** Events of a client. */
   type ClientEvent = Prepare | AudioChunk | VideoFrame | Pause | Resume | Interrupt | Stop | ClientDiagnostic;
-  /** What the server sends. */
+  /** Events of the server. */
   type ServerEvent = Queued | QueueUpdate | QueueDone | Prepared | SessionResumed | SessionMoved | Result | Paused | Resumed | Interrupted | Stopped | Timeout | Error;
   /** Opens the session. */
   interface Prepare {
@@ -1117,7 +1117,7 @@ export namespace Duplex {
     ref_audio_base64?: Base64 | null;
     /** Alias of `ref_audio_base64`. */
     ref_audio?: Base64 | null;
-    /** What to speak with, in the same form, if not with `ref_audio_base64`. */
+    /** The reference voice of the speech, in the same form; by default `ref_audio_base64`. */
     tts_ref_audio_base64?: Base64 | null;
     /** Alias of `tts_ref_audio_base64`. */
     tts_ref_audio?: Base64 | null;
@@ -1144,7 +1144,7 @@ export namespace Duplex {
     audio?: Base64 | null;
     /** Alias of `audio_base64`. */
     audio_data?: Base64 | null;
-    /** What the camera saw meanwhile, oldest first. Not looked at in sessions without video. */
+    /** Pictures during the audio, oldest first. Ignored in sessions without video. */
     frame_base64_list?: Array<Base64 | PictureObject> | null;
     /** Alias of `frame_base64_list`. */
     video_frames?: Array<Base64 | PictureObject> | null;
@@ -1202,7 +1202,7 @@ export namespace Duplex {
   interface ClientDiagnostic {
     type: "client_diagnostic";
   }
-  /** Decoding settings. What is absent is the model's own default; other keys are accepted and named in `unsupported_fields`. */
+  /** Decoding settings. An absent field is the model's default; other keys are accepted and named in `unsupported_fields`. */
   interface ConfigFields {
     /** False: text only. */
     generate_audio?: boolean | null;
@@ -1361,9 +1361,9 @@ export namespace Duplex {
 
 /** The dialect of /ws/chat. */
 export namespace Chat {
-  /** What a client may send. */
+  /** Events of a client. */
   type ClientEvent = ChatRequest;
-  /** What the server sends. */
+  /** Events of the server. */
   type ServerEvent = Queued | QueueUpdate | QueueDone | PrefillDone | SessionResumed | Chunk | Done | Error;
   /** The one thing that a client sends, as soon as it is connected. A `type` is not looked at. */
   interface ChatRequest {
@@ -1473,7 +1473,7 @@ export namespace Chat {
   /** A function that the model may call. */
   interface FunctionFields {
     name: string;
-    /** What it does, for the model. */
+    /** The description of the function, for the model. */
     description?: string | null;
     /** JSON Schema of its arguments, of type object; without one it takes none. At most 16,384 bytes, and 131,072 of all tools. */
     parameters?: Record<string, unknown> | null;
@@ -1601,16 +1601,16 @@ export namespace Chat {
 
 /** The dialect of /v1/transcription. */
 export namespace Transcription {
-  /** What a client may send. */
+  /** Events of a client. */
   type ClientEvent = SessionUpdate | AudioAppend | AudioCommit;
-  /** What the server sends. */
+  /** Events of the server. */
   type ServerEvent = SessionCreated | SessionResumed | Delta | Done | Error;
   /** Choose the model of the utterances that follow; success is silent. Nothing else in it is looked at. */
   interface SessionUpdate {
     type: "session.update";
     /** A model of `/v1/models`. */
     model: string;
-    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
+    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. An invalid one is ignored. */
     trace_context?: unknown;
   }
   /** Audio: for the open utterance, else for the next one. */
@@ -1618,7 +1618,7 @@ export namespace Transcription {
     type: "input_audio_buffer.append";
     /** Base64 of little-endian int16, mono, 16 kHz. */
     audio: Base64;
-    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. What cannot be read is passed over. */
+    /** The trace that the client works in, as the headers of W3C Trace Context have it. The session's spans link to it. An invalid one is ignored. */
     trace_context?: unknown;
   }
   /** Begin an utterance, or with `final` end it. */
@@ -1690,9 +1690,9 @@ export namespace Transcription {
 
 /** The dialect of /v1/live/sessions. */
 export namespace Live {
-  /** What a client may send. */
+  /** Events of a client. */
   type ClientEvent = SessionStart | SessionUpdate | AudioAppend | AudioMute | AudioUnmute | InstructionsAppend | ThinkingAppend | CommentaryAppend | SessionClose;
-  /** What the server sends. */
+  /** Events of the server. */
   type ServerEvent = SessionStarted | SessionResumed | SessionUpdated | OutputAudioDelta | OutputTranscriptDelta | InputTranscriptDelta | AudioMuted | AudioUnmuted | InstructionsAppended | ThinkingAppended | CommentaryAppended | UsageUpdated | SessionClosed | Info | Error;
   /** Begin. Nothing else may come before `session.started` has answered it. */
   interface SessionStart {
@@ -1709,11 +1709,11 @@ export namespace Live {
     instructions?: string | null;
     audio?: AudioConfig | null;
     delegation?: DelegationConfig | null;
-    /** What was said before, oldest first. */
+    /** The messages before the session, oldest first. */
     input?: Array<DeveloperMessage | UserMessage | AssistantMessage> | null;
     /** Only false: there is no forking. */
     store?: boolean | null;
-    /** Only empty: nobody decides here. */
+    /** Only empty: requests cannot be decided here. */
     triggers?: Array<unknown> | null;
     /** Not with a WebSocket. */
     client?: null;
@@ -1804,7 +1804,7 @@ export namespace Live {
   /** Changes of a running session. */
   interface SessionChanges {
     delegation?: DelegationConfig | null;
-    /** Only empty: nobody decides here. */
+    /** Only empty: requests cannot be decided here. */
     triggers?: Array<unknown> | null;
   }
   /** Audio of the microphone, sent all the time and not answered. */
@@ -1898,7 +1898,7 @@ export namespace Live {
   interface ResolvedOutput {
     voice?: string;
   }
-  /** Whose the tasks are that the model hands on. */
+  /** The receiver of the tasks that the model delegates. */
   interface ResolvedDelegation {
     type: "client" | "responses";
     acknowledgement_delay_ms?: number;
@@ -1946,7 +1946,7 @@ export namespace Live {
     /** On the time line of the session. */
     end_ms: number;
   }
-  /** What the user said, transcribed after a pause; `start_ms` and `end_ms` count the sound of the user. */
+  /** The words of the user, transcribed after a pause; `start_ms` and `end_ms` count the user's audio. */
   interface InputTranscriptDelta {
     type: "session.input_transcript.delta";
     event_id: string;
@@ -2052,7 +2052,7 @@ export namespace Live {
   }
   /** An error. */
   interface ErrorDetail {
-    /** Whose fault it is. */
+    /** The side that caused the error. */
     type: "invalid_request_error" | "server_error";
     code: Code;
     /** For people. */
@@ -2067,9 +2067,9 @@ export namespace Live {
 
 /** The dialect of /v1/realtime?model=. */
 export namespace RealtimeGa {
-  /** What a client may send. */
+  /** Events of a client. */
   type ClientEvent = SessionUpdate | AudioAppend | AudioCommit | AudioClear | OutputClear | ItemCreate | ItemRetrieve | ItemTruncate | ItemDelete | ResponseCreate | ResponseCancel;
-  /** What the server sends. */
+  /** Events of the server. */
   type ServerEvent = SessionCreated | SessionResumed | SessionUpdated | ConversationCreated | ItemAdded | ItemDone | ItemRetrieved | ItemTruncated | ItemDeleted | AudioCommitted | AudioCleared | ResponseCreated | ResponseDone | OutputItemAdded | OutputItemDone | ContentPartAdded | ContentPartDone | AudioDelta | AudioDone | TranscriptDelta | TranscriptDone | TextDelta | TextDone | ArgumentsDelta | ArgumentsDone | SpeechStarted | SpeechStopped | TimeoutTriggered | TranscriptionDelta | TranscriptionCompleted | TranscriptionFailed | Error;
   /** Change what is given, all of it or nothing. */
   interface SessionUpdate {
@@ -2086,7 +2086,7 @@ export namespace RealtimeGa {
     model?: string | null;
     /** Either audio, which comes with its transcript, or text. */
     output_modalities?: Array<"audio" | "text"> | null;
-    /** What the model is told before everything else; empty for nothing. */
+    /** The system prompt of the model; empty for none. */
     instructions?: string | null;
     audio?: AudioFields | null;
     include?: Array<"item.input_audio_transcription.logprobs"> | null;
@@ -2351,7 +2351,7 @@ export namespace RealtimeGa {
     max_output_tokens?: number | "inf" | null;
     /** With none it joins no conversation, and may run beside the one that does. */
     conversation?: "auto" | "none" | null;
-    /** What the model is told instead of the conversation. */
+    /** The input of the model in place of the conversation. */
     input?: Array<GivenMessage | GivenCall | GivenCallOutput | ItemReference> | null;
     /** The client's own notes, which come back. */
     metadata?: Record<string, unknown> | null;
@@ -2838,12 +2838,12 @@ export namespace RealtimeGa {
     transcript: string;
     usage: Duration;
   }
-  /** What was transcribed. */
+  /** The length of the transcribed audio. */
   interface Duration {
     type: "duration";
     seconds: number;
   }
-  /** What the user said has no transcript; what follows may have one. */
+  /** The audio of one item has no transcript; later items may have one. */
   interface TranscriptionFailed {
     type: "conversation.item.input_audio_transcription.failed";
     event_id: string;
@@ -2882,9 +2882,9 @@ export namespace RealtimeGa {
 
 /** OpenAI's dialect of /v1/realtime?intent=transcription. */
 export namespace TranscriptionGa {
-  /** What a client may send. */
+  /** Events of a client. */
   type ClientEvent = SessionUpdate | AudioAppend | AudioCommit | AudioClear | ResponseCreate;
-  /** What the server sends. */
+  /** Events of the server. */
   type ServerEvent = SessionCreated | SessionResumed | SessionUpdated | AudioCommitted | AudioCleared | SpeechStarted | SpeechStopped | ItemAdded | ItemDone | TranscriptionDelta | TranscriptionCompleted | TranscriptionFailed | Error;
   /** Change what is given, all of it or nothing. */
   interface SessionUpdate {
@@ -2998,7 +2998,7 @@ export namespace TranscriptionGa {
     max_output_tokens?: number | "inf" | null;
     /** With none it joins no conversation, and may run beside the one that does. */
     conversation?: "auto" | "none" | null;
-    /** What the model is told instead of the conversation. */
+    /** The input of the model in place of the conversation. */
     input?: Array<GivenMessage | GivenCall | GivenCallOutput | ItemReference> | null;
     /** The client's own notes, which come back. */
     metadata?: Record<string, unknown> | null;
@@ -3300,12 +3300,12 @@ export namespace TranscriptionGa {
     transcript: string;
     usage: Duration;
   }
-  /** What was transcribed. */
+  /** The length of the transcribed audio. */
   interface Duration {
     type: "duration";
     seconds: number;
   }
-  /** What the user said has no transcript; what follows may have one. */
+  /** The audio of one item has no transcript; later items may have one. */
   interface TranscriptionFailed {
     type: "conversation.item.input_audio_transcription.failed";
     event_id: string;

@@ -95,7 +95,7 @@ class VoiceReader:
         if not np.isfinite(peak):
             raise VoiceError("A voice's recording must be finite; it holds NaN or infinity.")
         if peak < _SILENCE:
-            raise VoiceError("A voice's recording is silent. Give one in which somebody speaks.")
+            raise VoiceError("A voice's recording is silent. Give one with speech.")
         return pcm
 
     def _prompt(self, pcm: NDArray[np.float32], rate_hz: int) -> VoicePrompt:

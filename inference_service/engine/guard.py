@@ -19,7 +19,7 @@ T = TypeVar("T")
 _DEVICE_ERRORS = ("CUDA error", "CUDA driver error", "cuDNN error", "HIP error")
 _MEMORY_ERRORS = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Texts of memory errors for which torch raises a plain `RuntimeError`."""
-_OUT_OF_MEMORY = SessionFailed(Reason.KV_EXHAUSTED, "The worker has no memory for what this asks for.")
+_OUT_OF_MEMORY = SessionFailed(Reason.KV_EXHAUSTED, "The worker has not enough memory for this request.")
 _FAILED = SessionFailed(Reason.INFERENCE_FAILED, "The worker failed in a step of this session.")
 
 

@@ -78,7 +78,7 @@ def _refuse_limit(settings: Settings, name: str) -> None:
 
 
 def _voxtral_footprint(folder: Path, settings: Settings) -> Footprint:
-    raise FootprintUnknown("What a Voxtral Realtime model takes is not known before it is loaded.")
+    raise FootprintUnknown("The memory of a Voxtral Realtime model is not known before it is loaded.")
 
 
 # ------------------------------------------------------------------------------- Moshi and PersonaPlex
@@ -165,7 +165,7 @@ def _causal_footprint(folder: Path, settings: Settings) -> Footprint:
         return causal_footprint(config, number, limit, settings.device, stored(folder, number))
     except AttributeError:
         raise FootprintUnknown(
-            f"What a model of type {config.model_type!r} takes is not known before it is loaded."
+            f"The memory of a model of type {config.model_type!r} is not known before it is loaded."
         ) from None
 
 

@@ -126,4 +126,4 @@ def test_model_whose_memory_is_not_known_is_refused_in_one_sentence(tmp_path: Pa
     done = run_here("check-config", "--model", str(tmp_path))
 
     assert done.code == 2
-    assert done.err == "What a model of type 'mamba' takes is not known before it is loaded.\n"
+    assert done.err == "The memory of a model of type 'mamba' is not known before it is loaded.\n"

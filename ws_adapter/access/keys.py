@@ -65,7 +65,7 @@ class KeyLimits:
 class Key:
     """One key.
 
-    `is_admin`: its holder may see what belongs to others. `is_trusted`: traces that its holder brings are
+    `is_admin`: its holder may see other keys' sessions. `is_trusted`: traces that its holder brings are
     continued, and the holder decides whether they are recorded. `expires_at` is in Unix seconds.
     """
 

@@ -202,7 +202,7 @@ class DirectSlot:
                         await self._until_over(lease)
                         self._meter.charge.keeps_slice = False
                     else:
-                        self._tell(Revoked(f"nobody attached within {ATTACH_S:g} s"))
+                        self._tell(Revoked(f"no caller attached within {ATTACH_S:g} s"))
             finally:
                 self._metrics.leases.returned(held)
                 self._metrics.lease_outcomes[outcome, revision or STABLE] += 1

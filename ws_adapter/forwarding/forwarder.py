@@ -167,7 +167,7 @@ class _Greeting(asyncio.Protocol):
             self.transport.pause_reading()
             self.challenge.set_result(self._data)
         elif len(self._data) > CHALLENGE_BYTES:
-            self.challenge.set_exception(OSError("what answers there is no adapter"))
+            self.challenge.set_exception(OSError("the peer is no adapter"))
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.challenge.done():

@@ -129,7 +129,7 @@ class SessionTelemetry:
         if fault.code in _FULL:
             level = logging.WARNING
         if level > logging.INFO or self._takes_line():
-            logger.log(level, "the client is told of an error", extra={"code": fault.code})
+            logger.log(level, "an error is sent to the client", extra={"code": fault.code})
 
     def held(self, held: LeasedSlot) -> None:
         """Record the slot that the session got."""

@@ -40,7 +40,7 @@ def render(status: Status) -> str:
 def render_drain(status: Status) -> str:
     """Return the page that asks before it drains."""
     question = (
-        f"<p>New sessions are turned away, {len(status.queue)} that wait too. {status.sessions} that run may "
+        f"<p>New sessions are rejected, {len(status.queue)} that wait too. {status.sessions} that run may "
         "finish within the time that <code>--drain-timeout-s</code> gives them; then this adapter ends.</p>"
         f'<form method="post" action="{DRAIN}"><button class="danger">Drain this adapter</button> '
         '<a class="button" href="/">Back</a></form>'
@@ -161,4 +161,4 @@ def _queue(status: Status) -> str:
     table = page.table(
         ("place", "ticket~", "session", "waited#", "to wait, estimated#"), rows, len(status.queue)
     )
-    return page.section("Queue", table if status.queue else page.none("Nobody waits."))
+    return page.section("Queue", table if status.queue else page.none("No session waits."))

@@ -30,7 +30,7 @@ CHANNELS: Final[Mapping[str, Json]] = {
             "mode": {
                 "type": "string",
                 "enum": [str(mode) for mode in Mode],
-                "description": "What the model perceives. Without it the server decides: video by default.",
+                "description": "Input of the model. Without it the server decides: video by default.",
             },
         },
     },
@@ -63,7 +63,7 @@ CHANNELS: Final[Mapping[str, Json]] = {
     "transcription": {
         "address": "/v1/transcription",
         "title": "Transcription",
-        "description": "What vLLM speaks as its Realtime API. There are no queue events, and the connection "
+        "description": "vLLM's Realtime API. There are no queue events, and the connection "
         "stays open after errors.",
         "query": {},
     },
@@ -85,7 +85,7 @@ CHANNELS: Final[Mapping[str, Json]] = {
     "realtimeGaTranscription": {
         "address": "/v1/realtime",
         "title": "Realtime GA, transcription",
-        "description": "What is said is written down, in OpenAI's events. The client's first frame chooses "
+        "description": "Transcription in OpenAI's events. The client's first frame chooses "
         "them by a `session` object without a `model` beside it; else vLLM's are spoken.",
         "query": {"intent": {"type": "string", "enum": ["transcription"]}},
     },

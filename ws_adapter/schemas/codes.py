@@ -48,8 +48,8 @@ UTTERANCE_ERRORS: Final[Mapping[Code, str]] = {
     Code.MODEL_NOT_VALIDATED: "a commit before any `session.update` with a served model; audio is kept",
     Code.INVALID_AUDIO: "`audio` is not base64 of whole int16 samples, at least one; or the model refused "
     "the audio of the utterance, which then is lost",
-    Code.BUFFER_FULL: "too much waits: 30 min of audio, 1000 utterances, or what the server holds for all; "
-    "this event is not applied",
+    Code.BUFFER_FULL: "too much input waits: 30 min of audio, 1000 utterances, or the server's limit for all "
+    "sessions; this event is not applied",
     Code.PROCESSING_ERROR: "the utterance could not be processed and is lost; or an event that is no object, "
     "or has a field of the wrong type",
     Code.QUEUE_FULL: "no slot for the utterance; its audio is kept, commit again",
@@ -57,7 +57,7 @@ UTTERANCE_ERRORS: Final[Mapping[Code, str]] = {
     "connecting: close 1013",
     Code.IDLE_TIMEOUT: "nothing came for an open utterance for 30 s: it was ended, its `done` came before",
     Code.CONTEXT_FULL: "the utterance became too long for the model, its `done` came before; commit again",
-    Code.UNSUPPORTED_MODE: "nobody transcribes here; close 1008",
+    Code.UNSUPPORTED_MODE: "no worker transcribes here; close 1008",
     Code.UNAUTHORIZED: "the key was withdrawn; close 3000",
     Code.RESUME_FAILED: "the session cannot be resumed; close 1008",
     Code.QUOTA_EXCEEDED: "the key has used up its quota of the day; close 1008",
@@ -85,7 +85,7 @@ LIVE_ERRORS: Final[Mapping[LiveCode, str]] = {
     LiveCode.RESUME_FAILED: "the session cannot be resumed; close 1008",
     LiveCode.INSUFFICIENT_QUOTA: "the key has used up its quota of the day; close 1008",
     LiveCode.QUEUE_CANCELLED: "the ticket was given back; close 1000",
-    LiveCode.UNSUPPORTED_MODE: "nobody converses here; close 1008",
+    LiveCode.UNSUPPORTED_MODE: "no worker converses here; close 1008",
     LiveCode.INFERENCE_FAILED: "a second was lost and the session goes on; as its end, close 1011, or 1013 "
     "when memory ran out",
     LiveCode.CONTEXT_FULL: "the context of the model is full; `session.closed` follows",

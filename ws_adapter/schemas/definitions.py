@@ -17,7 +17,7 @@ from ws_adapter.schemas.catalogue import Dialect, Json
 REFERENCE: Final = "#/$defs/{name}"
 
 _NULL: Final = {"type": "null"}
-_OPEN: Final = "A client ignores what it does not know, because later versions may send more."
+_OPEN: Final = "A client ignores unknown fields and events, because later versions may send more."
 _IGNORES: Final = "Unknown fields of a client's event are ignored."
 _REFUSES: Final = "Unknown fields of a client's event are refused."
 
@@ -35,8 +35,8 @@ def bundle(dialect: Dialect) -> Json:
         "description": f"{dialect.title}: every event, in both directions. {_strictness(dialect)} {_OPEN}",
         "oneOf": [_reference("ClientEvent"), _reference("ServerEvent")],
         "$defs": {
-            "ClientEvent": _one_of("ClientEvent", "What a client may send.", dialect.client_events),
-            "ServerEvent": _one_of("ServerEvent", "What the server sends.", dialect.server_events),
+            "ClientEvent": _one_of("ClientEvent", "Events of a client.", dialect.client_events),
+            "ServerEvent": _one_of("ServerEvent", "Events of the server.", dialect.server_events),
             **client,
             **server,
         },

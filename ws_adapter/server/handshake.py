@@ -129,7 +129,7 @@ class Handshake:
     def rejected(self, reason: Rejection) -> None:
         """Count a rejected client."""
         self._metrics.rejected[reason] += 1
-        logger.warning("a client was not let in", extra={"reason": reason})
+        logger.warning("a client was rejected", extra={"reason": reason})
 
     async def refuse(self, connection: PublicConnection, refusal: Misdirected) -> None:
         """Tell a connected client why it is not served, and close."""

@@ -295,7 +295,7 @@ class Session:
         try:
             journal.restore(saved.journal, taken.config, taken.units)
             if failover.restore(saved, now, was_handed_over=taken.was_handed_over) is not None:
-                raise ValueError("the session may be what its adapters and workers are lost by")
+                raise ValueError("the session may be the cause of the lost adapters and workers")
         except BaseException:
             journal.close()
             raise

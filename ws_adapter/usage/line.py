@@ -11,7 +11,7 @@ Whole = Annotated[int, Meta(ge=0)]
 
 
 class UsageLine(Struct, frozen=True, kw_only=True):
-    """What one session has used, written when it is over: one JSON object on a line, in UTF-8."""
+    """The usage of one session, written at its end: one JSON object on a line, in UTF-8."""
 
     v: Literal[1] = VERSION
     """Version of this form; fields may come to it."""
@@ -24,7 +24,7 @@ class UsageLine(Struct, frozen=True, kw_only=True):
     key_id: Annotated[str, Meta(pattern="^[0-9a-f]{12}$")] | None
     """First digits of the hash that the file of keys holds."""
     model: str | None
-    """That of the last slot, null if the session had none."""
+    """The value of the last slot, null if the session had none."""
     mode: str
     dialect: str
     via: Literal["websocket", "http", "grpc"] | str

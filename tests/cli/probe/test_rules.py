@@ -280,7 +280,7 @@ def test_an_event_that_does_not_exist(exchange: Exchange) -> None:
         (REALTIME.changed(6, response_id=...), "output without response_id"),
         (REALTIME.changed(7, response_id="resp_3"), "resp_3 begins before resp_1 has ended"),
         (REALTIME.changed(9, response_id="resp_1"), "resp_1 goes on after its end"),
-        (REALTIME.changed(8, reason=...), "a listen inside an open turn that nobody interrupted: "),
+        (REALTIME.changed(8, reason=...), "a listen inside an open turn without an interruption: "),
         (REALTIME.changed(8, response_id="resp_0"), "a turn ends that was not open"),
         (REALTIME.changed(4, type="error", error=ERROR), "an error without a fault of ours: "),
         (REALTIME.changed(4, type="error", error="failed"), "error holds no object"),

@@ -287,7 +287,7 @@ async def test_lines_of_the_log_are_counted_by_address(caplog: pytest.LogCapture
                         await client.socket.send("0")
                         await client.expect("error")
 
-    assert caplog.messages.count("the client is told of an error") == LINES
+    assert caplog.messages.count("an error is sent to the client") == LINES
 
 
 # ------------------------------------------------------------------------------- before others feel it

@@ -216,7 +216,7 @@ def _transcription(
     given: transcription_ga.SessionFields, catalogue: Catalogue
 ) -> transcription_ga.SessionResource:
     if Mode.TRANSCRIPTION not in catalogue.modes:
-        raise invalid("session.type", "expected realtime: no model here writes down what is said")
+        raise invalid("session.type", "expected realtime: no model here transcribes")
     settings = Settings.initial(given, catalogue)
     return settings.resource(new_session_id(Dialect.TRANSCRIPTION_GA), 0)
 

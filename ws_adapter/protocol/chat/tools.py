@@ -30,7 +30,7 @@ class FunctionFields(Struct, frozen=True):
 
     name: ToolName | None = None
     description: Annotated[str, Meta(max_length=MAX_TOOL_DESCRIPTION)] | None = None
-    """What it does, for the model."""
+    """The description of the function, for the model."""
     parameters: dict[str, Any] | None = None
     """JSON Schema of its arguments, of type object; without one it takes none. At most 16,384 bytes, and
     131,072 of all tools."""

@@ -54,7 +54,7 @@ class Message(Struct, frozen=True):
     tool_calls: list[DoneCall] | UnsetType = UNSET
     audio: Audio | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
-    """What the model thought."""
+    """The thoughts of the model."""
 
 
 class Choice(Struct, frozen=True):

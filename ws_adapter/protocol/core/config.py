@@ -53,7 +53,7 @@ class DuplexConfig(Struct, frozen=True):
 
 
 class ConfigFields(DuplexConfig, frozen=True):
-    """Decoding settings. What is absent is the model's own default; other keys are accepted and named in
+    """Decoding settings. An absent field is the model's default; other keys are accepted and named in
     `unsupported_fields`."""
 
     max_slice_nums: Slices | None = None

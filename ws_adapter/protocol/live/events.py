@@ -165,7 +165,7 @@ _NONE: Final = {"maxItems": 0}
 
 _Inputs: TypeAlias = Annotated[list[InputText], Meta(description="Exactly one.", extra_json_schema=_ONE)]
 _Triggers: TypeAlias = Annotated[
-    list[Any], Meta(description="Only empty: nobody decides here.", extra_json_schema=_NONE)
+    list[Any], Meta(description="Only empty: requests cannot be decided here.", extra_json_schema=_NONE)
 ]
 
 
@@ -208,7 +208,7 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True):
     audio: AudioConfig | None = None
     delegation: DelegationConfig | None = None
     input: Annotated[list[HistoryMessage], Meta(max_length=MAX_HISTORY)] | None = None
-    """What was said before, oldest first."""
+    """The messages before the session, oldest first."""
     store: Annotated[bool, Meta(extra_json_schema={"not": {"const": True}})] | None = None
     """Only false: there is no forking."""
     triggers: _Triggers | None = None
@@ -388,7 +388,7 @@ class ResolvedAudio(Struct, omit_defaults=True):
 
 
 class ResolvedDelegation(Struct, omit_defaults=True):
-    """Whose the tasks are that the model hands on."""
+    """The receiver of the tasks that the model delegates."""
 
     type: Literal["client", "responses"]
     acknowledgement_delay_ms: Count | None = None
@@ -440,7 +440,7 @@ class OutputTranscriptDelta(LiveEvent, kw_only=True, tag="session.output_transcr
 
 
 class InputTranscriptDelta(LiveEvent, kw_only=True, tag="session.input_transcript.delta"):
-    """What the user said, transcribed after a pause; `start_ms` and `end_ms` count the sound of the user."""
+    """The words of the user, transcribed after a pause; `start_ms` and `end_ms` count the user's audio."""
 
     delta: Annotated[str, Meta(min_length=1)]
     start_ms: Milliseconds
@@ -518,7 +518,7 @@ class ErrorDetail(Struct, omit_defaults=True):
     """An error."""
 
     type: Literal["invalid_request_error", "server_error"]
-    """Whose fault it is."""
+    """The side that caused the error."""
     code: Code
     message: str
     """For people."""

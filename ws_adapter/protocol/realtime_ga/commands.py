@@ -120,7 +120,7 @@ class Commands:
         assert event.item_id is not None
         entry = dialogue.conversation.find(event.item_id, Code.RETRIEVE_UNKNOWN)
         if self._answers.is_congested:
-            raise Denied(Code.RATE_LIMITED, "read what was sent before; then items can be retrieved")
+            raise Denied(Code.RATE_LIMITED, "read the pending events; then items can be retrieved")
         size = len(entry.sound) + entry.size
         seconds = size / dialogue.buffer.format.bytes_per_s
 

@@ -97,7 +97,7 @@ def _part(part: GivenPart, format: Format, abilities: Abilities, path: str) -> t
             return InputAudioContent(transcript=part.transcript), part.transcript
         case OutputAudioPart():
             if part.audio:
-                message = "what the model has said cannot be made up; leave it out"
+                message = "an answer of the model cannot be given; leave it out"
                 raise invalid(f"{path}.audio", message)
             return Written(text=part.transcript or ""), part.transcript or ""
         case OutputTextPart():

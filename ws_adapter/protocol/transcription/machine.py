@@ -51,7 +51,7 @@ _NOTE_S: Final = 1.0
 
 _LONGEST_NAME: Final = 256
 
-_SLOW: Final = "the client does not read what it is sent; read while you send, and connect again"
+_SLOW: Final = "the client does not read its events; read while you send, and connect again"
 LOST: Final = "the utterance could not be processed; commit again to begin another"
 _REFUSED_AUDIO: Final = "the model refused the audio of the utterance; commit again to begin another"
 

@@ -82,7 +82,7 @@ class Settings:
             raise Denied(Code.INVALID_SESSION_TYPE, message, "session.type")
         given = new.audio.input if new.audio is not None and new.audio.input is not None else InputFields()
         if isinstance(given.turn_detection, SemanticVad):
-            message = "expected server_vad or null: no model decides here when somebody has spoken"
+            message = "expected server_vad or null: no model detects the end of speech here"
             raise invalid("session.audio.input.turn_detection.type", message)
         if isinstance(given.turn_detection, ServerVad) and self.vad is None:
             given = msgspec.structs.replace(given, turn_detection=merged(_SERVER_VAD, given.turn_detection))

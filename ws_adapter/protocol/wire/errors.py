@@ -282,7 +282,7 @@ BINARY_FRAME: Final = Verdict(
 )
 SLOW: Final = Verdict(
     None,
-    "the client does not read what it is sent; read while you send, and open a new session",
+    "the client does not read its events; read while you send, and open a new session",
     SLOW_CONSUMER,
     CloseCode.POLICY_VIOLATION,
 )

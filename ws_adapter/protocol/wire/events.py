@@ -71,7 +71,7 @@ TraceContext: TypeAlias = Annotated[
     Any,
     Meta(
         description="The trace that the client works in, as the headers of W3C Trace Context have it. The "
-        "session's spans link to it. What cannot be read is passed over.",
+        "session's spans link to it. An invalid one is ignored.",
         extra_json_schema={
             "examples": [{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}]
         },
@@ -89,7 +89,7 @@ class VoiceFields(Struct, frozen=True):
     ref_audio: VoiceAudio | None = None
     """Alias of `ref_audio_base64`."""
     tts_ref_audio_base64: VoiceAudio | None = None
-    """What to speak with, in the same form, if not with `ref_audio_base64`."""
+    """The reference voice of the speech, in the same form; by default `ref_audio_base64`."""
     tts_ref_audio: VoiceAudio | None = None
     """Alias of `tts_ref_audio_base64`."""
     ref_audio_path: str | None = None
@@ -110,7 +110,7 @@ Picture: TypeAlias = PictureText | PictureObject
 Pictures: TypeAlias = Annotated[
     list[Annotated[PictureText, Meta(extra_json_schema={"minLength": 1})] | PictureObject],
     Meta(
-        description="What the camera saw meanwhile, oldest first. Not looked at in sessions without video.",
+        description="Pictures during the audio, oldest first. Ignored in sessions without video.",
         extra_json_schema={"maxItems": MAX_FRAMES},
     ),
 ]
@@ -296,7 +296,7 @@ class ErrorBody(Struct, omit_defaults=True):
     message: str
     """For people: names the field, what was expected and what came."""
     type: Literal["client_error", "server_error"]
-    """Whose fault it is."""
+    """The side that caused the error."""
     param: str | None = None
     """Path of the field at fault, from the root of the event."""
     input_id: str | None = None

@@ -32,7 +32,7 @@ def add_dispatcher_options(options: Options) -> None:
         help=f"Redis of the queue that adapters share, redis://host:6379 (or {DISPATCHER})",
     )
     options.add_argument(
-        "--dispatcher-ca", type=Path, metavar="FILE", help="PEM: who signs the certificate of that Redis"
+        "--dispatcher-ca", type=Path, metavar="FILE", help="PEM: the authority of that Redis' certificate"
     )
     options.add_argument(
         "--dispatcher-cert", type=Path, metavar="FILE", help="PEM: shown to that Redis if it wants one"

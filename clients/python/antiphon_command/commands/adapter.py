@@ -129,7 +129,7 @@ def _add_worker_options(command: argparse.ArgumentParser) -> None:
 
 
 def _add_access_options(command: argparse.ArgumentParser) -> None:
-    group = command.add_argument_group("who may connect")
+    group = command.add_argument_group("access")
     add = group.add_argument
     add("--auth-query", action="store_true", help="take a key from the query too, as token")
     add_client_secret_key_option(group)
@@ -180,7 +180,7 @@ def _add_access_options(command: argparse.ArgumentParser) -> None:
         "--grpc-port",
         type=port,
         metavar="PORT",
-        help="slots for callers who dial workers themselves; 0: any free one (default: none)",
+        help="port for direct callers of workers; 0: a free one (default: none)",
     )
 
 
@@ -199,7 +199,7 @@ def _add_load_options(command: argparse.ArgumentParser) -> None:
 def _add_queue_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("the queue").add_argument
     add("--queue-capacity", type=positive_int, metavar="N", help="most that may wait (default 1000)")
-    add("--queue-update-s", type=positive_float, metavar="S", help="between two places told (default 3)")
+    add("--queue-update-s", type=positive_float, metavar="S", help="between two queue updates (default 3)")
     add(
         "--revisions",
         metavar="MODEL=A:N,B:N",
@@ -230,7 +230,7 @@ def _add_session_options(command: argparse.ArgumentParser) -> None:
         "--input-transcript-s",
         type=seconds,
         metavar="S",
-        help="transcribe what users say in Realtime and Live, for so long at most, 0: never (default 60)",
+        help="longest transcription of a user's turn in Realtime and Live, 0: none (default 60)",
     )
     add("--init-timeout-s", type=positive_float, metavar="S", help="from slot to first event (default 20)")
     add("--pause-timeout-s", type=positive_float, metavar="S", help="pause if none is asked for (default 60)")
@@ -245,7 +245,7 @@ def _add_session_options(command: argparse.ArgumentParser) -> None:
 
 
 def _add_client_options(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument_group("what a client may send, and what may wait for it").add_argument
+    add = command.add_argument_group("limits of input and output").add_argument
     add("--max-message-mib", type=positive_float, metavar="MIB", help="largest message (default 16)")
     add("--max-chat-message-mib", type=positive_float, metavar="MIB", help="of a chat (default 32)")
     add("--max-append-s", type=positive_float, metavar="S", help="longest audio at once (default 60)")
@@ -274,7 +274,7 @@ def add_listen_options(command: argparse.ArgumentParser) -> None:
 
 def add_public_options(command: argparse.ArgumentParser) -> None:
     """Add the options of the public services, which are passed on in the same way."""
-    add = command.add_argument_group("what clients find").add_argument
+    add = command.add_argument_group("content").add_argument
     add(
         "--default-realtime-mode",
         metavar="MODE",
@@ -285,7 +285,7 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
         "--live-interrupt",
         metavar="BY",
         choices=("speech", "model"),
-        help="what ends an answer on /v1/live/sessions: speech over it, or only the model (default speech)",
+        help="end an answer on /v1/live/sessions by speech over it, or only by the model (default speech)",
     )
     add(
         "--resume-window-s",
@@ -324,7 +324,7 @@ def add_public_options(command: argparse.ArgumentParser) -> None:
         "--trusted-proxies",
         metavar="A,B",
         type=_listed,
-        help="networks whose X-Forwarded-For is believed (default none)",
+        help="trusted proxies: their X-Forwarded-For counts (default none)",
     )
 
 

@@ -56,7 +56,14 @@ def add_to(commands: Subcommands) -> None:
         "[FILE]",
     )
     add = command.add_argument
-    add("file", metavar="FILE", nargs="?", type=Path, default=None, help="what to say; without it, silence")
+    add(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        type=Path,
+        default=None,
+        help="recording to send (default: silence)",
+    )
     add("--dialect", choices=_DIALECTS, default="current", help="of what is spoken (default current)")
     add(
         "--mode", choices=("audio", "video"), default="audio", help="of a full-duplex dialect (default audio)"

@@ -25,7 +25,7 @@ def add_to(commands: Subcommands) -> None:
     command = add_command(
         commands,
         "transcribe",
-        "write down what a recording says, while it is heard",
+        "transcribe a recording while it is sent",
         examples(
             "antiphon transcribe question.wav > question.txt",
             "arecord -q -t raw -f S16_LE -r 16000 | antiphon transcribe -",
@@ -37,7 +37,7 @@ def add_to(commands: Subcommands) -> None:
     add("file", metavar="FILE", help="WAV, mono, 16 kHz; others with the extra audio; - reads a pipe")
     add("--realtime", action="store_true", default=False, help="send it as slowly as it was spoken")
     add("--json", action="store_true", default=False, help="print each event as a line of JSON")
-    add("--model", metavar="NAME", default=None, help="who writes it down (default: the one served)")
+    add("--model", metavar="NAME", default=None, help="the model (default: the one served)")
     add_access_options(command)
 
 

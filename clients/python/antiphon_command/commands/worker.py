@@ -108,7 +108,7 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
         "--slots",
         type=positive_int,
         metavar="N",
-        help="most conversations at once (default: what fits)",
+        help="most conversations at once (default: as many as fit)",
     )
     add("--threads", type=positive_int, metavar="N", help="CPU threads of the model (default: one)")
 
@@ -147,7 +147,7 @@ def add_engine_options(command: argparse.ArgumentParser) -> None:
         choices=BACKENDS,
         help="mp: processes of this machine, ray: a cluster (default mp)",
     )
-    add("--quantization", metavar="METHOD", help="of the weights (default: what the checkpoint says)")
+    add("--quantization", metavar="METHOD", help="of the weights (default: that of the checkpoint)")
     add("--gpu-memory-utilization", type=positive_float, metavar="X", help="share of memory (default vLLM's)")
 
 

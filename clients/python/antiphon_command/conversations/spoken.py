@@ -99,7 +99,7 @@ async def _pause(session: DuplexSession, played: Speaker, pressed: asyncio.Event
             await session.force_listen()
             await session.pause()
             played.interrupt()
-            report.line("paused", "nobody listens; Enter goes on")
+            report.line("paused", "the microphone is off; Enter goes on")
     await asyncio.Event().wait()
 
 

@@ -116,7 +116,7 @@ class Realtime(RealtimePath):
         if ends_turn and event.get("response_id") != self._response_id:
             yield "a turn ends that was not open"
         if not ends_turn and self._response_id is not None and not event["metrics"].get("dropped"):
-            yield "a listen inside an open turn that nobody interrupted: clients stop playing there"
+            yield "a listen inside an open turn without an interruption: clients stop playing there"
         if self._response_id is not None:
             self._ended.add(self._response_id)
             self.is_answered = ends_turn

@@ -137,7 +137,7 @@ class ResponseFields(Struct, frozen=True, forbid_unknown_fields=True):
         ]
         | None
     ) = None
-    """What the model is told instead of the conversation."""
+    """The input of the model in place of the conversation."""
     metadata: Metadata | None = None
     prompt: NoPrompt | None = None
     reasoning: Reasoning | None = None

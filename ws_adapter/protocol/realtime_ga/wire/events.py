@@ -66,7 +66,7 @@ _TYPES: Final[dict[Code, ErrorType]] = {
 
 
 def type_of(code: Code | None) -> ErrorType:
-    """Whose fault an error is."""
+    """The side that caused an error."""
     return _TYPES.get(code, "invalid_request_error") if code is not None else "invalid_request_error"
 
 
@@ -287,7 +287,7 @@ class TimeoutTriggered(RealtimeEvent, kw_only=True, tag="input_audio_buffer.time
 
 
 class _OfTranscript(RealtimeEvent, kw_only=True):
-    """Whose words they are."""
+    """The item of the transcribed words."""
 
     item_id: str
     content_index: Count
@@ -303,7 +303,7 @@ class TranscriptionDelta(
 
 
 class Duration(Struct, tag_field="type", tag="duration"):
-    """What was transcribed."""
+    """The length of the transcribed audio."""
 
     seconds: float
 
@@ -329,7 +329,7 @@ class Failure(Struct, kw_only=True):
 class TranscriptionFailed(
     _OfTranscript, kw_only=True, tag="conversation.item.input_audio_transcription.failed"
 ):
-    """What the user said has no transcript; what follows may have one."""
+    """The audio of one item has no transcript; later items may have one."""
 
     error: Failure
 

@@ -199,7 +199,7 @@ class SessionFields(Struct, frozen=True, forbid_unknown_fields=True):
     """Only the model of the URL."""
     output_modalities: Modalities | None = None
     instructions: Instructions | None = None
-    """What the model is told before everything else; empty for nothing."""
+    """The system prompt of the model; empty for none."""
     audio: AudioFields | None = None
     include: list[Literal["item.input_audio_transcription.logprobs"]] | UnsetType | None = UNSET
     tools: Tools | None = None

@@ -43,8 +43,8 @@ def add_to(commands: Subcommands) -> None:
         run,
         "NAME",
     )
-    command.add_argument("name", metavar="NAME", help="whose key it is")
-    command.add_argument("--admin", action="store_true", default=False, help="may see what belongs to others")
+    command.add_argument("name", metavar="NAME", help="name of its owner")
+    command.add_argument("--admin", action="store_true", default=False, help="may see other keys' sessions")
     command.add_argument(
         "--trusted", action="store_true", default=False, help="continues its own traces, by traceparent"
     )

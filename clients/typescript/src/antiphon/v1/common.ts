@@ -141,7 +141,7 @@ export function decodeModeToJSON(object: DecodeMode): string {
   }
 }
 
-/** What a sliding window keeps of the units that it drops. */
+/** The part of dropped units that a sliding window keeps. */
 export enum WindowMode {
   /** WINDOW_MODE_UNSPECIFIED - Not given. */
   WINDOW_MODE_UNSPECIFIED = 0,
@@ -351,7 +351,7 @@ export interface DuplexConfig {
 
 /** How a duplex session forgets its oldest units, so that it can outlast the model's context. */
 export interface WindowConfig {
-  /** What is kept when units are dropped. UNSPECIFIED means the model's default. */
+  /** The rest that is kept when units are dropped. UNSPECIFIED means the model's default. */
   mode: WindowMode;
   /** Tokens of context above which Finalize drops units; 0 means the model's default. */
   highTokens: number;
@@ -375,7 +375,7 @@ export interface Usage {
   outputAudioTokens: bigint;
 }
 
-/** Where the time went, measured on the worker. A phase that did not run is unset. */
+/** Time of each phase of a unit, measured on the worker. A phase that did not run is unset. */
 export interface Timings {
   /** Waiting for a tick of the engine, once the unit before was finalised. */
   queue:

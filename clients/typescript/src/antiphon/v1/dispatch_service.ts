@@ -30,11 +30,11 @@ export const protobufFileName = "antiphon/v1/dispatch_service.proto";
  * which worker to dial and with which lease; the session itself never passes through the adapter.
  */
 
-/** What a caller wants a slot for. */
+/** A request for a slot. */
 export interface AcquireRequest {
   /** Name of the model that is to serve it; empty means any that can. */
   model: string;
-  /** What the session is going to be, by which its length is estimated: `chat`, `audio`, `video` or `transcribe`. */
+  /** Kind of the session, by which its length is estimated: `chat`, `audio`, `video` or `transcribe`. */
   kind: string;
   /** Longest wait for a slot; unset, or longer than the adapter allows, means as long as that does. */
   maxWait: Duration | undefined;
@@ -42,7 +42,7 @@ export interface AcquireRequest {
 
 /** How the wait is going. */
 export interface AcquireResponse {
-  /** What has become of the caller's ticket. */
+  /** State of the caller's ticket. */
   update:
     | //
     /** It waits. */
@@ -70,7 +70,7 @@ export interface QueuePlace {
 
 /** The right to one session in one slot of one worker. */
 export interface Lease {
-  /** Where the worker listens: `host:port` or `unix:path`. All streams of the session must reach this worker. */
+  /** Address of the worker: `host:port` or `unix:path`. All streams of the session must reach this worker. */
   target: string;
   /** Metadata `antiphon-lease` of the session's three calls. */
   token: string;

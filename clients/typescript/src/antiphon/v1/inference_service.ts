@@ -48,7 +48,7 @@ export const protobufFileName = "antiphon/v1/inference_service.proto";
  * All three streams must be read: an unread one stalls at its flow-control window.
  */
 
-/** What a unit of a session is. */
+/** Kind of the units of a session. */
 export enum SessionMode {
   /** SESSION_MODE_UNSPECIFIED - Not given. */
   SESSION_MODE_UNSPECIFIED = 0,
@@ -112,7 +112,7 @@ export function sessionModeToJSON(object: SessionMode): string {
   }
 }
 
-/** What a text for a listening model is for. */
+/** Purpose of a text for a listening model. */
 export enum TextPurpose {
   /** TEXT_PURPOSE_UNSPECIFIED - Not given. Refused. */
   TEXT_PURPOSE_UNSPECIFIED = 0,
@@ -122,7 +122,7 @@ export enum TextPurpose {
   TEXT_PURPOSE_THINKING = 2,
   /** TEXT_PURPOSE_COMMENTARY - Something to know, which the model may speak about at once. */
   TEXT_PURPOSE_COMMENTARY = 3,
-  /** TEXT_PURPOSE_TOOL_RESULT - What a tool gave that the model had called. */
+  /** TEXT_PURPOSE_TOOL_RESULT - Result of a tool that the model has called. */
   TEXT_PURPOSE_TOOL_RESULT = 4,
   UNRECOGNIZED = -1,
 }
@@ -219,7 +219,7 @@ export function toolModeToJSON(object: ToolMode): string {
   }
 }
 
-/** Who said a chat message. */
+/** Author of a chat message. */
 export enum Role {
   /** ROLE_UNSPECIFIED - Not given. */
   ROLE_UNSPECIFIED = 0,
@@ -397,7 +397,7 @@ export function finishReasonToJSON(object: FinishReason): string {
   }
 }
 
-/** Where a worker is in its life. */
+/** State of a worker. */
 export enum WorkerState {
   /** WORKER_STATE_UNSPECIFIED - Not given. */
   WORKER_STATE_UNSPECIFIED = 0,
@@ -451,7 +451,7 @@ export function workerStateToJSON(object: WorkerState): string {
 export interface PrefillRequest {
   /** 0 with `config`, then 1, 2, 3 ... without gaps. */
   unit: bigint;
-  /** What this request carries; an input must be the one of the session's mode. */
+  /** Payload of the request; an input must be that of the session's mode. */
   payload:
     | //
     /** First message of the stream, once. */
@@ -484,8 +484,8 @@ export interface PrefillRequest {
 }
 
 /**
- * What a unit of AUDIO and VIDEO came to: with the same input it brings a context of the same model and config to the
- * same state. At most 4096 bytes. In CHAT: what has been sampled of an answer, of any length; only `sampled_ids`.
+ * Outcome of a unit of AUDIO and VIDEO: with the same input it brings a context of the same model and config to the
+ * same state. At most 4096 bytes. In CHAT: the sampled part of an answer, of any length; only `sampled_ids`.
  */
 export interface UnitRecord {
   /** LISTEN, CHUNK, TURN or CANCELLED; in CHAT unset, since the answer has not ended. */
@@ -505,9 +505,9 @@ export interface UnitRecord {
   wordIds: number[];
 }
 
-/** What holds for a whole session. Nothing of it outlives the session. */
+/** Settings of one session. None of them outlives it. */
 export interface SessionConfig {
-  /** What a unit is in this session. UNSPECIFIED is refused. */
+  /** Kind of the units of this session. UNSPECIFIED is refused. */
   mode: SessionMode;
   /** Name of the model; empty means the one that is served. Another name ends the session with MODEL_NOT_FOUND. */
   model: string;
@@ -592,7 +592,7 @@ export interface DuplexInput {
 
 /** A text for a model that is listening, which is no turn of a chat. */
 export interface StandaloneText {
-  /** What it is for. One that is not among `text_purposes` of SessionReady fails the unit with CONTENT_UNSUPPORTED. */
+  /** Purpose of the text. One that is not among `text_purposes` of SessionReady fails the unit with CONTENT_UNSUPPORTED. */
   purpose: TextPurpose;
   /** Plain text; nothing in it becomes a special token. At most 2048 tokens in one unit, all its texts together. */
   text: string;
@@ -636,7 +636,7 @@ export interface TurnInput {
 export interface Tool {
   /** Matches [a-zA-Z0-9_-]{1,64}. */
   name: string;
-  /** What it does, for the model; at most 4096 characters. */
+  /** Description for the model; at most 4096 characters. */
   description: string;
   /**
    * JSON Schema of its arguments, of type object, at most 16384 bytes; empty means that there are none. Those of all
@@ -670,9 +670,9 @@ export interface ToolCall {
 
 /** One entry of a chat history. */
 export interface ChatMessage {
-  /** Who said it. UNSPECIFIED is refused. */
+  /** Author of the message. UNSPECIFIED is refused. */
   role: Role;
-  /** What was said, in order. Only an entry with `tool_calls` may be without. */
+  /** Content in order. Only an entry with `tool_calls` may be without. */
   content: Content[];
   /** ASSISTANT only: the calls that it made, in order, at most 128. */
   toolCalls: ToolCall[];
@@ -770,7 +770,7 @@ export interface PrefillResponse {
     | undefined;
 }
 
-/** What a session gets. */
+/** Resources and settings of an accepted session. */
 export interface SessionReady {
   /** The worker that serves the session. */
   workerId: string;
@@ -796,7 +796,7 @@ export interface SessionReady {
     | undefined;
   /** Fields that were given but have no effect, by path, for example `duplex.listen_top_k`. */
   ignoredFields: string[];
-  /** What a StandaloneText of this session may be for. */
+  /** Purposes that a StandaloneText of this session may have. */
   textPurposes: TextPurpose[];
   /** Most slices that the model cuts a picture into: 0 if it sees none, 1 if it cuts none. Unset means not known. */
   maxSlices?: number | undefined;
@@ -824,7 +824,7 @@ export interface Prefilled {
 export interface GenerateRequest {
   /** The unit to run; with `cancel` the last unit to end, with `rewind` the last one that was heard. 1 or more. */
   unit: bigint;
-  /** What to do with it. */
+  /** Order for the unit. */
   action:
     | //
     /** Run the unit, in its turn: once for each unit. */
@@ -898,7 +898,7 @@ export interface GenerateResponse {
     | ToolCallDelta
     | undefined;
   /**
-   * What the model thinks before it answers, before the text of this message: never part of the answer, never
+   * Thoughts of the model before its answer, and before the text of this message: never part of the answer, never
    * spoken. Without `token_ids`.
    */
   thinking:
@@ -943,7 +943,7 @@ export interface ToolCallDelta {
   complete: boolean;
 }
 
-/** What became of a `rewind`: exactly one for each. */
+/** Outcome of a `rewind`: exactly one for each. */
 export interface UnitsRewound {
   /** Tokens of context now. */
   contextTokens: number;
@@ -1034,7 +1034,7 @@ export interface FinalizeResponse {
 export interface GetInfoRequest {
 }
 
-/** What a worker is and can do. */
+/** Identity and capabilities of a worker. */
 export interface GetInfoResponse {
   /** Name of the worker, unique in its pool. */
   workerId: string;
@@ -1056,11 +1056,11 @@ export interface GetInfoResponse {
   outputSampleRateHz: number;
   /** Largest message that the worker receives. */
   maxMessageBytes: number;
-  /** What an unset field of SessionConfig.duplex means here. */
+  /** Values of unset fields of SessionConfig.duplex. */
   duplexDefaults:
     | DuplexConfig
     | undefined;
-  /** What an unset field of SessionConfig.sampling means here. */
+  /** Values of unset fields of SessionConfig.sampling. */
   samplingDefaults:
     | SamplingParams
     | undefined;
@@ -1079,7 +1079,7 @@ export interface GetInfoResponse {
   held: HeldSlot[];
   /** Whether AUDIO and VIDEO sessions take `records`. */
   replaysUnits: boolean;
-  /** What computes the model; unset while the model loads. */
+  /** The engine; unset while the model loads. */
   engine:
     | EngineInfo
     | undefined;
@@ -1098,8 +1098,8 @@ export interface GetInfoResponse {
    */
   usage: LeaseUsage[];
   /**
-   * What the units of an AUDIO or VIDEO session may be (`duplex.chunk_ms` and `duplex.sample_rate`), the usual format
-   * first. None stated means units of 1000 ms at `input_sample_rate_hz`.
+   * Formats of units that an AUDIO or VIDEO session may have (`duplex.chunk_ms` and `duplex.sample_rate`), the usual
+   * one first. None stated means units of 1000 ms at `input_sample_rate_hz`.
    */
   unitFormats: UnitFormat[];
   /**
@@ -1119,9 +1119,9 @@ export interface UnitFormat {
   sampleRate: number;
 }
 
-/** What the session of one lease has used so far. */
+/** Usage of the session of one lease so far. */
 export interface LeaseUsage {
-  /** That of the lease. */
+  /** Epoch of the lease. */
   epoch: bigint;
   /** Tokens of the prompt and of all inputs. */
   inputTokens: bigint;
@@ -1145,7 +1145,7 @@ export interface EngineInfo {
 export interface HeldSlot {
   /** The slot. */
   slot: number;
-  /** That of the lease with which the session came; 0 if it came without one. */
+  /** Epoch of the session's lease; 0 if it came without one. */
   epoch: bigint;
 }
 

@@ -53,7 +53,6 @@ async def answered(engine: Stack, event: Event) -> list[Event]:
 
 
 async def test_streamed_and_at_once_are_the_same(engine: Stack) -> None:
-    """5.2: concatenated `text_delta` equals `done.text`, and both ways give the same text and counts."""
     streamed = await answered(engine, asked(tts={"enabled": False}))
     (read, done) = await answered(engine, asked(tts={"enabled": False}, streaming=False))
 
@@ -63,7 +62,6 @@ async def test_streamed_and_at_once_are_the_same(engine: Stack) -> None:
 
 
 async def test_same_seed_same_speech(engine: Stack) -> None:
-    """3.1 `seed`, 3.3 Chat: with one seed both ways give the same speech; every turn begins with it."""
     async with chatting(engine, {"seed": 7}) as client:
         ask = {"type": "input.append", "input": asked(tts={"enabled": True})}
         await client.send(ask)
@@ -83,7 +81,6 @@ async def test_same_seed_same_speech(engine: Stack) -> None:
 
 
 async def test_most_tokens_are_kept(engine: Stack) -> None:
-    """5.1 `max_new_tokens`: honoured, and told as `length` in G3."""
     drawn = {"temperature": 0, "max_new_tokens": 3}
     async with chatting(engine) as client:
         await client.send({"type": "input.append", "input": asked(generation=drawn)})
@@ -94,7 +91,6 @@ async def test_most_tokens_are_kept(engine: Stack) -> None:
 
 
 async def test_pictures_and_clips_are_counted(engine: Stack) -> None:
-    """3.2 `usage`: pictures and clips count as what they are, in the first turn and in a later one."""
     parts = [
         {"type": "text", "text": "hello"},
         {"type": "image", "data": jpeg()},
@@ -111,7 +107,6 @@ async def test_pictures_and_clips_are_counted(engine: Stack) -> None:
 
 
 async def test_broken_picture(engine: Stack) -> None:
-    """7.1 IMAGE_INVALID: `invalid_payload`, naming the part; the session goes on."""
     cut_off = base64.b64encode(base64.b64decode(jpeg(side=64))[:-20]).decode()
     broken = asked({"type": "text", "text": "hello"}, {"type": "image", "data": cut_off})
     async with chatting(engine) as client:
@@ -125,7 +120,6 @@ async def test_broken_picture(engine: Stack) -> None:
 
 
 async def test_input_that_does_not_fit(engine: Stack) -> None:
-    """7.1 INPUT_TOO_LONG: `invalid_payload`, 1008."""
     async with engine.client(CHAT) as client:
         await client.send(asked({"type": "text", "text": "hello " * 20_000}))
         events, code = await client.end()

@@ -1,4 +1,4 @@
-"""Sections 3 and 5: every event of a chat, and every field of what asks for an answer."""
+"""Every event of a chat, and the fields of what asks for an answer, as the worker is given them."""
 
 import base64
 from typing import Any
@@ -57,22 +57,7 @@ def streamed(events: list[Event]) -> tuple[str, float]:
     return text, sum(seconds_of(event["audio_data"]) for event in chunks if event["audio_data"] is not None)
 
 
-# ------------------------------------------------------------------------------------------- 5: /ws/chat
-
-
-async def test_5_2_streamed_answer(chatter: Stack) -> None:
-    """5.2: `prefill_done`, `chunk`*, `done`, close 1000; no queue events without a wait."""
-    async with chatter.client(CHAT) as client:
-        await client.send(request(SAYS))
-        events, code = await client.end()
-
-    assert streamed(events) == ("Seven.", 0.0)
-    assert events[-1] == done("Seven.", tokens=2)
-    assert code == 1000
-
-
-async def test_5_2_spoken_answer(chatter: Stack) -> None:
-    """5.2: in streaming every sample is in a chunk, `done.audio_data` is null; f32 at 24 kHz."""
+async def test_spoken_answer(chatter: Stack) -> None:
     async with chatter.client(CHAT) as client:
         await client.send(request(speak("Sev", "en.", seconds=1.0)))
         events, code = await client.end()
@@ -82,8 +67,7 @@ async def test_5_2_spoken_answer(chatter: Stack) -> None:
     assert code == 1000
 
 
-async def test_5_2_answer_at_once(chatter: Stack) -> None:
-    """5.2: with `streaming:false` there is no chunk and `done` has the whole audio."""
+async def test_answer_at_once(chatter: Stack) -> None:
     async with chatter.client(CHAT) as client:
         await client.send(request(speak("Sev", "en.", seconds=1.0), streaming=False))
         events, code = await client.end()
@@ -93,32 +77,21 @@ async def test_5_2_answer_at_once(chatter: Stack) -> None:
     assert code == 1000
 
 
-async def test_5_2_queue_events_only_after_a_wait(narrow_chatter: Stack) -> None:
-    """5.2 and 2: `queued`, `queue_done`, then the answer; `eta_seconds` equals `estimated_wait_s`."""
+async def test_queue_events_only_after_a_wait(narrow_chatter: Stack) -> None:
     async with narrow_chatter.client(CHAT) as holder, narrow_chatter.client(CHAT) as client:
-        await holder.send(request(hang("generate"), key="5.2"))
+        await holder.send(request(hang("generate"), key="wait"))
         await holder.expect("prefill_done")
         await client.send(request(SAYS))
         queued = await client.next()
         assert queued == {"type": "queued", "eta_seconds": queued["estimated_wait_s"], **place(1)}
-        narrow_chatter.worker.release("5.2", "generate", 1)
+        _, queue = await narrow_chatter.request("/api/queue")
+        assert [task["request_type"] for task in queue["running_tasks"]] == ["chat"]
+        narrow_chatter.worker.release("wait", "generate", 1)
         assert (await client.next())["type"] == "queue_done"
         assert streamed((await client.end())[0]) == ("Seven.", 0.0)
 
 
-async def test_2_queue_update_every_3_s(narrow_chatter: Stack) -> None:
-    """2: `queue_update` every 3 s while waiting, with all fields."""
-    async with narrow_chatter.client(CHAT) as holder, narrow_chatter.client(CHAT) as client:
-        await holder.send(request(hang("generate")))
-        await holder.expect("prefill_done")
-        await client.send(request(SAYS))
-        await client.expect("queued")
-        update = await client.next()
-        assert update == {"type": "queue_update", "eta_seconds": update["estimated_wait_s"], **place(1)}
-
-
-async def test_5_1_defaults(chatter: Stack) -> None:
-    """5.1: `max_new_tokens` 512, `temperature` 0.7, `top_p` 0.8, `length_penalty` 1.0; speech is on."""
+async def test_defaults(chatter: Stack) -> None:
     async with chatter.client(CHAT) as client:
         await client.send(request(TELLS))
         events, _ = await client.end()
@@ -143,8 +116,7 @@ async def test_5_1_defaults(chatter: Stack) -> None:
     assert "unsupported_fields" not in events[-1]
 
 
-async def test_5_1_everything_is_honoured(chatter: Stack) -> None:
-    """5.1: all of `generation`, `tts.enabled`, `image`, `omni_mode`, `enable_thinking`."""
+async def test_everything_is_honoured(chatter: Stack) -> None:
     drawn = {"max_new_tokens": 7, "temperature": 0.0, "top_p": 1.0, "length_penalty": 1.5}
     async with chatter.client(CHAT) as client:
         await client.send(
@@ -171,8 +143,7 @@ async def test_5_1_everything_is_honoured(chatter: Stack) -> None:
     assert {name: turn[name] for name in expected} == expected
 
 
-async def test_5_1_parts(chatter: Stack) -> None:
-    """5.1: text, image and audio parts in their order; audio of other rates is resampled."""
+async def test_parts(chatter: Stack) -> None:
     message = {
         "role": "user",
         "content": [
@@ -199,48 +170,7 @@ async def test_5_1_parts(chatter: Stack) -> None:
     assert last["role"] == "user"
 
 
-@pytest.mark.parametrize(
-    "tts",
-    [
-        {"enabled": True, "mode": "voice_cloning"},
-        {"language": "de"},
-        {"ref_audio_data": f32(1.0)},
-    ],
-)
-async def test_5_1_what_is_not_honoured_is_reported(chatter: Stack, tts: Event) -> None:
-    """5.1 and 13: config is honoured or reported; a voice that the model does not have is no error."""
-    async with chatter.client(CHAT) as client:
-        await client.send(request(SAYS, tts=tts))
-        events, code = await client.end()
-
-    path = next(iter(tts.keys() - {"enabled"}))
-    assert events[-1] == done("Seven.", tokens=2, unsupported_fields=[f"tts.{path}"])
-    assert code == 1000
-
-
-async def test_5_1_type_and_unknown_fields_are_ignored(chatter: Stack) -> None:
-    """5.1: `type` ignored; row 9: unknown fields."""
-    async with chatter.client(CHAT) as client:
-        await client.send({**request(SAYS), "type": "generate", "client": {"version": 3}})
-        events, _ = await client.end()
-
-    assert events[-1]["type"] == "done"
-
-
-@pytest.mark.parametrize(
-    "play", [write("Sev", finish=Finish.LENGTH), context_full()], ids=["length", "context"]
-)
-async def test_5_2_answer_that_is_cut_short(chatter: Stack, play: Play) -> None:
-    """5.2 and 7.1 `UNIT_END_CONTEXT_FULL`: an answer that had to end is an answer."""
-    async with chatter.client(CHAT) as client:
-        await client.send(request(play))
-        events, code = await client.end()
-
-    assert (events[-1]["type"], code) == ("done", 1000)
-
-
-async def test_5_message_of_32_mib(chatter: Stack) -> None:
-    """9.1: chat and C take 32 MiB; over the second channel of 10."""
+async def test_message_of_32_mib(chatter: Stack) -> None:
     clip = {"role": "user", "content": [{"type": "audio", "data": f32(290)}]}
     async with chatter.client(CHAT) as client:
         await client.send({"messages": [scripted(TELLS), clip]})
@@ -250,11 +180,7 @@ async def test_5_message_of_32_mib(chatter: Stack) -> None:
     assert turn["messages"][1]["parts"][0]["clip"]["samples"] == 290 * 16_000
 
 
-# ------------------------------------------------------------------------------------------------- 3: G3
-
-
-async def test_3_events_in_their_order(chatter: Stack) -> None:
-    """3.2, 3.3 Chat: `session.queue_done`, `session.created`, deltas as they come, `response.done`."""
+async def test_events_in_their_order(chatter: Stack) -> None:
     async with chatter.client(REALTIME) as client:
         assert await client.next() == {"type": "session.queue_done"}
         assert await client.ask({"type": "session.init", "payload": {}}) == created()
@@ -270,8 +196,7 @@ async def test_3_events_in_their_order(chatter: Stack) -> None:
         assert (await client.end()) == ([With(type="session.closed", reason="user_stop", usage=With())], 1000)
 
 
-async def test_3_3_answer_at_once(chatter: Stack) -> None:
-    """3.3 Chat: `streaming:false`: only `response.done`, with `audio`."""
+async def test_realtime_answer_at_once(chatter: Stack) -> None:
     async with chatter.client(REALTIME) as client:
         await begin(client)
         await client.send(append(speak("Sev", "en.", seconds=1.0), streaming=False))
@@ -281,20 +206,7 @@ async def test_3_3_answer_at_once(chatter: Stack) -> None:
     assert seconds_of(event["audio"]) == 1.0
 
 
-async def test_3_1_each_append_is_complete_in_itself(chatter: Stack) -> None:
-    """3.1: the client sends the whole history, the server keeps none."""
-    async with chatter.client(REALTIME) as client:
-        await begin(client)
-        for number in range(3):
-            await client.send(append(TELLS, input_id=f"in-{number}"))
-            event = (await client.until("response.done"))[-1]
-            assert event["input_id"] == f"in-{number}"
-            _, turn = told(event["text"])
-            assert len(turn["messages"]) == 2
-
-
-async def test_3_1_speech_is_off_by_default(chatter: Stack) -> None:
-    """3.1: `tts.enabled` defaults to false in G3; `use_tts_template` is OR-ed with it."""
+async def test_speech_is_off_by_default(chatter: Stack) -> None:
     spoken = []
     async with chatter.client(REALTIME) as client:
         await begin(client)
@@ -306,8 +218,7 @@ async def test_3_1_speech_is_off_by_default(chatter: Stack) -> None:
     assert spoken == [False, True, True]
 
 
-async def test_3_1_init(chatter: Stack) -> None:
-    """3.1 `session.init`: `system_prompt`, `seed`, `max_slice_nums` hold for turns; the rest is reported."""
+async def test_init(chatter: Stack) -> None:
     async with chatter.client(REALTIME) as client:
         event = await begin(
             client,
@@ -328,25 +239,21 @@ async def test_3_1_init(chatter: Stack) -> None:
     assert turn["max_slice_nums"] == 3
 
 
-@pytest.mark.parametrize(
-    ("play", "reason"),
-    [
-        (SAYS, "turn_end"),
-        (write("Sev", finish=Finish.STOP, end=End.TURN), "turn_end"),
-        (write("Sev", finish=Finish.LENGTH, end=End.TURN), "length"),
-        (context_full(), "length"),
-    ],
-)
-async def test_3_2_reasons(chatter: Stack, play: Play, reason: str) -> None:
-    """3.2 `response.done`: `reason` is `turn_end` or `length`."""
+async def test_answer_that_is_cut_short_is_an_answer(chatter: Stack) -> None:
+    plays = (write("Sev", finish=Finish.LENGTH, end=End.TURN), context_full())
+    for play in plays:
+        async with chatter.client(CHAT) as client:
+            await client.send(request(play))
+            events, code = await client.end()
+            assert (events[-1]["type"], code) == ("done", 1000)
     async with chatter.client(REALTIME) as client:
         await begin(client)
-        await client.send(append(play))
-        assert (await client.until("response.done"))[-1]["reason"] == reason
+        for play in plays:
+            await client.send(append(play))
+            assert (await client.until("response.done"))[-1]["reason"] == "length"
 
 
-async def test_3_2_metrics_and_usage(chatter: Stack) -> None:
-    """3.2: `metrics` and `usage` of a turn."""
+async def test_metrics_and_usage(chatter: Stack) -> None:
     async with chatter.client(REALTIME) as client:
         await begin(client)
         await client.send(append(SAYS))
@@ -370,70 +277,32 @@ async def test_3_2_metrics_and_usage(chatter: Stack) -> None:
     }
 
 
-async def test_3_2_clipped_samples_are_counted(chatter: Stack) -> None:
-    """6.6: clipped samples are counted in `metrics.clipped_samples`."""
-    loud = {"role": "user", "content": [{"type": "audio", "data": f32(0.01, level=1.5)}]}
-    async with chatter.client(REALTIME) as client:
-        await begin(client)
-        await client.send({"type": "input.append", "input": {"messages": [scripted(SAYS), loud]}})
-        assert (await client.until("response.done"))[-1]["metrics"]["clipped_samples"] == 160
-
-
-# --------------------------------------------------------------------------------------- slots and queue
-
-
-async def test_9_queue_events_repeat_only_if_a_later_turn_waits(narrow_chatter: Stack) -> None:
-    """3.3 Chat, 9: a later turn takes a new slot, and queue events repeat only if it has to wait."""
+async def test_queue_events_repeat_only_if_a_later_turn_waits(narrow_chatter: Stack) -> None:
     async with narrow_chatter.client(REALTIME) as client, narrow_chatter.client(CHAT) as other:
         await begin(client)
         for _ in range(3):
             await client.send(append(SAYS))
             assert set(kinds(await client.until("response.done"))) == {"text", "response.done"}
         await narrow_chatter.until(free_slots=1)
-        await other.send(request(hang("generate"), key="9"))
+        await other.send(request(hang("generate"), key="later"))
         await other.expect("prefill_done")
         await client.send(append(SAYS))
         assert await client.next() == {"type": "session.queued", **place(1)}
-        narrow_chatter.worker.release("9", "generate", 1)
+        narrow_chatter.worker.release("later", "generate", 1)
         assert kinds(await client.until("response.done"))[0] == "session.queue_done"
 
 
-async def test_3_3_slot_serves_the_first_turn_and_goes_back(narrow_chatter: Stack) -> None:
-    """3.3 Chat: the slot granted at `queue_done` serves the first turn; it goes back when a turn ends."""
-    async with narrow_chatter.client(REALTIME) as client:
-        await begin(client)
-        await narrow_chatter.until(free_slots=0)
-        await client.send(append(SAYS))
-        await client.until("response.done")
-        await narrow_chatter.until(free_slots=1)
-        async with narrow_chatter.client(CHAT) as other:
-            await other.send(request(SAYS))
-            assert (await other.end())[1] == 1000
-
-
-async def test_3_3_four_turns_wait_the_fifth_is_refused(chatter: Stack) -> None:
-    """3.3 Chat: appends during a running turn wait in order, at most 4; the fifth is `invalid_event`."""
+async def test_four_turns_wait_the_fifth_is_refused(chatter: Stack) -> None:
     async with chatter.client(REALTIME) as client:
         await begin(client)
-        await client.send(append(hang("generate"), key="3.3", input_id="in-0"))
+        await client.send(append(hang("generate"), key="four", input_id="in-0"))
         for number in range(1, 6):
             await client.send(append(SAYS, input_id=f"in-{number}"))
         refused = await client.next()
         assert refused["error"]["code"] == "invalid_event"
         assert refused["error"]["input_id"] == "in-5"
-        chatter.worker.release("3.3", "generate", 1)
+        chatter.worker.release("four", "generate", 1)
         answered: list[Any] = []
         while len(answered) < 5:
             answered.append((await client.until("response.done"))[-1]["input_id"])
         assert answered == [f"in-{number}" for number in range(5)]
-
-
-async def test_9_kind_of_a_chat(chatter: Stack) -> None:
-    """1, 9: the session kind of both is `chat`."""
-    async with chatter.client(CHAT) as client:
-        await client.send(request(hang("generate"), key="kind"))
-        await client.expect("prefill_done")
-        _, queue = await chatter.request("/api/queue")
-        assert "chat" in [task["request_type"] for task in queue["running_tasks"]]
-        chatter.worker.release("kind", "generate", 1)
-        await client.end()

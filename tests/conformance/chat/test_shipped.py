@@ -28,7 +28,6 @@ def asked(text: str, **fields: object) -> Event:
 
 
 async def test_written_answer(shipped: Stack) -> None:
-    """Section 5: text alone, streamed: the deltas make the text."""
     async with shipped.client(CHAT) as client:
         await client.send(asked("what is two plus three?", tts={"enabled": False}))
         events = await client.until("done", LONG_S)
@@ -42,7 +41,6 @@ async def test_written_answer(shipped: Stack) -> None:
 
 
 async def test_spoken_answer(shipped: Stack) -> None:
-    """Section 5: the same aloud; every sample is in a chunk, finite and within [-1, 1]."""
     async with shipped.client(CHAT) as client:
         await client.send(asked("what is two plus three?"))
         events = await client.until("done", LONG_S)
@@ -56,7 +54,6 @@ async def test_spoken_answer(shipped: Stack) -> None:
 
 
 async def test_turns_are_repeatable_and_independent(shipped: Stack) -> None:
-    """3.1: each append is complete in itself: the same question, the same answer."""
     answers = []
     async with shipped.client(REALTIME) as client:
         await begin(client)
@@ -71,7 +68,6 @@ async def test_turns_are_repeatable_and_independent(shipped: Stack) -> None:
 
 
 async def test_picture_and_clip(shipped: Stack) -> None:
-    """5.1: pictures and clips count as what they are."""
     clip = base64.b64encode(np.zeros(16_000, "<f4").tobytes()).decode()
     parts = [
         {"type": "text", "text": "what do you see?"},
@@ -91,7 +87,6 @@ async def test_picture_and_clip(shipped: Stack) -> None:
 
 
 async def test_conversation_that_does_not_fit(shipped: Stack) -> None:
-    """7.1 INPUT_TOO_LONG: `invalid_payload`, 1008."""
     async with shipped.client(CHAT) as client:
         await client.send(asked("seven " * 20_000))
         events, code = await client.end()
@@ -100,7 +95,6 @@ async def test_conversation_that_does_not_fit(shipped: Stack) -> None:
 
 
 async def test_voice_that_the_model_does_not_have(shipped: Stack) -> None:
-    """13: reported, not an error."""
     voice = base64.b64encode(np.full(16_000, 0.1, "<f4").tobytes()).decode()
     async with shipped.client(CHAT) as client:
         await client.send(asked("hello", tts={"enabled": True, "ref_audio_data": voice}))
@@ -108,7 +102,6 @@ async def test_voice_that_the_model_does_not_have(shipped: Stack) -> None:
 
 
 async def test_client_that_leaves_frees_its_slot_within_a_second(shipped: Stack) -> None:
-    """Row 11: in the middle of a long answer."""
     slots = (await shipped.request("/ready"))[1]["slots"]
     async with shipped.client(CHAT) as client:
         await client.send({**asked("count to one hundred"), "generation": {"max_new_tokens": 4096}})
@@ -118,7 +111,6 @@ async def test_client_that_leaves_frees_its_slot_within_a_second(shipped: Stack)
 
 
 async def test_printed_client_runs_unchanged(shipped: Stack, tmp_path: Path) -> None:
-    """Row 17: the program of the page on chat, against a model."""
     said = await run_printed_client(tmp_path, shipped.url(CHAT))
 
     assert re.fullmatch(r"Prefill done, \d+ input tokens", said[0])
@@ -128,7 +120,6 @@ async def test_printed_client_runs_unchanged(shipped: Stack, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("number", range(2))
 async def test_programs_of_the_documentation_run(shipped: Stack, tmp_path: Path, number: int) -> None:
-    """`docs/chat.md`, as it is printed, but for the address."""
     program = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[number]
     assert "ws://localhost:8006" in program
     path = tmp_path / "program.py"

@@ -1,4 +1,4 @@
-"""Sections 3.5 and 5: every cell of the state tables of chat."""
+"""A row for each state of chat, on both doors; the whole tables are in `tests/ws_adapter/protocol/chat`."""
 
 import json
 from typing import Any
@@ -21,25 +21,15 @@ from tests.conformance.support.client import Event, kinds
 from tests.conformance.support.clockwork import clockwork
 from tests.conformance.support.match import With, error
 from tests.conformance.support.stack import Stack
-from tests.support.scripted_engine import EVERYTHING, fails, hang, write
+from tests.support.scripted_engine import EVERYTHING, Script, fails, hang, write
 
 SAYS = write("Seven.")
 INIT: Event = {"type": "session.init", "payload": {}}
 UPDATE: Event = {"type": "session.update", "session": {"instructions": "Be brief."}}
-
-# ------------------------------------------------------------------------------------------- 5: /ws/chat
-
-
-async def test_wait_request_frame(chatter: Stack) -> None:
-    """5 WAIT_REQUEST/frame: valid: enqueue as `chat`; the answer follows."""
-    async with chatter.client(CHAT) as client:
-        await client.send(request(SAYS))
-        assert await client.next() == PREFILL_DONE
-        assert (await client.end())[1] == 1000
+UNKNOWN: Event = {"type": "what"}
 
 
-async def test_wait_request_invalid_frame(chatter: Stack) -> None:
-    """5 WAIT_REQUEST/frame: invalid: `error`, 1008."""
+async def test_request_without_a_question_is_refused(chatter: Stack) -> None:
     async with chatter.client(CHAT) as client:
         await client.send({"messages": [{"role": "assistant", "content": "Hm."}]})
         assert await client.end() == (
@@ -48,8 +38,7 @@ async def test_wait_request_invalid_frame(chatter: Stack) -> None:
         )
 
 
-async def test_wait_request_no_frame_in_time() -> None:
-    """5 WAIT_REQUEST/no frame in time, 9.1 init: from open; `error{init_timeout}`, 1008."""
+async def test_request_that_does_not_come_in_time() -> None:
     async with clockwork(info=EVERYTHING) as still, still.client(CHAT) as client:
         _, _, told = await still.stage.request("/readyz")
         await still.advance(19.9)
@@ -58,17 +47,9 @@ async def test_wait_request_no_frame_in_time() -> None:
         assert await client.end() == ([chat_error("init_timeout")], 1008)
 
 
-async def test_wait_request_disconnect(narrow_chatter: Stack) -> None:
-    """5 WAIT_REQUEST/disconnect: free."""
-    async with narrow_chatter.client(CHAT) as client:
-        await narrow_chatter.until(free_slots=1)
-        client.vanish()
-    await narrow_chatter.until(free_slots=1)
-
-
 @pytest.mark.parametrize("frame", ["{", "[]", b"\x00", json.dumps(request(SAYS))])
 async def test_frames_after_the_request_are_ignored(narrow_chatter: Stack, frame: Any) -> None:
-    """5 QUEUED, GENERATE/frame: ignored; PREFILL is looked at where nothing moves, in `tests/ws_adapter`."""
+    """In the queue, and while it is answered."""
     async with narrow_chatter.client(CHAT) as holder, narrow_chatter.client(CHAT) as client:
         await holder.send(request(hang("generate"), key="ignored"))
         await holder.expect("prefill_done")
@@ -85,8 +66,7 @@ async def test_frames_after_the_request_are_ignored(narrow_chatter: Stack, frame
         assert (kinds(events), code) == (["done"], 1000)
 
 
-async def test_queued_disconnect(narrow_chatter: Stack) -> None:
-    """5 QUEUED/disconnect: the ticket is released at once; row 11."""
+async def test_dropped_connection_in_the_queue_releases_its_ticket(narrow_chatter: Stack) -> None:
     async with narrow_chatter.client(CHAT) as holder:
         await holder.send(request(hang("generate"), key="gone"))
         await holder.expect("prefill_done")
@@ -100,10 +80,16 @@ async def test_queued_disconnect(narrow_chatter: Stack) -> None:
 
 
 @pytest.mark.parametrize("step", ["prefill", "generate"])
-async def test_running_disconnect(narrow_chatter: Stack, step: str) -> None:
-    """5 PREFILL, GENERATE/disconnect: slot released at once, generation cancelled; the next one gets it."""
+async def test_dropped_connection_cancels_the_answer(narrow_chatter: Stack, step: str) -> None:
+    """On both doors; the next client gets the slot."""
     async with narrow_chatter.client(CHAT) as client:
         await client.send(request(hang(step)))
+        await narrow_chatter.until(free_slots=0)
+        client.vanish()
+    await narrow_chatter.until(free_slots=1)
+    async with narrow_chatter.client(REALTIME) as client:
+        await begin(client)
+        await client.send(append(hang(step)))
         await narrow_chatter.until(free_slots=0)
         client.vanish()
     await narrow_chatter.until(free_slots=1)
@@ -112,34 +98,19 @@ async def test_running_disconnect(narrow_chatter: Stack, step: str) -> None:
         assert (await client.end())[1] == 1000
 
 
-async def test_running_failure(chatter: Stack) -> None:
-    """5 QUEUED, PREFILL, GENERATE/failure: `error`, close per 7.1."""
+async def test_answer_that_fails(chatter: Stack) -> None:
     async with chatter.client(CHAT) as client:
         await client.send(request(fails()))
-        events, code = await client.end()
-
-    assert (events, code) == ([PREFILL_DONE, chat_error("inference_error")], 1011)
-
-
-async def test_done_frame(chatter: Stack) -> None:
-    """5 DONE/frame: ignored."""
-    async with chatter.raw_client(CHAT) as client:
-        await client.send(request(SAYS), request(SAYS))
-        events, code, _ = await client.end()
-
-    assert (events[-1]["type"], code) == ("done", 1000)
-
-
-# ------------------------------------------------------------------------------------------ 3.5: G3 chat
+        assert await client.end() == ([PREFILL_DONE, chat_error("inference_error")], 1011)
 
 
 async def test_queued_init_and_input_are_held(narrow_chatter: Stack) -> None:
-    """3.5 QUEUED/init: validate, hold; QUEUED/input: held behind it, else `not_ready`."""
     async with narrow_chatter.client(REALTIME) as holder:
         await begin(holder)
         async with narrow_chatter.client(REALTIME) as client:
             client.ignored = {"session.queue_update"}
             await client.expect("session.queued")
+            assert await client.ask(UNKNOWN) == error("unknown_event", "type")
             assert await client.ask(append(SAYS)) == error("not_ready")
             assert await client.ask({"type": "session.init"}) == error("missing_field", "payload")
             await client.send(INIT, append(SAYS, input_id="held"))
@@ -150,25 +121,22 @@ async def test_queued_init_and_input_are_held(narrow_chatter: Stack) -> None:
             assert (await client.until("response.done"))[-1]["input_id"] == "held"
 
 
-async def test_queued_close_and_unknown(narrow_chatter: Stack) -> None:
-    """3.5 QUEUED/session.close: `session.closed`, 1000, ticket removed; QUEUED/unknown type."""
+async def test_queued_close_removes_the_ticket(narrow_chatter: Stack) -> None:
     async with narrow_chatter.client(REALTIME) as holder:
         await begin(holder)
         async with narrow_chatter.client(REALTIME) as client:
             client.ignored = {"session.queue_update"}
             await client.expect("session.queued")
-            assert await client.ask({"type": "what"}) == error("unknown_event", "type")
             await client.send(CLOSE)
             assert await client.end() == ([With(type="session.closed", reason="user_stop")], 1000)
         await narrow_chatter.until_queue(0)
 
 
-async def test_connected(chatter: Stack) -> None:
-    """3.5 CONNECTED/init: CONFIGURING, invalid: error, stay; CONNECTED/input; CONNECTED/unknown type."""
+async def test_connected_session_waits_for_a_valid_init(chatter: Stack) -> None:
     async with chatter.client(REALTIME) as client:
         await client.expect("session.queue_done")
         assert await client.ask(append(SAYS)) == error("not_ready")
-        assert await client.ask({"type": "what"}) == error("unknown_event", "type")
+        assert await client.ask(UNKNOWN) == error("unknown_event", "type")
         assert await client.ask(UPDATE) == error("invalid_event")
         bad = {"type": "session.init", "payload": {"seed": -1}}
         assert await client.ask(bad) == error("invalid_payload", "payload.seed")
@@ -176,51 +144,44 @@ async def test_connected(chatter: Stack) -> None:
 
 
 async def test_connected_close(chatter: Stack) -> None:
-    """3.5 CONNECTED/session.close: `session.closed`, 1000."""
     async with chatter.client(REALTIME) as client:
         await client.expect("session.queue_done")
         await client.send({"type": "session.close", "reason": "My Reason"})
         assert await client.end() == ([With(type="session.closed", reason="client_closed")], 1000)
 
 
-async def test_connected_init_timeout() -> None:
-    """3.5 CONNECTED/other, 9.1 init: init timeout: `session.closed{timeout}`, 1000."""
+async def test_connected_session_without_an_init_ends_in_time() -> None:
     async with clockwork(info=EVERYTHING) as still, still.client(REALTIME) as client:
         await client.expect("session.queue_done")
         await still.advance(20.0)
         assert await client.end() == ([With(type="session.closed", reason="timeout")], 1000)
 
 
-async def test_configuring(chatter: Stack) -> None:
-    """3.5 CONFIGURING/init, CONFIGURING/input, CONFIGURING/unknown type; `SessionReady`: created."""
-    script = {"system_prompt": json.dumps({"plays": [], "refuses": None, "slow_start": True, "key": "slow"})}
+@pytest.mark.parametrize("is_closed", [False, True], ids=["ready", "closed"])
+async def test_configuring_session_holds_input(chatter: Stack, is_closed: bool) -> None:
+    key = f"slow-{is_closed}"
+    script = {"system_prompt": Script(slow_start=True, key=key).as_prompt()}
     async with chatter.client(REALTIME) as client:
         await client.expect("session.queue_done")
         await client.send({"type": "session.init", "payload": script})
         assert await client.ask(INIT) == error("invalid_event")
-        assert await client.ask({"type": "what"}) == error("unknown_event", "type")
+        assert await client.ask(UNKNOWN) == error("unknown_event", "type")
         await client.send(append(SAYS, input_id="held"))
-        chatter.worker.release("slow", "ready", 0)
+        if is_closed:
+            await client.send(CLOSE)
+            assert await client.end() == ([With(type="session.closed", reason="user_stop")], 1000)
+            return
+        chatter.worker.release(key, "ready", 0)
         await client.expect("session.created")
         assert (await client.until("response.done"))[-1]["input_id"] == "held"
 
 
-async def test_configuring_close(chatter: Stack) -> None:
-    """3.5 CONFIGURING/session.close: cancel, `session.closed`, 1000."""
-    script = {"system_prompt": json.dumps({"plays": [], "refuses": None, "slow_start": True})}
-    async with chatter.client(REALTIME) as client:
-        await client.expect("session.queue_done")
-        await client.send({"type": "session.init", "payload": script}, CLOSE)
-        assert await client.end() == ([With(type="session.closed", reason="user_stop")], 1000)
-
-
-async def test_active(chatter: Stack) -> None:
-    """3.5 ACTIVE/init, ACTIVE/input (invalid: nothing applied), ACTIVE/unknown type, ACTIVE/session.close."""
+async def test_active_session_refuses_another_init_and_bad_input(chatter: Stack) -> None:
     async with chatter.client(REALTIME) as client:
         await begin(client)
         assert await client.ask(INIT) == error("invalid_event")
         assert await client.ask(UPDATE) == error("invalid_event")
-        assert await client.ask({"type": "what"}) == error("unknown_event", "type")
+        assert await client.ask(UNKNOWN) == error("unknown_event", "type")
         bad = {"type": "input.append", "input": {"messages": [USER], "streaming": 7, "input_id": "in-1"}}
         assert await client.ask(bad) == error("invalid_payload", "input.streaming")
         await client.send(append(SAYS))
@@ -229,8 +190,7 @@ async def test_active(chatter: Stack) -> None:
         assert await client.end() == ([With(type="session.closed", reason="user_stop")], 1000)
 
 
-async def test_active_close_during_a_turn(narrow_chatter: Stack) -> None:
-    """3.5 CLOSING: running unit cancelled; `session.closed`, Close; the slot is free."""
+async def test_active_close_cancels_the_answer(narrow_chatter: Stack) -> None:
     async with narrow_chatter.client(REALTIME) as client:
         await begin(client)
         await client.send(append(hang("generate")), CLOSE)
@@ -238,30 +198,8 @@ async def test_active_close_during_a_turn(narrow_chatter: Stack) -> None:
     await narrow_chatter.until(free_slots=1)
 
 
-async def test_active_disconnect_during_a_turn(narrow_chatter: Stack) -> None:
-    """3.5: a dropped connection: no event, slot released at once, running unit cancelled; row 11."""
-    async with narrow_chatter.client(REALTIME) as client:
-        await begin(client)
-        await client.send(append(hang("generate")))
-        await narrow_chatter.until(free_slots=0)
-        client.vanish()
-    await narrow_chatter.until(free_slots=1)
-
-
-async def test_active_idle() -> None:
-    """9.1 idle, G3 chat: 600 s without frame, no turn running: `session.closed{timeout}`, 1000."""
-    async with clockwork(info=EVERYTHING) as still, still.client(REALTIME) as client:
-        await begin(client)
-        await client.send(append(SAYS))
-        await client.until("response.done")
-        await still.advance(599.0)
-        assert await client.ask({"type": "what"}) == error("unknown_event", "type")
-        await still.advance(600.0)
-        assert await client.end() == ([With(type="session.closed", reason="timeout")], 1000)
-
-
-async def test_active_has_no_session_limit() -> None:
-    """9.1 session, chat and T: none."""
+async def test_active_session_ends_when_nothing_comes_and_nothing_is_answered() -> None:
+    """An answer may take hours."""
     async with clockwork(info=EVERYTHING) as still, still.client(REALTIME) as client:
         await begin(client)
         await client.send(append(hang("generate")))
@@ -269,10 +207,13 @@ async def test_active_has_no_session_limit() -> None:
         await still.advance(10_000.0)
         still.session.release("generate", 1)
         await client.until("response.done")
+        await still.advance(599.0)
+        assert await client.ask(UNKNOWN) == error("unknown_event", "type")
+        await still.advance(600.0)
+        assert await client.end() == ([With(type="session.closed", reason="timeout")], 1000)
 
 
-async def test_slot_goes_back_after_init_timeout_s_without_input() -> None:
-    """3.3 Chat: the slot goes back to the pool after `init_timeout_s` without input."""
+async def test_first_slot_goes_back_without_input() -> None:
     async with clockwork(info=EVERYTHING, slots=1) as still, still.client(REALTIME) as client:
         await begin(client)
         await still.stage.until(free_slots=0)

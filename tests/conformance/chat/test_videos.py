@@ -1,4 +1,4 @@
-"""Video parts, 5.3, with the checkpoint of the package behind both doors."""
+"""Video parts, with the checkpoint of the package behind both doors."""
 
 import base64
 import wave
@@ -57,7 +57,6 @@ async def answer(shipped: Stack, request: Event) -> Event:
 async def test_answer_names_what_a_video_shows(
     shipped: Stack, container: str, colour: str, shape: str
 ) -> None:
-    """5.3: the frames of MP4 and WebM reach the model."""
     done = await answer(shipped, asked(film(colour, shape, container), "what do you see?"))
 
     assert done["text"].strip() == f"i see a {colour} {shape}"
@@ -74,7 +73,6 @@ async def test_answer_names_what_a_video_shows(
 )
 @pytest.mark.sample("light-*-webm")
 async def test_voice_in_a_video_is_answered(shipped: Stack, container: str, name: str, reply: str) -> None:
-    """5.3 `omni_mode`: the sound of MP4 and WebM reaches the model."""
     data = film("blue", "square", container, voice(name))
 
     assert (await answer(shipped, asked(data, omni_mode=True)))["text"].strip() == reply
@@ -82,7 +80,6 @@ async def test_voice_in_a_video_is_answered(shipped: Stack, container: str, name
 
 @long
 async def test_video_on_a_connection_of_many_turns(shipped: Stack) -> None:
-    """5.3 on `/v1/realtime?mode=chat`: a refused video ends no session, and the next one is answered."""
     async with shipped.client(REALTIME) as client:
         client.ignored = {"session.queued", "session.queue_update"}
         await begin(client)
@@ -120,7 +117,6 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.sample("cut short", "too large")
 async def test_refusal_says_why_and_frees_the_slot(shipped: Stack, name: str) -> None:
-    """5.3 refusals: `invalid_payload` with the reason in one sentence, 1008; the slot goes on to the next."""
     make, told = REFUSED[name]
     slots = (await shipped.request("/ready"))[1]["slots"]
     async with shipped.client(CHAT) as client:
@@ -135,7 +131,6 @@ async def test_refusal_says_why_and_frees_the_slot(shipped: Stack, name: str) ->
 
 
 async def test_client_that_leaves_while_its_video_is_decoded_frees_its_slot(shipped: Stack) -> None:
-    """Row 11, with a video of ten minutes at the worker."""
     slots = (await shipped.request("/ready"))[1]["slots"]
     long = video(numbered(6000, (32, 32)), rate=10)
     async with shipped.client(CHAT) as client:

@@ -1,18 +1,13 @@
-"""Section 11, the rows of `/ws/duplex`: copies of what such clients do. Section 6 as this dialect sees it."""
+"""Clients of `/ws/duplex` that must keep working, each a faithful copy of its traffic; and stale input."""
 
-import asyncio
 import base64
-from typing import Any
 
 import numpy as np
-import pytest
 
-from tests.conformance.support.client import Client, Event
+from tests.conformance.support.client import Client
 from tests.conformance.support.clockwork import Clockwork, clockwork
 from tests.conformance.support.duplex_words import (
     BARE,
-    INTERRUPT,
-    LABEL,
     OMNI,
     PAUSE,
     RESUME,
@@ -30,7 +25,6 @@ from tests.conformance.support.duplex_words import (
     told,
     video_frame,
 )
-from tests.conformance.support.match import Number
 from tests.conformance.support.stack import Stack
 from tests.conformance.support.words import RATE, TELLS
 from tests.support.scripted_engine import Script, fails, hang, listen, speak, turn_end
@@ -38,28 +32,8 @@ from tests.support.scripted_engine import Script, fails, hang, listen, speak, tu
 TURN = (listen(), listen(), speak("Hello", " there"), speak(" how are"), turn_end(" you?"))
 
 
-# ------------------------------------------------------------------------------------------- section 11
-
-
-async def test_row_1_prepare_before_queue_done(narrow: Stack) -> None:
-    """Row 1: sends `prepare` 100 ms after open, before `queue_done`: held through a wait; answered once."""
-    async with narrow.client(OMNI) as holder, narrow.client(OMNI) as client:
-        await begin(holder)
-        await asyncio.sleep(0.1)
-        await client.send(prepare(Script((speak("Here."),))), chunk())
-        client.ignored = {"queue_update"}
-        await client.expect("queued")
-        await stop(holder)
-        assert await client.take(3) == [
-            {"type": "queue_done"},
-            {"type": "prepared", "prompt_length": 10, "session_id": LABEL},
-            speaks(1, "Here.", 1.0),
-        ]
-        assert await stop(client) == []
-
-
-async def test_row_4_lockstep_on_the_bare_path(stack: Stack) -> None:
-    """Row 4: first message must be `prepared`; one message per chunk; last chunk of a file short."""
+async def test_client_in_lockstep_on_the_bare_path(stack: Stack) -> None:
+    """The last chunk of its file is short."""
     recording = np.full(int(5.3 * RATE), 0.1, "<f4")
     answers = []
     async with stack.client(BARE) as client:
@@ -79,61 +53,22 @@ async def test_row_4_lockstep_on_the_bare_path(stack: Stack) -> None:
     ]
 
 
-async def test_row_4_short_chunk_runs_after_the_flush_time() -> None:
-    """Row 4: flush after 1.25 s; 6.1: the carry is padded with zeros at its end and runs as one unit."""
-    async with clockwork() as still, still.client(BARE) as client:
-        await begin(client, is_bare=True)
-        await client.send(chunk(4800), INTERRUPT)
-        await client.expect("interrupted")
-        await still.advance(1.24)
-        assert still.session.heard == {}
-        await still.advance(0.01)
-        assert await client.next() == listens(1)
-        heard = still.session.heard[1]
-        assert np.count_nonzero(heard[:4800] == np.float32(0.1)) == 4800
-        assert not heard[4800:].any()
-
-
-async def test_row_9_unknown_things_are_ignored(stack: Stack) -> None:
-    """Row 9: `Authorization: Bearer`, unknown query parameters, unknown fields."""
+async def test_client_adds_what_nobody_asked_for(stack: Stack) -> None:
     headers = {"Authorization": "Bearer sk-none", "X-Client": "robot"}
     target = f"{OMNI}?session_id=1&autostart=true&model=x"
     async with stack.client(target, additional_headers=headers) as client:
         await begin(client, session_id="mine", device={"os": "none"})
-        await client.send(chunk(seq=1, timestamp=1.5))
+        await client.send(chunk(seq=1, timestamp=1.5, frames=None, force_listen=None, max_slice_nums=None))
         assert await client.next() == listens(1)
 
 
-async def test_row_11_abrupt_end_frees_the_slot_at_once(narrow: Stack) -> None:
-    """Row 11: closes abruptly in the middle of a unit; the next one gets the slot."""
-    async with narrow.client(OMNI) as client:
-        await begin(client, hang("generate"))
-        await client.send(chunk())
-        client.vanish()
-        await narrow.until(free_slots=1)
-
-
-async def test_row_12_force_listen_on_each_chunk(stack: Stack) -> None:
-    """Row 12: sets `force_listen` on each chunk for a while: one listen per unit; then the model speaks."""
+async def test_client_forces_listening_on_each_chunk(stack: Stack) -> None:
     async with stack.client(OMNI) as client:
         await begin_script(client, Script((speak("Word"),), repeat=True))
         for unit in range(1, 9):
             assert await client.ask(chunk(force_listen=True)) == listens(unit)
-        assert await client.ask(chunk()) == speaks(9, "Word", 1.0)
-
-
-async def test_row_13_pause_and_resume(stack: Stack) -> None:
-    """Row 13: pauses, goes on sending, ignores errors containing `paused`, resumes."""
-    async with stack.client(OMNI) as client:
-        await begin(client, listen(), speak("Back."))
-        assert await client.ask(chunk()) == listens(1)
-        assert await client.ask(PAUSE) == {"type": "paused", "timeout": 60}
-        for _ in range(5):
-            refused = await client.ask(chunk())
-            assert "paused" in refused["error"].lower()
-            assert "paused" in refused["message"].lower()
-        assert await client.ask(RESUME) == {"type": "resumed"}
-        assert await client.ask(chunk()) == speaks(2, "Back.", 1.0)
+        assert await client.ask({"type": "audio_chunk", "force_listen": True}) == listens(9)
+        assert await client.ask(chunk()) == speaks(10, "Word", 1.0)
 
 
 async def send_each_second(still: Clockwork, client: Client, count: int) -> None:
@@ -144,8 +79,7 @@ async def send_each_second(still: Clockwork, client: Client, count: int) -> None
         await still.advance(1)
 
 
-async def test_row_14_length_of_the_context() -> None:
-    """Row 14: counts `kv_cache_length` and stops by itself: always present and monotone."""
+async def test_length_of_the_context_is_monotone_over_failed_and_dropped_units() -> None:
     async with clockwork() as still, still.client(OMNI) as client:
         await begin(client, hang("generate"), fails(), speak("One"), turn_end("Two"))
         await send_each_second(still, client, 7)
@@ -166,8 +100,7 @@ async def test_row_14_length_of_the_context() -> None:
     assert lengths == sorted(lengths)
 
 
-async def test_row_15_no_listen_inside_an_open_turn() -> None:
-    """Row 15: flushes playback on every listen: none inside an open turn. 6.3: not for a dropped unit."""
+async def test_no_listen_for_a_dropped_unit_inside_an_open_turn() -> None:
     async with clockwork() as still, still.client(OMNI) as client:
         await begin(client, speak("One"), speak("Two", hold="generate"), speak("Three"), turn_end("Four"))
         assert await client.ask(chunk()) == speaks(1, "One", 1.0)
@@ -182,8 +115,9 @@ async def test_row_15_no_listen_inside_an_open_turn() -> None:
         ]
 
 
-async def test_row_15_a_real_interruption(stack: Stack) -> None:
-    """Row 15: except a real interruption. 6.4: every unit that loses its answer gets one listen instead."""
+async def test_force_listen_inside_a_turn_is_one_listen_for_each_unit_that_loses_its_answer(
+    stack: Stack,
+) -> None:
     async with stack.client(OMNI) as client:
         await begin(client, speak("One"), hang("generate"), speak("Three"), speak("Four"))
         assert await client.ask(chunk()) == speaks(1, "One", 1.0)
@@ -191,8 +125,7 @@ async def test_row_15_a_real_interruption(stack: Stack) -> None:
         assert await client.take(4) == [listens(2), listens(3), listens(4), listens(5)]
 
 
-async def test_row_16_next_session_right_after_the_last(narrow: Stack) -> None:
-    """Row 16: no refusal while the old slot is being cleaned; complete close handshake."""
+async def test_client_opens_the_next_session_at_once(narrow: Stack) -> None:
     for _ in range(5):
         async with narrow.client(OMNI) as client:
             client.ignored = {"queued", "queue_update"}
@@ -202,75 +135,18 @@ async def test_row_16_next_session_right_after_the_last(narrow: Stack) -> None:
             assert await client.end() == ([stopped("user_stop")], 1000)
 
 
-# ------------------------------------------------------------------------------------- section 6, on D
-
-
-async def units_told(client: Client, *events: Event) -> list[dict[str, Any]]:
-    """What the worker was given by these events, as the last of their units says."""
-    await client.send(*events)
-    result = await client.expect("result")
-    while result["is_listen"]:
-        result = await client.expect("result")
-    units: list[dict[str, Any]] = told(result)["units"]
-    return units
-
-
-async def test_units_are_cut_in_order(stack: Stack) -> None:
-    """6.1: carry >= 16,000: units of 16,000 in order; the rest stays and the next append joins it."""
-    async with stack.client(OMNI) as client:
-        await begin(client, listen(), listen(), TELLS)
-        events = [chunk(RATE * 2 + 4000, 0.1), chunk(12_000, 0.2)]
-        units = await units_told(client, *events)
-    assert [unit["audio"] for unit in units] == [[0.1] * 4, [0.1] * 4, [0.1, 0.2, 0.2, 0.2]]
-
-
-@pytest.mark.parametrize("samples", [15_840, 15_999])
-async def test_nearly_a_unit_is_padded_at_once(stack: Stack, samples: int) -> None:
-    """6.1: append of 15,840..15,999 samples, carry empty: one unit at once."""
-    async with stack.client(OMNI) as client:
-        await begin(client)
-        assert await client.ask(chunk(samples)) == listens(1, wall_clock_ms=Number(0, 1000))
-
-
-async def test_force_listen_flushes_the_carry(stack: Stack) -> None:
-    """6.1: `force_listen:true`: the carry is flushed at once; audio may be absent."""
-    async with stack.client(OMNI) as client:
-        await begin(client, speak("Never"), speak("Yes"))
-        await client.send(chunk(8000), chunk(1000, force_listen=True))
-        assert await client.next() == listens(1)
-        assert await client.ask({"type": "audio_chunk", "force_listen": True}) == listens(2)
-
-
 async def test_no_silence_is_made_up() -> None:
-    """6.2: D never gets injected silence: one `audio_chunk` unit, one `result`."""
     async with clockwork() as still, still.client(OMNI) as client:
         await begin(client)
         await client.send(chunk(RATE * 4))
         assert await client.take(4) == [listens(unit) for unit in range(1, 5)]
-        for _ in range(20):
-            await still.advance(1)
+        await still.advance(20)
         assert len(still.session.heard) == 4
         assert await client.ask(chunk()) == listens(5)
 
 
-async def test_stale_units_are_answered_in_their_place() -> None:
-    """6.3: a unit that waited over 3 s is answered by one `result` with `dropped:true`, `dropped_total`."""
-    async with clockwork() as still, still.client(OMNI) as client:
-        await begin(client, hang("generate"))
-        await send_each_second(still, client, 6)
-        still.session.release("generate", 1)
-        assert await client.take(6) == [
-            listens(1),
-            listens(2),
-            listens(3, dropped=True, dropped_total=1),
-            listens(4, dropped_total=1),
-            listens(5, dropped_total=1),
-            listens(6, dropped_total=1),
-        ]
-
-
 async def test_at_most_32_units_wait(stack: Stack) -> None:
-    """6.3: at once, oldest first, when more than 32 units wait: here while the session is not ready."""
+    """The oldest are dropped at once, here while the session is not ready."""
     async with stack.client(OMNI) as client:
         await client.expect("queue_done")
         await client.send(prepare(Script(slow_start=True, key="D-many")))
@@ -283,10 +159,13 @@ async def test_at_most_32_units_wait(stack: Stack) -> None:
         assert await stop(client) == []
 
 
-async def test_frames_of_a_burst_are_spread(stack: Stack) -> None:
-    """6.5: in a burst of U units, frame j of F goes to unit floor(j*U/F)."""
+async def test_burst_is_cut_in_order_and_its_frames_are_spread(stack: Stack) -> None:
+    """The rest stays, and the next chunk joins it."""
     async with stack.client(OMNI) as client:
-        await begin(client, listen(), listen(), TELLS)
-        burst = chunk(RATE * 3, frame_base64_list=[jpeg(shade) for shade in range(4)])
-        units = await units_told(client, video_frame(9), burst)
-    assert [len(unit["frames"]) for unit in units] == [1 + 2, 1, 1]
+        await begin(client, listen(), listen(), listen(), TELLS)
+        frames = [jpeg(shade) for shade in range(4)]
+        await client.send(video_frame(9), chunk(RATE * 3 + 4000, 0.1, frame_base64_list=frames))
+        await client.send(chunk(12_000, 0.2))
+        units = told((await client.take(4))[-1])["units"]
+    assert [unit["audio"] for unit in units] == [*[[0.1] * 4] * 3, [0.1, 0.2, 0.2, 0.2]]
+    assert [len(unit["frames"]) for unit in units] == [1 + 2, 1, 1, 0]

@@ -1,14 +1,10 @@
-"""Sections 6.4 `force_listen` and 6.3 stale units, for both dialects."""
-
-import asyncio
-from collections.abc import Iterator
-
-import pytest
+"""`force_listen`, and units that are stale, in both dialects of `/v1/realtime`."""
 
 from tests.conformance.realtime.test_input import as_base64, picture
 from tests.conformance.support.client import Client, Event, kind, kinds, narrow_socket
-from tests.conformance.support.stack import Stack, Worker, running_stack
-from tests.conformance.support.words import G2, G3, TELLS, Words, both, plays, told
+from tests.conformance.support.clockwork import clockwork
+from tests.conformance.support.stack import Stack
+from tests.conformance.support.words import G2, G3, TELLS, Words, both, told, without
 from tests.support.scripted_engine import End, Play, Script, hang, listen, speak, turn_end
 
 
@@ -37,15 +33,8 @@ def holding(text: str) -> Play:
     return Play(says=((text, 0.1),), end=End.CHUNK, hold="generate")
 
 
-# ------------------------------------------------------------------------------------ 6.4 force_listen
-
-
 @both
 async def test_force_listen_silences_the_open_response(stack: Stack, words: Words) -> None:
-    """6.4: nothing further of the open response is sent; units in flight are cancelled, one listen each.
-
-    The first listen carries the open `response_id` and closes the response.
-    """
     async with stack.client() as client:
         await words.begin(client, speak("One"), holding("two"), *[speak("wrong")] * 2, speak("Four"))
         await client.send(words.append(input_id="a"))
@@ -60,12 +49,13 @@ async def test_force_listen_silences_the_open_response(stack: Stack, words: Word
         assert "response_id" not in c
         assert "response_id" not in d
         await client.send(words.append(input_id="e"))
-        assert (await client.next())["text"] == "Four"
+        after = await client.next()
+        assert after["text"] == "Four"
+        assert after["response_id"] != spoken["response_id"]
 
 
 @both
 async def test_force_listen_stops_the_first_unit_of_an_answer(stack: Stack, words: Words) -> None:
-    """6.4: a unit in flight of whose answer nothing was sent is cancelled too; no response opens."""
     async with stack.client() as client:
         await words.begin(client, holding("One"), speak("wrong"), speak("Two"))
         await client.send(words.append(input_id="a"))
@@ -81,7 +71,6 @@ async def test_force_listen_stops_the_first_unit_of_an_answer(stack: Stack, word
 
 @both
 async def test_force_listen_holds_for_what_waits_before_it(stack: Stack, words: Words) -> None:
-    """6.4: every unit cut from the append, and every one still waiting before it, runs so."""
     async with stack.client() as client:
         key = f"{words.name}-waits"
         script = Script((hang("generate"), listen(), *[speak("wrong")] * 4, TELLS), key=key)
@@ -95,37 +84,8 @@ async def test_force_listen_holds_for_what_waits_before_it(stack: Stack, words: 
 
 
 @both
-async def test_model_speaks_again_after_force_listen(stack: Stack, words: Words) -> None:
-    """6.4: the response is closed; the next speech opens another."""
-    async with stack.client() as client:
-        await words.begin(client, speak("One"), speak("wrong"), turn_end("Two"))
-        ids = []
-        for forced in (False, True, False):
-            await client.send(words.append(force_listen=forced))
-            ids.append((await answers(client, words, 1))[0].get("response_id"))
-            if not forced:
-                await last_of(client, words)
-        assert ids[0] == ids[1]
-        assert ids[2] not in (None, ids[0])
-
-
-@both
-async def test_force_listen_on_each_append(stack: Stack, words: Words) -> None:
-    """6.4 and row 11.12: `force_listen` on each append for a while: one listen per unit."""
-    async with stack.client() as client:
-        await words.begin(client, *[speak("wrong")] * 5, turn_end("Now"))
-        await client.send(*[words.append(input_id=str(n), force_listen=True) for n in range(5)])
-        events = await client.take(5)
-        assert kinds(events) == [words.listen] * 5
-        assert [event["input_id"] for event in events] == list("01234")
-        assert not any("response_id" in event for event in events)
-        await client.send(words.append())
-        assert (await client.next())["text"] == "Now"
-
-
-@both
 async def test_force_listen_takes_back_what_was_not_sent(stack: Stack, words: Words) -> None:
-    """6.4: no speech that waits in the outbox is sent; each unit that loses its answer gets one listen.
+    """No speech that waits in the outbox is sent; each unit that loses its answer gets one listen.
 
     The client reads nothing until it has interrupted; its buffers hold less than a second of audio.
     """
@@ -158,46 +118,23 @@ async def test_force_listen_takes_back_what_was_not_sent(stack: Stack, words: Wo
         assert len(spoken) < spoke_at_the_worker, "some speech was taken back"
 
 
-# -------------------------------------------------------------------------------------- 6.3 stale units
-
-
-@pytest.fixture(scope="module")
-def hasty(scripted: Worker) -> Iterator[Stack]:
-    """Input is old after 0.2 s; no silence is fed."""
-    with running_stack(scripted, options=("--max-lag-s", "2", "--silence-tail-units", "0")) as stack:
-        yield stack
-
-
-@pytest.fixture(scope="module")
-def cramped(scripted: Worker) -> Iterator[Stack]:
-    """Three units may wait, which is also what fits into the bytes that may wait."""
-    with running_stack(scripted, options=("--max-waiting-units", "3", "--max-waiting-mib", "0.2")) as stack:
-        yield stack
-
-
 def dropped(event: Event) -> tuple[bool, int]:
     """Whether it answers a dropped unit, and how many there are so far."""
     return event["metrics"].get("dropped", False), event["metrics"].get("dropped_total", 0)
 
 
-async def age(client: Client) -> None:
-    """Everything sent has arrived and grows old."""
+async def everything_arrived(client: Client) -> None:
     assert kind(await client.ask({"type": "x"})) == "error:unknown_event"
-    await asyncio.sleep(2.5)
 
 
 @both
-async def test_stale_unit_is_dropped_and_answered(hasty: Stack, words: Words) -> None:
-    """6.3: dropped if a newer append waits behind it and it has waited more than `max_lag_s`.
-
-    Each is answered by one listen with `dropped:true` and `dropped_total`, in its place.
-    """
-    async with hasty.client() as client:
-        key = f"{words.name}-stale"
-        await words.begin_script(client, plays(hang("generate"), key=key))
+async def test_stale_unit_is_dropped_and_answered_in_its_place(words: Words) -> None:
+    async with clockwork(silence_tail_units=0) as world, world.client() as client:
+        await words.begin(client, hang("generate"))
         await client.send(*[words.append(input_id=name) for name in "abcde"])
-        await age(client)
-        hasty.worker.release(key, "generate", 1)
+        await everything_arrived(client)
+        await world.advance(3.5)
+        world.session.release("generate", 1)
         events = await client.take(5)
         assert kinds(events) == [words.listen] * 5
         assert [event["input_id"] for event in events] == list("abcde")
@@ -208,69 +145,20 @@ async def test_stale_unit_is_dropped_and_answered(hasty: Stack, words: Words) ->
             (True, 2),
             (False, 2),
         ]
-        assert {k: v for k, v in events[2]["metrics"].items() if k != "wall_clock_ms"} == {
-            "dropped": True,
-            "dropped_total": 1,
-        }
+        assert without(events[2]["metrics"], "wall_clock_ms") == {"dropped": True, "dropped_total": 1}
 
 
 @both
-async def test_units_of_the_newest_append_never_drop_each_other(hasty: Stack, words: Words) -> None:
-    """6.3: units of the newest append never drop each other, however long they wait."""
-    async with hasty.client() as client:
-        key = f"{words.name}-newest"
-        await words.begin_script(client, plays(hang("generate"), key=key))
-        await client.send(words.append(6 * 16_000))
-        await age(client)
-        hasty.worker.release(key, "generate", 1)
-        assert [dropped(event) for event in await client.take(6)] == [(False, 0)] * 6
-
-
-@both
-async def test_more_than_the_bound_of_waiting_units(cramped: Stack, words: Words) -> None:
-    """6.3: at once, oldest first, beyond `max_waiting_units`; the newest append may exceed it."""
-    async with cramped.client() as client:
-        key = f"{words.name}-units"
-        await words.begin_script(client, plays(hang("generate"), key=key))
-        await client.send(*[words.append(input_id=name) for name in "abcdefg"])
-        assert kind(await client.ask({"type": "x"})) == "error:unknown_event"
-        cramped.worker.release(key, "generate", 1)
-        events = await client.take(7)
-        assert [event["input_id"] for event in events] == list("abcdefg")
-        assert [dropped(event)[0] for event in events] == [False] * 2 + [True] * 2 + [False] * 3
-        await client.send(words.append(8 * 16_000))
-        assert [dropped(event) for event in await client.take(8)] == [(False, 2)] * 8
-
-
-@both
-async def test_more_than_the_bound_of_waiting_bytes(cramped: Stack, words: Words) -> None:
-    """6.3: at once, oldest first, beyond `max_waiting_mib` of decoded input, pictures included."""
-    async with cramped.client("/v1/realtime?mode=video") as client:
-        key = f"{words.name}-bytes"
-        await words.begin_script(client, plays(hang("generate"), key=key))
-        heavy = as_base64(picture() + bytes(70_000))
-        await client.send(*[words.append(video_frames=[heavy]) for _ in range(5)])
-        assert kind(await client.ask({"type": "x"})) == "error:unknown_event"
-        cramped.worker.release(key, "generate", 1)
-        assert [dropped(e)[0] for e in await client.take(5)] == [False] * 2 + [True] * 2 + [False]
-
-
-@both
-async def test_no_listen_for_a_dropped_unit_while_a_response_is_open(hasty: Stack, words: Words) -> None:
-    """6.3: while a response is open no listen is sent for it; the speaking unit's `dropped_total` is raised.
-
-    Row 11.15: no listen inside an open turn except a real interruption.
-    """
-    async with hasty.client() as client:
-        key = f"{words.name}-open"
-        script = (speak("One"), holding("two"), speak("three"), turn_end("four"))
-        await words.begin_script(client, plays(*script, key=key))
+async def test_no_listen_for_a_dropped_unit_while_a_response_is_open(words: Words) -> None:
+    async with clockwork(silence_tail_units=0) as world, world.client() as client:
+        await words.begin(client, speak("One"), holding("two"), speak("three"), turn_end("four"))
         await client.send(words.append(input_id="a"))
         await answers(client, words, 1)
         await last_of(client, words)
         await client.send(*[words.append(input_id=name) for name in "bcdef"])
-        await age(client)
-        hasty.worker.release(key, "generate", 2)
+        await everything_arrived(client)
+        await world.advance(3.5)
+        world.session.release("generate", 2)
         b, c, f = await answers(client, words, 3)
         assert [event["input_id"] for event in (b, c, f)] == ["b", "c", "f"]
         assert [event["text"] for event in (b, c, f)] == ["two", "three", "four"]
@@ -279,16 +167,14 @@ async def test_no_listen_for_a_dropped_unit_while_a_response_is_open(hasty: Stac
 
 
 @both
-async def test_force_listen_of_a_dropped_unit_moves_on(hasty: Stack, words: Words) -> None:
-    """6.3: `force_listen` of a dropped unit moves to the next unit."""
-    async with hasty.client() as client:
-        key = f"{words.name}-moves"
-        script = (hang("generate"), listen(), speak("wrong"), TELLS)
-        await words.begin_script(client, plays(*script, key=key))
+async def test_force_listen_of_a_dropped_unit_moves_on(words: Words) -> None:
+    async with clockwork(silence_tail_units=0) as world, world.client() as client:
+        await words.begin(client, hang("generate"), listen(), speak("wrong"), TELLS)
         await client.send(words.append(), words.append(), words.append(level=0.3, force_listen=True))
         await client.send(words.append(level=0.4))
-        await age(client)
-        hasty.worker.release(key, "generate", 1)
+        await everything_arrived(client)
+        await world.advance(3.5)
+        world.session.release("generate", 1)
         assert kinds(await client.take(4)) == [words.listen] * 4
         heard = (await told(client, words))["units"]
         assert [(unit["audio"][0], unit["force_listen"]) for unit in heard] == [
@@ -300,16 +186,14 @@ async def test_force_listen_of_a_dropped_unit_moves_on(hasty: Stack, words: Word
 
 
 @both
-async def test_held_input_is_bounded(narrow: Stack, words: Words) -> None:
-    """Section 2 with 6.3: input behind a held init is held under the backlog's bound, and does not age."""
-    async with narrow.client() as holder, narrow.client() as client:
-        await G3.begin(holder)
-        client.ignored = {"session.queue_update"}
-        await client.expect("session.queued")
-        await client.send(words.init(), *[words.append(input_id=str(n)) for n in range(40)])
-        assert kind(await client.ask({"type": "x"})) == "error:unknown_event"
-        await holder.socket.close()
-        await client.expect("session.queue_done", "session.created")
-        events = await client.take(32)
-        assert [event["input_id"] for event in events] == [str(n) for n in range(8, 40)]
-        assert dropped(events[-1]) == (False, 8)
+async def test_more_waiting_bytes_than_allowed_drop_the_oldest_at_once(words: Words) -> None:
+    heavy = as_base64(picture() + bytes(70_000))
+    async with clockwork(max_waiting_mib=0.2) as world:
+        async with world.client("/v1/realtime?mode=video") as client:
+            await words.begin(client, hang("generate"))
+            await client.send(*[words.append(video_frames=[heavy]) for _ in range(5)])
+            await everything_arrived(client)
+            world.session.release("generate", 1)
+            assert [dropped(e)[0] for e in await client.take(5)] == [False] * 2 + [True] * 2 + [False]
+            await client.send(words.append(8 * 16_000))
+            assert [dropped(event) for event in await client.take(8)] == [(False, 2)] * 8

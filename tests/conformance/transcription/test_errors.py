@@ -1,4 +1,4 @@
-"""The column T of 7.1 and 7.2, and section 8.3: each failure as a client of transcription meets it."""
+"""What a client of transcription meets when something goes wrong: a row for each kind of error."""
 
 import asyncio
 import base64
@@ -69,11 +69,7 @@ async def is_alive(client: Client) -> None:
     assert await client.next() == EMPTY
 
 
-# ------------------------------------------------------------------------------------------- 7.1: no slot
-
-
 async def test_queue_full(narrow_transcriber: Processes) -> None:
-    """7.1 QUEUE_FULL: `queue_full`. 8.2: state READY, audio kept, the client may commit again."""
     worker = narrow_transcriber.worker
     worker.next(GO)
     worker.next(GO)
@@ -99,7 +95,6 @@ async def test_queue_full(narrow_transcriber: Processes) -> None:
 
 
 async def test_queue_timeout(narrow_transcriber: Processes) -> None:
-    """7.1: the longest wait is over: `queue_full`, since there is no other word for it; the socket stays."""
     worker = narrow_transcriber.worker
     worker.next(GO)
     with running_stack(worker, options=("--queue-max-wait-s", "1")) as impatient:
@@ -112,7 +107,6 @@ async def test_queue_timeout(narrow_transcriber: Processes) -> None:
 
 
 async def test_queue_cancelled(tmp_path: Any) -> None:
-    """Section 9: DELETE of the ticket, which only an admin can know: `queue_full`; the socket stays."""
     keys = KeyFile(tmp_path / "keys", "alice", "admin")
     engine = ScriptedEngine(GO, slots=1, info=EVERYTHING)
     async with running_worker(engine, slots=1) as worker:
@@ -137,7 +131,6 @@ async def test_queue_cancelled(tmp_path: Any) -> None:
 
 @pytest.mark.usefixtures("unsaid")
 async def test_no_free_slot() -> None:
-    """7.1 NO_FREE_SLOT, after 10 tries at 0.5 s: `queue_full`."""
     clock = ManualClock()
     engine = ScriptedEngine(GO, slots=1, info=EVERYTHING)
     async with running_worker(engine, slots=1) as worker:
@@ -154,7 +147,6 @@ async def test_no_free_slot() -> None:
 
 
 async def test_lease_refused() -> None:
-    """7.1 LEASE_MISSING before `SessionReady`, after 3 new leases: `processing_error`; the socket stays."""
     engine = ScriptedEngine(info=EVERYTHING)
     async with running_worker(engine, worker_key=b"sixteen bytes are enough") as worker:
         async with running_adapter(worker.address) as stage, client_at(stage) as client:
@@ -166,7 +158,6 @@ async def test_lease_refused() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 async def test_no_worker_at_connect(target: str) -> None:
-    """7.1 UNAVAILABLE LOADING, DRAINING; no worker: `service_unavailable` at connect (closes 1013)."""
     with transcribing_worker() as worker, running_stack(worker) as stack:
         worker.process.kill()
         await stack.until(ready=False)
@@ -175,7 +166,6 @@ async def test_no_worker_at_connect(target: str) -> None:
 
 
 async def test_no_worker_for_an_utterance() -> None:
-    """7.1 no worker for `no_worker_grace_s`: `service_unavailable`, and the socket stays open."""
     with transcribing_worker() as worker:
         with running_stack(worker, options=("--no-worker-grace-s", "0.3")) as stack:
             async with stack.client(PATH) as client:
@@ -189,13 +179,11 @@ async def test_no_worker_for_an_utterance() -> None:
 
 @pytest.mark.parametrize("target", TARGETS[1:])
 async def test_unsupported_mode(stack: Processes, target: str) -> None:
-    """7.1 MODE_UNSUPPORTED: `unsupported_mode` at connect (closes 1008): no worker transcribes."""
     async with stack.client(target) as client:
         assert await client.end() == ([error("unsupported_mode")], 1008)
 
 
 async def test_unserved_path(stack: Processes) -> None:
-    """Section 1: T exists only if a worker advertises it; else that path is HTTP 404."""
     with pytest.raises(InvalidStatus) as refused:
         async with stack.client(PATH):
             pass
@@ -203,7 +191,6 @@ async def test_unserved_path(stack: Processes) -> None:
 
 
 async def test_config_invalid(transcriber: Processes) -> None:
-    """7.1 CONFIG_INVALID from the worker: `processing_error`."""
     transcriber.worker.next(refuses=SessionFailed("CONFIG_INVALID", "no"))
     async with transcriber.client(PATH) as client:
         assert await client.next() == CREATED
@@ -213,7 +200,6 @@ async def test_config_invalid(transcriber: Processes) -> None:
 
 
 async def test_model_not_found(transcriber: Processes) -> None:
-    """7.1 MODEL_NOT_FOUND: `model_not_found`; 8.3: the text contains the model's name."""
     async with transcriber.client(PATH) as client:
         assert await client.next() == CREATED
         refused = await client.ask({**UPDATE, "model": "whisper-9"})
@@ -222,7 +208,6 @@ async def test_model_not_found(transcriber: Processes) -> None:
 
 
 async def test_model_is_in_the_list_of_models(transcriber: Processes) -> None:
-    """Section 10 `/v1/models`: names the models that `session.update` may choose."""
     _, models = await transcriber.request("/v1/models")
     async with transcriber.client(PATH) as client:
         assert await client.next() == CREATED
@@ -230,23 +215,17 @@ async def test_model_is_in_the_list_of_models(transcriber: Processes) -> None:
         assert await client.next() == EMPTY
 
 
-# ---------------------------------------------------------------------------------------- 7.1: the worker
-
-
-@pytest.mark.parametrize("step", ["refused", "failure"])
 @pytest.mark.parametrize(
-    ("reason", "code"),
+    ("play", "code"),
     [
-        *(
-            (reason, "invalid_audio")
-            for reason in ("AUDIO_INVALID", "PARAMS_INVALID", "CONTENT_UNSUPPORTED", "INPUT_TOO_LONG")
-        ),
-        ("INFERENCE_FAILED", "processing_error"),
+        (Play(refused=Failure("AUDIO_INVALID", "no")), "invalid_audio"),
+        (Play(failure=Failure("AUDIO_INVALID", "no")), "invalid_audio"),
+        (Play(failure=Failure("INFERENCE_FAILED", "no")), "processing_error"),
     ],
+    ids=["refused", "failed", "fault"],
 )
-async def test_item_error(transcriber: Processes, reason: str, code: str, step: str) -> None:
-    """7.1 `ItemError`: `invalid_audio`; INFERENCE_FAILED: `processing_error`. The utterance is over."""
-    transcriber.worker.next(GO, Play(**{step: Failure(reason, "no")}), write(" two"))  # type: ignore[arg-type]
+async def test_item_error_ends_its_utterance(transcriber: Processes, play: Play, code: str) -> None:
+    transcriber.worker.next(GO, play, write(" two"))
     async with transcriber.client(PATH) as client:
         await begin(client)
         await client.send(append())
@@ -256,7 +235,6 @@ async def test_item_error(transcriber: Processes, reason: str, code: str, step: 
 
 
 async def test_context_full(transcriber: Processes) -> None:
-    """7.1 `UNIT_END_CONTEXT_FULL`: `done`, then `context_full`, then SKIPPING."""
     transcriber.worker.next(GO, replace(context_full(), says=((" on", 0.0),)))
     async with transcriber.client(PATH) as client:
         await begin(client)
@@ -267,24 +245,8 @@ async def test_context_full(transcriber: Processes) -> None:
         assert levels(await told(client)) == [0.3]
 
 
-async def test_context_full_after_the_final_commit(transcriber: Processes) -> None:
-    """7.1 `UNIT_END_CONTEXT_FULL`: `done`, then `context_full`, then READY by the same rule."""
-    full = replace(context_full(), hold="generate")
-    transcriber.worker.next(GO, full, key="T-full")
-    async with transcriber.client(PATH) as client:
-        await begin(client)
-        await client.send(FINAL, append(level=0.3))
-        await nothing(client)
-        transcriber.worker.release("T-full", "generate", 2)
-        assert await client.take(2) == [done(" go", completion=2), error("context_full")]
-        transcriber.worker.next(TELLS, repeat=True)
-        await client.send(FINAL)
-        assert levels(await told(client)) == [0.3]
-
-
 @pytest.mark.parametrize("reason", ["KV_EXHAUSTED", "INFERENCE_FAILED"])
 async def test_session_failed(transcriber: Processes, reason: str) -> None:
-    """7.1 KV_EXHAUSTED: `processing_error`; the next utterance gets another slot."""
     transcriber.worker.next(GO, Play(fails_session=SessionFailed(reason, "canary-4711")))
     async with transcriber.client(PATH) as client:
         await begin(client)
@@ -298,7 +260,6 @@ async def test_session_failed(transcriber: Processes, reason: str) -> None:
 
 
 async def test_unit_timeout() -> None:
-    """7.1 UNIT_TIMEOUT: `processing_error`; by the worker's watchdog."""
     engine = ScriptedEngine(hang("generate"), info=EVERYTHING)
     async with running_worker(engine, limits=replace(PATIENT, unit_s=0.1)) as worker:
         async with running_adapter(worker.address) as stage, client_at(stage) as client:
@@ -309,7 +270,6 @@ async def test_unit_timeout() -> None:
 
 
 async def test_engine_lost(transcriber: Processes) -> None:
-    """7.1 ENGINE_FATAL: another session hears the utterance again, and goes on behind its last word."""
     transcriber.worker.next(GO, Play(fails_session=SessionFailed("ENGINE_FATAL", "canary-4711")))
     transcriber.worker.next(GO, write(" two"), write(" three"))
     async with transcriber.client(PATH) as client:
@@ -322,7 +282,6 @@ async def test_engine_lost(transcriber: Processes) -> None:
 
 
 async def test_worker_lost() -> None:
-    """7.1 WORKER_LOST, mid-session: a worker that comes back goes on, each word comes once."""
     with transcribing_worker() as worker, running_stack(worker) as stack:
         worker.next(GO, hang("generate"))
         async with stack.client(PATH) as client:
@@ -337,7 +296,6 @@ async def test_worker_lost() -> None:
 
 
 async def test_worker_goes_away() -> None:
-    """7.1 `GoAway` expired, session active: no event, closes 1012."""
     with transcribing_worker(2, "--drain-timeout-s", "0.3") as worker, running_stack(worker) as stack:
         worker.next(GO)
         async with stack.client(PATH) as client:
@@ -347,7 +305,6 @@ async def test_worker_goes_away() -> None:
 
 
 async def test_worker_goes_away_between_utterances() -> None:
-    """7.1 `GoAway`: a socket that has no utterance outlives its worker."""
     with transcribing_worker(2, "--drain-timeout-s", "0.3") as worker, running_stack(worker) as stack:
         worker.next(GO)
         async with stack.client(PATH) as client:
@@ -360,7 +317,6 @@ async def test_worker_goes_away_between_utterances() -> None:
 
 
 async def test_adapter_shutdown() -> None:
-    """7.1 adapter shutdown: closes 1012 without an event, idle and waiting at once, busy after the drain."""
     with transcribing_worker(1) as worker:
         with running_stack(worker, options=("--drain-timeout-s", "5")) as stack:
             worker.next(GO, write(" on"))
@@ -382,7 +338,6 @@ async def test_adapter_shutdown() -> None:
 
 
 async def test_newcomer_of_a_server_that_stops() -> None:
-    """7.3: new sockets get `service_unavailable`, 1013, in the words of their protocol."""
     with transcribing_worker(1) as worker:
         with running_stack(worker, options=("--drain-timeout-s", "60")) as stack:
             worker.next(GO)
@@ -397,7 +352,6 @@ async def test_newcomer_of_a_server_that_stops() -> None:
 
 
 async def test_slow_reader(transcriber: Processes) -> None:
-    """7.3: deltas are never dropped; who reads nothing for too long is told, close 1008, its slot is free."""
     transcriber.worker.next(write("on and on " * 4000), repeat=True)
     options = ("--slow-consumer-s", "0.5", "--outbox-mib", "0.002")
     with running_stack(transcriber.worker, options=options) as strict:
@@ -411,114 +365,59 @@ async def test_slow_reader(transcriber: Processes) -> None:
     assert all(event["type"] == "transcription.delta" for event in events[:-1])
 
 
-# ------------------------------------------------------------------------------------------- 7.2 and 8.3
-
+NO_MODEL = "Missing required field: model"
 _APPEND = {"type": "input_audio_buffer.append"}
 MALFORMED: list[tuple[Any, str, str]] = [
-    ("", "invalid_json", "Invalid JSON"),
     ("no json", "invalid_json", "Invalid JSON"),
     ('{"type":"input_audio_buffer.commit","final":NaN}', "invalid_json", "Invalid JSON"),
-    ('{"type":"session.update","model":-Infinity}', "invalid_json", "Invalid JSON"),
     ([], "processing_error", "an event is a JSON object, got a list"),
-    ("5", "processing_error", "an event is a JSON object, got 5"),
-    ("null", "processing_error", "an event is a JSON object, got null"),
     ({}, "unknown_event", "Unknown event type: None"),
-    ({"type": None}, "unknown_event", "Unknown event type: None"),
     ({"type": 5}, "unknown_event", "Unknown event type: 5"),
-    *(
-        ({"type": name}, "unknown_event", f"Unknown event type: {name}")
-        for name in (
-            "response.create",
-            "input_audio_buffer.clear",
-            "session.create",
-            "session.init",
-            "session.close",
-            "response.text.delta",
-        )
-    ),
-    ({"type": "session.update"}, "invalid_event", "Missing required field: model"),
-    ({"type": "session.update", "model": None}, "invalid_event", "Missing required field: model"),
-    ({"type": "session.update", "model": 7}, "invalid_event", "Missing required field: model"),
-    (
-        {"type": "session.update", "session": {"model": "scripted"}},
-        "invalid_event",
-        "Missing required field: model",
-    ),
+    ({"type": "response.create"}, "unknown_event", "Unknown event type: response.create"),
+    ({"type": "session.update", "session": {"model": "scripted"}}, "invalid_event", NO_MODEL),
     (_APPEND, "processing_error", "audio: expected a base64 string, got null or nothing"),
     ({**_APPEND, "audio": 5}, "processing_error", "audio: expected a string, got 5"),
-    ({**_APPEND, "audio": ""}, "invalid_audio", "Invalid audio data"),
-    ({**_APPEND, "audio": "AAA"}, "invalid_audio", "Invalid audio data"),
     ({**_APPEND, "audio": "AA-_"}, "invalid_audio", "Invalid audio data"),
     ({**_APPEND, "audio": base64.b64encode(bytes(3)).decode()}, "invalid_audio", "Invalid audio data"),
-    ({**COMMIT, "final": None}, "processing_error", "final: expected true or false, got null"),
     ({**COMMIT, "final": "maybe"}, "processing_error", 'final: expected true or false, got "maybe"'),
-    ({**COMMIT, "final": 2}, "processing_error", "final: expected true or false, got 2"),
 ]
 
 
-@pytest.mark.parametrize(("event", "code", "text"), MALFORMED)
-async def test_malformed_event(transcriber: Processes, event: Any, code: str, text: str) -> None:
-    """7.2, 8.3: one clear error, nothing lost, stays open: the utterance goes on."""
+async def test_malformed_event_is_one_error_and_the_utterance_goes_on(transcriber: Processes) -> None:
     transcriber.worker.next(GO, write(" on"))
     async with transcriber.client(PATH) as client:
         await begin(client)
         await client.send(append(RATE // 2))
-        assert await client.ask(event if isinstance(event, str) else json.dumps(event)) == error(code, text)
+        for event, code, text in MALFORMED:
+            refused = await client.ask(event if isinstance(event, str) else json.dumps(event))
+            assert refused == error(code, text)
+        await client.send(json.dumps(UPDATE).encode())
+        assert await client.next() == error("invalid_frame")
         await client.send(append(RATE // 2), FINAL)
         assert (await client.until("transcription.done"))[-1]["text"] == " go on"
 
 
-async def test_binary_frame(transcriber: Processes) -> None:
-    """7.2 binary frame: `invalid_frame`, stays open."""
-    async with transcriber.client(PATH) as client:
-        assert await client.next() == CREATED
-        await client.send(json.dumps(UPDATE).encode())
-        assert await client.next() == error("invalid_frame")
-        await is_alive(client)
-
-
-@pytest.mark.parametrize("commit", [COMMIT, FINAL])
-async def test_commit_before_an_update(transcriber: Processes, commit: dict[str, Any]) -> None:
-    """8.3 either commit before a valid update: says to send `session.update`."""
-    async with transcriber.client(PATH) as client:
-        assert await client.next() == CREATED
-        refused = await client.ask(commit)
-        assert refused == {
-            "type": "error",
-            "error": Text(".*session.update.*"),
-            "code": "model_not_validated",
-        }
-
-
 async def test_invalid_utf8(transcriber: Processes) -> None:
-    """7.2 invalid UTF-8 in a text frame: close 1007, no event."""
     async with transcriber.raw_client(PATH) as client:
         await client.expect("session.created")
         await client.frame(TEXT, b'{"type":"\xff"}')
         assert (await client.end())[:2] == ([], 1007)
 
 
-async def test_message_of_the_largest_size(transcriber: Processes) -> None:
-    """9.1: T exactly 16,777,216 bytes."""
-    filler = json.dumps({**UPDATE, "filler": ""})
-    largest = filler.replace('""', f'"{"x" * (16_777_216 - len(filler))}"')
-    assert len(largest) == 16_777_216
-    async with transcriber.client(PATH) as client:
-        assert await client.next() == CREATED
-        await client.send(largest, COMMIT, FINAL)
-        assert await client.next() == EMPTY
-
-
 async def test_message_over_the_limit(transcriber: Processes) -> None:
-    """7.2 message over the limit: close 1009, no event."""
+    filler = json.dumps({**UPDATE, "filler": ""})
+    largest = filler.replace('""', f'"{"x" * (16_777_216 - len(filler))}"').encode()
+    assert len(largest) == 16_777_216
     async with transcriber.raw_client(PATH) as client:
         await client.expect("session.created")
-        await client.frame(TEXT, b" " * 16_777_217)
+        await client.frame(TEXT, largest)
+        await client.send(COMMIT, FINAL)
+        assert await client.expect("transcription.done") == EMPTY
+        await client.frame(TEXT, largest + b" ")
         assert (await client.end())[:2] == ([], 1009)
 
 
 async def test_bad_framing(transcriber: Processes) -> None:
-    """7.2 bad WebSocket framing: close 1002, no event."""
     async with transcriber.raw_client(PATH) as client:
         await client.expect("session.created")
         await client.frame(BINARY, b"", reserved=1)
@@ -527,7 +426,6 @@ async def test_bad_framing(transcriber: Processes) -> None:
 
 
 async def test_more_than_20_errors_in_a_second(transcriber: Processes) -> None:
-    """7.2: more than 20 `error` answers in 1 s: further errors suppressed and counted, stays open."""
     said = transcriber.log.count("errors were not sent")
     async with transcriber.client(PATH) as client:
         assert await client.next() == CREATED
@@ -540,7 +438,6 @@ async def test_more_than_20_errors_in_a_second(transcriber: Processes) -> None:
 
 
 async def test_more_than_1000_events_in_5_s(transcriber: Processes) -> None:
-    """7.2: more than 1000 events: no such limit on those that bring audio worth it."""
     transcriber.worker.next(TELLS, repeat=True)
     async with transcriber.client(PATH) as client:
         assert await client.next() == CREATED
@@ -550,7 +447,6 @@ async def test_more_than_1000_events_in_5_s(transcriber: Processes) -> None:
 
 
 async def test_more_small_events_than_may_come(transcriber: Processes) -> None:
-    """Docs, Limits: events below 1 KiB are 1000 at once and 200 a second."""
     async with transcriber.client(PATH) as client:
         assert await client.next() == CREATED
         with suppress(ConnectionClosed):
@@ -561,7 +457,6 @@ async def test_more_small_events_than_may_come(transcriber: Processes) -> None:
 
 
 async def test_messages_do_not_leak(transcriber: Processes) -> None:
-    """7.2: never a stack trace, a validator's raw text, an address or a path."""
     transcriber.worker.next(fails("INFERENCE_FAILED", "/home/x.py canary-4711"), listen())
     async with transcriber.client(PATH) as client:
         assert await client.next() == CREATED
@@ -569,7 +464,6 @@ async def test_messages_do_not_leak(transcriber: Processes) -> None:
         texts = [(await client.next())["error"]]
         for event, *_ in MALFORMED:
             await client.send(event if isinstance(event, str) else json.dumps(event))
-        while len(texts) < 1 + 20:
             texts.append((await client.next())["error"])
         for text in texts:
             for word in ("Traceback", "msgspec", "127.0.0.1", "/home", ".py", "$", "canary"):
@@ -577,7 +471,6 @@ async def test_messages_do_not_leak(transcriber: Processes) -> None:
 
 
 async def test_withdrawn_key(tmp_path: Any) -> None:
-    """7.3: key revoked while connected: `error{unauthorized}`, close 3000."""
     keys = KeyFile(tmp_path / "keys", "alice", "bob")
     with transcribing_worker(1) as worker:
         options = ("--auth", "keys", "--keys", str(keys.path))

@@ -55,7 +55,6 @@ async def until(connection: AsyncRealtimeConnection, name: str) -> list[Any]:
 
 
 async def test_what_the_client_commits_is_written_down(shipped: Stack) -> None:
-    """OpenAI's events, `turn_detection` null: each committed item has its words."""
     async with connected(shipped, turn_detection=None) as connection:
         await say(connection, "counting")
         await connection.input_audio_buffer.commit()
@@ -76,7 +75,6 @@ async def test_what_the_client_commits_is_written_down(shipped: Stack) -> None:
 
 
 async def test_who_has_spoken_is_written_down(shipped: Stack) -> None:
-    """OpenAI's events, `server_vad`: the item has the id of `speech_started`."""
     async with connected(shipped, turn_detection={"type": "server_vad"}) as connection:
         await say(connection, "counting", silence_s=1.0)
 
@@ -93,7 +91,6 @@ async def test_who_has_spoken_is_written_down(shipped: Stack) -> None:
 
 
 async def test_a_client_secret_for_transcription_opens_that(shipped: Stack) -> None:
-    """OpenAI's events: a client secret alone opens the session that it was made for."""
     server = AsyncOpenAI(base_url=f"{shipped.address}/v1", api_key="none")
     heard: Any = {"transcription": {"model": "antiphon-mini"}, "turn_detection": None}
     secret = await server.realtime.client_secrets.create(

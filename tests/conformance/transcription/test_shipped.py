@@ -83,7 +83,6 @@ def bare(shipped: Stack) -> Iterator[Stack]:
 
 
 async def test_recordings_are_understood(shipped: Stack) -> None:
-    """At most three words of ten are wrong, over all recordings of the domain, on one socket."""
     expected = spoken()
     async with shipped.client(PATH) as client:
         assert without_token(await client.next()) == CREATED
@@ -95,7 +94,6 @@ async def test_recordings_are_understood(shipped: Stack) -> None:
 
 
 async def test_row_18_the_printed_program(bare: Stack, tmp_path: Path) -> None:
-    """Row 11.18, with the model that users meet: it prints what the protocol says was heard."""
     shutil.copy(RECORDINGS / "counting.wav", tmp_path / "audio.wav")
 
     said = await run_program(tmp_path, bare.url("/v1/realtime"), MODEL)
@@ -110,7 +108,6 @@ async def test_row_18_the_printed_program(bare: Stack, tmp_path: Path) -> None:
 
 
 async def test_text_comes_while_audio_still_arrives(shipped: Stack) -> None:
-    """8.1: the first delta is there before the last audio and the final commit have been sent."""
     events = appends("arithmetic.wav")
     async with shipped.client(PATH) as client:
         assert without_token(await client.next()) == CREATED
@@ -123,8 +120,6 @@ async def test_text_comes_while_audio_still_arrives(shipped: Stack) -> None:
 
 
 async def test_pace_and_company_make_no_difference(shipped: Stack) -> None:
-    """The same text alone, in a crowd, in small pieces, and as the second utterance of a socket."""
-
     async def one(*names: str) -> str:
         async with shipped.client(PATH) as client:
             assert without_token(await client.next()) == CREATED
@@ -140,7 +135,6 @@ async def test_pace_and_company_make_no_difference(shipped: Stack) -> None:
 
 
 async def test_usage(shipped: Stack) -> None:
-    """8.1: `prompt_tokens` at the first step, whatever the audio; `completion_tokens`: all sampled ids."""
     async with shipped.client(PATH) as client:
         assert without_token(await client.next()) == CREATED
         await client.send(CHOOSE)
@@ -152,7 +146,6 @@ async def test_usage(shipped: Stack) -> None:
 
 
 async def test_silence_is_not_made_into_words(shipped: Stack) -> None:
-    """Twenty seconds of silence are an utterance like any other, with next to no text."""
     async with shipped.client(PATH) as client:
         assert without_token(await client.next()) == CREATED
         await client.send(CHOOSE, COMMIT, append(20 * RATE, level=0.0), FINAL)
@@ -161,7 +154,6 @@ async def test_silence_is_not_made_into_words(shipped: Stack) -> None:
 
 
 async def test_example_of_the_documentation_runs(shipped: Stack) -> None:
-    """The program of `docs/transcription.md` prints the text of its recording, then what it took."""
     (program,) = re.findall(r"```python\n(.*?)```", (DOCS / "transcription.md").read_text(), re.DOTALL)
     local = "ws://localhost:8006/v1/transcription"
     assert local in program

@@ -54,9 +54,8 @@ def stack(scripted: Worker) -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def impatient(scripted: Worker) -> Iterator[Stack]:
-    """An adapter for which a second is a long time."""
-    options = ("--init-timeout-s", "2", "--session-limit-video-s", "3")
-    with running_stack(scripted, options=options) as stack:
+    """An adapter whose sessions are over after a second and a half."""
+    with running_stack(scripted, options=("--session-limit-video-s", "1.5")) as stack:
         yield stack
 
 

@@ -1,9 +1,6 @@
-"""Clients of chat that must keep working, each a copy of its traffic, and the one that is printed."""
+"""Clients of chat that must keep working, each a copy of its traffic."""
 
-import asyncio
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,37 +8,12 @@ import pytest
 from tests.conformance.support.chat_words import CHAT, CLOSE, REALTIME, append, begin, request
 from tests.conformance.support.client import PING, PONG, TEXT
 from tests.conformance.support.stack import Stack
-from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import hang, write
 from tests.ws_adapter.support.chat_conversation import f32
 
-PROGRAM = Path(__file__).parents[2] / "data/chat_mode/client.txt"
 SAYS = write("Seven", ".")
 ASK = {CHAT: request, REALTIME: append}
 DONE = {CHAT: "done", REALTIME: "response.done"}
-
-
-async def run_printed_client(tmp_path: Path, url: str, reference: str | None = None) -> list[str]:
-    """What the printed client says about a conversation at `url`."""
-    program = PROGRAM.read_text()
-    last = "asyncio.run(chat_streaming())"
-    assert program.endswith(f"{last}\n")
-    path = tmp_path / "client.py"
-    path.write_text(program.replace(last, f"asyncio.run(chat_streaming({url!r}, {reference!r}))"))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, str(path), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    async with asyncio.timeout(PATIENCE_S):
-        said, errors = await process.communicate()
-    assert process.returncode == 0, errors.decode()
-    return said.decode().splitlines()
-
-
-async def test_printed_client_runs_unchanged(chatter: Stack, tmp_path: Path) -> None:
-    said = await run_printed_client(tmp_path, chatter.url(CHAT))
-
-    assert said[0] == "Prefill done, 12 input tokens"
-    assert said[-2:] == ["Final: ", "Tokens: 12 in, 1 out"]
 
 
 async def test_client_closes_by_itself_after_done(chatter: Stack) -> None:

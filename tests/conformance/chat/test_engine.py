@@ -117,11 +117,3 @@ async def test_broken_picture(engine: Stack) -> None:
         assert (await client.next())["reason"] == "error"
         await client.send({"type": "input.append", "input": asked()})
         await client.until("response.done", LONG_S)
-
-
-async def test_input_that_does_not_fit(engine: Stack) -> None:
-    async with engine.client(CHAT) as client:
-        await client.send(asked({"type": "text", "text": "hello " * 20_000}))
-        events, code = await client.end()
-
-    assert (events[-1]["code"], code) == ("invalid_payload", 1008)

@@ -158,14 +158,6 @@ async def test_not_json(chatter: Stack, frame: str) -> None:
     assert await answered(chatter, frame) == ([chat_error("invalid_json")], 1003)
 
 
-async def test_binary_frame(chatter: Stack) -> None:
-    assert await answered(chatter, b"{}") == ([chat_error("invalid_frame")], 1003)
-    async with chatter.client(REALTIME) as client:
-        await begin(client)
-        await client.send(b"{}")
-        assert await client.end() == ([error("invalid_frame")], 1003)
-
-
 @pytest.mark.parametrize(
     ("event", "code", "told"),
     [
@@ -214,16 +206,6 @@ async def test_wrong_value(chatter: Stack, event: Event, told: str) -> None:
         assert told in refused["error"]["message"]
 
 
-async def test_invalid_utf8(chatter: Stack) -> None:
-    for target in (CHAT, REALTIME):
-        async with chatter.raw_client(target) as client:
-            if target == REALTIME:
-                await client.expect("session.queue_done")
-            await client.frame(TEXT, b'"\xff"')
-            events, code, _ = await client.end()
-            assert (events, code) == ([], 1007)
-
-
 async def test_message_over_the_limit() -> None:
     """The limit of chat is its own."""
     options = ("--max-chat-message-mib", "0.02", "--max-message-mib", "0.01")
@@ -231,16 +213,6 @@ async def test_message_over_the_limit() -> None:
     with chatting_worker(1) as worker, running_stack(worker, options=options) as stack:
         assert (await answered(stack, {"messages": [scripted(SAYS), long]}))[1] == 1000
         assert await answered(stack, {"messages": [long, long]}) == ([], 1009)
-
-
-async def test_more_than_20_errors(chatter: Stack) -> None:
-    async with chatter.client(REALTIME) as client:
-        await begin(client)
-        await client.send(*[{"type": "what"}] * 21)
-        events, code = await client.end()
-
-    assert kinds(events)[-1] == "error:rate_limited"
-    assert code == 1008
 
 
 async def test_more_than_1000_events(chatter: Stack) -> None:

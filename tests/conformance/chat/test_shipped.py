@@ -9,16 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conformance.chat.test_clients import run_printed_client
 from tests.conformance.support.chat_words import CHAT, CLOSE, REALTIME, begin
 from tests.conformance.support.client import Event
 from tests.conformance.support.stack import Stack
 from tests.support.patience import PATIENCE_S
-from tests.ws_adapter.support.duplex_conversation import pictured
 
 LONG_S = 60.0
 """The longest wait for one event: a model is at work, on whatever machine this is."""
 
+PROGRAM = Path(__file__).parents[2] / "data/chat_mode/client.txt"
 PAGE = Path(__file__).parents[3] / "docs/chat.md"
 
 
@@ -67,38 +66,12 @@ async def test_turns_are_repeatable_and_independent(shipped: Stack) -> None:
     assert answers[0]["usage"] == answers[2]["usage"]
 
 
-async def test_picture_and_clip(shipped: Stack) -> None:
-    clip = base64.b64encode(np.zeros(16_000, "<f4").tobytes()).decode()
-    parts = [
-        {"type": "text", "text": "what do you see?"},
-        {"type": "image", "data": pictured()},
-        {"type": "audio", "data": clip},
-    ]
-    async with shipped.client(REALTIME) as client:
-        await begin(client)
-        fields = {"messages": [{"role": "user", "content": parts}], "generation": {"max_new_tokens": 8}}
-        await client.send({"type": "input.append", "input": fields})
-        done = (await client.until("response.done", LONG_S))[-1]
-
-    details = done["usage"]["input_token_details"]
-    assert details["vision_tokens"] > 0
-    assert details["audio_tokens"] > 0
-    assert done["reason"] in ("turn_end", "length")
-
-
 async def test_conversation_that_does_not_fit(shipped: Stack) -> None:
     async with shipped.client(CHAT) as client:
         await client.send(asked("seven " * 20_000))
         events, code = await client.end()
 
     assert (events[-1]["code"], code) == ("invalid_payload", 1008)
-
-
-async def test_voice_that_the_model_does_not_have(shipped: Stack) -> None:
-    voice = base64.b64encode(np.full(16_000, 0.1, "<f4").tobytes()).decode()
-    async with shipped.client(CHAT) as client:
-        await client.send(asked("hello", tts={"enabled": True, "ref_audio_data": voice}))
-        assert (await client.until("done", LONG_S))[-1]["unsupported_fields"] == ["tts.ref_audio_data"]
 
 
 async def test_client_that_leaves_frees_its_slot_within_a_second(shipped: Stack) -> None:
@@ -110,8 +83,23 @@ async def test_client_that_leaves_frees_its_slot_within_a_second(shipped: Stack)
     await shipped.until(free_slots=slots)
 
 
-async def test_printed_client_runs_unchanged(shipped: Stack, tmp_path: Path) -> None:
-    said = await run_printed_client(tmp_path, shipped.url(CHAT))
+async def run(*arguments: str) -> list[str]:
+    """The lines that a program prints."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        said, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    return said.decode().splitlines()
+
+
+async def test_printed_client_runs_unchanged(shipped: Stack) -> None:
+    program, last = PROGRAM.read_text(), "asyncio.run(chat_streaming())\n"
+    assert program.endswith(last)
+    called = f"asyncio.run(chat_streaming({shipped.url(CHAT)!r}, None))"
+
+    said = await run("-c", program.removesuffix(last) + called)
 
     assert re.fullmatch(r"Prefill done, \d+ input tokens", said[0])
     assert any(line.startswith("Final: ") and len(line) > 8 for line in said)
@@ -119,16 +107,7 @@ async def test_printed_client_runs_unchanged(shipped: Stack, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("number", range(2))
-async def test_programs_of_the_documentation_run(shipped: Stack, tmp_path: Path, number: int) -> None:
+async def test_programs_of_the_documentation_run(shipped: Stack, number: int) -> None:
     program = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[number]
     assert "ws://localhost:8006" in program
-    path = tmp_path / "program.py"
-    path.write_text(program.replace("ws://localhost:8006", shipped.url("")))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, str(path), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    async with asyncio.timeout(PATIENCE_S):
-        said, errors = await process.communicate()
-
-    assert process.returncode == 0, errors.decode()
-    assert len(said.decode().splitlines()) == 2
+    assert len(await run("-c", program.replace("ws://localhost:8006", shipped.url("")))) == 2

@@ -1,9 +1,7 @@
 """Video parts, with the checkpoint of the package behind both doors."""
 
 import base64
-import wave
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +9,7 @@ from numpy.typing import NDArray
 
 from tests.conformance.support.chat_words import CHAT, REALTIME, begin
 from tests.conformance.support.client import Event
+from tests.conformance.support.recordings import recording
 from tests.conformance.support.stack import Stack
 from tests.support.drawing import picture
 from tests.support.hostile_videos import sound_alone
@@ -18,7 +17,6 @@ from tests.support.long import long
 from tests.support.videos import numbered, short, shown, video
 
 LONG_S = 60.0
-RECORDINGS = Path(__file__).parents[3] / "clients/recordings"
 CODECS = {"mp4": "libx264", "webm": "libvpx-vp9"}
 
 
@@ -27,11 +25,6 @@ def film(colour: str, shape: str, container: str, sound: NDArray[np.float32] | N
     seconds = 2.0 if sound is None else len(sound) / 16_000
     frames = shown(picture(colour, shape), seconds)
     return video(frames, rate=10, container=container, codec=CODECS[container], sound=sound)
-
-
-def voice(name: str) -> NDArray[np.float32]:
-    with wave.open(str(RECORDINGS / f"{name}.wav")) as file:
-        return np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32768
 
 
 def asked(data: bytes, *texts: str, **fields: object) -> Event:
@@ -73,7 +66,7 @@ async def test_answer_names_what_a_video_shows(
 )
 @pytest.mark.sample("light-*-webm")
 async def test_voice_in_a_video_is_answered(shipped: Stack, container: str, name: str, reply: str) -> None:
-    data = film("blue", "square", container, voice(name))
+    data = film("blue", "square", container, recording(name))
 
     assert (await answer(shipped, asked(data, omni_mode=True)))["text"].strip() == reply
 

@@ -100,31 +100,6 @@ async def test_length_of_the_context_is_monotone_over_failed_and_dropped_units()
     assert lengths == sorted(lengths)
 
 
-async def test_no_listen_for_a_dropped_unit_inside_an_open_turn() -> None:
-    async with clockwork() as still, still.client(OMNI) as client:
-        await begin(client, speak("One"), speak("Two", hold="generate"), speak("Three"), turn_end("Four"))
-        assert await client.ask(chunk()) == speaks(1, "One", 1.0)
-        await send_each_second(still, client, 6)
-        still.session.release("generate", 2)
-        assert await client.take(5) == [
-            speaks(2, "Two", 1.0),
-            speaks(3, "Three", 1.0),
-            speaks(5, "Four", 0.5, end_of_turn=True, dropped_total=1),
-            listens(6, dropped_total=1),
-            listens(7, dropped_total=1),
-        ]
-
-
-async def test_force_listen_inside_a_turn_is_one_listen_for_each_unit_that_loses_its_answer(
-    stack: Stack,
-) -> None:
-    async with stack.client(OMNI) as client:
-        await begin(client, speak("One"), hang("generate"), speak("Three"), speak("Four"))
-        assert await client.ask(chunk()) == speaks(1, "One", 1.0)
-        await client.send(chunk(), chunk(), chunk(force_listen=True), chunk())
-        assert await client.take(4) == [listens(2), listens(3), listens(4), listens(5)]
-
-
 async def test_client_opens_the_next_session_at_once(narrow: Stack) -> None:
     for _ in range(5):
         async with narrow.client(OMNI) as client:
@@ -133,16 +108,6 @@ async def test_client_opens_the_next_session_at_once(narrow: Stack) -> None:
             assert await client.ask(chunk()) == speaks(1, "Yes", 1.0)
             await client.send(STOP)
             assert await client.end() == ([stopped("user_stop")], 1000)
-
-
-async def test_no_silence_is_made_up() -> None:
-    async with clockwork() as still, still.client(OMNI) as client:
-        await begin(client)
-        await client.send(chunk(RATE * 4))
-        assert await client.take(4) == [listens(unit) for unit in range(1, 5)]
-        await still.advance(20)
-        assert len(still.session.heard) == 4
-        assert await client.ask(chunk()) == listens(5)
 
 
 async def test_at_most_32_units_wait(stack: Stack) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from websockets.typing import Subprotocol
 
 from tests.conformance.support.client import Event
 from tests.conformance.support.duplex_words import (
@@ -99,16 +98,6 @@ async def test_plain_get(stack: Stack, target: str, status: int) -> None:
     assert (await stack.request(target))[0] == status
 
 
-async def test_subprotocol_and_compression(stack: Stack) -> None:
-    offered = [Subprotocol("other"), Subprotocol("realtime")]
-    async with stack.client(OMNI, subprotocols=offered, compression="deflate") as client:
-        assert client.socket.subprotocol == "realtime"
-        assert client.socket.protocol.extensions == []
-    async with stack.client(OMNI, subprotocols=[Subprotocol("other")]) as client:
-        assert client.socket.subprotocol is None
-        assert await begin(client) == PREPARED
-
-
 async def test_recording_id_is_made_unique(stack: Stack, tmp_path: Path) -> None:
     with running_stack(stack.worker, options=("--recordings", str(tmp_path))) as recording:
         async with recording.client(OMNI) as first, recording.client(OMNI) as second:
@@ -155,14 +144,6 @@ async def setup_of(stack: Stack, event: Event) -> tuple[dict[str, Any], Event]:
         assert prepared["type"] == "prepared"
         await client.send(chunk())
         return told(await client.next())["setup"], prepared
-
-
-async def test_prepare_may_be_empty(stack: Stack) -> None:
-    async with stack.client(OMNI) as client:
-        await client.expect("queue_done")
-        names = ("system_prompt", "config", "ref_audio_base64", "ref_audio_path", "max_slice_nums")
-        prepared = await client.ask({"type": "prepare", **dict.fromkeys(names)})
-        assert prepared == PREPARED
 
 
 async def test_prepare_reaches_the_worker(stack: Stack) -> None:

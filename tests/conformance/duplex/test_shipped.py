@@ -1,8 +1,6 @@
 """Whole spoken conversations over `/ws/duplex` with the checkpoint of the package."""
 
 import base64
-import json
-import wave
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import inference_service
-from clients.recordings import make
 from tests.conformance.support.client import Client, Event
 from tests.conformance.support.duplex_words import AUDIO, OMNI, error, jpeg, listens, stop
+from tests.conformance.support.recordings import recording, reply_to
 from tests.conformance.support.stack import Stack, Worker, running, running_stack, wait_for
 from tests.inference_service.engine.support import tiny
 
@@ -22,22 +20,12 @@ LONGEST_REPLY = 8
 """Units of silence within which a reply has to end."""
 
 CHECKPOINT = Path(inference_service.__file__).parent / "checkpoints" / "antiphon-mini"
-RECORDINGS = Path(make.__file__).parent
 PREPARE: Event = {
     "type": "prepare",
     "system_prompt": "You are a helpful assistant.",
     "config": {"decode_mode": "greedy"},
     "deferred_finalize": True,
 }
-
-
-def recording(name: str) -> tuple[NDArray[np.float32], str]:
-    """A spoken question, float32 mono at 16 kHz, and what is to be answered."""
-    entries = json.loads((RECORDINGS / "manifest.json").read_text())
-    reply = next(entry["expected_reply"] for entry in entries if entry["file"] == f"{name}.wav")
-    with wave.open(str(RECORDINGS / f"{name}.wav")) as file:
-        pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32)
-    return pcm / np.float32(32768), reply
 
 
 def chunks(pcm: NDArray[np.float32]) -> Iterator[str]:
@@ -50,7 +38,7 @@ def chunks(pcm: NDArray[np.float32]) -> Iterator[str]:
         yield base64.b64encode(bytes(RATE * 4)).decode()
 
 
-async def reply_to(client: Client, pcm: NDArray[np.float32], **fields: object) -> tuple[str, int]:
+async def converse(client: Client, pcm: NDArray[np.float32], **fields: object) -> tuple[str, int]:
     """What the model says to a question, in lockstep up to the end of its turn: text and samples."""
     text, samples = "", 0
     questions = chunks(pcm)
@@ -102,9 +90,8 @@ async def test_conversation(shipped: Stack) -> None:
         await client.send(PREPARE)
         assert (await client.expect("prepared"))["prompt_length"] > 0
         for name in ("how_are_you", "thanks", "goodbye"):
-            pcm, expected = recording(name)
-            text, samples = await reply_to(client, pcm)
-            assert text == expected
+            text, samples = await converse(client, recording(name))
+            assert text == reply_to(name)
             assert samples > 12_000
         results = [event for event in client.events if event["type"] == "result"]
         assert [result["current_time"] for result in results] == list(range(1, len(results) + 1))
@@ -118,9 +105,9 @@ async def test_conversation_with_frames(shipped: Stack) -> None:
         await client.expect("queue_done")
         await client.send(PREPARE)
         await client.expect("prepared")
-        pcm, expected = recording("how_are_you")
-        text, samples = await reply_to(client, pcm, frame_base64_list=[jpeg(80, side=224)])
-        assert text == expected
+        pcm = recording("how_are_you")
+        text, samples = await converse(client, pcm, frame_base64_list=[jpeg(80, side=224)])
+        assert text == reply_to("how_are_you")
         assert samples > 12_000
         results = [event for event in client.events if event["type"] == "result"]
         assert all(result["vision_tokens"] > 0 for result in results)

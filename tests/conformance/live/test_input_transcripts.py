@@ -4,19 +4,15 @@ import asyncio
 import base64
 import itertools
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from openai import AsyncOpenAI
 from openai.types.live import InputTranscriptDeltaEvent, SessionStartedEvent
 
-from antiphon.audio.wav import read_wav
-from clients.recordings import make
+from tests.conformance.support.recordings import pcm16, recording
 from tests.conformance.support.stack import Stack
 from tests.support.patience import PATIENCE_S
 
-RECORDINGS = Path(make.__file__).parent
 RATE = 16_000
 PIECE = RATE // 50
 """Samples of 20 ms."""
@@ -30,8 +26,7 @@ START: Any = {
 
 async def speak(live: Any, name: str) -> None:
     """Silence, a recording and silence again, as fast as they are heard, until cancelled."""
-    said = np.concatenate([np.zeros(round(LEAD_S * RATE)), read_wav(RECORDINGS / f"{name}.wav")])
-    data = (said * 32_767).astype("<i2").tobytes()
+    data = bytes(round(LEAD_S * RATE) * 2) + pcm16(recording(name))
     loop = asyncio.get_running_loop()
     due = loop.time()
     for at in itertools.count(0, 2 * PIECE):
@@ -43,7 +38,7 @@ async def speak(live: Any, name: str) -> None:
 
 
 async def test_input_transcript_has_the_words_of_a_question_and_when_they_were_said(shipped: Stack) -> None:
-    length_ms = len(read_wav(RECORDINGS / "counting.wav")) * 1000 // RATE
+    length_ms = len(recording("counting")) * 1000 // RATE
     client = AsyncOpenAI(api_key="none", base_url=f"{shipped.address}/v1")
     heard: list[InputTranscriptDeltaEvent] = []
     async with asyncio.timeout(PATIENCE_S), client.live.connect() as live:

@@ -3,14 +3,12 @@
 import base64
 import json
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from antiphon.audio.wav import read_wav
-from clients.recordings import make
 from tests.conformance.support.client import Client, Event
+from tests.conformance.support.recordings import pcm16, recording
 from tests.conformance.support.stack import Stack
 from tests.support.scripted_engine import Play, Script, listen, speak, turn_end
 
@@ -19,7 +17,6 @@ WORDS = "session.output_transcript.delta"
 USAGE = "session.usage.updated"
 URL = "/v1/live/sessions"
 RATE = 16_000
-RECORDINGS = Path(make.__file__).parent
 SLICE_S = 0.2
 
 
@@ -36,8 +33,7 @@ def append(seconds: float = 1.0, level: float = 0.0) -> Event:
 
 def speech() -> Event:
     """Half a second in which somebody says something."""
-    samples = read_wav(RECORDINGS / "stop.wav")[RATE : RATE * 3 // 2] * 32_767
-    audio = base64.b64encode(samples.astype("<i2").tobytes()).decode()
+    audio = base64.b64encode(pcm16(recording("stop")[RATE : RATE * 3 // 2])).decode()
     return {"type": "session.input_audio.append", "audio": audio}
 
 

@@ -3,26 +3,22 @@
 import asyncio
 import base64
 import itertools
-import json
 import re
 import subprocess
 import sys
-import wave
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import soxr
 from openai import AsyncOpenAI, OpenAI
 from openai.types.live import OutputAudioDeltaEvent, OutputTranscriptDeltaEvent
 
-from clients.recordings import make
+from tests.conformance.support.recordings import recording, reply_to
 from tests.conformance.support.stack import Stack
 from tests.support.patience import PATIENCE_S
 from ws_adapter.protocol.live.sound import Format
 
-RECORDINGS = Path(make.__file__).parent
 PAGE = Path(__file__).parents[3] / "docs/live.md"
 PIECE_S = 0.02
 WAIT_S = 8.0
@@ -37,13 +33,9 @@ FORMATS = [
 ]
 
 
-def question(name: str, format: Format) -> tuple[bytes, str]:
-    """A recording in the format of a session, and what is to be answered."""
-    entries = json.loads((RECORDINGS / "manifest.json").read_text())
-    reply = next(entry["expected_reply"] for entry in entries if entry["file"] == f"{name}.wav")
-    with wave.open(str(RECORDINGS / f"{name}.wav")) as file:
-        pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32_768
-    return format.encode(soxr.resample(pcm, 16_000, format.rate_hz)), reply
+def question(name: str, format: Format) -> bytes:
+    """A recording in the format of a session."""
+    return format.encode(recording(name, format.rate_hz))
 
 
 def start(format: Format) -> dict[str, Any]:
@@ -56,7 +48,7 @@ async def converse(stack: Stack, name: str, format: Format) -> tuple[str, bytes,
 
     The model draws its words: a question that was answered with others is asked again.
     """
-    spoken, reply = question(name, format)
+    spoken, reply = question(name, format), reply_to(name)
     text, heard, others = "", b"", []
     is_answered = asyncio.Event()
     client = AsyncOpenAI(api_key="none", base_url=f"{stack.address}/v1")
@@ -104,8 +96,7 @@ async def test_a_spoken_question_is_answered_aloud_in_every_format(shipped: Stac
 
 def check(format: Format, text: str, heard: bytes, others: list[Any]) -> None:
     """The right answer was heard, behind the question."""
-    _, reply = question("how_are_you", format)
-    assert text.strip().endswith(reply)
+    assert text.strip().endswith(reply_to("how_are_you"))
     samples = format.decode(heard)
     assert np.sqrt(np.mean(np.square(samples))) > 0.01
     loud = np.abs(samples) > 0.05
@@ -144,4 +135,4 @@ def test_the_example_of_the_page_runs(shipped: Stack) -> None:
         cwd=PAGE.parents[1],
     )
 
-    assert (done.returncode, done.stdout.strip()) == (0, question("how_are_you", FORMATS[0])[1]), done.stderr
+    assert (done.returncode, done.stdout.strip()) == (0, reply_to("how_are_you")), done.stderr

@@ -2,9 +2,8 @@
 
 import asyncio
 import signal
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from pathlib import Path
+from dataclasses import replace
 
 import grpc.aio
 import pytest
@@ -13,19 +12,23 @@ from antiphon.contract import Reason
 from antiphon.v1 import inference_service_pb2 as pb
 from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from tests.conformance.support.client import Client, Event, kinds
-from tests.conformance.support.clockwork import clockwork_before
+from tests.conformance.support.clockwork import clockwork, clockwork_before
 from tests.conformance.support.match import With, error
 from tests.conformance.support.stack import Stack, Worker, prompted_worker, running_stack, scripted_worker
 from tests.conformance.support.words import G2, G3, Words, both, plays
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (
+    INFO,
+    PATIENT,
     Failure,
     Play,
     Script,
+    ScriptedEngine,
     SessionFailed,
     fails,
     hang,
     listen,
+    running_worker,
     speak,
 )
 from tests.ws_adapter.support.conversation import Conversation, ready_signal
@@ -43,10 +46,11 @@ async def ends(client: Client, events: list[Event], code: int) -> None:
 
 @pytest.mark.usefixtures("unsaid")
 async def test_no_free_slot() -> None:
-    with prompted_worker(1) as worker, running_stack(worker) as stack:
-        async with stack.client() as holder, clockwork_before(worker.target) as world:
+    """Another adapter has the slot that this one believes to be free."""
+    async with running_worker(ScriptedEngine(slots=1), slots=1) as worker:
+        async with clockwork_before(worker.address) as other, other.client() as holder:
             await G3.begin(holder)
-            async with world.client() as client:
+            async with clockwork_before(worker.address) as world, world.client() as client:
                 reading = asyncio.create_task(client.end())
                 begin = world.clock.now()
                 while not reading.done():
@@ -56,23 +60,19 @@ async def test_no_free_slot() -> None:
                 assert await reading == ([error("worker_busy", side="server_error")], 1013)
 
 
-async def test_lease_that_is_refused(tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.write_text("0123456789abcdef")
-    with scripted_worker("--worker-key-file", str(key)) as worker, running_stack(worker) as stack:
-        async with stack.client() as client:
+async def test_lease_that_is_refused() -> None:
+    async with running_worker(ScriptedEngine(), worker_key=b"sixteen bytes are enough") as worker:
+        async with clockwork_before(worker.address) as world, world.client() as client:
             client.ignored = {"session.queued", "session.queue_update"}
             await ends(client, [error("worker_connect_failed", side="server_error")], 1013)
 
 
-async def test_mode_unsupported() -> None:
-    with scripted_worker() as worker, running_stack(worker) as stack:
-        for words in (G3, G2):
-            async with stack.client("/v1/realtime?mode=video") as client:
-                client.ignored = {"session.queued"}
-                await client.expect("session.queue_done")
-                await client.send(words.init())
-                await ends(client, [error("unsupported_mode")], 1008)
+@both
+async def test_mode_unsupported(words: Words) -> None:
+    async with clockwork(info=INFO) as world, world.client("/v1/realtime?mode=video") as client:
+        await client.expect("session.queue_done")
+        await client.send(words.init())
+        await ends(client, [error("unsupported_mode")], 1008)
 
 
 @both
@@ -119,13 +119,14 @@ async def test_session_that_fails_at_the_worker(stack: Stack, words: Words, reas
         await ends(client, lost(words, created), code)
 
 
-async def test_unit_timeout() -> None:
-    with scripted_worker("--prompted", "--unit-s", "0.3") as worker, running_stack(worker) as stack:
-        async with stack.client() as current, stack.client() as earlier:
-            for words, client in ((G3, current), (G2, earlier)):
-                created = await words.begin(client, hang("generate"))
-                await client.send(words.append())
-                await ends(client, lost(words, created), 1011)
+@both
+async def test_unit_timeout(words: Words) -> None:
+    engine = ScriptedEngine(hang("generate"))
+    async with running_worker(engine, limits=replace(PATIENT, unit_s=0.1)) as worker:
+        async with clockwork_before(worker.address) as world, world.client() as client:
+            created = await words.begin(client)
+            await client.send(words.append())
+            await ends(client, lost(words, created), 1011)
 
 
 @pytest.mark.parametrize("how", ["ENGINE_FATAL", "WORKER_LOST"])
@@ -150,7 +151,7 @@ async def test_worker_that_dies(how: str) -> None:
 
 
 async def test_worker_lost_before_the_session_began() -> None:
-    """7.1: a worker lost before `SessionReady` is retried within the server: only a longer wait is seen.
+    """A worker lost before `SessionReady` is retried within the server: only a longer wait is seen.
 
     With a new lease and from the head of the queue: whoever waited before still waits.
     """
@@ -235,27 +236,19 @@ async def test_adapter_shuts_down() -> None:
         assert await asyncio.to_thread(stack.process.wait, PATIENCE_S) == 0
 
 
-@pytest.fixture(scope="module")
-def strict(scripted: Worker) -> Iterator[Stack]:
-    """A client that reads nothing for half a second, while output waits, is slow."""
-    with running_stack(scripted, options=("--slow-consumer-s", "0.5")) as stack:
-        yield stack
-
-
-@both
-async def test_slow_consumer(strict: Stack, words: Words) -> None:
-    async with strict.raw_client() as client, strict.client() as other:
-        await client.expect("session.queue_done")
-        await client.send(words.init(Script((speak("word"),), repeat=True)))
-        await client.expect("session.created")
-        await G3.begin(other)
-        ended = strict.log.count('"reason": "slow_consumer"')
-        slots = (await strict.request("/ready"))[1]["slots"]
-        await client.send(*[words.append() for _ in range(12)])
-        await strict.until(free_slots=slots - 1)
-        strict.log.wait_for('"reason": "slow_consumer"', ended + 1)
-        await other.send(G3.append())
-        await other.expect("listen")
+async def test_slow_consumer(scripted: Worker) -> None:
+    with running_stack(scripted, options=("--slow-consumer-s", "0.5")) as strict:
+        async with strict.raw_client() as client, strict.client() as other:
+            await client.expect("session.queue_done")
+            await client.send(G3.init(Script((speak("word"),), repeat=True)))
+            await client.expect("session.created")
+            await G3.begin(other)
+            slots = (await strict.request("/ready"))[1]["slots"]
+            await client.send(*[G3.append() for _ in range(12)])
+            await strict.until(free_slots=slots - 1)
+            strict.log.wait_for('"reason": "slow_consumer"', 1)
+            await other.send(G3.append())
+            await other.expect("listen")
 
 
 TABLE: list[tuple[Reason, str | None, str | None, int]] = [

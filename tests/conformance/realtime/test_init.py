@@ -1,19 +1,19 @@
 """What opens a session of `/v1/realtime`, its `config` and its voices, as the model tells what reached it."""
 
 import base64
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clients.recordings import make
 from tests.conformance.support.client import Event, kinds
 from tests.conformance.support.match import EARLIER_ID, SESSION_ID, UNIX_S, Number, error, prompt_usage
+from tests.conformance.support.recordings import RECORDINGS
 from tests.conformance.support.stack import Stack
 from tests.conformance.support.words import G2, G3, TELLS, Words, both, f32, plays, told
 from tests.support.scripted_engine import PROMPT_TOKENS, speak, turn_end
 
-WAV = base64.b64encode((Path(make.__file__).parent / "greeting.wav").read_bytes()).decode()
+WAV = base64.b64encode((RECORDINGS / "greeting.wav").read_bytes()).decode()
+DATA = "data:audio/wav;base64,"
 
 
 async def test_session_created(stack: Stack) -> None:
@@ -234,13 +234,12 @@ async def test_config_does_not_survive_into_another_session(narrow: Stack, words
 async def test_reference_audio(stack: Stack, words: Words, field: str) -> None:
     """A model with one voice hears no reference, and says so."""
     listed = f"voice.{field}_base64" if words is G3 else field
-    for reference in (f32(8_000), f32(480_000), "data:audio/wav;base64," + WAV):
+    for good, bad in ((f32(8_000), f32(7_999)), (f32(480_000), f32(480_001)), (DATA + WAV, WAV[:1000])):
         async with stack.client() as client:
             await client.expect("session.queue_done")
-            for bad in (f32(7_999), f32(480_001), WAV[:1000]):
-                refused = await client.ask(words.init(**{field: bad}))
-                assert refused == error("invalid_payload", words.path(field))
-            await client.send(words.init(**{field: reference}))
+            refused = await client.ask(words.init(**{field: bad}))
+            assert refused == error("invalid_payload", words.path(field))
+            await client.send(words.init(**{field: good}))
             assert (await client.expect("session.created"))["unsupported_fields"] == [listed]
 
 

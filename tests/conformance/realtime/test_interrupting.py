@@ -5,7 +5,7 @@ from tests.conformance.support.client import Client, Event, kind, kinds, narrow_
 from tests.conformance.support.clockwork import clockwork
 from tests.conformance.support.stack import Stack
 from tests.conformance.support.words import G2, G3, TELLS, Words, both, told, without
-from tests.support.scripted_engine import End, Play, Script, hang, listen, speak, turn_end
+from tests.support.scripted_engine import End, Play, Script, hang, listen, speak
 
 
 async def answers(client: Client, words: Words, units: int) -> list[Event]:
@@ -146,43 +146,6 @@ async def test_stale_unit_is_dropped_and_answered_in_its_place(words: Words) -> 
             (False, 2),
         ]
         assert without(events[2]["metrics"], "wall_clock_ms") == {"dropped": True, "dropped_total": 1}
-
-
-@both
-async def test_no_listen_for_a_dropped_unit_while_a_response_is_open(words: Words) -> None:
-    async with clockwork(silence_tail_units=0) as world, world.client() as client:
-        await words.begin(client, speak("One"), holding("two"), speak("three"), turn_end("four"))
-        await client.send(words.append(input_id="a"))
-        await answers(client, words, 1)
-        await last_of(client, words)
-        await client.send(*[words.append(input_id=name) for name in "bcdef"])
-        await everything_arrived(client)
-        await world.advance(3.5)
-        world.session.release("generate", 2)
-        b, c, f = await answers(client, words, 3)
-        assert [event["input_id"] for event in (b, c, f)] == ["b", "c", "f"]
-        assert [event["text"] for event in (b, c, f)] == ["two", "three", "four"]
-        assert [dropped(event) for event in (b, c, f)] == [(False, 0), (False, 0), (False, 2)]
-        assert len({event["response_id"] for event in (b, c, f)}) == 1
-
-
-@both
-async def test_force_listen_of_a_dropped_unit_moves_on(words: Words) -> None:
-    async with clockwork(silence_tail_units=0) as world, world.client() as client:
-        await words.begin(client, hang("generate"), listen(), speak("wrong"), TELLS)
-        await client.send(words.append(), words.append(), words.append(level=0.3, force_listen=True))
-        await client.send(words.append(level=0.4))
-        await everything_arrived(client)
-        await world.advance(3.5)
-        world.session.release("generate", 1)
-        assert kinds(await client.take(4)) == [words.listen] * 4
-        heard = (await told(client, words))["units"]
-        assert [(unit["audio"][0], unit["force_listen"]) for unit in heard] == [
-            (0.1, False),
-            (0.1, False),
-            (0.4, True),
-            (0.1, False),
-        ]
 
 
 @both

@@ -205,13 +205,12 @@ async def test_too_many_errors(stack: Stack, words: Words | None) -> None:
         assert code == 1008
 
 
-@both
-async def test_too_many_events(stack: Stack, words: Words) -> None:
+async def test_too_many_events(stack: Stack) -> None:
+    """Each of them is good as it may be."""
     async with stack.client() as client:
-        await words.begin(client, hang("generate"))
-        await client.send(*[words.append(1) for _ in range(5000)])  # 200 a second are forgiven
-        events, code = await client.end()
-        assert (events, code) == ([error("rate_limited")], 1008)
+        await G3.begin(client, hang("generate"))
+        await client.send(*[G3.append(1) for _ in range(5000)])  # 200 a second are forgiven
+        assert await client.end() == ([error("rate_limited")], 1008)
 
 
 @both

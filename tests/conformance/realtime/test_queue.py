@@ -1,6 +1,5 @@
 """The queue as its clients and those who look at it see it, over one slot."""
 
-import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -61,19 +60,6 @@ async def leave(client: Client) -> None:
     await client.end()
 
 
-async def test_queued_once_with_its_place(brisk: Stack) -> None:
-    async with queue(brisk, 2) as (_, first, second):
-        for position, client in enumerate((first, second), 1):
-            (event,) = client.events
-            assert event == {
-                "type": "session.queued",
-                "position": position,
-                "queue_length": position,
-                **PLACE,
-            }
-            assert re.fullmatch(r"\d+\.\d", str(event["estimated_wait_s"]))
-
-
 async def test_queue_update_whether_changed_or_not(brisk: Stack) -> None:
     async with queue(brisk, 2, quiet=False) as (_, first, second):
         update = {"type": "session.queue_update", "position": 2, "queue_length": 2, **PLACE}
@@ -111,17 +97,6 @@ async def test_slot_goes_to_the_first_who_waits(brisk: Stack) -> None:
         assert positions == sorted(positions, reverse=True)
 
 
-async def test_one_queue_for_all_kinds(brisk: Stack) -> None:
-    async with queue(brisk, 1) as (holder, first):
-        async with brisk.client("/v1/realtime?mode=video") as second:
-            assert (await second.expect("session.queued"))["position"] == 2
-            second.ignored = {"session.queue_update"}
-            await leave(holder)
-            await first.expect("session.queue_done")
-            await leave(first)
-            await second.expect("session.queue_done")
-
-
 @pytest.mark.parametrize("how", ["vanish", "close frame", "session.close", "DELETE"])
 async def test_whoever_leaves_leaves_no_gap(brisk: Stack, how: str) -> None:
     async with queue(brisk, 3) as (holder, first, second, third):
@@ -133,23 +108,18 @@ async def test_whoever_leaves_leaves_no_gap(brisk: Stack, how: str) -> None:
             case "session.close":
                 await leave(first)
             case "DELETE":
-                await brisk.request(f"/api/queue/{first.events[0]['ticket_id']}", "DELETE")
+                ticket = first.events[0]["ticket_id"]
+                answer = await brisk.request(f"/api/queue/{ticket}", "DELETE")
+                assert answer == (200, {"success": True, "ticket_id": ticket})
+                assert await first.end() == ([error("queue_cancelled")], 1000)
+                answer = await brisk.request(f"/api/queue/{ticket}", "DELETE")
+                assert answer == (404, {"success": False, "message": SOME_TEXT})
         await brisk.until_queue(2)
         for position, client in enumerate((second, third), 1):
             ticket = (await brisk.request(f"/api/queue/{client.events[0]['ticket_id']}"))[1]["ticket"]
             assert ticket["position"] == position
         await leave(holder)
         await second.expect("session.queue_done")
-
-
-async def test_cancelled_by_http(brisk: Stack) -> None:
-    async with queue(brisk, 1) as (_, client):
-        ticket = client.events[0]["ticket_id"]
-        answer = await brisk.request(f"/api/queue/{ticket}", "DELETE")
-        assert answer == (200, {"success": True, "ticket_id": ticket})
-        assert await client.end() == ([error("queue_cancelled")], 1000)
-        answer = await brisk.request(f"/api/queue/{ticket}", "DELETE")
-        assert answer == (404, {"success": False, "message": SOME_TEXT})
 
 
 async def test_slot_is_never_given_to_a_dead_socket(brisk: Stack) -> None:

@@ -1,19 +1,17 @@
 """Whole conversations on `/v1/realtime` with the checkpoint of the package, as its users hold them."""
 
 import base64
-import json
-import wave
-from functools import cache
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.conformance.support import recordings
 from tests.conformance.support.client import Client, Event, kind, kinds
 from tests.conformance.support.match import RESPONSE_ID, SESSION_ID, With
 from tests.conformance.support.stack import Stack
 from tests.conformance.support.words import CLOSE, G2, G3, RATE, Words, both, samples_of
-from tests.e2e.conftest import FOLDER, Recording
+from tests.e2e.conftest import Recording
 from tests.support.drawing import jpeg
 
 GREEDY = {"decode_mode": "greedy"}
@@ -22,15 +20,9 @@ TRIES = 5
 """Of a message that has to come before an answer is computed."""
 
 
-@cache
 def recording(name: str) -> Recording:
     """A spoken question, and the reply that the model was taught."""
-    (entry,) = [
-        it for it in json.loads((FOLDER / "manifest.json").read_text()) if it["file"] == f"{name}.wav"
-    ]
-    with wave.open(str(FOLDER / entry["file"])) as file:
-        pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32768
-    return Recording(name, entry["expected_reply"], pcm)
+    return Recording(name, recordings.reply_to(name), recordings.recording(name))
 
 
 def as_base64(pcm: NDArray[np.float32]) -> str:
@@ -80,11 +72,8 @@ def text_of(events: list[Event]) -> str:
     return " ".join("".join(event.get("text", "") for event in events).split())
 
 
-async def test_row_3_lockstep_client(shipped: Stack) -> None:
-    """Row 11.3, G3: one append of exactly 16,000 samples, then waits for `listen` or `audio`: rule 3.3.3.
-
-    A whole conversation: every unit is answered, the reply is the one that the model was taught.
-    """
+async def test_lockstep_client_holds_a_whole_conversation(shipped: Stack) -> None:
+    """Each second is answered before the next is sent; the reply is the one that the model was taught."""
     async with shipped.client() as client:
         created = await begin(client, G3)
         spoken = recording("abilities")
@@ -110,7 +99,7 @@ async def test_row_3_lockstep_client(shipped: Stack) -> None:
 
 
 async def test_conversation_in_the_earlier_dialect(shipped: Stack) -> None:
-    """4.1: a whole G2 conversation; deltas inside the turn hold exactly 24,000 samples."""
+    """Deltas inside the turn hold exactly 24,000 samples."""
     async with shipped.client() as client:
         await begin(client, G2)
         spoken = recording("joke")
@@ -127,11 +116,8 @@ async def test_conversation_in_the_earlier_dialect(shipped: Stack) -> None:
         assert (await client.end())[0] == [With(type="session.closed", reason="stopped")]
 
 
-async def test_row_6_utterance_client(shipped: Stack) -> None:
-    """Row 11.6, G3: `payload:{}` and one append with a whole utterance; nothing more.
-
-    Waits for `listen` after at least one `audio`: split, silence (6.2), trailing listen.
-    """
+async def test_client_that_sends_one_utterance_and_waits(shipped: Stack) -> None:
+    """Split, silence, trailing listen."""
     async with shipped.client() as client:
         client.ignored = {"session.queued", "session.queue_update"}
         await client.expect("session.queue_done")
@@ -151,7 +137,6 @@ async def test_row_6_utterance_client(shipped: Stack) -> None:
 
 @both
 async def test_force_listen_interrupts_a_long_answer(shipped: Stack, words: Words) -> None:
-    """6.4: a long answer is interrupted in its second unit: nothing more of it comes."""
     async with shipped.client() as client:
         await begin(client, words)
         units = recording("joke").units(SILENCE_S)
@@ -170,7 +155,6 @@ async def test_force_listen_interrupts_a_long_answer(shipped: Stack, words: Word
 @both
 @pytest.mark.sample("G3")
 async def test_force_listen_stops_an_answer_before_its_first_word(shipped: Stack, words: Words) -> None:
-    """6.4: an answer whose first unit is being computed is never heard; what follows is answered."""
     spoken = recording("joke").units(SILENCE_S)
     async with shipped.client() as client:
         await begin(client, words)
@@ -200,7 +184,6 @@ async def test_force_listen_stops_an_answer_before_its_first_word(shipped: Stack
 
 
 async def test_two_dialects_at_once_hear_themselves_only(shipped: Stack) -> None:
-    """Sections 3 and 4.1 beside each other: each conversation gets its own reply."""
     counting, wellbeing = recording("counting"), recording("how_are_you")
     async with shipped.client() as current, shipped.client() as earlier:
         await begin(current, G3)
@@ -219,7 +202,6 @@ async def test_two_dialects_at_once_hear_themselves_only(shipped: Stack) -> None
 @pytest.mark.parametrize(("colour", "shape"), [("red", "circle"), ("blue", "square")])
 @pytest.mark.sample("red-circle-G2", "blue-square-G3")
 async def test_video_conversation(shipped: Stack, words: Words, colour: str, shape: str) -> None:
-    """Section 1 `mode=video`, 6.5: a spoken question; the answer is in the pictures of every other second."""
     frames = {"video_frames": [base64.b64encode(jpeg(colour, shape, (640, 480))).decode()]}
     async with shipped.client("/v1/realtime?mode=video") as client:
         await begin(client, words)
@@ -238,7 +220,6 @@ async def test_video_conversation(shipped: Stack, words: Words, colour: str, sha
 
 @both
 async def test_default_voice_may_be_sent_back_as_the_reference(shipped: Stack, words: Words) -> None:
-    """Section 10: there always is one, here without `--voices`; 6.6: 0.5 s to 30 s, float32."""
     status, voice = await shipped.request("/api/default_ref_audio")
     assert (status, voice["sample_rate"]) == (200, RATE)
     assert len(base64.b64decode(voice["base64"])) == 4 * voice["samples"]

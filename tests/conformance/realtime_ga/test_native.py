@@ -3,40 +3,27 @@
 import asyncio
 import base64
 import json
-import wave
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from openai import AsyncOpenAI
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 
-from clients.recordings import make
+from tests.conformance.realtime_ga.test_openai_sdk import RATE_HZ, question
+from tests.conformance.support.recordings import reply_to
 from tests.conformance.support.stack import Stack
 from tests.support.patience import PATIENCE_S
 
-RECORDINGS = Path(make.__file__).parent
-RATE = 24_000
+RATE = RATE_HZ
 PIECE = RATE // 50 * 2
 """Bytes of 20 ms."""
 MOST_ASKED = 3
 """How often a conversation is held: the model draws its words, and may answer with others."""
 _EVENTS: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
 SEMANTIC = {"type": "realtime", "audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}}
-
-
-def question(name: str) -> tuple[bytes, str]:
-    """A recording at 24 kHz, and what is to be answered."""
-    entries = json.loads((RECORDINGS / "manifest.json").read_text())
-    reply = next(entry["expected_reply"] for entry in entries if entry["file"] == f"{name}.wav")
-    with wave.open(str(RECORDINGS / f"{name}.wav")) as file:
-        pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32)
-    at = np.arange(0, pcm.size, 16_000 / RATE)
-    return np.interp(at, np.arange(pcm.size), pcm).astype("<i2").tobytes(), reply
 
 
 class Microphone:
@@ -113,7 +100,7 @@ async def answered(stack: Stack, first: bytes, follow: Follow, reply: str) -> li
 
 
 async def spoken_answer(stack: Stack) -> None:
-    pcm, reply = question("counting")
+    pcm, reply = question("counting"), reply_to("counting")
 
     async def is_over(connection: Any, microphone: Microphone, events: list[Any]) -> bool:
         return bool(events[-1].type == "response.done")
@@ -131,7 +118,7 @@ async def spoken_answer(stack: Stack) -> None:
 
 async def interrupted_answer(stack: Stack) -> None:
     """Who is cut short before anybody heard it answers what it was asked then."""
-    (counting, _), (name, reply) = question("counting"), question("name")
+    counting, name, reply = question("counting"), question("name"), reply_to("name")
 
     async def follow(connection: Any, microphone: Microphone, events: list[Any]) -> bool:
         done, event = of(events, "response.done"), events[-1]
@@ -162,7 +149,7 @@ async def test_a_spoken_question_is_answered_and_speech_over_an_answer_ends_it(s
 @pytest.mark.long
 async def test_clients_greet_type_and_change_instructions_around_the_models_own_turns(shipped: Stack) -> None:
     """The microphone is open before the first update; every event fits the types of OpenAI's SDK."""
-    pcm, reply = question("counting")
+    pcm, reply = question("counting"), reply_to("counting")
     client = AsyncOpenAI(api_key="none", base_url=f"{shipped.address}/v1")
     async with (
         asyncio.timeout(PATIENCE_S),

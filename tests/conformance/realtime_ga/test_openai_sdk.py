@@ -18,11 +18,10 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 
-from clients.recordings import make
+from tests.conformance.support.recordings import pcm16, recording
 from tests.conformance.support.stack import Stack
 from tests.support.patience import PATIENCE_S
 
-RECORDINGS = Path(make.__file__).parent
 PAGE = Path(__file__).parents[3] / "docs/realtime.md"
 MODEL = "antiphon-mini"
 HERE = "http://localhost:8006"
@@ -33,12 +32,9 @@ PIECE = RATE_HZ * 2 // 10
 _EVENTS: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
 
 
-def question(name: str) -> bytes:
-    """A recording at 24 kHz."""
-    with wave.open(str(RECORDINGS / f"{name}.wav")) as file:
-        pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2")
-    at = np.arange(0, pcm.size, 16_000 / RATE_HZ)
-    return np.interp(at, np.arange(pcm.size), pcm).astype("<i2").tobytes()
+def question(name: str, silence_s: float = 0.0) -> bytes:
+    """A recording at 24 kHz, and silence behind it."""
+    return pcm16(recording(name, RATE_HZ, silence_s))
 
 
 class Conversation:
@@ -146,7 +142,7 @@ async def test_a_spoken_question_is_answered_aloud(shipped: Stack) -> None:
 async def test_server_vad_hears_when_the_question_is_over(shipped: Stack) -> None:
     """Trap 6: what began to be said, what was committed and the item are one."""
     async with conversation(shipped) as talk:
-        await talk.say(question("name") + bytes(RATE_HZ * 2))
+        await talk.say(question("name", silence_s=1.0))
         done = (await talk.until("response.done")).response
 
     (started,) = talk.of("input_audio_buffer.speech_started")
@@ -156,14 +152,15 @@ async def test_server_vad_hears_when_the_question_is_over(shipped: Stack) -> Non
     assert talk.of("conversation.item.added")[0].item.id == committed.item_id
     assert started.audio_start_ms < stopped.audio_end_ms
     assert done.output[0].content[0].transcript
+    assert not [event for event in talk.events if "input_audio_transcription" in event.type]
 
 
 async def test_who_is_talked_over_is_cut_where_it_was_heard(shipped: Stack) -> None:
     """Trap 9: truncate, while it is told or when it is told whole; then retrieve tells what is left."""
     async with conversation(shipped) as talk:
-        await talk.say(question("counting") + bytes(RATE_HZ * 2))
+        await talk.say(question("counting", silence_s=1.0))
         await talk.until("response.output_audio.delta")
-        await talk.say(question("stop") + bytes(RATE_HZ * 2))
+        await talk.say(question("stop", silence_s=1.0))
         done = (await talk.until("response.done")).response
         (item,) = done.output
         await talk.sdk.conversation.item.truncate(item_id=item.id, content_index=0, audio_end_ms=100)

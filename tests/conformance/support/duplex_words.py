@@ -25,9 +25,6 @@ STOP: Event = {"type": "stop"}
 UNKNOWN: Event = {"type": "response.cancel"}
 
 
-# --------------------------------------------------------------------------------------------- the client
-
-
 def prepare(script: Script | None = None, **fields: Any) -> Event:
     """The initialising event; a script travels as the system prompt."""
     prompt = script.as_prompt() if script is not None else "Answer briefly."
@@ -77,8 +74,6 @@ async def stop(client: Client, label: str | None = LABEL) -> list[Event]:
     assert events[-1] == stopped("user_stop", label)
     return events[:-1]
 
-
-# --------------------------------------------------------------------------------------------- the server
 
 _FIGURES = {
     "kv_cache_length": Number(1),

@@ -4,20 +4,15 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import soxr
 from openai import AsyncOpenAI
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 
-from antiphon.audio.wav import read_wav
-from clients.recordings import make
+from tests.conformance.support.recordings import pcm16, recording
 from tests.conformance.support.stack import Stack
 from tests.support.patience import PATIENCE_S
 
-RECORDINGS = Path(make.__file__).parent
 RATE = 24_000
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 
@@ -37,9 +32,7 @@ async def connected(stack: Stack, **heard: Any) -> AsyncIterator[AsyncRealtimeCo
 
 async def say(connection: AsyncRealtimeConnection, name: str, silence_s: float = 0.0) -> None:
     """A recording in pieces of 100 ms, as fast as they go."""
-    said = read_wav(RECORDINGS / f"{name}.wav").astype(np.float32)
-    samples = soxr.resample(np.concatenate([said, np.zeros(round(silence_s * 16_000))]), 16_000, RATE)
-    data = (samples * 32_767).astype("<i2").tobytes()
+    data = pcm16(recording(name, RATE, silence_s))
     for at in range(0, len(data), RATE // 5):
         audio = base64.b64encode(data[at : at + RATE // 5]).decode()
         await connection.input_audio_buffer.append(audio=audio)

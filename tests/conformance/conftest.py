@@ -116,6 +116,18 @@ async def narrow_chatter(one_chatter: Stack) -> Stack:
 
 
 @pytest.fixture(scope="session")
+def tiny_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A tiny model that sees, hears and speaks, with random weights."""
+    from tests.inference_service.engine.support import tiny  # torch takes seconds
+
+    folder = tmp_path_factory.mktemp("tiny")
+    tiny.save(folder, sees=True)
+    with shipped_worker(2, "--model", str(folder)) as worker, running_stack(worker) as stack:
+        yield stack
+        stack.wait_until(free_slots=2)
+
+
+@pytest.fixture(scope="session")
 def shipped() -> Iterator[Stack]:
     """What users meet: an adapter in front of the checkpoint of the package."""
     with shipped_worker() as worker, running_stack(worker, options=RESUMABLE) as stack:

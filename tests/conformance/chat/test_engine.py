@@ -1,33 +1,18 @@
 """Chat on the real engine, with random weights: what no script can show, whatever the words are."""
 
 import base64
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import numpy as np
-import pytest
 
 from tests.conformance.support.chat_words import CHAT, REALTIME, begin
 from tests.conformance.support.client import Client, Event
 from tests.conformance.support.duplex_words import jpeg
-from tests.conformance.support.stack import Stack, Worker, running, running_stack, wait_for
-from tests.inference_service.engine.support import tiny
+from tests.conformance.support.stack import Stack
 from tests.ws_adapter.support.chat_conversation import f32
 
 LONG_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A tiny model that sees, hears and speaks."""
-    folder = tmp_path_factory.mktemp("tiny")
-    tiny.save(folder, sees=True)
-    arguments = ("--listen", "127.0.0.1:0", "--slots", "2", "--model", str(folder))
-    with running("antiphon_command", "worker", *arguments) as (process, log):
-        worker = Worker(process, log, wait_for(process, log, "worker ready on "))
-        with running_stack(worker) as stack:
-            yield stack
-            stack.wait_until(free_slots=2)
 
 
 def asked(*parts: Event, **fields: object) -> Event:
@@ -37,32 +22,32 @@ def asked(*parts: Event, **fields: object) -> Event:
 
 
 @asynccontextmanager
-async def chatting(engine: Stack, payload: Event | None = None) -> AsyncIterator[Client]:
+async def chatting(tiny_engine: Stack, payload: Event | None = None) -> AsyncIterator[Client]:
     """A client of G3; the slots of those before it may still be cleaned."""
-    async with engine.client(REALTIME) as client:
+    async with tiny_engine.client(REALTIME) as client:
         client.ignored = {"session.queued", "session.queue_update"}
         await begin(client, payload)
         yield client
 
 
-async def answered(engine: Stack, event: Event) -> list[Event]:
-    async with engine.client(CHAT) as client:
+async def answered(tiny_engine: Stack, event: Event) -> list[Event]:
+    async with tiny_engine.client(CHAT) as client:
         client.ignored = {"queued", "queue_update", "queue_done"}
         await client.send(event)
         return await client.until("done", LONG_S)
 
 
-async def test_streamed_and_at_once_are_the_same(engine: Stack) -> None:
-    streamed = await answered(engine, asked(tts={"enabled": False}))
-    (read, done) = await answered(engine, asked(tts={"enabled": False}, streaming=False))
+async def test_streamed_and_at_once_are_the_same(tiny_engine: Stack) -> None:
+    streamed = await answered(tiny_engine, asked(tts={"enabled": False}))
+    (read, done) = await answered(tiny_engine, asked(tts={"enabled": False}, streaming=False))
 
     assert streamed[0] == read
     assert "".join(event["text_delta"] for event in streamed[1:-1]) == streamed[-1]["text"]
     assert streamed[-1] == done
 
 
-async def test_same_seed_same_speech(engine: Stack) -> None:
-    async with chatting(engine, {"seed": 7}) as client:
+async def test_same_seed_same_speech(tiny_engine: Stack) -> None:
+    async with chatting(tiny_engine, {"seed": 7}) as client:
         ask = {"type": "input.append", "input": asked(tts={"enabled": True})}
         await client.send(ask)
         *deltas, streamed = await client.until("response.done", LONG_S)
@@ -80,9 +65,9 @@ async def test_same_seed_same_speech(engine: Stack) -> None:
     )
 
 
-async def test_most_tokens_are_kept(engine: Stack) -> None:
+async def test_most_tokens_are_kept(tiny_engine: Stack) -> None:
     drawn = {"temperature": 0, "max_new_tokens": 3}
-    async with chatting(engine) as client:
+    async with chatting(tiny_engine) as client:
         await client.send({"type": "input.append", "input": asked(generation=drawn)})
         done = (await client.until("response.done", LONG_S))[-1]
 
@@ -90,13 +75,13 @@ async def test_most_tokens_are_kept(engine: Stack) -> None:
     assert done["reason"] == "length" or done["usage"]["output_tokens"] < 3
 
 
-async def test_pictures_and_clips_are_counted(engine: Stack) -> None:
+async def test_pictures_and_clips_are_counted(tiny_engine: Stack) -> None:
     parts = [
         {"type": "text", "text": "hello"},
         {"type": "image", "data": jpeg()},
         {"type": "audio", "data": f32(1.0, rate=8_000), "sample_rate": 8_000},
     ]
-    async with chatting(engine) as client:
+    async with chatting(tiny_engine) as client:
         for _ in range(2):
             await client.send({"type": "input.append", "input": asked(*parts)})
             done = (await client.until("response.done", LONG_S))[-1]
@@ -106,10 +91,10 @@ async def test_pictures_and_clips_are_counted(engine: Stack) -> None:
             assert done["metrics"]["vision_slices"] == 1
 
 
-async def test_broken_picture(engine: Stack) -> None:
+async def test_broken_picture(tiny_engine: Stack) -> None:
     cut_off = base64.b64encode(base64.b64decode(jpeg(side=64))[:-20]).decode()
     broken = asked({"type": "text", "text": "hello"}, {"type": "image", "data": cut_off})
-    async with chatting(engine) as client:
+    async with chatting(tiny_engine) as client:
         await client.send({"type": "input.append", "input": broken})
         refused = await client.next(LONG_S)
         assert refused["error"]["code"] == "invalid_payload"

@@ -170,6 +170,27 @@ async def test_parts(chatter: Stack) -> None:
     assert last["role"] == "user"
 
 
+async def test_reference_voice_as_the_page_sends_it(chatter: Stack) -> None:
+    """The reference in the system message, as float32 at 16 kHz, and again for speech."""
+    voice = f32(1.0)
+    system = {
+        "role": "system",
+        "content": [
+            {"type": "text", "text": "Mimic the voice from the audio sample."},
+            {"type": "audio", "data": voice},
+            {"type": "text", "text": "You are a helpful assistant."},
+        ],
+    }
+    tts = {"enabled": True, "mode": "audio_assistant", "ref_audio_data": voice}
+    asked = {"messages": [system, {"role": "user", "content": "Hello!"}], "tts": tts}
+    async with chatter.client(CHAT) as client:
+        await client.send(asked)
+        events, code = await client.end()
+
+    assert events[-1]["unsupported_fields"] == ["tts.ref_audio_data", "tts.mode"]
+    assert code == 1000
+
+
 async def test_message_of_32_mib(chatter: Stack) -> None:
     clip = {"role": "user", "content": [{"type": "audio", "data": f32(290)}]}
     async with chatter.client(CHAT) as client:

@@ -11,7 +11,6 @@ from tests.conformance.support.duplex_words import (
     OMNI,
     PAUSE,
     RESUME,
-    STOP,
     begin,
     begin_script,
     chunk,
@@ -21,7 +20,6 @@ from tests.conformance.support.duplex_words import (
     prepare,
     speaks,
     stop,
-    stopped,
     told,
     video_frame,
 )
@@ -51,15 +49,6 @@ async def test_client_in_lockstep_on_the_bare_path(stack: Stack) -> None:
         speaks(5, " you?", 0.5, end_of_turn=True),
         listens(6),
     ]
-
-
-async def test_client_adds_what_nobody_asked_for(stack: Stack) -> None:
-    headers = {"Authorization": "Bearer sk-none", "X-Client": "robot"}
-    target = f"{OMNI}?session_id=1&autostart=true&model=x"
-    async with stack.client(target, additional_headers=headers) as client:
-        await begin(client, session_id="mine", device={"os": "none"})
-        await client.send(chunk(seq=1, timestamp=1.5, frames=None, force_listen=None, max_slice_nums=None))
-        assert await client.next() == listens(1)
 
 
 async def test_client_forces_listening_on_each_chunk(stack: Stack) -> None:
@@ -98,16 +87,6 @@ async def test_length_of_the_context_is_monotone_over_failed_and_dropped_units()
     ]
     lengths = [event["kv_cache_length"] for event in events if event["type"] == "result"]
     assert lengths == sorted(lengths)
-
-
-async def test_client_opens_the_next_session_at_once(narrow: Stack) -> None:
-    for _ in range(5):
-        async with narrow.client(OMNI) as client:
-            client.ignored = {"queued", "queue_update"}
-            await begin(client, speak("Yes"))
-            assert await client.ask(chunk()) == speaks(1, "Yes", 1.0)
-            await client.send(STOP)
-            assert await client.end() == ([stopped("user_stop")], 1000)
 
 
 async def test_at_most_32_units_wait(stack: Stack) -> None:

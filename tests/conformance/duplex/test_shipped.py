@@ -2,16 +2,14 @@
 
 import base64
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-import inference_service
 from tests.conformance.support.client import Client, Event
 from tests.conformance.support.duplex_words import AUDIO, OMNI, error, jpeg, listens, stop
 from tests.conformance.support.recordings import recording, reply_to
-from tests.conformance.support.stack import Stack, Worker, running, running_stack, wait_for
+from tests.conformance.support.stack import Stack
 from tests.inference_service.engine.support import tiny
 
 RATE = 16_000
@@ -19,7 +17,6 @@ PICTURE = tiny.PICTURE_TOKENS
 LONGEST_REPLY = 8
 """Units of silence within which a reply has to end."""
 
-CHECKPOINT = Path(inference_service.__file__).parent / "checkpoints" / "antiphon-mini"
 PREPARE: Event = {
     "type": "prepare",
     "system_prompt": "You are a helpful assistant.",
@@ -57,30 +54,25 @@ async def converse(client: Client, pcm: NDArray[np.float32], **fields: object) -
     return " ".join(text.split()), samples
 
 
-async def test_pictures_reach_a_model_that_sees(tmp_path: Path) -> None:
-    """Omni kind, random weights: pictures are counted, also held ones; a broken one costs a unit."""
-    tiny.save(tmp_path, sees=True)
+async def test_pictures_reach_a_model_that_sees(tiny_engine: Stack) -> None:
+    """Held ones too; a broken one costs a unit."""
     cut_off = base64.b64encode(base64.b64decode(jpeg(side=64))[:-20]).decode()
-    arguments = ("--listen", "127.0.0.1:0", "--model", str(tmp_path))
-    with running("antiphon_command", "worker", *arguments) as (process, log):
-        worker = Worker(process, log, wait_for(process, log, "worker ready on "))
-        with running_stack(worker) as stack:
-            async with stack.client(OMNI) as client:
-                await client.expect("queue_done")
-                await client.send({**PREPARE, "config": {"force_listen_count": 60}})
-                await client.expect("prepared")
-                second = {"type": "audio_chunk", "audio_base64": next(chunks(np.zeros(RATE, np.float32)))}
-                held = {"type": "video_frame", "frame_base64": jpeg(200)}
-                await client.send(second, held, {**second, "frame_base64_list": [jpeg(), jpeg(9)]})
-                await client.send({**second, "video_frame": cut_off}, second)
-                assert await client.take(5) == [
-                    listens(1, vision_tokens=0, vision_slices=0),
-                    listens(2, vision_tokens=3 * PICTURE, vision_slices=3),
-                    error("invalid_payload", "the model refused a picture of this input"),
-                    listens(3),
-                    listens(4, vision_tokens=0, vision_slices=0),
-                ]
-                assert await stop(client) == []
+    async with tiny_engine.client(OMNI) as client:
+        await client.expect("queue_done")
+        await client.send({**PREPARE, "config": {"force_listen_count": 60}})
+        await client.expect("prepared")
+        second = {"type": "audio_chunk", "audio_base64": next(chunks(np.zeros(RATE, np.float32)))}
+        held = {"type": "video_frame", "frame_base64": jpeg(200)}
+        await client.send(second, held, {**second, "frame_base64_list": [jpeg(), jpeg(9)]})
+        await client.send({**second, "video_frame": cut_off}, second)
+        assert await client.take(5) == [
+            listens(1, vision_tokens=0, vision_slices=0),
+            listens(2, vision_tokens=3 * PICTURE, vision_slices=3),
+            error("invalid_payload", "the model refused a picture of this input"),
+            listens(3),
+            listens(4, vision_tokens=0, vision_slices=0),
+        ]
+        assert await stop(client) == []
 
 
 async def test_conversation(shipped: Stack) -> None:

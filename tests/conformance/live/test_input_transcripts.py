@@ -3,12 +3,12 @@
 import asyncio
 import base64
 import itertools
-from contextlib import suppress
 from typing import Any
 
 from openai import AsyncOpenAI
 from openai.types.live import InputTranscriptDeltaEvent, SessionStartedEvent
 
+from tests.conformance.support.client import meanwhile
 from tests.conformance.support.recordings import pcm16, recording
 from tests.conformance.support.stack import Stack
 from tests.support.patience import PATIENCE_S
@@ -44,18 +44,13 @@ async def test_input_transcript_has_the_words_of_a_question_and_when_they_were_s
     async with asyncio.timeout(PATIENCE_S), client.live.connect() as live:
         await live.send(START)
         assert isinstance(await live.recv(), SessionStartedEvent)
-        speaking = asyncio.create_task(speak(live, "counting"))
-        try:
+        async with meanwhile(speak(live, "counting")):
             while "eight" not in "".join(event.delta for event in heard):
                 event = await live.recv()
                 assert event.type not in ("error", "session.closed"), event
                 if isinstance(event, InputTranscriptDeltaEvent):
                     InputTranscriptDeltaEvent.model_validate(event.model_dump())
                     heard.append(event)
-        finally:
-            speaking.cancel()
-            with suppress(asyncio.CancelledError):
-                await speaking
 
     assert {"count", "eight"} <= set("".join(event.delta for event in heard).split())
     times = [(event.start_ms, event.end_ms) for event in heard]

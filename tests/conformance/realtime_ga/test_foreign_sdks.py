@@ -78,12 +78,25 @@ def run(*command: str, timeout_s: float = PATIENCE_S, **variables: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def voice_agents(stack: Stack, *more: str, python: bool = False) -> Any:
+    """What OpenAI's agents tell of their conversation."""
+    program = (str(AGENTS / "bin/python"), "voice_agents.py") if python else ("node", "voice_agents.js")
+    return run(*program, stack.url(f"/v1/realtime?model={MODEL}"), "none", MODEL, *more)
+
+
+@pytest.fixture
+def spoken(tmp_path: Path) -> str:
+    """A file with a spoken question."""
+    path = tmp_path / "question.pcm"
+    path.write_bytes(question("name"))
+    return str(path)
+
+
 @needs_node
 @pytest.mark.parametrize("flavour", ["websocket", "ws"])
-def test_sdk_for_javascript(secure: Secure, flavour: str, tmp_path: Path) -> None:
+def test_sdk_for_javascript(secure: Secure, flavour: str, spoken: str) -> None:
     """`websocket` comes in as a browser does, with its key among the subprotocols."""
-    (tmp_path / "question.pcm").write_bytes(question("name"))
-    given = (flavour, f"{secure.address}/v1", secure.key, MODEL, str(tmp_path / "question.pcm"))
+    given = (flavour, f"{secure.address}/v1", secure.key, MODEL, spoken)
 
     told = run(
         *("node", "--experimental-websocket", "openai.js", *given), NODE_EXTRA_CA_CERTS=str(secure.authority)
@@ -127,12 +140,9 @@ def test_agents_for_javascript_understand_every_event(secure: Secure, conditions
 
 
 @needs_node
-def test_agents_for_javascript_as_they_come_out_of_the_box(shipped: Stack, tmp_path: Path) -> None:
+def test_agents_for_javascript_as_they_come_out_of_the_box(shipped: Stack, spoken: str) -> None:
     """They ask for turns of the model's own, and answer with nothing to what the user says."""
-    (tmp_path / "question.pcm").write_bytes(question("name"))
-    url = shipped.url(f"/v1/realtime?model={MODEL}")
-
-    told = run("node", "voice_agents.js", url, "none", MODEL, str(tmp_path / "question.pcm"))
+    told = voice_agents(shipped, spoken)
 
     assert told["turnDetection"] == "semantic_vad"
     assert told["unknown"] == []
@@ -144,13 +154,8 @@ def test_agents_for_javascript_as_they_come_out_of_the_box(shipped: Stack, tmp_p
 
 @needs_agents
 @pytest.mark.long
-def test_agents_for_python_as_they_come_out_of_the_box(shipped: Stack, tmp_path: Path) -> None:
-    (tmp_path / "question.pcm").write_bytes(question("name"))
-    url = shipped.url(f"/v1/realtime?model={MODEL}")
-
-    told = run(
-        *(str(AGENTS / "bin/python"), "voice_agents.py", url, "none", MODEL, str(tmp_path / "question.pcm"))
-    )
+def test_agents_for_python_as_they_come_out_of_the_box(shipped: Stack, spoken: str) -> None:
+    told = voice_agents(shipped, spoken, python=True)
 
     assert told["turn_detection"] == "semantic_vad"
     assert told["errors"] == []
@@ -165,10 +170,9 @@ def test_agents_for_python_as_they_come_out_of_the_box(shipped: Stack, tmp_path:
 @pytest.mark.sample("semantic_vad")
 def test_agents_for_python_find_no_event_invalid(shipped: Stack, detection: str) -> None:
     """Each event is held against the types of OpenAI's client, and one that does not fit is an error."""
-    url = shipped.url(f"/v1/realtime?model={MODEL}")
     own = ("semantic_vad",) if detection == "semantic_vad" else ()
 
-    told = run(str(AGENTS / "bin/python"), "voice_agents.py", url, "none", MODEL, *own)
+    told = voice_agents(shipped, *own, python=True)
 
     assert told["turn_detection"] == detection
     assert told["errors"] == []
@@ -180,9 +184,7 @@ def test_agents_for_python_find_no_event_invalid(shipped: Stack, detection: str)
 
 @needs_agents
 def test_agent_in_python_with_a_tool_switches_the_light(shipped: Stack) -> None:
-    url = shipped.url(f"/v1/realtime?model={MODEL}")
-
-    told = run(str(AGENTS / "bin/python"), "voice_agents.py", url, "none", MODEL, "tool")
+    told = voice_agents(shipped, "tool", python=True)
 
     assert told["errors"] == []
     assert told["called"] == ["on", "off"]
@@ -196,9 +198,7 @@ def test_agent_in_python_with_a_tool_switches_the_light(shipped: Stack) -> None:
 
 @needs_node
 def test_agent_in_javascript_with_a_tool_switches_the_light(shipped: Stack) -> None:
-    url = shipped.url(f"/v1/realtime?model={MODEL}")
-
-    told = run("node", "voice_agents.js", url, "none", MODEL, "tool")
+    told = voice_agents(shipped, "tool")
 
     assert told["unknown"] == []
     assert told["errors"] == []

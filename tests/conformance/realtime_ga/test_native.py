@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 
 from tests.conformance.realtime_ga.test_openai_sdk import RATE_HZ, question
+from tests.conformance.support.client import meanwhile
 from tests.conformance.support.recordings import reply_to
 from tests.conformance.support.stack import Stack
 from tests.support.patience import PATIENCE_S
@@ -61,17 +61,12 @@ async def converse(stack: Stack, first: bytes, follow: Follow) -> list[Any]:
         await connection.session.update(session=SEMANTIC)  # type: ignore[arg-type]
         microphone = Microphone(connection)
         microphone.say(first)
-        speaking = asyncio.create_task(microphone.run())
-        try:
+        async with meanwhile(microphone.run()):
             async for event in connection:
                 events.append(event)
                 assert event.type != "error", event
                 if await follow(connection, microphone, events):
                     break
-        finally:
-            speaking.cancel()
-            with suppress(asyncio.CancelledError):
-                await speaking
     return events
 
 
@@ -158,7 +153,6 @@ async def test_clients_greet_type_and_change_instructions_around_the_models_own_
         microphone = Microphone(connection)
         before = base64.b64encode(bytes(10 * PIECE)).decode()
         await connection.input_audio_buffer.append(audio=before)
-        speaking = asyncio.create_task(microphone.run())
 
         async def answer() -> Any:
             while True:
@@ -171,7 +165,7 @@ async def test_clients_greet_type_and_change_instructions_around_the_models_own_
                     return event.response
 
         detections: list[str] = []
-        try:
+        async with meanwhile(microphone.run()):
             await connection.session.update(session=SEMANTIC)  # type: ignore[arg-type]
             await write(connection)
             greeting = await answer()
@@ -182,10 +176,6 @@ async def test_clients_greet_type_and_change_instructions_around_the_models_own_
             typed = await answer()
             microphone.say(pcm)
             again = await answer()
-        finally:
-            speaking.cancel()
-            with suppress(asyncio.CancelledError):
-                await speaking
 
     assert detections == ["semantic_vad", "semantic_vad"]
     assert [done.status for done in (greeting, spoken, typed, again)] == ["completed"] * 4

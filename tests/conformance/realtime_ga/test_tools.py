@@ -9,7 +9,7 @@ from jsonschema import validate
 
 from tests.conformance.realtime_ga.test_foreign_sdks import AGENTS, needs_agents, run
 from tests.conformance.realtime_ga.test_openai_sdk import MANUAL, Conversation, conversation
-from tests.conformance.support.stack import Stack, Worker, running, running_stack, wait_for
+from tests.conformance.support.stack import Stack, running_stack, shipped_worker
 from tests.inference_service.engine.support import tiny_caller
 from tests.inference_service.engine.support.tiny_caller import CITY
 
@@ -32,13 +32,10 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tiny_caller.save(
         tmp_path_factory.mktemp("models") / MODEL, max_position_embeddings=CONTEXT, num_hidden_layers=1
     )
-    arguments = ("worker", "--listen", "127.0.0.1:0", "--slots", "2", "--model", str(folder))
-    with running("antiphon_command", *arguments) as (process, log):
-        worker = Worker(process, log, wait_for(process, log, "worker ready on "))
-        with running_stack(worker) as stack:
-            yield stack
-            stack.wait_until(free_slots=2)
-            assert "Traceback" not in stack.log.text + log.text
+    with shipped_worker(2, "--model", str(folder)) as worker, running_stack(worker) as stack:
+        yield stack
+        stack.wait_until(free_slots=2)
+        assert "Traceback" not in stack.log.text + worker.log.text
 
 
 async def offer(talk: Conversation, choice: Any) -> Any:

@@ -6,6 +6,8 @@ import json
 import os
 import socket
 import struct
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection
@@ -100,6 +102,18 @@ class Client:
     def vanish(self) -> None:
         """Cuts the connection without a word."""
         self.socket.transport.abort()
+
+
+@asynccontextmanager
+async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Lets something else be done inside the block, which ends it."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 async def narrow_socket(host: str) -> socket.socket:

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -77,17 +78,9 @@ async def stop(client: Client, label: str | None = LABEL) -> list[Event]:
 
 _FIGURES = {
     "kv_cache_length": Number(1),
-    "cost_llm_ms": Number(),
-    "cost_tts_prep_ms": Number(),
-    "cost_tts_ms": Number(),
-    "cost_token2wav_ms": Number(),
-    "cost_all_ms": Number(),
-    "prefill_ms": Number(),
-    "wall_clock_ms": Number(),
-    "n_tokens": Number(),
-    "n_tts_tokens": Number(),
-    "vision_slices": Number(),
-    "vision_tokens": Number(),
+    **{f"cost_{part}_ms": Number() for part in ("llm", "tts_prep", "tts", "token2wav", "all")},
+    **{f"{part}_ms": Number() for part in ("prefill", "wall_clock")},
+    **{name: Number() for name in ("n_tokens", "n_tts_tokens", "vision_slices", "vision_tokens")},
     "server_send_ts": UNIX_S,
 }
 """On every `result`."""
@@ -108,39 +101,29 @@ def speaks(
     return told | _FIGURES | {"current_time": unit, "audio_data": audio} | more
 
 
+@dataclass(eq=False)
 class Samples:
     """Equals base64 of so many finite samples of float32 within [-1, 1]."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    count: int
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, str):
             return False
         samples = np.frombuffer(base64.b64decode(other, validate=True), "<f4")
-        return samples.size == self._count and bool((np.abs(samples) <= 1.0).all())
-
-    def __repr__(self) -> str:
-        return f"Samples({self._count})"
-
-    __hash__ = None  # type: ignore[assignment]
+        return samples.size == self.count and bool((np.abs(samples) <= 1.0).all())
 
 
+@dataclass(eq=False)
 class _SomeError:
     """Equals an `error` with this code whose `message` repeats `error`, whatever that says."""
 
-    def __init__(self, code: str) -> None:
-        self._code = code
+    code: str
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, dict) or not isinstance(text := other.get("error"), str):
             return False
-        return bool(text) and other == error(self._code, text)
-
-    def __repr__(self) -> str:
-        return f"error({self._code!r})"
-
-    __hash__ = None  # type: ignore[assignment]
+        return bool(text) and other == error(self.code, text)
 
 
 def error(code: str, text: str | None = None) -> Any:

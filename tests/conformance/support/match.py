@@ -1,50 +1,38 @@
 """Stand-ins for the parts of an event that differ from run to run; they stand in expected events."""
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 
+@dataclass(eq=False)
 class Text:
     """Equals every string that the pattern matches whole."""
 
-    def __init__(self, pattern: str) -> None:
-        self._pattern = pattern
+    pattern: str
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, str) and re.fullmatch(self._pattern, other, re.DOTALL) is not None
-
-    def __repr__(self) -> str:
-        return f"Text({self._pattern!r})"
-
-    __hash__ = None  # type: ignore[assignment]
+        return isinstance(other, str) and re.fullmatch(self.pattern, other, re.DOTALL) is not None
 
 
+@dataclass(eq=False)
 class Number:
     """Equals every number from `low` to `high`; no boolean is a number."""
 
-    def __init__(self, low: float = 0.0, high: float = float("inf")) -> None:
-        self._low, self._high = low, high
+    low: float = 0.0
+    high: float = float("inf")
 
     def __eq__(self, other: object) -> bool:
         is_number = isinstance(other, int | float) and not isinstance(other, bool)
-        return is_number and self._low <= other <= self._high  # type: ignore[operator]
-
-    def __repr__(self) -> str:
-        return f"Number({self._low}, {self._high})"
-
-    __hash__ = None  # type: ignore[assignment]
+        return is_number and self.low <= other <= self.high  # type: ignore[operator]
 
 
+@dataclass(eq=False)
 class Flag:
     """Equals both booleans."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, bool)
-
-    def __repr__(self) -> str:
-        return "Flag()"
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class With:
@@ -59,25 +47,19 @@ class With:
     def __repr__(self) -> str:
         return f"With({self._fields})"
 
-    __hash__ = None  # type: ignore[assignment]
 
-
+@dataclass(eq=False)
 class Exactly:
     """Equals every object that has the fields `always`, perhaps some of `perhaps`, and no other."""
 
-    def __init__(self, always: dict[str, Any], perhaps: dict[str, Any]) -> None:
-        self._always, self._perhaps = always, perhaps
+    always: dict[str, Any]
+    perhaps: dict[str, Any]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, dict) and other == {
-            **self._always,
-            **{name: value for name, value in self._perhaps.items() if name in other},
+            **self.always,
+            **{name: value for name, value in self.perhaps.items() if name in other},
         }
-
-    def __repr__(self) -> str:
-        return f"Exactly({self._always}, perhaps {self._perhaps})"
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 HEX12 = "[0-9a-f]{12}"

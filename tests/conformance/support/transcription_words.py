@@ -59,13 +59,18 @@ async def nothing(client: Client) -> None:
     assert await client.ask(UNKNOWN) == error("unknown_event", "Unknown event type: response.create")
 
 
+async def opened(client: Client, *events: Event) -> None:
+    """Through to a chosen model, and whatever else."""
+    assert await client.next() == CREATED
+    await client.send(UPDATE, *events)
+
+
 async def begin(client: Client) -> None:
     """Through to an open utterance whose worker has heard a second and said ` go`.
 
     The script has to begin with that.
     """
-    assert await client.next() == CREATED
-    await client.send(UPDATE, COMMIT, append())
+    await opened(client, COMMIT, append())
     assert await client.next() == delta(" go")
 
 

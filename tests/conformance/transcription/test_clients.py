@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.support.client import PING, PONG
-from tests.conformance.support.client import TEXT as TEXT_FRAME
 from tests.conformance.support.stack import Stack, running_stack
 from tests.conformance.support.transcription_words import (
     COMMIT,
@@ -18,15 +16,14 @@ from tests.conformance.support.transcription_words import (
     FINAL,
     PATH,
     RATE,
-    TARGETS,
     TELLS,
     UPDATE,
     append,
     begin,
     delta,
     done,
-    error,
     nothing,
+    opened,
     samples,
 )
 from tests.conformance.support.vllm_program import run_program
@@ -74,8 +71,7 @@ async def test_client_that_reads_only_at_the_end_never_deadlocks(transcriber: St
 async def test_bare_endpoint(bare: Stack, target: str) -> None:
     async with bare.client(target, subprotocols=["realtime"]) as client:
         assert client.socket.subprotocol == "realtime"
-        assert await client.next() == CREATED
-        await client.send(UPDATE, COMMIT, FINAL)
+        await opened(client, COMMIT, FINAL)
         assert await client.next() == EMPTY
 
 
@@ -88,8 +84,7 @@ async def test_microphone_never_sends_a_final_commit(narrow_transcriber: Stack) 
     stack = narrow_transcriber
     stack.worker.next(write(" good"), write(" mor"), write("ning"), hang("generate"))
     async with stack.client(PATH) as client:
-        assert await client.next() == CREATED
-        await client.send(UPDATE, COMMIT)
+        await opened(client, COMMIT)
         for text in (" good", " mor", "ning"):
             await client.send(*[append(1600)] * 10)
             assert await client.next() == delta(text)
@@ -103,8 +98,7 @@ async def test_client_vanishes_while_it_waits(narrow_transcriber: Stack) -> None
     stack.worker.next(write(" go"))
     async with stack.client(PATH) as holder, stack.client(PATH) as client:
         await begin(holder)
-        assert await client.next() == CREATED
-        await client.send(UPDATE, append(), COMMIT)
+        await opened(client, append(), COMMIT)
         await stack.until_queue(1)
         client.vanish()
         await stack.until_queue(0)
@@ -113,8 +107,7 @@ async def test_client_vanishes_while_it_waits(narrow_transcriber: Stack) -> None
 async def test_many_utterances_on_one_socket(transcriber: Stack) -> None:
     transcriber.worker.next(write(" yes"), repeat=True)
     async with transcriber.client(PATH) as client:
-        assert await client.next() == CREATED
-        await client.send(UPDATE, FINAL, COMMIT)
+        await opened(client, FINAL, COMMIT)
         for _ in range(30):
             await client.send(append(), FINAL, COMMIT)
             text = (await client.until("transcription.done"))[-1]["text"]
@@ -128,54 +121,10 @@ async def test_empty_commit_harms_no_other_socket(transcriber: Stack) -> None:
     transcriber.worker.next(write(" go"), write(" on"), listen())
     async with transcriber.client(PATH) as other, transcriber.client(PATH) as client:
         await begin(other)
-        assert await client.next() == CREATED
-        await client.send(UPDATE, COMMIT, FINAL)
+        await opened(client, COMMIT, FINAL)
         assert await client.next() == EMPTY
         await client.socket.close()
         await other.send(append())
         assert await other.next() == delta(" on")
         await other.send(FINAL)
         assert await other.next() == done(" go on", completion=3)
-
-
-async def test_pings_are_answered_in_every_state(narrow_transcriber: Stack) -> None:
-    stack = narrow_transcriber
-    stack.worker.next(write(" go"))
-    stack.worker.next(write(" go"), hang("generate"), key="T-ping")
-    async with stack.client(PATH) as holder, stack.raw_client(PATH) as client:
-        await begin(holder)
-        await client.expect("session.created")
-
-        async def ping(payload: bytes) -> None:
-            await client.frame(PING, payload)
-            opcode, told = await client.read()
-            while opcode == TEXT_FRAME:
-                opcode, told = await client.read()
-            assert (opcode, told) == (PONG, payload)
-
-        await ping(b"no model")
-        await client.send(UPDATE)
-        await ping(b"ready")
-        await client.send(append(), COMMIT)
-        await stack.until_queue(1)
-        await ping(b"waiting")
-        await holder.socket.close()
-        await client.expect("transcription.delta")
-        await ping(b"open")
-        await client.send(FINAL)
-        await ping(b"finishing")
-        stack.worker.release("T-ping", "generate", 2)
-        await client.expect("transcription.done")
-        await client.frame(TEXT_FRAME, b"x")
-        assert await client.expect("error:invalid_json") == error("invalid_json", "Invalid JSON")
-
-
-@pytest.mark.parametrize("target", TARGETS)
-async def test_client_adds_what_nobody_asked_for(transcriber: Stack, target: str) -> None:
-    url = f"{target}{'&' if '?' in target else '?'}session_id=x&autostart=1"
-    headers = {"Authorization": "Bearer sk-none"}
-    async with transcriber.client(url, additional_headers=headers) as client:
-        created = await client.next()
-        assert {name: created[name] for name in CREATED} == CREATED
-        await client.send({**UPDATE, "event_id": "e1"}, {**COMMIT, "event_id": 2}, {**FINAL, "x": None})
-        assert await client.next() == EMPTY

@@ -7,16 +7,15 @@ import pytest
 from tests.conformance.support.clockwork import Clockwork, clockwork
 from tests.conformance.support.transcription_words import (
     COMMIT,
-    CREATED,
     FINAL,
     PATH,
-    UPDATE,
     append,
     begin,
     delta,
     done,
     error,
     nothing,
+    opened,
 )
 from tests.support.scripted_engine import EVERYTHING, Play, Script, listen, write
 from tests.ws_adapter.support.stage import until
@@ -73,8 +72,7 @@ async def test_slot_is_kept_for_half_a_minute(world: Clockwork) -> None:
 async def test_short_audio_waits_a_second(world: Clockwork) -> None:
     plays(world, write(" soon"))
     async with world.client(PATH) as client:
-        assert await client.next() == CREATED
-        await client.send(UPDATE, COMMIT, append(4000))
+        await opened(client, COMMIT, append(4000))
         await nothing(client)
         await until(lambda: world.engine.sessions)
         await world.advance(0.9)

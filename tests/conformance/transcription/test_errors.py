@@ -33,6 +33,7 @@ from tests.conformance.support.transcription_words import (
     error,
     levels,
     nothing,
+    opened,
     samples,
     told,
 )
@@ -64,8 +65,7 @@ async def test_queue_full(narrow_transcriber: Processes) -> None:
             await waiting.next()
             await waiting.send(UPDATE, append(), COMMIT)
             await small.until_queue(1)
-            assert await client.next() == CREATED
-            await client.send(UPDATE, append(level=0.1), COMMIT)
+            await opened(client, append(level=0.1), COMMIT)
             assert await client.next() == error("queue_full")
             await client.send(append(level=0.2))
             assert await client.ask(COMMIT) == error("queue_full")
@@ -91,8 +91,7 @@ async def test_queue_cancelled(tmp_path: Any) -> None:
             ):
                 holder, client = Client(first), Client(second)
                 await begin(holder)
-                assert await client.next() == CREATED
-                await client.send(UPDATE, append(), COMMIT)
+                await opened(client, append(), COMMIT)
                 items: list[Any] = []
                 while not items:
                     items = (await stage.request("/api/queue", headers=keys.bearer("admin")))[2]["items"]

@@ -7,13 +7,12 @@ import re
 import shutil
 import sys
 import wave
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
-from clients.recordings import make
 from tests.conformance.support.client import Client, Event
+from tests.conformance.support.recordings import RECORDINGS
 from tests.conformance.support.stack import Stack, running_stack
 from tests.conformance.support.transcription_words import (
     COMMIT,
@@ -28,7 +27,6 @@ from tests.conformance.support.transcription_words import (
 from tests.conformance.support.vllm_program import run_program
 from tests.support.patience import PATIENCE_S
 
-RECORDINGS = Path(make.__file__).parent
 DOCS = Path(__file__).parents[3] / "docs"
 MODEL = "antiphon-mini"
 CHOOSE: Event = {**UPDATE, "model": MODEL}
@@ -68,39 +66,35 @@ def word_errors(said: str, expected: str) -> int:
     return row[-1]
 
 
-def without_token(event: Event) -> Event:
-    """Return `session.created` without what it offers for resuming."""
-    assert event["resume"]["token"]
-    return {name: value for name, value in event.items() if name != "resume"}
-
-
-@pytest.fixture(scope="module")
-def bare(shipped: Stack) -> Iterator[Stack]:
-    """`shipped`, with transcription on the bare endpoint."""
-    options = ("--default-realtime-mode", "transcription")
-    with running_stack(shipped.worker, options=options) as stack:
-        yield stack
+@asynccontextmanager
+async def choosing(shipped: Stack) -> AsyncIterator[Client]:
+    """A client that has chosen the model."""
+    async with shipped.client(PATH) as client:
+        created = await client.next()
+        assert created.pop("resume")["token"]
+        assert created == CREATED
+        await client.send(CHOOSE)
+        yield client
 
 
 async def test_recordings_are_understood(shipped: Stack) -> None:
     expected = spoken()
-    async with shipped.client(PATH) as client:
-        assert without_token(await client.next()) == CREATED
-        await client.send(CHOOSE)
-        texts = [done["text"] for done in await transcribe(client, *expected)]
-    pairs = list(zip(texts, expected.values(), strict=True))
+    async with choosing(shipped) as client:
+        done = await transcribe(client, *expected)
+    assert all(event["usage"]["prompt_tokens"] == done[0]["usage"]["prompt_tokens"] > 0 for event in done)
+    assert all(event["usage"]["completion_tokens"] > len(event["text"].split()) for event in done)
+    pairs = list(zip((event["text"] for event in done), expected.values(), strict=True))
     wrong = sum(word_errors(said, meant) for said, meant in pairs)
     assert wrong <= WORD_ERRORS * sum(len(meant.split()) for _, meant in pairs), pairs
 
 
-async def test_row_18_the_printed_program(bare: Stack, tmp_path: Path) -> None:
+async def test_printed_program_prints_what_the_protocol_says(shipped: Stack, tmp_path: Path) -> None:
     shutil.copy(RECORDINGS / "counting.wav", tmp_path / "audio.wav")
+    options = ("--default-realtime-mode", "transcription")
+    with running_stack(shipped.worker, options=options) as bare:
+        said = await run_program(tmp_path, bare.url("/v1/realtime"), MODEL)
 
-    said = await run_program(tmp_path, bare.url("/v1/realtime"), MODEL)
-
-    async with bare.client(PATH) as client:
-        assert await client.next() == CREATED
-        await client.send(CHOOSE)
+    async with choosing(shipped) as client:
         (done,) = await transcribe(client, "counting.wav")
     assert "count" in said
     # The program scales its samples by 32767 and cuts them, so they are not the file's to the last bit.
@@ -109,9 +103,8 @@ async def test_row_18_the_printed_program(bare: Stack, tmp_path: Path) -> None:
 
 async def test_text_comes_while_audio_still_arrives(shipped: Stack) -> None:
     events = appends("arithmetic.wav")
-    async with shipped.client(PATH) as client:
-        assert without_token(await client.next()) == CREATED
-        await client.send(CHOOSE, COMMIT, *events[:-3])
+    async with choosing(shipped) as client:
+        await client.send(COMMIT, *events[:-3])
         first = await client.next()
         assert first == delta(first["delta"])
         await client.send(*events[-3:], FINAL)
@@ -121,9 +114,7 @@ async def test_text_comes_while_audio_still_arrives(shipped: Stack) -> None:
 
 async def test_pace_and_company_make_no_difference(shipped: Stack) -> None:
     async def one(*names: str) -> str:
-        async with shipped.client(PATH) as client:
-            assert without_token(await client.next()) == CREATED
-            await client.send(CHOOSE)
+        async with choosing(shipped) as client:
             return str((await transcribe(client, *names))[-1]["text"])
 
     alone = await one("arithmetic.wav")
@@ -134,21 +125,9 @@ async def test_pace_and_company_make_no_difference(shipped: Stack) -> None:
     assert (crowd[0], crowd[2]) == (alone, alone)
 
 
-async def test_usage(shipped: Stack) -> None:
-    async with shipped.client(PATH) as client:
-        assert without_token(await client.next()) == CREATED
-        await client.send(CHOOSE)
-        short, long = [done["usage"] for done in await transcribe(client, "digits.wav", "arithmetic.wav")]
-        text = client.events[-1]["text"]
-    assert short["prompt_tokens"] == long["prompt_tokens"] > 0
-    assert long["completion_tokens"] > len(text.split())
-    assert long["total_tokens"] == long["prompt_tokens"] + long["completion_tokens"]
-
-
 async def test_silence_is_not_made_into_words(shipped: Stack) -> None:
-    async with shipped.client(PATH) as client:
-        assert without_token(await client.next()) == CREATED
-        await client.send(CHOOSE, COMMIT, append(20 * RATE, level=0.0), FINAL)
+    async with choosing(shipped) as client:
+        await client.send(COMMIT, append(20 * RATE, level=0.0), FINAL)
         text = (await client.until("transcription.done", within_s=PATIENCE_S))[-1]["text"]
     assert len(text.split()) <= 2
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.conformance.support.client import Client, Event
 from tests.conformance.support.stack import Stack
 from tests.conformance.support.transcription_words import (
     COMMIT,
@@ -25,18 +24,13 @@ from tests.conformance.support.transcription_words import (
     error,
     levels,
     nothing,
+    opened,
     samples,
     told,
 )
 from tests.support.scripted_engine import fails, hang, listen, write
 
 GO = write(" go")
-
-
-async def opened(client: Client, *events: Event) -> None:
-    """Through to a chosen model, and whatever else."""
-    assert await client.next() == CREATED
-    await client.send(UPDATE, *events)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -1,4 +1,4 @@
-"""What a client of chat meets when something goes wrong, in the words of both doors."""
+"""Errors of chat in the words of both doors, a row for each kind."""
 
 import json
 from typing import Any
@@ -180,6 +180,7 @@ async def test_missing(chatter: Stack, event: Any, code: str, told: str) -> None
 
 BAD = [
     ({"messages": "hello"}, "messages: expected a list, got"),
+    ({"messages": [{"role": "assistant", "content": "Hm."}]}, "at least one user message is needed"),
     ({"messages": [USER], "generation": {"top_p": 1.5}}, "generation.top_p: expected a number"),
     ({"messages": [{"role": "user", "content": [{"type": "video", "data": "AAAA"}]}]}, "an MP4, MOV, WebM"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "data": "AAAA"}]}]}, "JPEG, PNG or WebP"),

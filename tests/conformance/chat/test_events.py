@@ -97,12 +97,8 @@ async def test_defaults(chatter: Stack) -> None:
         events, _ = await client.end()
 
     _, turn = told(events[-1]["text"])
-    assert turn["sampling"] == {
-        "max_new_tokens": 512,
-        "temperature": 0.7,
-        "top_p": 0.8,
-        "length_penalty": 1.0,
-    }
+    drawn = {"max_new_tokens": 512, "temperature": 0.7, "top_p": 0.8, "length_penalty": 1.0}
+    assert turn["sampling"] == drawn
     expected = {
         "speaks": True,
         "use_tts_template": False,
@@ -118,28 +114,15 @@ async def test_defaults(chatter: Stack) -> None:
 
 async def test_everything_is_honoured(chatter: Stack) -> None:
     drawn = {"max_new_tokens": 7, "temperature": 0.0, "top_p": 1.0, "length_penalty": 1.5}
+    image = {"max_slice_nums": 4, "use_image_id": False}
+    told_so = {"tts": {"enabled": False}, "omni_mode": True, "enable_thinking": True}
     async with chatter.client(CHAT) as client:
-        await client.send(
-            request(
-                TELLS,
-                generation=drawn,
-                tts={"enabled": False},
-                image={"max_slice_nums": 4, "use_image_id": False},
-                omni_mode=True,
-                enable_thinking=True,
-            )
-        )
+        await client.send(request(TELLS, generation=drawn, image=image, **told_so))
         events, _ = await client.end()
 
     _, turn = told(events[-1]["text"])
     assert turn["sampling"] == drawn
-    expected = {
-        "speaks": False,
-        "enable_thinking": True,
-        "omni_mode": True,
-        "max_slice_nums": 4,
-        "use_image_id": False,
-    }
+    expected = {"speaks": False, "enable_thinking": True, "omni_mode": True, **image}
     assert {name: turn[name] for name in expected} == expected
 
 

@@ -8,7 +8,6 @@ import pytest
 from tests.conformance.support.chat_words import (
     CHAT,
     CLOSE,
-    PREFILL_DONE,
     REALTIME,
     USER,
     append,
@@ -21,21 +20,12 @@ from tests.conformance.support.client import Event, kinds
 from tests.conformance.support.clockwork import clockwork
 from tests.conformance.support.match import With, error
 from tests.conformance.support.stack import Stack
-from tests.support.scripted_engine import EVERYTHING, Script, fails, hang, write
+from tests.support.scripted_engine import EVERYTHING, Script, hang, write
 
 SAYS = write("Seven.")
 INIT: Event = {"type": "session.init", "payload": {}}
 UPDATE: Event = {"type": "session.update", "session": {"instructions": "Be brief."}}
 UNKNOWN: Event = {"type": "what"}
-
-
-async def test_request_without_a_question_is_refused(chatter: Stack) -> None:
-    async with chatter.client(CHAT) as client:
-        await client.send({"messages": [{"role": "assistant", "content": "Hm."}]})
-        assert await client.end() == (
-            [chat_error("invalid_payload", "messages: at least one user message is needed")],
-            1008,
-        )
 
 
 async def test_request_that_does_not_come_in_time() -> None:
@@ -96,12 +86,6 @@ async def test_dropped_connection_cancels_the_answer(narrow_chatter: Stack, step
     async with narrow_chatter.client(CHAT) as client:
         await client.send(request(SAYS))
         assert (await client.end())[1] == 1000
-
-
-async def test_answer_that_fails(chatter: Stack) -> None:
-    async with chatter.client(CHAT) as client:
-        await client.send(request(fails()))
-        assert await client.end() == ([PREFILL_DONE, chat_error("inference_error")], 1011)
 
 
 async def test_queued_init_and_input_are_held(narrow_chatter: Stack) -> None:

@@ -95,12 +95,6 @@ async def test_connected_session_waits_for_a_valid_prepare(stack: Stack) -> None
         assert (unit["audio"], unit["frames"]) == ([0.2] * 4, [])
 
 
-async def test_connected_stop(stack: Stack) -> None:
-    async with stack.client(OMNI) as client:
-        await client.expect("queue_done")
-        assert await stop(client) == []
-
-
 async def test_preparing_session_ignores_another_prepare_and_holds_input(stack: Stack) -> None:
     async with stack.client(OMNI) as client:
         await client.expect("queue_done")
@@ -114,13 +108,6 @@ async def test_preparing_session_ignores_another_prepare_and_holds_input(stack: 
         assert await client.next() == PREPARED
         unit = told(await client.next())["units"][0]
         assert (unit["audio"], len(unit["frames"])) == ([0.2] * 4, 1)
-
-
-async def test_preparing_stop(stack: Stack) -> None:
-    async with stack.client(OMNI) as client:
-        await client.expect("queue_done")
-        await client.send(prepare(Script(slow_start=True)))
-        assert await stop(client) == []
 
 
 async def test_active_session_refuses_another_prepare_and_is_interrupted(stack: Stack) -> None:
@@ -189,10 +176,15 @@ async def test_paused_session_refuses_input_and_goes_on_when_it_resumes(stack: S
         assert [(unit["audio"], unit["frames"]) for unit in units] == [([0.2] * 4, []), ([0.3] * 4, [])]
 
 
-async def test_paused_stop(stack: Stack) -> None:
+@pytest.mark.parametrize("state", ["CONNECTED", "PREPARING", "PAUSED"])
+async def test_stop_in_other_states(stack: Stack, state: str) -> None:
     async with stack.client(OMNI) as client:
-        await begin(client)
-        assert await client.ask(PAUSE) == {"type": "paused", "timeout": 60}
+        await client.expect("queue_done")
+        if state != "CONNECTED":
+            await client.send(prepare(Script(slow_start=state == "PREPARING")))
+        if state == "PAUSED":
+            await client.expect("prepared")
+            assert await client.ask(PAUSE) == {"type": "paused", "timeout": 60}
         assert await stop(client) == []
 
 

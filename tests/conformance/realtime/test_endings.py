@@ -1,4 +1,4 @@
-"""The ends of a session of `/v1/realtime`, each by its kind of reason, and the whole table without I/O."""
+"""Endings of sessions on `/v1/realtime`, a row for each kind, and the whole table without I/O."""
 
 import asyncio
 import signal

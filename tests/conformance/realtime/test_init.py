@@ -1,4 +1,4 @@
-"""What opens a session of `/v1/realtime`, its `config` and its voices, as the model tells what reached it."""
+"""Openers of `/v1/realtime`, their `config` and voices, as the model tells what of them reached it."""
 
 import base64
 from typing import Any

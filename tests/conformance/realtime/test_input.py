@@ -30,18 +30,6 @@ async def test_audio_of_16_bits(stack: Stack, words: Words) -> None:
 
 
 @both
-async def test_object_of_the_append(stack: Stack, words: Words) -> None:
-    async with stack.client() as client:
-        await words.begin(client)
-        if words is G3:
-            assert await client.ask({"type": "input.append"}) == error("missing_field", "input")
-            wrong = {"type": "input.append", "input": "x"}
-            assert await client.ask(wrong) == error("invalid_payload", "input")
-        else:
-            assert await client.ask({"type": words.input}) == error("missing_field", "audio")
-
-
-@both
 async def test_input_id(stack: Stack, words: Words) -> None:
     async with stack.client() as client:
         await words.begin(client)
@@ -74,6 +62,10 @@ BAD_FIELDS: list[tuple[str, object]] = [
 async def test_field_of_wrong_type_or_range(stack: Stack, words: Words) -> None:
     async with stack.client(VIDEO) as client:
         await words.begin(client)
+        missing = "input" if words is G3 else "audio"
+        assert await client.ask({"type": words.input}) == error("missing_field", missing)
+        refused = await client.ask({"type": words.input, missing: 5})
+        assert refused == error("invalid_payload", missing)
         for field, value in BAD_FIELDS:
             refused = await client.ask(words.append(**{field: value}))
             param = f"{words.input_path}{field}" + ("[0]" if value == [5] else "")

@@ -79,7 +79,7 @@ def run(*command: str, timeout_s: float = PATIENCE_S, **variables: str) -> Any:
 
 
 def voice_agents(stack: Stack, *more: str, python: bool = False) -> Any:
-    """What OpenAI's agents tell of their conversation."""
+    """Run OpenAI's agents; return their account of the conversation."""
     program = (str(AGENTS / "bin/python"), "voice_agents.py") if python else ("node", "voice_agents.js")
     return run(*program, stack.url(f"/v1/realtime?model={MODEL}"), "none", MODEL, *more)
 

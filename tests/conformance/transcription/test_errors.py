@@ -1,4 +1,4 @@
-"""What a client of transcription meets when something goes wrong: a row for each kind of error."""
+"""Errors and endings of transcription, a row for each kind."""
 
 import asyncio
 import base64
@@ -9,11 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from inference_service.interface.engine import Failure, SessionFailed
-from tests.conformance.support.client import TEXT, Client
+from tests.conformance.support.client import TEXT
 from tests.conformance.support.stack import Stack as Processes
 from tests.conformance.support.stack import running_stack, scripted_worker, transcribing_worker
 from tests.conformance.support.transcription_words import (
@@ -38,16 +37,12 @@ from tests.conformance.support.transcription_words import (
     told,
 )
 from tests.support.scripted_engine import (
-    EVERYTHING,
     Play,
-    ScriptedEngine,
     context_full,
     hang,
-    running_worker,
     write,
 )
 from tests.ws_adapter.support.keyfile import KeyFile
-from tests.ws_adapter.support.stage import running_adapter
 
 GO = write(" go")
 SECRET = "/home/x.py canary-4711"
@@ -76,28 +71,6 @@ async def test_queue_full(narrow_transcriber: Processes) -> None:
             units = await told(client)
     assert levels(units) == [0.1, 0.2]
     assert samples(units) == 2 * RATE
-
-
-async def test_queue_cancelled(tmp_path: Any) -> None:
-    keys = KeyFile(tmp_path / "keys", "alice", "admin")
-    engine = ScriptedEngine(GO, slots=1, info=EVERYTHING)
-    async with running_worker(engine, slots=1) as worker:
-        async with running_adapter(worker.address, auth="keys", keys=keys.path) as stage:
-            url = stage.address.replace("http://", "ws://") + PATH
-            headers = keys.bearer("alice")
-            async with (
-                connect(url, additional_headers=headers) as first,
-                connect(url, additional_headers=headers) as second,
-            ):
-                holder, client = Client(first), Client(second)
-                await begin(holder)
-                await opened(client, append(), COMMIT)
-                items: list[Any] = []
-                while not items:
-                    items = (await stage.request("/api/queue", headers=keys.bearer("admin")))[2]["items"]
-                assert (await stage.request(f"/api/queue/{items[0]['ticket_id']}", "DELETE"))[0] == 200
-                assert await client.next() == error("queue_full")
-                await nothing(client)
 
 
 async def test_no_worker() -> None:

@@ -146,8 +146,10 @@ async def test_force_listen_interrupts_a_long_answer(shipped: Stack, words: Word
             heard += any("text" in event for event in told)
         interrupted = client.events[-1]["response_id"]
         told = await answer(client, words, units.pop(0), force_listen=True)
-        (listened,) = [event for event in told if not is_injected(event)]
-        assert (kinds([listened]), listened["response_id"]) == ([words.listen], interrupted)
+        # On a busy machine it is a unit of silence that is cut off, and closes the response.
+        assert kinds([event for event in told if not is_injected(event)]) == [words.listen]
+        listens = [event for event in told if kind(event) == words.listen]
+        assert [event["response_id"] for event in listens if "response_id" in event] == [interrupted]
         assert len(text_of(client.events)) < len(recording("joke").reply)
         after = await answer(client, words, np.zeros(RATE, np.float32))
         assert all(event.get("response_id") != interrupted for event in after)

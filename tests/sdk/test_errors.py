@@ -37,12 +37,9 @@ def test_every_error_is_an_antiphon_error_with_retryable(error: AntiphonError) -
     assert str(error)
 
 
-def test_session_closed_says_everything_it_knows() -> None:
+def test_session_closed_says_what_it_knows_and_no_more() -> None:
     error = SessionClosed("backend_error", 1011, "4bf92f", message="The worker was lost.")
 
     assert (error.reason, error.code, error.trace_id) == ("backend_error", 1011, "4bf92f")
     assert str(error) == "The session ended: backend_error (code 1011, trace 4bf92f). The worker was lost."
-
-
-def test_session_closed_leaves_out_what_it_does_not_know() -> None:
     assert str(SessionClosed("timeout")) == "The session ended: timeout."

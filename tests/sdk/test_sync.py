@@ -87,6 +87,13 @@ def test_conversation_sends_and_iterates() -> None:
             assert isinstance(session.receive(), Listening)
             session.force_listen()
             assert isinstance(next(iter(session)), Listening)
+            session.pause()
+            assert session.is_paused
+            with pytest.raises(ProtocolError, match="paused"):
+                session.send_audio(SECOND)
+            session.resume()
+            session.send_audio(SECOND)
+            assert isinstance(next(session), Listening)
             session.close()
             assert [type(event) for event in session] == [Closed]
             assert session.receive() is None
@@ -242,38 +249,22 @@ def test_call_of_an_open_client_in_a_coroutine_is_refused() -> None:
         asyncio.run(calls())
 
 
-def test_client_without_its_block_is_refused() -> None:
-    client = antiphon.sync.connect("ws://127.0.0.1:9")
-
-    with pytest.raises(RuntimeError, match="with antiphon"):
-        client.models()
-    with pytest.raises(RuntimeError, match="with antiphon"), client.chat("Prime?"):
-        pass
-
-
 @pytest.mark.parametrize("timeout_s", [0, -1, float("inf"), float("nan")])
 def test_deadline_that_is_none_is_refused(timeout_s: float) -> None:
     with pytest.raises(ValueError, match="timeout_s"):
         antiphon.sync.connect("ws://127.0.0.1:9", timeout_s=timeout_s)
 
 
-def test_client_can_be_used_again() -> None:
+def test_client_can_be_used_again_and_only_in_its_block() -> None:
     async def script(peer: Peer) -> None:
         pass
 
     with served(script) as url:
         client = connect(url)
+        with pytest.raises(RuntimeError, match="with antiphon"):
+            client.models()
+        with pytest.raises(RuntimeError, match="with antiphon"), client.chat("Prime?"):
+            pass
         for _ in range(2):
             with client:
                 assert client.models() == ("antiphon-mini",)
-
-
-def test_blocking_conversation_is_paused_and_goes_on() -> None:
-    with served(answers_each_second) as url, connect(url) as client, client.duplex() as session:
-        session.pause()
-        assert session.is_paused
-        with pytest.raises(ProtocolError, match="paused"):
-            session.send_audio(SECOND)
-        session.resume()
-        session.send_audio(SECOND)
-        assert any(isinstance(event, Listening) for event in session)

@@ -90,24 +90,21 @@ def test_file_that_is_no_recording_is_refused(tmp_path: Path, data: bytes) -> No
         read_audio(tmp_path / "a.flac")
 
 
-def test_file_without_samples_is_refused(tmp_path: Path) -> None:
-    soundfile.write(tmp_path / "a.flac", np.zeros(0, np.float32), 44_100, format="WAV")
+@pytest.mark.parametrize(
+    ("samples", "rate_hz", "complaint"),
+    [
+        (np.zeros(0, np.float32), 44_100, "no samples"),
+        (np.full(44_100, np.nan, np.float32), 44_100, "NaN"),
+        (tone(16_000), 1_000, "1000 Hz"),
+    ],
+    ids=["nothing", "no numbers", "no rate of a recording"],
+)
+def test_samples_that_cannot_be_sent_are_refused(
+    tmp_path: Path, samples: np.ndarray, rate_hz: int, complaint: str
+) -> None:
+    soundfile.write(tmp_path / "a.wav", samples, rate_hz, subtype="FLOAT")
 
-    with pytest.raises(AudioError, match="no samples"):
-        read_audio(tmp_path / "a.flac")
-
-
-def test_samples_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
-    soundfile.write(tmp_path / "a.wav", np.full(44_100, np.nan, np.float32), 44_100, subtype="FLOAT")
-
-    with pytest.raises(AudioError, match="NaN"):
-        read_audio(tmp_path / "a.wav")
-
-
-def test_rate_that_no_recording_has_is_refused(tmp_path: Path) -> None:
-    soundfile.write(tmp_path / "a.wav", tone(16_000), 1_000)
-
-    with pytest.raises(AudioError, match="1000 Hz"):
+    with pytest.raises(AudioError, match=complaint):
         read_audio(tmp_path / "a.wav")
 
 

@@ -1,7 +1,7 @@
 """A recording goes out as a microphone would send it; the clock is the test's."""
 
 import asyncio
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -51,13 +51,20 @@ class Ear:
         return [len(samples) for _, samples in self.heard]
 
 
-async def test_chunks_go_out_when_a_microphone_would_have_them() -> None:
+async def play(samples: Samples, most: int, delay_s: float = 0.0, **options: Any) -> tuple[FileStream, Ear]:
+    """A stream that has sent all, and who heard it."""
     clock = VirtualClock()
-    ear = Ear(clock, most=3)
+    ear = Ear(clock, most, delay_s)
+    async with FileStream(ear.listen, samples, clock=clock, **options) as stream:
+        await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
+        await asyncio.wait_for(ear.full.wait(), PATIENCE_S)
+    return stream, ear
+
+
+async def test_chunks_go_out_when_a_microphone_would_have_them() -> None:
     samples = np.arange(int(2.5 * RATE), dtype=np.float32)
 
-    async with FileStream(ear.listen, samples, then_silence=False, clock=clock) as stream:
-        await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
+    stream, ear = await play(samples, 3, then_silence=False)
 
     assert stream.duration_s == 2.5
     assert ear.times == [1.0, 2.0, 2.5]
@@ -65,11 +72,7 @@ async def test_chunks_go_out_when_a_microphone_would_have_them() -> None:
 
 
 async def test_silence_follows_on_the_same_grid() -> None:
-    clock = VirtualClock()
-    ear = Ear(clock, most=4)
-
-    async with FileStream(ear.listen, np.ones(RATE + 1, np.float32), then_silence=True, clock=clock):
-        await asyncio.wait_for(ear.full.wait(), PATIENCE_S)
+    _, ear = await play(np.ones(RATE + 1, np.float32), 4, then_silence=True)
 
     assert ear.times == [1.0, 2.0, 3.0, 4.0]
     assert ear.lengths == [RATE] * 4
@@ -77,13 +80,7 @@ async def test_silence_follows_on_the_same_grid() -> None:
 
 
 async def test_late_chunk_does_not_delay_the_next() -> None:
-    clock = VirtualClock()
-    ear = Ear(clock, most=3, delay_s=0.4)
-
-    async with FileStream(
-        ear.listen, np.ones(3 * RATE, np.float32), then_silence=False, clock=clock
-    ) as stream:
-        await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
+    _, ear = await play(np.ones(3 * RATE, np.float32), 3, delay_s=0.4, then_silence=False)
 
     assert ear.times == pytest.approx([1.0, 2.0, 3.0])
 
@@ -145,19 +142,15 @@ async def test_stream_runs_only_inside_its_block() -> None:
 
 
 async def test_recording_may_be_sent_ahead_of_time_and_is_finished_once() -> None:
-    clock = VirtualClock()
-    ear = Ear(clock, most=5)
-    finished: list[int] = []
+    finished: list[bool] = []
 
     async def finish() -> None:
-        finished.append(len(ear.heard))
+        finished.append(True)
 
-    samples = np.zeros(5 * RATE, np.float32)
-    async with FileStream(ear.listen, samples, lead_s=2.0, finish=finish, clock=clock) as stream:
-        await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
+    _, ear = await play(np.zeros(5 * RATE, np.float32), 5, lead_s=2.0, finish=finish)
 
     assert ear.times == [0.0, 0.0, 1.0, 2.0, 3.0]
-    assert finished == [5]
+    assert finished == [True]
 
 
 class Watched(asyncio.Event):

@@ -9,13 +9,10 @@ from antiphon import AudioError, ProtocolError
 from antiphon.audio.samples import as_samples, from_base64, pieces, to_base64
 
 
-def test_array_is_taken_as_it_is() -> None:
+def test_array_is_taken_as_it_is_and_bytes_as_little_endian_float32() -> None:
     samples = np.array([0.0, 0.5, -1.0], np.float32)
 
     assert as_samples(samples) is samples
-
-
-def test_bytes_are_little_endian_float32() -> None:
     assert as_samples(np.array([0.25, -0.5], "<f4").tobytes()).tolist() == [0.25, -0.5]
 
 

@@ -33,33 +33,35 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "speech.wav"
 
 
-def test_pcm16_is_scaled_to_one(path: Path) -> None:
-    path.write_bytes(wav_bytes(np.array([0, 16384, -32768], "<i2").tobytes()))
-
-    samples = read_wav(path)
-
-    assert samples.dtype == np.float32
-    assert samples.tolist() == [0.0, 0.5, -1.0]
+HALF = wav_bytes(np.array([16384], "<i2").tobytes())
 
 
-def test_float32_is_read_as_it_is(path: Path) -> None:
-    path.write_bytes(wav_bytes(np.array([0.25, -0.75], "<f4").tobytes(), encoding=FLOAT, bits=32))
+@pytest.mark.parametrize(
+    ("content", "samples"),
+    [
+        (wav_bytes(np.array([0, 16384, -32768], "<i2").tobytes()), [0.0, 0.5, -1.0]),
+        (wav_bytes(np.array([0.25, -0.75], "<f4").tobytes(), encoding=FLOAT, bits=32), [0.25, -0.75]),
+        (
+            wav_bytes(
+                np.array([0.5], "<f4").tobytes(),
+                encoding=EXTENSIBLE,
+                bits=32,
+                extra=struct.pack("<HHIH", 22, 32, 4, FLOAT) + bytes(14),
+            ),
+            [0.5],
+        ),
+        (HALF[:12] + b"LIST" + struct.pack("<I", 3) + b"abc\0" + HALF[12:], [0.5]),
+        (wav_bytes(np.array([16384, 16384], "<i2").tobytes())[:-1], [0.5]),
+    ],
+    ids=["pcm16", "float32", "extensible header", "other chunks", "cut off"],
+)
+def test_wav_file_is_read_as_float32(path: Path, content: bytes, samples: list[float]) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_wav(path)
+    path.write_bytes(content)
 
-    assert read_wav(path).tolist() == [0.25, -0.75]
-
-
-def test_extensible_header_is_looked_into(path: Path) -> None:
-    extra = struct.pack("<HHIH", 22, 32, 4, FLOAT) + bytes(14)
-    path.write_bytes(wav_bytes(np.array([0.5], "<f4").tobytes(), encoding=EXTENSIBLE, bits=32, extra=extra))
-
-    assert read_wav(path).tolist() == [0.5]
-
-
-def test_other_chunks_are_skipped(path: Path) -> None:
-    plain = wav_bytes(np.array([16384], "<i2").tobytes())
-    path.write_bytes(plain[:12] + b"LIST" + struct.pack("<I", 3) + b"abc\0" + plain[12:])
-
-    assert read_wav(path).tolist() == [0.5]
+    assert read_wav(path).dtype == np.float32
+    assert read_wav(path).tolist() == samples
 
 
 @pytest.mark.parametrize(
@@ -80,17 +82,6 @@ def test_any_other_file_is_refused_with_the_remedy(path: Path, content: bytes, c
 
     with pytest.raises(AudioError, match=complaint):
         read_wav(path)
-
-
-def test_missing_file_is_an_os_error(path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        read_wav(path)
-
-
-def test_cut_off_file_gives_the_samples_that_are_there(path: Path) -> None:
-    path.write_bytes(wav_bytes(np.array([16384, 16384], "<i2").tobytes())[:-1])
-
-    assert read_wav(path).tolist() == [0.5]
 
 
 def test_answer_is_written_as_24_khz_mono_pcm16(path: Path) -> None:

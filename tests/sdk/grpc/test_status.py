@@ -68,6 +68,14 @@ def test_status_of_a_worker(
         assert retryable is None or error.retryable is retryable
 
 
+@pytest.mark.parametrize(("code", "ready"), [(Code.INTERNAL, True), (Code.CANCELLED, False)])
+def test_stream_that_broke_or_was_cut_is_a_lost_worker(code: grpc.StatusCode, ready: bool) -> None:
+    error = status(code, None).error("unix:worker.sock", ready=ready)
+
+    assert isinstance(error, SessionClosed if ready else ConnectError)
+    assert (error.reason, error.retryable) == (Reason.WORKER_LOST, True)
+
+
 def test_lost_worker_has_a_name_of_its_own() -> None:
     before = status(Code.UNAVAILABLE, None).error("unix:worker.sock", ready=False)
     after = status(Code.UNAVAILABLE, None).error("unix:worker.sock", ready=True)
@@ -77,20 +85,6 @@ def test_lost_worker_has_a_name_of_its_own() -> None:
     assert isinstance(after, SessionClosed)
     assert after.code == Code.UNAVAILABLE.value[0]
     assert before.reason == after.reason == Reason.WORKER_LOST
-
-
-def test_stream_that_broke_while_it_was_written_to_is_a_lost_worker() -> None:
-    error = status(Code.INTERNAL, None).error("unix:worker.sock", ready=True)
-
-    assert isinstance(error, SessionClosed)
-    assert (error.reason, error.retryable) == (Reason.WORKER_LOST, True)
-
-
-def test_call_that_a_stopping_worker_cuts_may_be_made_elsewhere() -> None:
-    error = status(Code.CANCELLED, None).error("unix:worker.sock", ready=False)
-
-    assert isinstance(error, ConnectError)
-    assert (error.reason, error.retryable) == (Reason.WORKER_LOST, True)
 
 
 def test_message_that_grpc_refused_has_a_name() -> None:

@@ -49,9 +49,6 @@ def test_init_with_a_voice_carries_its_audio_or_its_id() -> None:
 
     assert spoken == {"voice": {"ref_audio_base64": to_base64(samples)}}
     assert named == {"voice": {"ref_audio_path": "amber"}}
-
-
-def test_init_voice_at_another_rate_is_refused() -> None:
     with pytest.raises(AudioError, match="have 16000 Hz, not 24000"):
         init(None, None, None, Clip(np.zeros(24_000, np.float32), 24_000))
 
@@ -84,74 +81,17 @@ def test_mode_that_is_none_of_a_conversation_is_refused(mode: object) -> None:
         check_mode(mode)
 
 
-def test_append_carries_pictures_beside_the_audio() -> None:
-    sent = json.loads(append(np.zeros(2, np.float32), "in-1", force_listen=False, frames=["AAAA"]))
-
-    assert sent["input"]["video_frames"] == ["AAAA"]
-
-
-def test_append_carries_audio_as_base64_float32() -> None:
+def test_append_and_close_carry_what_they_are_given() -> None:
     samples = np.array([0.5, -0.5], np.float32)
+    heard = append(samples, "in-1", force_listen=False)
+    seen = append(samples, "in-1", force_listen=False, frames=["AAAA"])
+    silent = append(None, "in-1", force_listen=True)
 
-    assert json.loads(append(samples, "in-1", force_listen=False)) == {
-        "type": "input.append",
-        "input": {"input_id": "in-1", "audio": to_base64(samples)},
-    }
-
-
-def test_forced_listening_needs_no_audio() -> None:
-    assert json.loads(append(None, "in-1", force_listen=True))["input"] == {
-        "input_id": "in-1",
-        "force_listen": True,
-    }
-
-
-def test_close_carries_the_reason() -> None:
+    audio = {"input_id": "in-1", "audio": to_base64(samples)}
+    assert json.loads(heard) == {"type": "input.append", "input": audio}
+    assert json.loads(seen)["input"] == {**audio, "video_frames": ["AAAA"]}
+    assert json.loads(silent)["input"] == {"input_id": "in-1", "force_listen": True}
     assert json.loads(close("done")) == {"type": "session.close", "reason": "done"}
-
-
-@pytest.mark.parametrize("kind", ["session.queued", "session.queue_update"])
-def test_place_in_the_queue(kind: str) -> None:
-    event = {
-        "type": kind,
-        "position": 2,
-        "estimated_wait_s": 35.0,
-        "ticket_id": "ticket_5f0c9a17be42",
-        "queue_length": 3,
-    }
-
-    assert decode(event) == [Queued(2, 3, 35.0, "ticket_5f0c9a17be42")]
-    guessed = decode({**event, "estimate_is_guess": True})
-    assert guessed == [Queued(2, 3, 35.0, "ticket_5f0c9a17be42", estimate_is_guess=True)]
-
-
-def test_end_of_the_queue() -> None:
-    assert decode({"type": "session.queue_done"}) == [Assigned()]
-
-
-def test_created() -> None:
-    event = {
-        "type": "session.created",
-        "session_id": "sess_1",
-        "mode": "full_duplex",
-        "metrics": {"prompt_length": 58},
-        "unsupported_fields": ["payload.config.listen_top_k"],
-    }
-
-    assert decode(event) == [Created("sess_1", "full_duplex", 58, ("payload.config.listen_top_k",))]
-
-
-def test_listening_unit() -> None:
-    event = delta("listen", input_id="in-7", chunk_index=6, metrics={"kv_cache_length": 149})
-
-    assert decode(event) == [Listening(6, "in-7", False, {"kv_cache_length": 149})]
-
-
-def test_dropped_unit() -> None:
-    [event] = decode(delta("listen", metrics={"dropped": True, "dropped_total": 1}))
-
-    assert isinstance(event, Listening)
-    assert event.dropped
 
 
 def test_speaking_unit_and_end_of_turn() -> None:
@@ -180,29 +120,53 @@ def test_listen_inside_an_open_response_is_an_interruption() -> None:
     assert events[1:] == [Interrupted("resp_1", 8, None), Listening(9, None)]
 
 
-def test_error() -> None:
-    event = {
-        "type": "error",
-        "error": {
-            "code": "invalid_payload",
-            "message": "too long",
-            "type": "client_error",
-            "param": "input.audio",
-            "input_id": "in-3",
-        },
-    }
-
-    assert decode(event) == [ErrorEvent("invalid_payload", "too long", "input.audio", "in-3", False)]
+PLACE: dict[str, object] = {
+    "position": 2,
+    "estimated_wait_s": 35.0,
+    "ticket_id": "ticket_1",
+    "queue_length": 3,
+}
+CREATED: dict[str, object] = {"session_id": "sess_1", "mode": "full_duplex", "metrics": {"prompt_length": 58}}
+FAULT = {"code": "invalid_payload", "message": "too long", "param": "input.audio", "input_id": "in-3"}
 
 
-def test_closed() -> None:
-    event = {
-        "type": "session.closed",
-        "reason": "backend_error",
-        "diagnostic": {"message": "worker lost", "trace_id": "4bf92f"},
-    }
-
-    assert decode(event) == [Closed("backend_error", "worker lost", "4bf92f")]
+@pytest.mark.parametrize(
+    ("event", "decoded"),
+    [
+        ({"type": "session.queued", **PLACE}, Queued(2, 3, 35.0, "ticket_1")),
+        (
+            {"type": "session.queue_update", **PLACE, "estimate_is_guess": True},
+            Queued(2, 3, 35.0, "ticket_1", estimate_is_guess=True),
+        ),
+        ({"type": "session.queue_done"}, Assigned()),
+        (
+            {"type": "session.created", **CREATED, "unsupported_fields": ["payload.config.listen_top_k"]},
+            Created("sess_1", "full_duplex", 58, ("payload.config.listen_top_k",)),
+        ),
+        (
+            delta("listen", input_id="in-7", chunk_index=6, metrics={"kv_cache_length": 149}),
+            Listening(6, "in-7", False, {"kv_cache_length": 149}),
+        ),
+        (
+            delta("listen", metrics={"dropped": True, "dropped_total": 1}),
+            Listening(None, None, True, {"dropped": True, "dropped_total": 1}),
+        ),
+        (
+            {"type": "error", "error": {**FAULT, "type": "client_error"}},
+            ErrorEvent("invalid_payload", "too long", "input.audio", "in-3", False),
+        ),
+        (
+            {
+                "type": "session.closed",
+                "reason": "backend_error",
+                "diagnostic": {"message": "worker lost", "trace_id": "4bf92f"},
+            },
+            Closed("backend_error", "worker lost", "4bf92f"),
+        ),
+    ],
+)
+def test_event_of_the_server_is_decoded(event: dict[str, object], decoded: object) -> None:
+    assert decode(event) == [decoded]
 
 
 @pytest.mark.parametrize(

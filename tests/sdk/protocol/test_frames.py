@@ -42,27 +42,21 @@ def test_frame_bytes_of_another_file_are_refused(data: bytes) -> None:
         frame_bytes(data)
 
 
-def test_frame_bytes_of_a_large_file_are_refused(tmp_path: Path) -> None:
+def test_frame_bytes_of_a_large_file_and_of_another_type_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "large.jpg"
     path.write_bytes(b"\xff\xd8\xff" + bytes(LARGEST_FRAME))
 
     with pytest.raises(ImageError, match=r"large\.jpg has more than 1048576 bytes"):
         frame_bytes(path)
-
-
-def test_frame_bytes_of_another_type_are_refused() -> None:
     with pytest.raises(ImageError, match="not list"):
         frame_bytes([1, 2])  # type: ignore[arg-type]
 
 
-def test_frames_that_wait_go_with_the_next_audio_once() -> None:
+def test_frames_that_wait_go_with_the_next_audio_once_and_beyond_four_drop_the_oldest() -> None:
     queue = queue_of(b"ab")
 
     assert queue.take(SECOND) == texts(b"ab")
     assert queue.take(SECOND) == []
-
-
-def test_frames_beyond_four_drop_the_oldest() -> None:
     assert queue_of(b"abcdef").take(SECOND) == texts(b"cdef")
 
 

@@ -36,14 +36,6 @@ async def rest(mailbox: EventMailbox) -> list[Event]:
             return events
 
 
-async def test_order_is_kept() -> None:
-    mailbox = EventMailbox()
-    for word in "abc":
-        mailbox.put(text(word))
-
-    assert await rest(mailbox) == [text("a"), text("b"), text("c")]
-
-
 async def test_reader_waits_for_the_next_event() -> None:
     mailbox = EventMailbox()
     reader = asyncio.create_task(mailbox.get())
@@ -55,31 +47,27 @@ async def test_reader_waits_for_the_next_event() -> None:
     assert await reader == text("a")
 
 
-async def test_oldest_audio_gives_way_first() -> None:
-    first, second = audio(), audio()
-    mailbox = EventMailbox(capacity=4)
-    for event in (text("a"), first, Listening(1, None), second, text("b")):
+FIRST, SECOND = audio(), audio()
+LISTENING, INTERRUPTED = Listening(1, None), Interrupted("resp_1", 2, None)
+CLOSED = Closed("user_stop", None, None)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "put", "got"),
+    [
+        (4, [text("a"), FIRST, LISTENING, SECOND, text("b")], [text("a"), LISTENING, SECOND, text("b")]),
+        (2, [text("a"), LISTENING, INTERRUPTED], [text("a"), INTERRUPTED]),
+        (2, [CLOSED, text("a"), text("b")], [CLOSED, text("b")]),
+    ],
+    ids=["audio first", "then listening", "never the end"],
+)
+async def test_oldest_that_matters_least_gives_way(capacity: int, put: list[Event], got: list[Event]) -> None:
+    mailbox = EventMailbox(capacity=capacity)
+    for event in put:
         mailbox.put(event)
 
-    assert await rest(mailbox) == [text("a"), Listening(1, None), second, text("b")]
+    assert await rest(mailbox) == got
     assert mailbox.dropped == 1
-
-
-async def test_listening_gives_way_when_there_is_no_audio() -> None:
-    mailbox = EventMailbox(capacity=2)
-    for event in (text("a"), Listening(1, None), Interrupted("resp_1", 2, None)):
-        mailbox.put(event)
-
-    assert await rest(mailbox) == [text("a"), Interrupted("resp_1", 2, None)]
-
-
-async def test_closed_never_gives_way() -> None:
-    mailbox = EventMailbox(capacity=2)
-    closed = Closed("user_stop", None, None)
-    for event in (closed, text("a"), text("b")):
-        mailbox.put(event)
-
-    assert await rest(mailbox) == [closed, text("b")]
 
 
 async def test_error_comes_after_everything_that_was_received_before_it() -> None:

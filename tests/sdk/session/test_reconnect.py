@@ -39,6 +39,26 @@ async def behind_a_link(engine: ScriptedEngine, **options: Any) -> AsyncIterator
                 yield stage, link
 
 
+@asynccontextmanager
+async def conversing(
+    engine: ScriptedEngine, **options: Any
+) -> AsyncIterator[tuple[antiphon.DuplexSession, Link]]:
+    """A conversation that has begun over a link."""
+    async with behind_a_link(engine, **options) as (_, link):
+        async with antiphon.connect(f"ws://{link.address}") as client:
+            async with client.duplex(reconnect=True) as session:
+                await expect(session, antiphon.Created)
+                yield session, link
+
+
+@asynccontextmanager
+async def transcribing(engine: ScriptedEngine) -> AsyncIterator[tuple[antiphon.TranscriptionSession, Link]]:
+    async with behind_a_link(engine) as (_, link):
+        async with antiphon.connect(f"ws://{link.address}") as client:
+            async with client.transcribe(reconnect=True) as session:
+                yield session, link
+
+
 async def expect(session: antiphon.DuplexSession, *kinds: type) -> Any:
     """The next events are of these kinds; returns the last."""
     event: object = None
@@ -51,25 +71,22 @@ async def expect(session: antiphon.DuplexSession, *kinds: type) -> Any:
 
 async def test_lost_connection_is_opened_again_and_nothing_is_missed_or_repeated() -> None:
     engine = ScriptedEngine(listen(), hang("generate"), speak("word"))
-    async with behind_a_link(engine) as (_, link):
-        async with antiphon.connect(f"ws://{link.address}") as client:
-            async with client.duplex(reconnect=True) as session:
-                await expect(session, antiphon.Created)
-                for _ in range(3):
-                    await session.send_audio(SECOND)
-                await expect(session, antiphon.Listening)
-                await until(lambda: 2 in engine.session.heard)
-                link.cut()
-                lost = await expect(session, antiphon.ConnectionLost)
-                assert lost.window_s == 60
-                assert (await expect(session, antiphon.Resumed)).attempts >= 1
-                engine.session.release("generate", 2)
-                units = [(await expect(session, antiphon.Listening)).unit]
-                units.append((await expect(session, antiphon.TextDelta)).unit)
-                assert units == [1, 2]
-                await expect(session, antiphon.AudioDelta)
-                await session.send_audio(SECOND)
-                await expect(session, antiphon.Interrupted)
+    async with conversing(engine) as (session, link):
+        for _ in range(3):
+            await session.send_audio(SECOND)
+        await expect(session, antiphon.Listening)
+        await until(lambda: 2 in engine.session.heard)
+        link.cut()
+        lost = await expect(session, antiphon.ConnectionLost)
+        assert lost.window_s == 60
+        assert (await expect(session, antiphon.Resumed)).attempts >= 1
+        engine.session.release("generate", 2)
+        units = [(await expect(session, antiphon.Listening)).unit]
+        units.append((await expect(session, antiphon.TextDelta)).unit)
+        assert units == [1, 2]
+        await expect(session, antiphon.AudioDelta)
+        await session.send_audio(SECOND)
+        await expect(session, antiphon.Interrupted)
         assert len(engine.sessions) == 1
         assert list(engine.session.heard) == [1, 2, 3, 4]
 
@@ -77,53 +94,43 @@ async def test_lost_connection_is_opened_again_and_nothing_is_missed_or_repeated
 async def test_audio_sent_into_a_lost_connection_is_heard_once() -> None:
     """The network takes it and does not deliver it."""
     engine = ScriptedEngine(listen())
-    async with behind_a_link(engine) as (_, link):
-        async with antiphon.connect(f"ws://{link.address}") as client:
-            async with client.duplex(reconnect=True) as session:
-                await expect(session, antiphon.Created)
-                await session.send_audio(SECOND)
-                await expect(session, antiphon.Listening)
-                link.hold()
-                for _ in range(3):
-                    await session.send_audio(SECOND)
-                link.heal_new()
-                link.cut()
-                await expect(session, antiphon.ConnectionLost, antiphon.Resumed)
-                await expect(session, *[antiphon.Listening] * 3)
+    async with conversing(engine) as (session, link):
+        await session.send_audio(SECOND)
+        await expect(session, antiphon.Listening)
+        link.hold()
+        for _ in range(3):
+            await session.send_audio(SECOND)
+        link.heal_new()
+        link.cut()
+        await expect(session, antiphon.ConnectionLost, antiphon.Resumed)
+        await expect(session, *[antiphon.Listening] * 3)
         assert list(engine.session.heard) == [1, 2, 3, 4]
         assert all(np.allclose(pcm, 0.1) for pcm in engine.session.heard.values())
 
 
 async def test_server_that_is_away_for_too_long_ends_the_conversation() -> None:
     engine = ScriptedEngine(listen())
-    async with behind_a_link(engine, resume_window_s=1) as (_, link):
-        async with antiphon.connect(f"ws://{link.address}") as client:
-            async with client.duplex(reconnect=True) as session:
-                await expect(session, antiphon.Created)
-                link.target = None
-                link.cut()
-                await expect(session, antiphon.ConnectionLost)
-                with pytest.raises(antiphon.SessionClosed) as closed:
-                    await expect(session, antiphon.Resumed)
-                assert closed.value.reason == "connection_lost"
-                with pytest.raises(antiphon.SessionClosed):
-                    await session.send_audio(SECOND)
+    async with conversing(engine, resume_window_s=1) as (session, link):
+        link.target = None
+        link.cut()
+        await expect(session, antiphon.ConnectionLost)
+        with pytest.raises(antiphon.SessionClosed) as closed:
+            await expect(session, antiphon.Resumed)
+        assert closed.value.reason == "connection_lost"
+        with pytest.raises(antiphon.SessionClosed):
+            await session.send_audio(SECOND)
 
 
 async def test_session_that_is_gone_ends_the_conversation_at_once() -> None:
     engine = ScriptedEngine(listen())
-    async with behind_a_link(engine) as (stage, link):
-        async with antiphon.connect(f"ws://{link.address}") as client:
-            async with client.duplex(reconnect=True) as session:
-                await expect(session, antiphon.Created)
-                async with running_worker(ScriptedEngine(listen())) as other:
-                    async with running_adapter(other.address, resume_window_s=60) as second:
-                        link.target = second.address.removeprefix("http://")
-                        link.cut()
-                        await expect(session, antiphon.ConnectionLost)
-                        with pytest.raises(antiphon.SessionClosed):
-                            await expect(session, antiphon.Resumed)
-        assert stage.address
+    async with conversing(engine) as (session, link):
+        async with running_worker(ScriptedEngine(listen())) as other:
+            async with running_adapter(other.address, resume_window_s=60) as second:
+                link.target = second.address.removeprefix("http://")
+                link.cut()
+                await expect(session, antiphon.ConnectionLost)
+                with pytest.raises(antiphon.SessionClosed):
+                    await expect(session, antiphon.Resumed)
 
 
 async def test_conversation_without_reconnect_ends_with_its_connection() -> None:
@@ -236,18 +243,16 @@ def heard_s(engine: ScriptedEngine) -> float:
 
 async def test_transcription_goes_on_over_another_connection() -> None:
     engine = ScriptedEngine(write("One "), info=EVERYTHING)
-    async with behind_a_link(engine) as (_, link):
-        async with antiphon.connect(f"ws://{link.address}") as client:
-            async with client.transcribe(reconnect=True) as session:
-                await session.send_audio(SECOND)
-                async with asyncio.timeout(PATIENCE_S):
-                    assert await anext(session) == antiphon.TextDelta("One ")
-                link.cut()
-                transcript = asyncio.create_task(anext(session))
-                await session.send_audio(SECOND)
-                await session.end_utterance()
-                async with asyncio.timeout(PATIENCE_S):
-                    assert await transcript == antiphon.Transcript("One ", ANY, ANY)
+    async with transcribing(engine) as (session, link):
+        await session.send_audio(SECOND)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await anext(session) == antiphon.TextDelta("One ")
+        link.cut()
+        transcript = asyncio.create_task(anext(session))
+        await session.send_audio(SECOND)
+        await session.end_utterance()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await transcript == antiphon.Transcript("One ", ANY, ANY)
         assert len(engine.sessions) == 1
         assert heard_s(engine) == 2
 
@@ -255,38 +260,34 @@ async def test_transcription_goes_on_over_another_connection() -> None:
 async def test_transcription_that_sends_all_before_it_reads_is_written_down_once() -> None:
     """Nobody receives when the connection is lost: the task that sends opens the next one."""
     engine = ScriptedEngine(write("One "), info=EVERYTHING)
-    async with behind_a_link(engine) as (_, link):
-        async with antiphon.connect(f"ws://{link.address}") as client:
-            async with client.transcribe(reconnect=True) as session:
-                async with asyncio.timeout(PATIENCE_S):
-                    for _ in range(3):
-                        await session.send_audio(SECOND)
-                        link.cut()
-                    await session.end_utterance()
-                assert await words_of(session) == "One "
+    async with transcribing(engine) as (session, link):
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(3):
+                await session.send_audio(SECOND)
+                link.cut()
+            await session.end_utterance()
+        assert await words_of(session) == "One "
         assert len(engine.sessions) == 1
         assert heard_s(engine) == 3
 
 
 async def test_task_that_gives_up_receiving_leaves_resuming_to_the_next() -> None:
     engine = ScriptedEngine(write("One "), info=EVERYTHING)
-    async with behind_a_link(engine) as (_, link):
-        async with antiphon.connect(f"ws://{link.address}") as client:
-            async with client.transcribe(reconnect=True) as session:
-                lost = asyncio.Event()
-                session._socket.on_lost = lambda window_s: lost.set()
-                target, link.target = link.target, None
-                link.cut()
-                receiving = asyncio.create_task(anext(session))
-                async with asyncio.timeout(PATIENCE_S):
-                    await lost.wait()
-                receiving.cancel()
-                await asyncio.wait({receiving})
-                link.target = target
-                async with asyncio.timeout(PATIENCE_S):
-                    await session.send_audio(SECOND)
-                    await session.end_utterance()
-                assert await words_of(session) == "One "
+    async with transcribing(engine) as (session, link):
+        lost = asyncio.Event()
+        session._socket.on_lost = lambda window_s: lost.set()
+        target, link.target = link.target, None
+        link.cut()
+        receiving = asyncio.create_task(anext(session))
+        async with asyncio.timeout(PATIENCE_S):
+            await lost.wait()
+        receiving.cancel()
+        await asyncio.wait({receiving})
+        link.target = target
+        async with asyncio.timeout(PATIENCE_S):
+            await session.send_audio(SECOND)
+            await session.end_utterance()
+        assert await words_of(session) == "One "
         assert heard_s(engine) == 1
 
 

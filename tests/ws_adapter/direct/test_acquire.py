@@ -242,9 +242,6 @@ async def test_a_dead_worker_ends_a_loan() -> None:
                     await stage.until(free_slots=1)
 
 
-# ------------------------------------------------------------------------------------------- refusals
-
-
 async def reason_of(stage: Stage, **request: Any) -> tuple[grpc.StatusCode, str]:
     async with channel_to(stage) as channel:
         call = Call(channel, **request)
@@ -319,9 +316,6 @@ async def test_nobody_answers_where_no_dispatcher_is() -> None:
     with pytest.raises(ConnectError, match="No dispatcher answers"):
         async with acquire("127.0.0.1:1", "audio"):
             pass
-
-
-# ------------------------------------------------------------------------------------ keys and limits
 
 
 async def test_a_key_is_asked_for_as_it_is_of_websockets(tmp_path: Path) -> None:

@@ -37,9 +37,6 @@ def alive(pool: Pool, ms: int, *beats: Callable[[], object]) -> None:
             beat()
 
 
-# --------------------------------------------------------------------------------------- the library
-
-
 def test_library_loads_as_it_is_shipped_and_keeps_redis_own_time(pool: Pool) -> None:
     pool.redis.function_flush()
     pool.redis.flushall()
@@ -67,9 +64,6 @@ def test_every_key_of_a_pool_has_its_hash_tag(pool: Pool) -> None:
     assert {key for key in pool.redis.keys("*") if not key.startswith(pool.prefix)} == {"now"}
 
 
-# ------------------------------------------------------------------------------------ slots and queue
-
-
 def test_free_slot_is_granted_at_once(pool: Pool) -> None:
     pool.worker_beat("a", target="10.0.0.1:50051")
 
@@ -82,51 +76,6 @@ def test_who_finds_no_slot_is_told_its_place(pool: Pool) -> None:
     assert [first[0], *first[2:]] == ["queued", 1, 1]
     assert [second[0], *second[2:]] == ["queued", 2, 2]
     assert second[1] == first[1] + 1
-
-
-def test_slots_go_out_in_order_of_arrival(pool: Pool) -> None:
-    for ticket in ("t1", "t2", "t3"):
-        pool.enqueue(ticket)
-
-    pool.worker_beat("a", 2)
-
-    grants = pool.beat("t1", "t2", "t3")
-    assert [grants[0][2], grants[1][2], grants[2]] == [1, 2, 1]
-
-
-def test_least_busy_worker_comes_first(pool: Pool) -> None:
-    pool.worker_beat("a", 3)
-    pool.worker_beat("b", 2)
-
-    workers = [granted(pool.enqueue(f"t{n}"))[0] for n in range(5)]
-
-    assert workers[:4] == ["a", "b", "a", "b"]
-    assert workers[4] == "a"
-
-
-def test_slot_that_was_freed_first_is_used_first(pool: Pool) -> None:
-    pool.worker_beat("a", 3)
-    leases = [granted(pool.enqueue(f"t{n}")) for n in range(3)]
-    for index in (1, 2, 0):
-        pool.jump_ms(1)
-        pool.slot_free(*leases[index])
-
-    again = [granted(pool.enqueue(f"u{n}"))[1] for n in range(3)]
-
-    assert again == [leases[index][1] for index in (1, 2, 0)]
-
-
-def test_slot_is_granted_again_only_when_its_worker_says_that_it_is_free(pool: Pool) -> None:
-    pool.worker_beat("a")
-    worker, slot, epoch = granted(pool.enqueue("t1"))
-    pool.worker_beat("a", 1, (slot, epoch))
-    pool.enqueue("t2")
-    assert pool.lease_return(worker, slot, epoch) == 0
-    assert pool.beat("t2") == [1]
-
-    assert pool.slot_free(worker, slot, epoch) == 1
-
-    assert pool.beat("t2") == [["a", 0, 2, "a:1"]]
 
 
 def test_wrong_epoch_changes_nothing(pool: Pool) -> None:
@@ -152,14 +101,6 @@ def test_full_queue_takes_no_newcomer_and_keeps_nothing_of_it(pool: Pool) -> Non
 
     assert [ticket["ticket"] for ticket in pool.waiting()] == ["t1", "t2"]
     assert pool.beat("t3") == ["gone"]
-
-
-def test_queue_is_never_full_while_a_slot_is_free(pool: Pool) -> None:
-    pool.worker_beat("a", 3)
-
-    answers = [pool.enqueue(f"t{n}", most=1)[0] for n in range(5)]
-
-    assert answers == ["granted", "granted", "granted", "queued", "full"]
 
 
 def test_who_was_there_before_finds_no_queue_full(pool: Pool) -> None:
@@ -240,28 +181,6 @@ def test_granted_ticket_cannot_be_cancelled(pool: Pool) -> None:
     assert len(pool.leases("a")) == 1
 
 
-# ------------------------------------------------------------------------------------- what expires
-
-
-def test_ticket_of_an_adapter_that_says_nothing_is_dropped_and_others_are_not(pool: Pool) -> None:
-    pool.enqueue("t1", "dead")
-    pool.enqueue("t2", "alive")
-
-    alive(pool, TICKET_TTL, lambda: pool.beat("t2", adapter="alive"))
-
-    assert pool.beat("t2", adapter="alive") == [1]
-    assert pool.beat("t1", adapter="dead") == ["gone"]
-
-
-def test_expired_ticket_gets_no_grant(pool: Pool) -> None:
-    pool.enqueue("t1", "dead")
-    alive(pool, TICKET_TTL, pool.stats)
-
-    pool.worker_beat("a")
-
-    assert granted(pool.enqueue("t2")) == ("a", 0, 1)
-
-
 def test_beat_is_answered_after_the_pump(pool: Pool) -> None:
     """A prototype said `queued` to a ticket whose predecessor had just expired and whose slot was free."""
     pool.enqueue("t1", "dead")
@@ -274,16 +193,6 @@ def test_beat_is_answered_after_the_pump(pool: Pool) -> None:
     pool.worker_beat("a", accepting=0)
     pool.worker_beat("a", accepting=1)
     assert pool.beat("t2", adapter="alive") == [["a", 0, 1, "a:1"]]
-
-
-def test_worker_that_says_nothing_is_forgotten_with_slots_and_leases(pool: Pool) -> None:
-    pool.worker_beat("a", 2)
-    granted(pool.enqueue("t1"))
-
-    alive(pool, WORKER_TTL, lambda: pool.worker_beat("b", 0))
-
-    assert [worker["id"] for worker in pool.stats()["workers"]] == ["b"]
-    assert pool.enqueue("t2")[0] == "queued"
 
 
 def test_workers_with_random_names_leave_nothing_behind(pool: Pool) -> None:
@@ -353,47 +262,6 @@ def test_clock_that_goes_back_stops_nothing(pool: Pool) -> None:
     assert pool.waiting() == []
 
 
-def test_nothing_is_left_when_all_have_stopped(pool: Pool) -> None:
-    pool.worker_beat("a", 3)
-    pool.worker_beat("b", 1)
-    leases = [granted(pool.enqueue(f"t{number}")) for number in range(3)]
-    pool.worker_beat("a", 3, *(lease[1:] for lease in leases if lease[0] == "a"))
-    for number in range(3, 8):
-        pool.enqueue(f"t{number}")
-    pool.cancel("t7")
-    assert pool.keys() != set()
-
-    pool.pass_ms(GRANT_MS + WORKER_TTL)
-
-    assert pool.keys() == set()
-
-
-# ------------------------------------------------------------------------------------- what workers say
-
-
-def test_lease_that_is_held_becomes_attached_and_ends_by_itself_when_its_end_was_not_heard(
-    pool: Pool,
-) -> None:
-    pool.worker_beat("a")
-    lease = granted(pool.enqueue("t1"))[1:]
-    pool.worker_beat("a", 1, lease)
-    assert pool.leases("a") == {0: (1, "attached")}
-    pool.enqueue("t2")
-
-    pool.worker_beat("a")
-
-    assert pool.beat("t2") == [["a", 0, 2, "a:1"]]
-
-
-def test_grant_stays_while_its_session_has_not_come(pool: Pool) -> None:
-    pool.worker_beat("a")
-    pool.enqueue("t1")
-
-    assert pool.worker_beat("a") == []
-
-    assert pool.leases("a") == {0: (1, "granted")}
-
-
 def test_lease_that_nobody_knows_is_taken_from_its_worker(pool: Pool) -> None:
     pool.worker_beat("a", 2, (1, 700))
 
@@ -449,31 +317,6 @@ def test_large_epochs_stay_exact(pool: Pool) -> None:
     assert pool.slot_free(worker, slot, epoch) == 1
 
 
-def test_worker_that_drains_gets_no_grant_from_that_call_on(pool: Pool) -> None:
-    pool.worker_beat("a", 2)
-    lease = granted(pool.enqueue("t1"))
-
-    pool.worker_beat("a", 2, lease[1:], accepting=0)
-
-    assert pool.enqueue("t2")[0] == "queued"
-    pool.slot_free(*lease)
-    assert pool.beat("t2") == [1]
-    pool.worker_beat("a", 2, accepting=1)
-    assert pool.beat("t2") == [["a", 0, 2, "a:1"]]
-
-
-def test_worker_that_leaves_takes_everything_with_it(pool: Pool) -> None:
-    pool.worker_beat("a", 2)
-    pool.enqueue("t1")
-
-    pool.worker_leave("a")
-
-    assert pool.keys() == set()
-
-
-# ------------------------------------------------------------------------------------- an empty database
-
-
 def test_empty_database_grants_nothing_before_old_tickets_could_return(redis_server: RedisServer) -> None:
     pool = Pool(redis_server, settled=False)
     pool.worker_beat("a")
@@ -502,9 +345,6 @@ def test_tickets_that_return_to_an_empty_database_keep_their_order_and_newcomers
     pool.enqueue("newer")
 
     assert [ticket["ticket"] for ticket in pool.waiting()] == ["t1", "t2", "t3", "new", "newer"]
-
-
-# ------------------------------------------------------------------------------------------- the view
 
 
 def test_sessions_that_are_over_teach_their_length(pool: Pool) -> None:
@@ -615,10 +455,7 @@ def test_thousands_of_tickets_of_one_adapter_beat_in_one_call(pool: Pool) -> Non
     assert pool.beat(tickets[-1]) == [2500]
 
 
-# ---------------------------------------------------------------------------------- slots of one holder
-
-
-def test_holder_gets_all_slots_of_a_pool_but_one(pool: Pool) -> None:
+def test_holder_gets_all_slots_of_a_pool_but_one_and_its_waiting_tickets_count(pool: Pool) -> None:
     pool.worker_beat("a", 2)
     pool.worker_beat("b", 1)
     for number in range(2):
@@ -626,17 +463,11 @@ def test_holder_gets_all_slots_of_a_pool_but_one(pool: Pool) -> None:
 
     assert pool.enqueue("t2", holder="h") == ["limit", 2]
     granted(pool.enqueue("t3", holder="other"))
-
-
-def test_holder_waiting_tickets_count(pool: Pool) -> None:
-    pool.worker_beat("a", 2)
-    granted(pool.enqueue("one", holder="other"))
-    granted(pool.enqueue("two"))
-
-    assert pool.enqueue("t0", holder="h")[0] == "queued"
-    assert pool.enqueue("t1", holder="h") == ["limit", 1]
-    assert pool.leave("t0") == 1
-    assert pool.enqueue("t1", holder="h")[0] == "queued"
+    for number in (4, 5):
+        assert pool.enqueue(f"t{number}", holder="waits")[0] == "queued"
+    assert pool.enqueue("t6", holder="waits") == ["limit", 2]
+    assert pool.leave("t4") == 1
+    assert pool.enqueue("t6", holder="waits")[0] == "queued"
 
 
 @pytest.mark.parametrize("slots", [1, 0])
@@ -663,17 +494,6 @@ def test_holder_attached_lease_counts_until_its_worker_says_that_the_slot_is_fre
     pool.leave("t0")
     alive(pool, 60_000, lambda: pool.worker_beat("a", 2, (slot, epoch)))
     assert pool.enqueue("t1", holder="h") == ["limit", 1]
-
-    pool.slot_free(worker, slot, epoch)
-
-    granted(pool.enqueue("t1", holder="h"))
-
-
-def test_holder_count_goes_with_a_lease_that_nobody_used(pool: Pool) -> None:
-    pool.worker_beat("a", 2)
-    worker, slot, epoch = granted(pool.enqueue("t0", holder="h"))
-    pool.lease_return(worker, slot, epoch)
-    assert pool.enqueue("t1", holder="h") == ["limit", 1], "its slot is not free yet"
 
     pool.slot_free(worker, slot, epoch)
 

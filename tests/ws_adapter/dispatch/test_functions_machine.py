@@ -225,8 +225,6 @@ class FunctionsMachine(RuleBasedStateMachine):
         self.model.begin()
         self.model.match()
 
-    # ------------------------------------------------------------------------------------ what holds
-
     @invariant()
     def redis_and_model_agree(self) -> None:
         model = self.model

@@ -48,8 +48,6 @@ class DispatchMachine(RuleBasedStateMachine):
     def slots(self) -> int:
         return sum(self.queue.registry.slots.values())
 
-    # ------------------------------------------------------------------------------------- what happens
-
     @rule(kind=st.sampled_from(Kind), again=st.booleans())
     def enter(self, kind: Kind, again: bool) -> None:
         caller = self.run(self.queue.enter(kind=kind, again=POOL if again else None))
@@ -124,8 +122,6 @@ class DispatchMachine(RuleBasedStateMachine):
                 self.holding.append(entry)
                 assert entry.caller.lease is not None, "a free slot and a waiting ticket"
                 self.epochs.append(entry.caller.lease.epoch)
-
-    # ------------------------------------------------------------------------------------- what holds
 
     @invariant()
     def those_wait_who_should(self) -> None:

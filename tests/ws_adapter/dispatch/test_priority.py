@@ -1,23 +1,13 @@
 """Classes of callers in the queue: the higher ones are served sooner, and starve nobody."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.support.redis_server import RedisServer
-from tests.ws_adapter.support.backend import Build, Caller, Callers, in_process, on_redis, stage, until
+from tests.ws_adapter.support.backend import Build, Caller, Callers, stage, until
 from ws_adapter.dispatch.base import HEAD_START, Priority
 
-HIGH, NORMAL, LOW = Priority.HIGH, Priority.NORMAL, Priority.LOW
+HIGH, LOW = Priority.HIGH, Priority.LOW
 
-
-@pytest.fixture(params=["in-process", "redis"])
-def build(request: pytest.FixtureRequest) -> Iterator[Build]:
-    if request.param == "in-process":
-        yield in_process
-    else:
-        server: RedisServer = request.getfixturevalue("redis_server")
-        yield on_redis(server)
+pytestmark = pytest.mark.parametrize("build", ["in_process", "redis"], indirect=True)
 
 
 async def served(callers: Callers, waiting: list[Caller]) -> list[Caller]:

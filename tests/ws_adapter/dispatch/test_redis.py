@@ -133,9 +133,6 @@ async def test_grant_comes_without_any_wake_up(redis_server: RedisServer) -> Non
         await until(lambda: waiting.lease)
 
 
-# ------------------------------------------------------------------------------------ Redis is away
-
-
 @pytest.mark.parametrize("how", ["stopped", "paused"])
 async def test_while_redis_is_away_waiters_keep_their_place_and_newcomers_are_turned_away(
     redis_server: RedisServer, how: str

@@ -1,20 +1,15 @@
 """A canary release: weights divide sessions over the revisions of a model, and nobody jumps the queue."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from antiphon_service.pools import STABLE, pool_name
-from tests.support.redis_server import RedisServer
-from tests.support.redis_users import RedisUsers
 from tests.ws_adapter.support.backend import (
     Build,
     Caller,
     Callers,
-    in_process,
-    on_redis,
     stage,
     until,
     until_told,
@@ -28,18 +23,6 @@ POOL = pool_name("antiphon-mini", Mode)
 CANARY = "canary"
 
 pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
-
-
-@pytest.fixture(params=["in-process", "redis", "redis_users"])
-def build(request: pytest.FixtureRequest) -> Iterator[Build]:
-    if request.param == "in-process":
-        yield in_process
-    elif request.param == "redis":
-        server: RedisServer = request.getfixturevalue("redis_server")
-        yield on_redis(server)
-    else:
-        users: RedisUsers = request.getfixturevalue("redis_users")
-        yield on_redis(users.server, users)
 
 
 def weights(text: str) -> dict[str, Weights]:
@@ -57,9 +40,9 @@ def worker_of(caller: Caller) -> str:
     return caller.lease.worker_id
 
 
-async def test_sessions_are_divided_by_weight_in_the_same_order_everywhere(build: Build) -> None:
+async def test_sessions_are_divided_by_weight_in_the_same_order_everywhere(of_adapter: Build) -> None:
     weighted = weights("stable:8,canary:2")
-    async with stage(build, revisions=weighted) as callers:
+    async with stage(of_adapter, revisions=weighted) as callers:
         await callers.backend.open("s", 40)
         await callers.backend.open("c", 40, revision=CANARY)
 
@@ -72,8 +55,8 @@ async def test_sessions_are_divided_by_weight_in_the_same_order_everywhere(build
         assert [Counter(order[start : start + 10]) for start in (0, 10)] == [Counter(s=8, c=2)] * 2
 
 
-async def test_revision_that_is_full_or_gone_leaves_sessions_to_the_other(build: Build) -> None:
-    async with stage(build, revisions=weights("stable:95,canary:5"), no_worker_grace_s=1e6) as callers:
+async def test_revision_that_is_full_or_gone_leaves_sessions_to_the_other(of_adapter: Build) -> None:
+    async with stage(of_adapter, revisions=weights("stable:95,canary:5"), no_worker_grace_s=1e6) as callers:
         await callers.backend.open("s", 1)
         await callers.backend.open("c", 2, revision=CANARY)
         assert [worker_of(await granted(callers)) for _ in range(3)] == ["s", "c", "c"]
@@ -86,8 +69,8 @@ async def test_revision_that_is_full_or_gone_leaves_sessions_to_the_other(build:
         assert worker_of(waiting) == "c"
 
 
-async def test_revision_without_weight_gets_no_session_though_others_are_full(build: Build) -> None:
-    async with stage(build, revisions=weights("stable:1,canary:0")) as callers:
+async def test_revision_without_weight_gets_no_session_though_others_are_full(of_adapter: Build) -> None:
+    async with stage(of_adapter, revisions=weights("stable:1,canary:0")) as callers:
         await callers.backend.open("s", 2)
         await callers.backend.open("c", 4, revision=CANARY)
         await callers.backend.open("o", 4, revision="unnamed")
@@ -113,9 +96,9 @@ async def test_revision_without_weight_gets_no_session_though_others_are_full(bu
         assert not callers.backend.dispatcher.has_room(POOL, "s:1")
 
 
-async def test_new_weights_hold_for_those_who_wait(build: Build) -> None:
+async def test_new_weights_hold_for_those_who_wait(of_adapter: Build) -> None:
     """A canary that fails is taken out of service while its queue is full."""
-    async with stage(build, revisions=weights("stable:1,canary:1")) as callers:
+    async with stage(of_adapter, revisions=weights("stable:1,canary:1")) as callers:
         await callers.backend.open("s", 1)
         await callers.backend.open("c", 1, revision=CANARY)
         holders = {worker_of(caller): caller for caller in [await granted(callers), await granted(callers)]}
@@ -143,9 +126,9 @@ async def test_new_weights_hold_for_those_who_wait(build: Build) -> None:
         assert worker_of(second) == "c"
 
 
-async def test_weights_let_nobody_jump_the_queue(build: Build) -> None:
+async def test_weights_let_nobody_jump_the_queue(of_adapter: Build) -> None:
     """Attack: ask for a revision's slots, or lose one of them, so as to be served before earlier tickets."""
-    async with stage(build, revisions=weights("stable:99,canary:1")) as callers:
+    async with stage(of_adapter, revisions=weights("stable:99,canary:1")) as callers:
         await callers.backend.open("s", 1)
         await callers.backend.open("c", 1, revision=CANARY)
         holders = [await granted(callers), await granted(callers)]
@@ -164,8 +147,8 @@ async def test_weights_let_nobody_jump_the_queue(build: Build) -> None:
         assert callers.granted[2:] == expected
 
 
-async def test_session_stays_at_its_revision_if_it_can(build: Build) -> None:
-    async with stage(build, revisions=weights("stable:99,canary:1")) as callers:
+async def test_session_stays_at_its_revision_if_it_can(of_adapter: Build) -> None:
+    async with stage(of_adapter, revisions=weights("stable:99,canary:1")) as callers:
         await callers.backend.open("s", 3)
         await callers.backend.open("c", 1, revision=CANARY)
 
@@ -175,9 +158,9 @@ async def test_session_stays_at_its_revision_if_it_can(build: Build) -> None:
         assert (worker_of(back), worker_of(other)) == ("c", "s")
 
 
-async def test_flood_of_one_revision_takes_no_turn_of_others(build: Build) -> None:
+async def test_flood_of_one_revision_takes_no_turn_of_others(of_adapter: Build) -> None:
     """Attack: come again and again to a revision, so that others get none of the other one's slots."""
-    async with stage(build, revisions=weights("stable:3,canary:1")) as callers:
+    async with stage(of_adapter, revisions=weights("stable:3,canary:1")) as callers:
         await callers.backend.open("s", 20)
         await callers.backend.open("c", 20, revision=CANARY)
         order = []
@@ -189,8 +172,8 @@ async def test_flood_of_one_revision_takes_no_turn_of_others(build: Build) -> No
         assert Counter(order) == Counter(s=6, c=2)
 
 
-async def test_without_weights_all_revisions_are_alike(build: Build) -> None:
-    async with stage(build) as callers:
+async def test_without_weights_all_revisions_are_alike(of_adapter: Build) -> None:
+    async with stage(of_adapter) as callers:
         await callers.backend.open("s", 1)
         await callers.backend.open("c", 1, revision=CANARY)
 

@@ -70,9 +70,6 @@ async def talk(stage: Stage, units: int = 1, **options: Any) -> list[dict[str, A
         return client.events
 
 
-# ----------------------------------------------------------------------------------------------- the tree
-
-
 async def test_session_is_a_tree_of_short_spans_tied_by_links() -> None:
     traced = Traced()
     engine = ScriptedEngine(listen(), speak("One."), turn_end("Two."), listen())
@@ -200,9 +197,6 @@ async def test_each_turn_of_a_chat_is_a_trace_with_its_own_slot() -> None:
         {unit.context.span_id} for unit in units
     ]
     assert traced.still_open == 0
-
-
-# ----------------------------------------------------------------------------------------- propagation
 
 
 async def test_steps_of_the_worker_hang_under_their_units() -> None:
@@ -343,9 +337,6 @@ async def test_malformed_context_is_counted_and_costs_nothing(given: Any) -> Non
     assert b"antiphon_trace_contexts_invalid_total 2.0" in traced.telemetry.exposition()
 
 
-# ------------------------------------------------------------------------------------------- sampling
-
-
 async def test_unsampled_session_makes_no_span_and_tells_the_worker_so() -> None:
     traced = Traced(OTEL_TRACES_SAMPLER="always_off")
     async with traced_stage(ScriptedEngine(turn_end("Hi."), repeat=True), traced) as (stage, of_worker):
@@ -400,9 +391,6 @@ def recorded(traced: Traced) -> float:
     """Values that were recorded in histograms so far, but for those that time alone makes."""
     counts = [line for line in traced.telemetry.exposition().decode().splitlines() if "_count" in line]
     return sum(float(line.split()[-1]) for line in counts if "loop_lag" not in line)
-
-
-# ---------------------------------------------------------------------------------- ends, on every path
 
 
 async def test_failed_unit_is_our_fault_and_a_refused_one_is_not() -> None:
@@ -561,9 +549,6 @@ async def test_denied_request_ends_its_span(tmp_path: Path) -> None:
     assert attributes(upgrade)["error.type"] == "auth"
     assert upgrade.status.status_code is StatusCode.UNSET
     assert int(refused.value.response.headers["antiphon-trace-id"], 16) == upgrade.context.trace_id
-
-
-# -------------------------------------------------------------------------------------------- content
 
 
 async def test_nothing_said_is_in_a_span_a_figure_or_a_line(

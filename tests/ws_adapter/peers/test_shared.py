@@ -107,9 +107,6 @@ def totals(server: RedisServer) -> dict[str, int]:
     return {name.decode(): int(count) for name, count in zip(words[::2], words[1::2], strict=True)}
 
 
-# ---------------------------------------------------------------------------------- spread over adapters
-
-
 async def test_client_that_spreads_over_two_adapters_has_no_more_connections_than_over_one(
     two: tuple[Adapter, Adapter],
 ) -> None:
@@ -176,9 +173,6 @@ async def test_without_limits_nobody_is_asked(two: tuple[Adapter, Adapter]) -> N
     assert await two[0].peers.admit([]) is UNCOUNTED
 
 
-# ------------------------------------------------------------------------------------- adapters that die
-
-
 async def test_killed_adapter_gives_its_counts_back_within_the_time_to_live(
     redis_server: RedisServer,
 ) -> None:
@@ -226,9 +220,6 @@ async def test_when_all_are_gone_nothing_is_left(redis_server: RedisServer) -> N
         await one.admit(THREE_AT_ONCE)
         one.line.is_cut = True
     await until(lambda: redis_server.command("KEYS", f"{PREFIX}*") == b"*0")
-
-
-# ---------------------------------------------------------------------------------------- Redis is away
 
 
 async def test_when_redis_is_killed_nobody_is_locked_out(
@@ -298,9 +289,6 @@ async def test_who_gives_up_while_redis_thinks_is_not_counted(redis_server: Redi
         await until(lambda: len(one.line.calls) > calls + 2)
         await until(lambda: totals(redis_server) == {"address:first": 1})
         assert one.alone == 0
-
-
-# ------------------------------------------------------------------------------------------ in any order
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -36,9 +36,6 @@ async def record(root: Path, *frames: bytes, label: str = "sess_1", is_text: boo
     return read_recording(root / recording.recording_id)
 
 
-# ------------------------------------------------------------------------------------------- events
-
-
 async def test_events_are_kept_in_order_with_their_times(tmp_path: Path) -> None:
     clock = ManualClock()
     async with recording_to(tmp_path, clock) as recorder:
@@ -107,9 +104,6 @@ async def test_only_the_owner_may_read(tmp_path: Path) -> None:
 
     for path in (tmp_path / "new", read.folder, *read.folder.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
-
-
-# -------------------------------------------------------------------------------------------- audio
 
 
 async def test_clips_of_both_directions_can_be_cut_out_of_their_tracks_exactly(tmp_path: Path) -> None:
@@ -237,9 +231,6 @@ async def test_a_track_that_no_wav_file_can_hold_ends_the_recording(
     assert "longer than a WAV file" in read.meta["stopped"]
 
 
-# ---------------------------------------------------------------------------- reference audio, images
-
-
 def wav_file() -> bytes:
     file = io.BytesIO()
     with wave.open(file, "wb") as writer:
@@ -288,9 +279,6 @@ async def test_images_are_files_of_their_true_type(
     expected = json.dumps(event, default=lambda _: {"file": next(names), "bytes": len(data)})
     assert read.lines[0]["frame"] == json.loads(expected)
     assert (read.folder / f"up/000000-2.{extension}").read_bytes() == data
-
-
-# ---------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(

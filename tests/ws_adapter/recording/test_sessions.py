@@ -288,9 +288,6 @@ def test_a_folder_that_cannot_be_used_is_told_before_anybody_connects(tmp_path: 
     )
 
 
-# ---------------------------------------------------------------------------------------- bad disks
-
-
 @pytest.mark.parametrize("after", [0, 1, 6])
 @pytest.mark.parametrize("name", ["mkdir", "open", "pwrite", "replace"])
 async def test_a_broken_disk_changes_no_public_event(

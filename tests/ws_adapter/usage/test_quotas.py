@@ -289,9 +289,6 @@ async def test_invented_accounts_are_not_remembered(bank: Bank, monkeypatch: Any
     assert len(bank.accounts._spent) == 10
 
 
-# ----------------------------------------------------------------------------- while nothing can be booked
-
-
 async def test_outage_ends_no_session_and_lets_nobody_in(bank: Bank, monkeypatch: Any) -> None:
     talk = await bank.talk(MINUTE)
     bank.usage_store.is_cut = True
@@ -336,9 +333,6 @@ async def test_what_is_spent_during_an_outage_is_booked_afterwards(bank: Bank) -
     await bank.clock.advance(2 * BEAT_S)
 
     assert bank.used(MINUTE)[0] == 50_000
-
-
-# ------------------------------------------------------------------------------------------------ figures
 
 
 def test_tenants_beyond_the_bound_are_one_series() -> None:

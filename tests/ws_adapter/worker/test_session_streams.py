@@ -417,9 +417,6 @@ async def test_cancelled_attach_leaves_nothing() -> None:
         await streams.ended()
 
 
-# ------------------------------------------------------------------------------------------- translation
-
-
 def test_duplex_config_has_the_names_of_the_contract() -> None:
     assert set(DuplexConfig.__struct_fields__) == set(common_pb2.DuplexConfig.DESCRIPTOR.fields_by_name)
 

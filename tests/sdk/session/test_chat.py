@@ -52,7 +52,7 @@ def chunk(text: str = "", audio: np.ndarray | None = None) -> dict[str, object]:
 
 def done(text: str, **fields: object) -> dict[str, object]:
     counts = {"generated_tokens": 4, "input_tokens": 27}
-    return {"type": "done", "text": text, **counts, "audio_data": None, **fields}
+    return {"type": "done", "text": text, **counts, "audio_data": None, "recording_session_id": None} | fields
 
 
 for proper in (PREFILLED, chunk("Sev", TONE), done("Seven.")):

@@ -37,7 +37,7 @@ from tests.ws_adapter.support.chat_conversation import user
 from tests.ws_adapter.support.conversation import CLOSE, append
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.spans import Traced, attributes, everything, linked
-from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter, until
+from tests.ws_adapter.support.stage import Client, ManualClock, Stage, running_adapter, until
 
 CLIENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 CLIENT_TRACE = 0x0AF7651916CD43DD8448EB211C80319C
@@ -58,8 +58,18 @@ async def traced_stage(
         yield stage, exporter
 
 
-async def talk(stage: Stage, units: int = 1, **options: Any) -> list[dict[str, Any]]:
-    """A conversation of so many units, ended by the client; returns its events."""
+@asynccontextmanager
+async def talking(engine: ScriptedEngine, traced: Traced, **options: Any) -> AsyncIterator[Client]:
+    """A client whose session has begun, and is closed with the block."""
+    async with traced_stage(engine, traced, **options) as (stage, _), stage.client() as client:
+        await client.begin()
+        yield client
+        await client.send(CLOSE)
+        await client.end()
+
+
+async def talk(stage: Stage, units: int = 1, **options: Any) -> None:
+    """A conversation of so many units, ended by the client."""
     async with stage.client(**options) as client:
         await client.begin()
         for _ in range(units):
@@ -67,31 +77,20 @@ async def talk(stage: Stage, units: int = 1, **options: Any) -> list[dict[str, A
             await client.expect_until("response.output.delta")
         await client.send(CLOSE)
         await client.end()
-        return client.events
 
 
 async def test_session_is_a_tree_of_short_spans_tied_by_links() -> None:
     traced = Traced()
     engine = ScriptedEngine(listen(), speak("One."), turn_end("Two."), listen())
-    async with traced_stage(engine, traced) as (stage, _):
-        async with stage.client() as client:
-            await client.begin()
-            for name in ("listen", "text", "text", "listen"):
-                await client.send(append())
-                while (await client.next()).get("kind") != name:
-                    pass
-            await client.send(CLOSE)
-            await client.end()
-        await until(lambda: semconv.SPAN_END in traced.names)
+    async with talking(engine, traced) as client:
+        for name in ("listen", "text", "text", "listen"):
+            await client.send(append())
+            while (await client.next()).get("kind") != name:
+                pass
 
-    upgrade, queue, began = (
-        traced.one(name) for name in (semconv.SPAN_UPGRADE, semconv.SPAN_QUEUE, semconv.SPAN_START)
-    )
-    units, turn, end = (
-        traced.named(semconv.SPAN_UNIT),
-        traced.one(semconv.SPAN_TURN),
-        traced.one("session.end"),
-    )
+    names = (semconv.SPAN_UPGRADE, semconv.SPAN_QUEUE, semconv.SPAN_START, semconv.SPAN_TURN, "session.end")
+    upgrade, queue, began, turn, end = map(traced.one, names)
+    units = traced.named(semconv.SPAN_UNIT)
     assert upgrade.kind is SpanKind.SERVER
     assert upgrade.parent is None
     for child in (queue, began, end):
@@ -143,37 +142,16 @@ async def test_spans_say_what_happened_to_whom() -> None:
 async def test_units_are_grouped_for_half_a_minute() -> None:
     traced, clock = Traced(), ManualClock()
     options: dict[str, Any] = {"clock": clock, "silence_tail_units": 0}
-    async with traced_stage(ScriptedEngine(listen(), repeat=True), traced, **options) as (stage, _):
-        async with stage.client() as client:
-            await client.begin()
-            for seconds in (0.0, 29.0, 2.0):
-                await clock.advance(seconds)
-                await client.send(append())
-                await client.expect("listen")
-            await client.send(CLOSE)
-            await client.end()
+    async with talking(ScriptedEngine(listen(), repeat=True), traced, **options) as client:
+        for seconds in (0.0, 29.0, 2.0):
+            await clock.advance(seconds)
+            await client.send(append())
+            await client.expect("listen")
 
     first, second, third = traced.named(semconv.SPAN_UNIT)
     assert second.context.trace_id == first.context.trace_id
     assert third.context.trace_id != first.context.trace_id
     assert third.parent is None
-
-
-async def test_places_in_the_queue_are_events() -> None:
-    traced = Traced()
-    async with traced_stage(ScriptedEngine(listen(), slots=1), traced) as (stage, _):
-        async with stage.client() as holding, stage.client() as waiting:
-            await holding.begin()
-            await waiting.expect("session.queued")
-            await holding.send(CLOSE)
-            await holding.end()
-            await waiting.expect("session.queue_done")
-            await waiting.send(CLOSE)
-            await waiting.end()
-
-    waited = traced.named(semconv.SPAN_QUEUE)[1]
-    assert waited.events[0].name == semconv.EVENT_POSITION
-    assert dict(waited.events[0].attributes or {})[semconv.ATTR_QUEUE_POSITION] == 1
 
 
 async def test_each_turn_of_a_chat_is_a_trace_with_its_own_slot() -> None:
@@ -251,6 +229,7 @@ async def test_untrusted_context_is_linked_and_forces_nothing() -> None:
             await talk(stage, additional_headers={"traceparent": CLIENT})
         assert bool(traced.spans) is spans
         if not spans:
+            assert traced.started == 0
             assert of_worker.get_finished_spans() == ()
             continue
         upgrade = traced.one(semconv.SPAN_UPGRADE)
@@ -337,16 +316,6 @@ async def test_malformed_context_is_counted_and_costs_nothing(given: Any) -> Non
     assert b"antiphon_trace_contexts_invalid_total 2.0" in traced.telemetry.exposition()
 
 
-async def test_unsampled_session_makes_no_span_and_tells_the_worker_so() -> None:
-    traced = Traced(OTEL_TRACES_SAMPLER="always_off")
-    async with traced_stage(ScriptedEngine(turn_end("Hi."), repeat=True), traced) as (stage, of_worker):
-        events = await talk(stage, units=3)
-
-    assert events[-1]["type"] == "session.closed"
-    assert (traced.started, traced.spans) == (0, ())
-    assert of_worker.get_finished_spans() == ()
-
-
 async def test_failure_is_traced_whatever_the_sampler_says() -> None:
     traced = Traced(OTEL_TRACES_SAMPLER="always_off")
     async with traced_stage(ScriptedEngine(fails(), repeat=True), traced) as (stage, _):
@@ -395,24 +364,17 @@ def recorded(traced: Traced) -> float:
 
 async def test_failed_unit_is_our_fault_and_a_refused_one_is_not() -> None:
     traced = Traced()
-    engine = ScriptedEngine(fails(), fails("AUDIO_INVALID"), listen())
-    async with traced_stage(engine, traced) as (stage, _):
-        async with stage.client() as client:
-            await client.begin()
-            for name in ("error", "listen", "error", "listen", "listen"):
-                if name != "listen" or client.events[-1]["type"] != "error":
-                    await client.send(append())
-                await client.expect(name)
-            await client.send(CLOSE)
-            await client.end()
+    async with talking(ScriptedEngine(fails(), fails("AUDIO_INVALID"), listen()), traced) as client:
+        for names in (("error", "listen"), ("error", "listen"), ("listen",)):
+            await client.send(append())
+            await client.expect(*names)
 
-    ours, theirs, good = traced.named(semconv.SPAN_UNIT)
-    assert (ours.status.status_code, attributes(ours)["error.type"]) == (StatusCode.ERROR, "INFERENCE_FAILED")
-    assert (theirs.status.status_code, attributes(theirs)["error.type"]) == (
-        StatusCode.UNSET,
-        "AUDIO_INVALID",
-    )
-    assert "error.type" not in attributes(good)
+    units = traced.named(semconv.SPAN_UNIT)
+    assert [(unit.status.status_code, attributes(unit).get("error.type")) for unit in units] == [
+        (StatusCode.ERROR, "INFERENCE_FAILED"),
+        (StatusCode.UNSET, "AUDIO_INVALID"),
+        (StatusCode.UNSET, None),
+    ]
     assert traced.one(semconv.SPAN_END).status.status_code is StatusCode.UNSET
 
 
@@ -445,15 +407,13 @@ async def test_mistakes_of_a_client_are_events_of_the_span_that_is_open_or_of_th
 async def test_interrupted_unit_ends_its_span() -> None:
     traced = Traced()
     engine = ScriptedEngine(speak("One."), hang("generate"), repeat=True)
-    async with traced_stage(engine, traced) as (stage, _):
-        async with stage.client() as client:
-            await client.begin()
-            await client.send(append())
-            await client.expect("text", "audio")
-            await client.send(append())
-            await until(lambda: len(engine.session.heard) == 2)
-            await client.send({"type": "input.append", "input": {"force_listen": True}})
-            await client.expect("listen")
+    async with talking(engine, traced) as client:
+        await client.send(append())
+        await client.expect("text", "audio")
+        await client.send(append())
+        await until(lambda: len(engine.session.heard) == 2)
+        await client.send({"type": "input.append", "input": {"force_listen": True}})
+        await client.expect("listen")
 
     ends = [attributes(unit).get(semconv.ATTR_UNIT_END) for unit in traced.named(semconv.SPAN_UNIT)]
     assert ends[:2] == ["chunk", "cancelled"]
@@ -515,6 +475,10 @@ async def test_no_span_is_open_after_a_session_that_never_began(state: str) -> N
             first.vanish()
         await until(lambda: len(traced.named(semconv.SPAN_END)) == (2 if state == "queued" else 1))
 
+    if state == "queued":
+        place = traced.named(semconv.SPAN_QUEUE)[1].events[0]
+        assert place.name == semconv.EVENT_POSITION
+        assert dict(place.attributes or {})[semconv.ATTR_QUEUE_POSITION] == 1
     outcomes = [attributes(span)[semconv.ATTR_OUTCOME] for span in traced.named(semconv.SPAN_QUEUE)]
     assert outcomes == (["granted", "gave_up"] if state == "queued" else ["granted"])
     assert traced.still_open == 0

@@ -41,17 +41,12 @@ async def test_cpu_is_a_mean_over_the_last_seconds() -> None:
     assert busy.load.cpu == pytest.approx(0.7)
 
 
-async def test_moment_of_work_after_the_start_turns_nobody_away() -> None:
+async def test_busy_process_takes_no_session_until_it_is_less_busy() -> None:
     busy = Busy()
     busy.use(1.0)
     await busy.clock.advance(2 * SAMPLE_S)
-
     assert busy.load.cpu == pytest.approx(2 * SAMPLE_S / WINDOW_S)
-    assert busy.load.admit()
-
-
-async def test_busy_process_takes_no_session_until_it_is_less_busy() -> None:
-    busy = Busy()
+    assert busy.load.admit(), "after a moment of work"
     busy.use(0.6)
     await busy.clock.advance(10)
     assert not busy.load.admit()
@@ -95,7 +90,7 @@ class LateClock:
         callback()
 
 
-async def test_late_event_loop_takes_no_session() -> None:
+async def test_late_event_loop_takes_no_session_and_a_very_late_one_no_input() -> None:
     clock = LateClock()
     load = Load(LoadLimits(0.5, 0.25, 0), clock, lambda: 0.0)
     load.start()
@@ -105,62 +100,36 @@ async def test_late_event_loop_takes_no_session() -> None:
     assert load.admit()
     for _ in range(SAMPLES):
         clock.fire(late_s=0.3)
-
     assert not load.admit()
 
-
-async def test_very_late_event_loop_drops_input_until_it_is_in_time_again() -> None:
-    clock = LateClock()
-    load = Load(LoadLimits(0, 0.25, 0), clock, lambda: 0.0)
-    load.start()
-    clock.fire(late_s=0.49)
-    assert not load.is_late
-    clock.fire(late_s=0.5)
-    assert load.is_late
-    clock.fire(late_s=0.1)
-
-    assert not load.is_late
+    for late_s, is_late in ((0.49, False), (0.5, True), (0.1, False)):
+        clock.fire(late_s)
+        assert load.is_late is is_late
 
 
-async def test_nothing_is_sampled_where_no_limit_is_set() -> None:
+async def test_nothing_is_sampled_where_no_limit_is_set_or_after_the_end() -> None:
     busy = Busy(max_cpu=0, max_loop_lag_s=0)
     busy.use(9)
     await busy.clock.advance(10)
-
     assert busy.clock.timers == 0
     assert busy.load.admit()
 
-
-async def test_stop_leaves_no_timer() -> None:
-    busy = Busy()
-    await busy.clock.advance(3)
-    busy.load.stop()
-
-    assert busy.clock.timers == 0
+    stopped = Busy()
+    await stopped.clock.advance(3)
+    stopped.load.stop()
+    assert stopped.clock.timers == 0
 
 
 async def test_new_input_is_dropped_while_all_bytes_are_in_flight() -> None:
+    """Half of them is for those who have a slot; there may be no bound."""
     load = Busy(max_bytes=1000).load
-    load.inflight_bytes += 999
-    assert not load.is_full
-    assert load.admit()
-    load.inflight_bytes += 1
-    assert load.is_full
-    assert not load.admit()
+    assert load.half_bytes == 500
+    for inflight_bytes, is_full in ((999, False), (1000, True), (400, False)):
+        load.inflight_bytes = inflight_bytes
+        assert load.is_full is is_full
+        assert load.admit() is not is_full
 
-    load.inflight_bytes -= 600
-
-    assert not load.is_full
-    assert load.admit()
-
-
-async def test_half_of_the_bytes_is_for_those_who_have_a_slot() -> None:
-    assert Busy(max_bytes=1000).load.half_bytes == 500
-
-
-async def test_bytes_without_a_bound() -> None:
     load = Busy(max_bytes=0).load
     load.inflight_bytes = 10**12
-
     assert not load.is_full
     assert load.inflight_bytes < load.half_bytes

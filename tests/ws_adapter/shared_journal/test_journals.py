@@ -116,6 +116,19 @@ async def journals(
         yield made
 
 
+@asynccontextmanager
+async def written(
+    server: RedisServer, talk: Talk, *names: str, **options: int
+) -> AsyncIterator[tuple[JournalStream, list[SharedJournals]]]:
+    """Yield the journal of a session, all of it in Redis, and the journals of adapters; the first has it."""
+    async with journals(server, *names, **options) as made:
+        stream = made[0].open("s", PATH, talk)
+        talk.change()
+        stream.commit()
+        await settled(made[0], stream)
+        yield stream, made
+
+
 async def claim(
     shared: SharedJournals, talk: Talk, token: bytes = b"nonce", **how: object
 ) -> Stored | Unclaimed:
@@ -157,11 +170,7 @@ async def test_other_adapter_finds_the_session_as_it_was_last(
 
 async def test_record_that_redis_lost_has_the_journal_written_anew(redis_server: RedisServer) -> None:
     talk = Talk(1)
-    async with journals(redis_server, "one", "two") as (one, two):
-        stream = one.open("s", PATH, talk)
-        talk.change()
-        stream.commit()
-        await settled(one, stream)
+    async with written(redis_server, talk, "one", "two") as (stream, (one, two)):
         redis_server.command("DEL", f"{PREFIX}session:s", f"{PREFIX}stream:s")
         talk.change()
         stream.commit()
@@ -199,11 +208,7 @@ async def test_frozen_redis_costs_no_more_than_the_bound_and_no_wait(redis_serve
 
 async def test_one_of_many_claims_wins(redis_server: RedisServer) -> None:
     talk = Talk(1)
-    async with journals(redis_server, "one", "two", "three") as (one, two, three):
-        stream = one.open("s", PATH, talk)
-        talk.change()
-        stream.commit()
-        await settled(one, stream)
+    async with written(redis_server, talk, "one", "two", "three") as (_, (_, two, three)):
         answers = await asyncio.gather(*(claim(shared, talk) for shared in [two, three] * 10))
         assert sum(isinstance(answer, Stored) for answer in answers) == 1
         assert {answer for answer in answers if isinstance(answer, Unclaimed)} <= set(Unclaimed)
@@ -236,16 +241,14 @@ async def test_claim_whose_answer_was_lost_is_void_after_two_seconds(
 ) -> None:
     """The client comes back to the same adapter, or to another one, and gets its session there."""
     talk = Talk(1)
-    async with journals(redis_server, "one", "two", "three") as (one, two, three):
-        stream = one.open("s", PATH, talk)
-        talk.change()
-        stream.commit()
-        await settled(one, stream)
+    async with written(redis_server, talk, "one", "two", "three") as (stream, (one, two, three)):
         if is_handed_over:
             assert stream.hand_over()
+            assert not stream.hand_over(), "it is gone"
             await until(lambda: not one._link.unanswered_bytes)
         for shared in (two, two, three):
-            stored = await claim(shared, talk)
+            # The first adapter lives on where it has handed the session over.
+            stored = await claim(shared, talk, dead="" if is_handed_over else "one")
             assert isinstance(stored, Stored)
             assert stored.was_handed_over is is_handed_over
             assert found(stored) == talk.expected()
@@ -262,11 +265,7 @@ async def test_adapter_whose_session_was_taken_ends_it_and_cannot_write_it_again
     redis_server: RedisServer,
 ) -> None:
     talk = Talk(1)
-    async with journals(redis_server, "one", "two") as (one, two):
-        stream = one.open("s", PATH, talk)
-        talk.change()
-        stream.commit()
-        await settled(one, stream)
+    async with written(redis_server, talk, "one", "two") as (stream, (one, two)):
         assert isinstance(await claim(two, talk), Stored)
         two.give_up("s")
         talk.change()
@@ -276,22 +275,6 @@ async def test_adapter_whose_session_was_taken_ends_it_and_cannot_write_it_again
         again.commit()
         await until(lambda: talk.lost == 2)
         assert await claim(two, talk, dead="one") is Unclaimed.UNKNOWN
-
-
-async def test_session_that_was_handed_over_is_taken_while_its_adapter_lives(
-    redis_server: RedisServer,
-) -> None:
-    talk = Talk(1)
-    async with journals(redis_server, "one", "two") as (one, two):
-        stream = one.open("s", PATH, talk)
-        talk.change()
-        assert stream.hand_over()
-        assert not stream.hand_over(), "it is gone"
-        await until(lambda: not one._link.unanswered_bytes)
-        stored = await claim(two, talk, dead="")
-        assert isinstance(stored, Stored)
-        assert stored.was_handed_over
-        assert found(stored) == talk.expected()
 
 
 async def test_adapter_without_redis_hands_nothing_over(redis_server: RedisServer) -> None:
@@ -319,11 +302,7 @@ async def test_garbage_in_a_journal_costs_its_session_and_leaves_nothing(
     name: str, redis_server: RedisServer
 ) -> None:
     talk = Talk(1)
-    async with journals(redis_server, "one", "two") as (one, two):
-        stream = one.open("s", PATH, talk)
-        talk.change()
-        stream.commit()
-        await settled(one, stream)
+    async with written(redis_server, talk, "one", "two") as (_, (_, two)):
         redis_server.command("XADD", f"{PREFIX}stream:s", "*", "d", GARBAGE[name])
         assert await claim(two, talk) is Unclaimed.UNKNOWN
         await until(lambda: redis_server.command("EXISTS", f"{PREFIX}stream:s") == b":0")
@@ -333,22 +312,13 @@ async def test_garbage_in_a_journal_costs_its_session_and_leaves_nothing(
 async def test_settings_of_another_format_are_not_taken(redis_server: RedisServer) -> None:
     talk = Talk(1)
     talk.settings = encode(Settings(FORMAT + 1, "label", b""))
-    async with journals(redis_server, "one", "two") as (one, two):
-        stream = one.open("s", PATH, talk)
-        talk.change()
-        talk.settings = encode(Settings(FORMAT + 1, "label", b""))
-        stream.commit()
-        await settled(one, stream)
+    async with written(redis_server, talk, "one", "two") as (_, (_, two)):
         assert await claim(two, talk) is Unclaimed.UNKNOWN
 
 
 async def test_journal_that_is_too_large_is_not_read(redis_server: RedisServer) -> None:
     talk = Talk(1)
-    async with journals(redis_server, "one", "two", most_claimed=10_000) as (one, two):
-        stream = one.open("s", PATH, talk)
-        talk.change()
-        stream.commit()
-        await settled(one, stream)
+    async with written(redis_server, talk, "one", "two", most_claimed=10_000) as (_, (_, two)):
         entry = redis_server.command("XADD", f"{PREFIX}stream:s", "*", "d", bytes(10_000)).split()[-1]
         assert await claim(two, talk) is Unclaimed.UNKNOWN
         redis_server.command("XDEL", f"{PREFIX}stream:s", entry)

@@ -16,12 +16,7 @@ from ws_adapter.protocol.wire.events import InputTokenDetails, OutputTokenDetail
 from ws_adapter.usage import accounts as module
 from ws_adapter.usage.accounts import BEAT_S, About, Accounts, Meter
 from ws_adapter.usage.charge import SHORTEST_MS, SLICE_MS, SLICE_TOKENS
-from ws_adapter.usage.store import (
-    DAY_S,
-    LocalUsageStore,
-    Take,
-    Taken,
-)
+from ws_adapter.usage.store import DAY_S, LocalUsageStore, Take, Taken
 from ws_adapter.usage.tenant import Quota, Tenant
 from ws_adapter.usage.totals import MOST_TENANTS, Totals
 
@@ -175,53 +170,41 @@ async def test_sessions_that_are_dropped_at_once_are_paid_for(bank: Bank) -> Non
     assert bank.used(MINUTE)[0] == 60 * SHORTEST_MS
 
 
-async def test_unit_that_is_dropped_before_its_end_is_paid_for(bank: Bank) -> None:
-    """Attack: a tenant reads the answer and leaves before the worker says how many tokens it had."""
-    tokens = TokenUsage(900, 900, 0, InputTokenDetails(900, 0, 0, 0), OutputTokenDetails(0, 0))
+def tokens(heard: int, said: int = 0) -> TokenUsage:
+    details = InputTokenDetails(heard, 0, 0, 0), OutputTokenDetails(said, 0)
+    return TokenUsage(heard + said, heard, said, *details)
+
+
+def prefilled(heard: int) -> Prefilled:
+    return Prefilled(1, NO_TIMINGS, tokens=tokens(heard))
+
+
+WORD = Piece(1, "word ", b"")
+
+
+@pytest.mark.parametrize(
+    ("signals", "in_background", "used"),
+    [
+        # Attack: a tenant reads the answer and leaves before the worker says how many tokens it had.
+        ([prefilled(900), *[WORD] * 300], [], 1200),
+        ([prefilled(40), WORD, UnitDone(1, UnitEnd.TURN, 50, tokens(40, 10))], [], 50),
+        ([Ready(50, 8192, 2, True), prefilled(100)] * 2, [], 300),
+        ([prefilled(100)], [prefilled(100), Ready(0, 8192, 2, False)], 200),
+    ],
+    ids=["dropped before its end", "counted once", "a lost worker and the next", "in the background too"],
+)
+async def test_units_are_paid_for(
+    bank: Bank, signals: list[Any], in_background: list[Any], used: int
+) -> None:
     talk = await bank.talk(TOKENS)
-    talk.meter.heard(Prefilled(1, NO_TIMINGS, tokens=tokens))
-    for _ in range(300):
-        talk.meter.heard(Piece(1, "word ", b""))
+    for signal in signals:
+        talk.meter.heard(signal)
+    for signal in in_background:
+        talk.meter.heard(signal, in_background=True)
 
     talk.end("disconnected")
 
-    assert bank.used(TOKENS)[1] == 1200
-
-
-async def test_unit_that_ends_is_counted_once(bank: Bank) -> None:
-    tokens = TokenUsage(50, 40, 10, InputTokenDetails(40, 0, 0, 0), OutputTokenDetails(10, 0))
-    talk = await bank.talk(TOKENS)
-    talk.meter.heard(Prefilled(1, NO_TIMINGS, tokens=tokens))
-    talk.meter.heard(Piece(1, "word ", b""))
-    talk.meter.heard(UnitDone(1, UnitEnd.TURN, 50, tokens))
-
-    talk.end()
-
-    assert bank.used(TOKENS)[1] == 50
-
-
-async def test_units_of_a_lost_worker_are_paid_for_beside_those_of_the_next(bank: Bank) -> None:
-    tokens = TokenUsage(100, 100, 0, InputTokenDetails(100, 0, 0, 0), OutputTokenDetails(0, 0))
-    talk = await bank.talk(TOKENS)
-    for _ in range(2):
-        talk.meter.heard(Ready(50, 8192, 2, True))
-        talk.meter.heard(Prefilled(1, NO_TIMINGS, tokens=tokens))
-
-    talk.end("backend_error")
-
-    assert bank.used(TOKENS)[1] == 300
-
-
-async def test_units_in_the_background_are_counted_beside_those_of_the_conversation(bank: Bank) -> None:
-    tokens = TokenUsage(100, 100, 0, InputTokenDetails(100, 0, 0, 0), OutputTokenDetails(0, 0))
-    talk = await bank.talk(TOKENS)
-    for in_background in (False, True):
-        talk.meter.heard(Prefilled(1, NO_TIMINGS, tokens=tokens), in_background=in_background)
-    talk.meter.heard(Ready(0, 8192, 2, False), in_background=True)
-
-    talk.end("disconnected")
-
-    assert bank.used(TOKENS)[1] == 200
+    assert bank.used(TOKENS)[1] == used
 
 
 async def test_session_ends_when_its_tokens_are_spent(bank: Bank) -> None:

@@ -1,7 +1,6 @@
 """The usage store of several adapters in a real Redis."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -60,10 +59,15 @@ async def take(usage_store: RedisUsageStore, **fields: int) -> Taken:
 
 
 async def test_two_adapters_never_give_more_than_the_quota(redis_server: RedisServer) -> None:
-    async with book_of(redis_server.url, "one") as (one, _), book_of(redis_server.url, "two") as (two, _):
+    """And nothing in Redis is kept for ever."""
+    async with book_of(redis_server.url, "one") as (one, _), book_of(redis_server.url, "two") as (two, line):
         taken = await asyncio.gather(*(take(usage_store, want_ms=7000) for usage_store in (one, two) * 20))
+        names = await line.client.keys("antiphon:{tenants}:*")
+        lives = {name: await line.client.pttl(name) for name in names}
 
     assert sum(each.ms for each in taken) == 60_000
+    assert len(lives) == 3
+    assert all(life > 0 for life in lives.values()), lives
 
 
 async def test_spent_is_booked_beyond_the_quota_and_a_slice_is_given_back(redis_server: RedisServer) -> None:
@@ -113,28 +117,15 @@ async def test_crowd_costs_few_calls(redis_server: RedisServer) -> None:
     assert line.calls <= 2 + 2 * (1000 // MOST_AT_ONCE)
 
 
-async def test_nothing_in_redis_is_kept_for_ever(redis_server: RedisServer) -> None:
-    async with book_of(redis_server.url, "one") as (usage_store, _):
-        await take(usage_store, want_ms=1000)
-    client = connect(redis_server.url)
-    names = [name for name in await client.keys("antiphon:{tenants}:*")]
-    lives = [await client.pttl(name) for name in names]
-    await client.aclose(close_connection_pool=True)
-
-    assert len(names) == 2
-    assert all(life > 0 for life in lives), json.dumps(dict(zip(names, lives, strict=True)))
-
-
 @pytest.mark.parametrize("how", ["kill", "stop"])
 async def test_close_waits_for_no_redis_that_is_gone(redis_server: RedisServer, how: str) -> None:
+    async def hang(*args: Any) -> Any:
+        await asyncio.Event().wait()
+
     async with book_of(redis_server.url, "one") as (usage_store, line):
         line.is_cut = how == "kill"
         if how == "stop":
-            line.client.execute_command = _hang
+            line.client.execute_command = hang
         waiting = usage_store.take(Take(ACCOUNT, QUOTA, want_ms=1))
         await asyncio.sleep(0)
     assert waiting.cancelled()
-
-
-async def _hang(*args: Any) -> Any:
-    await asyncio.Event().wait()

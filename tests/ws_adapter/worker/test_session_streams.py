@@ -1,7 +1,6 @@
 """The adapter's end of the gRPC contract."""
 
 import asyncio
-import io
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ import grpc.aio
 import numpy as np
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from PIL import Image
 
 from antiphon.contract import Reason
 from antiphon.v1 import common_pb2
@@ -20,6 +18,7 @@ from antiphon.v1.inference_service_pb2_grpc import InferenceServiceStub
 from inference_service.interface import setups
 from inference_service.interface.engine import SessionFailed
 from inference_service.rpc import server
+from tests.support.drawing import encoded, picture
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import (
     EVERYTHING,
@@ -63,13 +62,7 @@ SECOND = bytes(64_000)
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 
 
-def _jpeg() -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (64, 48), (200, 30, 30)).save(file, "JPEG")
-    return file.getvalue()
-
-
-JPEG = _jpeg()
+JPEG = encoded(picture(), "JPEG")
 
 
 @dataclass(frozen=True)
@@ -106,6 +99,13 @@ class Caller:
             self.channel, self.worker_id, name, "0:1:", Listener(self.said), deadline_s=60.0
         )
 
+    async def begin(self) -> SessionStreams:
+        """A session that takes units."""
+        streams = await self.attach()
+        streams.open(SETUP, 600.0)
+        await until(lambda: self.heard(Ready))
+        return streams
+
     def heard(self, shape: type) -> list[Any]:
         return [signal for signal in self.said if isinstance(signal, shape)]
 
@@ -130,9 +130,7 @@ async def worker(engine: ScriptedEngine, **options: Any) -> AsyncIterator[tuple[
 async def test_units_are_written_ahead_and_answered() -> None:
     engine = ScriptedEngine(listen(), speak("Hello"))
     async with worker(engine) as (caller, _):
-        streams = await caller.attach()
-        streams.open(SETUP, 600.0)
-        await until(lambda: caller.heard(Ready))
+        streams = await caller.begin()
         streams.run(RunUnit(1, SECOND, False))
         streams.run(RunUnit(2, SECOND, True))
         await until(lambda: len(caller.heard(Finalized)) == 2)
@@ -148,9 +146,7 @@ async def test_units_are_written_ahead_and_answered() -> None:
 
 async def test_output_is_told_before_the_end_of_its_unit() -> None:
     async with worker(ScriptedEngine(speak("Hel", "lo"))) as (caller, _):
-        streams = await caller.attach()
-        streams.open(SETUP, 0.0)
-        await until(lambda: caller.heard(Ready))
+        streams = await caller.begin()
         streams.run(RunUnit(1, SECOND, False))
         await until(lambda: caller.heard(UnitDone))
 
@@ -158,14 +154,17 @@ async def test_output_is_told_before_the_end_of_its_unit() -> None:
         assert "".join(piece.text for piece in pieces) == "Hello"
         assert sum(len(piece.audio) for piece in pieces) == 96_000
         assert caller.said.index(pieces[-1]) < caller.said.index(caller.heard(UnitDone)[0])
-        streams.release()
-        await streams.ended()
+
+
+def unattached() -> tuple[SessionStreams, list[Signal]]:
+    """Streams that a test has hear what it likes, and what they told."""
+    heard: list[Signal] = []
+    return SessionStreams(dialled("127.0.0.1:1"), "s-1", "0:1:", Listener(heard), 60.0, ()), heard
 
 
 async def test_what_a_unit_says_waits_for_the_answer_to_its_input() -> None:
     """They come on two calls, of which either may be read first."""
-    heard: list[Signal] = []
-    streams = SessionStreams(dialled("127.0.0.1:1"), "s-1", "0:1:", Listener(heard), 60.0, ())
+    streams, heard = unattached()
     done = pb.UnitDone(end=pb.UNIT_END_TURN)
     streams._on_generate(pb.GenerateResponse(unit=1, text=pb.TextDelta(text="Hello")))
     streams._on_generate(pb.GenerateResponse(unit=1, text=pb.TextDelta(text=" you"), done=done))
@@ -178,8 +177,7 @@ async def test_what_a_unit_says_waits_for_the_answer_to_its_input() -> None:
 
 async def test_answer_behind_the_end_of_another_call_is_left_to_the_next_worker() -> None:
     """Nobody is told of it any more, so the unit must stay unanswered in the journal."""
-    heard: list[Signal] = []
-    streams = SessionStreams(dialled("127.0.0.1:1"), "s-1", "0:1:", Listener(heard), 60.0, ())
+    streams, heard = unattached()
     journal = Journals(30.0, 1 << 20).open()
     assert journal is not None
     streams.journal = journal
@@ -199,29 +197,11 @@ async def test_answer_behind_the_end_of_another_call_is_left_to_the_next_worker(
     assert journal.numbers == [1]
 
 
-async def test_release_cancels_a_running_unit_and_waits_for_the_clean_slot() -> None:
-    engine = ScriptedEngine(hang("generate"), slow_cleanup=True)
+@pytest.mark.parametrize("step", ["generate", "prefill"])
+async def test_release_cancels_a_running_unit_and_waits_for_the_clean_slot(step: str) -> None:
+    engine = ScriptedEngine(hang(step), slow_cleanup=True)
     async with worker(engine) as (caller, _):
-        streams = await caller.attach()
-        streams.open(SETUP, 0.0)
-        await until(lambda: caller.heard(Ready))
-        streams.run(RunUnit(1, SECOND, False))
-        await until(lambda: engine.sessions and engine.session.heard)
-        ended = asyncio.create_task(streams.ended())
-        streams.release()
-        await until(lambda: engine.session.is_closing)
-        await asyncio.sleep(0.05)
-        assert not ended.done()
-        engine.session.finish_cleanup()
-        await ended
-
-
-async def test_unit_that_does_not_end_is_cut_and_the_clean_slot_waited_for() -> None:
-    engine = ScriptedEngine(hang("prefill"), slow_cleanup=True)
-    async with worker(engine) as (caller, _):
-        streams = await caller.attach()
-        streams.open(SETUP, 0.0)
-        await until(lambda: caller.heard(Ready))
+        streams = await caller.begin()
         streams.run(RunUnit(1, SECOND, False))
         await until(lambda: engine.sessions and engine.session.heard)
         ended = asyncio.create_task(streams.ended())
@@ -242,28 +222,24 @@ async def test_release_without_a_config() -> None:
         assert caller.said == []
 
 
-async def attached_again(caller: Caller, name: str) -> SessionStreams:
-    """Attached to a free slot, which a call that was given up may come late for and hold a moment."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            try:
-                return await caller.attach(name)
-            except AttachFailed as failed:
-                if failed.reason is not Reason.NO_FREE_SLOT:
-                    raise
-                await asyncio.sleep(0.01)
-
-
 async def test_refused_attach_names_its_reason_and_leaves_nothing() -> None:
     engine = ScriptedEngine(listen(), slots=1)
+    nobody = dialled("127.0.0.1:1")
     async with worker(engine, slots=1) as (caller, _):
         streams = await caller.attach("s-1")
-        with pytest.raises(AttachFailed) as refused:
-            await caller.attach("s-2")
-        assert refused.value.reason is Reason.NO_FREE_SLOT
+        for refused, reason in (
+            (caller, Reason.NO_FREE_SLOT),
+            (Caller(caller.channel, "worker-another"), Reason.WORKER_LOST),
+            (Caller(nobody, "nobody"), Reason.WORKER_LOST),
+        ):
+            with pytest.raises(AttachFailed) as caught:
+                await refused.attach("s-2")
+            assert caught.value.reason is reason
         streams.release()
         await streams.ended()
-        (await attached_again(caller, "s-3")).release()
+        await until_attached(caller, "s-3")
+    nobody.close()
+    await nobody.wait_closed()
 
 
 async def test_attach_that_failed_halfway_says_nothing_later() -> None:
@@ -280,24 +256,6 @@ async def test_attach_that_failed_halfway_says_nothing_later() -> None:
         await asyncio.sleep(0.05)
         assert caller.said == []
         squatter.cancel()
-
-
-async def test_nobody_at_the_address() -> None:
-    channel = dialled("127.0.0.1:1")
-    with pytest.raises(AttachFailed) as refused:
-        await Caller(channel, "nobody").attach()
-    assert refused.value.reason is Reason.WORKER_LOST
-    channel.close()
-    await channel.wait_closed()
-
-
-async def test_another_worker_than_the_one_that_was_meant_gets_no_session() -> None:
-    engine = ScriptedEngine(listen(), slots=1)
-    async with worker(engine, slots=1) as (caller, _):
-        with pytest.raises(AttachFailed) as refused:
-            await Caller(caller.channel, "worker-another").attach("s-1")
-        assert refused.value.reason is Reason.WORKER_LOST
-        await until_attached(caller, "s-2")
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, streams: int) -> None:
@@ -356,9 +314,7 @@ async def test_a_session_beyond_the_calls_that_a_worker_takes_waits_for_one_that
 async def test_worker_that_dies_is_told_once() -> None:
     engine = ScriptedEngine(hang("generate"))
     async with worker(engine) as (caller, running):
-        streams = await caller.attach()
-        streams.open(SETUP, 0.0)
-        await until(lambda: caller.heard(Ready))
+        streams = await caller.begin()
         streams.run(RunUnit(1, SECOND, False))
         await until(lambda: engine.sessions and engine.session.heard)
         running.worker.interrupt()
@@ -371,9 +327,7 @@ async def test_worker_that_dies_is_told_once() -> None:
 
 async def test_worker_says_that_it_is_going_away() -> None:
     async with worker(ScriptedEngine(listen()), drain_timeout_s=0.3) as (caller, running):
-        streams = await caller.attach()
-        streams.open(SETUP, 0.0)
-        await until(lambda: caller.heard(Ready))
+        streams = await caller.begin()
         running.worker.interrupt()
         await streams.ended()
 
@@ -403,21 +357,12 @@ async def test_cancelled_attach_leaves_nothing() -> None:
             if isinstance(result, SessionStreams):
                 result.release()
                 await result.ended()
-
-        async def attached() -> SessionStreams:
-            while True:
-                try:
-                    return await caller.attach("last")
-                except AttachFailed:
-                    await asyncio.sleep(0.01)
-
-        async with asyncio.timeout(PATIENCE_S):
-            streams = await attached()
-        streams.release()
-        await streams.ended()
+        await until_attached(caller, "last")
 
 
-def test_duplex_config_has_the_names_of_the_contract() -> None:
+def test_fields_and_purposes_have_the_names_of_the_contract() -> None:
+    names = {f"TEXT_PURPOSE_{purpose.name}": number for purpose, number in messages.PURPOSES.items()}
+    assert dict(pb.TextPurpose.items()) == {"TEXT_PURPOSE_UNSPECIFIED": 0, **names}
     assert set(DuplexConfig.__struct_fields__) == set(common_pb2.DuplexConfig.DESCRIPTOR.fields_by_name)
 
 
@@ -444,12 +389,8 @@ def test_session_config() -> None:
     setup = SessionSetup(Mode.AUDIO, "Hi.", DuplexConfig(), Voice(reference, None, None), "m", 7)
     config = messages.session_config(setup, 660.0)
 
-    assert (config.mode, config.model, config.system_prompt, config.seed) == (
-        pb.SESSION_MODE_AUDIO,
-        "m",
-        "Hi.",
-        7,
-    )
+    told = (config.mode, config.model, config.system_prompt, config.seed)
+    assert told == (pb.SESSION_MODE_AUDIO, "m", "Hi.", 7)
     assert config.voice.llm_reference.data == reference
     assert config.voice.llm_reference.sample_rate_hz == 16_000
     assert not config.voice.HasField("speech_reference")
@@ -457,20 +398,15 @@ def test_session_config() -> None:
     assert not messages.session_config(SETUP, 0.0).HasField("seed")
 
 
-def test_pcm16_output() -> None:
+def test_pcm16_and_unknown_reasons_of_a_worker_are_read() -> None:
     chunk = common_pb2.AudioChunk(
         encoding=common_pb2.AUDIO_ENCODING_PCM_S16LE, data=np.array([-32768, 16384], "<i2").tobytes()
     )
-
-    assert np.frombuffer(messages.speech(chunk), "<f4").tolist() == [-1.0, 0.5]
-
-
-def test_unknown_reason_of_a_failed_unit() -> None:
     done = pb.UnitDone(end=pb.UNIT_END_FAILED, error=common_pb2.ItemError(reason="NEW_REASON"))
 
-    assert messages.unit_done(3, done) == UnitDone(
-        3, UnitEnd.FAILED, 0, timings=Timings(), failure=Reason.INFERENCE_FAILED
-    )
+    assert np.frombuffer(messages.speech(chunk), "<f4").tolist() == [-1.0, 0.5]
+    failed = UnitDone(3, UnitEnd.FAILED, 0, timings=Timings(), failure=Reason.INFERENCE_FAILED)
+    assert messages.unit_done(3, done) == failed
 
 
 async def test_a_call_that_broke_while_it_was_written_to_does_not_hide_why_the_session_ended(
@@ -480,9 +416,7 @@ async def test_a_call_that_broke_while_it_was_written_to_does_not_hide_why_the_s
     monkeypatch.setattr(session_streams, "reason_of", lambda error: next(ended, None) or reason_of(error))
     poisoned = Play(fails_session=SessionFailed(Reason.KV_EXHAUSTED, "It cannot go on."))
     async with worker(ScriptedEngine(poisoned)) as (caller, _):
-        streams = await caller.attach()
-        streams.open(SETUP, 600.0)
-        await until(lambda: caller.heard(Ready))
+        streams = await caller.begin()
         streams.run(RunUnit(1, SECOND, False))
         await asyncio.wait_for(streams.ended(), PATIENCE_S)
     assert caller.heard(Failed) == [Failed(Reason.KV_EXHAUSTED)]
@@ -501,47 +435,33 @@ async def test_pictures_travel_with_their_unit() -> None:
         assert list(engine.session.seen[1]) == [JPEG, JPEG]
 
 
-def test_prefill_of_a_unit_with_pictures() -> None:
-    request = messages.prefill(RunUnit(3, SECOND, False, (b"one", b"two"), 2), "")
-
-    assert request.unit == 3
-    assert [frame.data for frame in request.duplex.frames] == [b"one", b"two"]
-    assert request.duplex.max_slice_nums == 2
-
-
-def test_prefill_of_a_unit_without_pictures_says_nothing_of_slices() -> None:
-    request = messages.prefill(RunUnit(3, SECOND, False), "")
-
-    assert not request.duplex.frames
-    assert not request.duplex.HasField("max_slice_nums")
-
-
 @pytest.mark.parametrize(
     "run",
     [
         RunUnit(3, SECOND, False),
         RunUnit(3, bytes(4), True),
         RunUnit(3, b"", False),
-        RunUnit(3, SECOND, False, (b"one",), 2),
+        RunUnit(3, SECOND, False, (b"one", b"two"), 2),
     ],
     ids=["sound", "one sample", "nothing", "pictures"],
 )
 def test_parts_of_a_prefill_are_the_message(run: RunUnit) -> None:
+    """The sound is not copied."""
     parts = messages.prefill_parts(run, TRACEPARENT)
+    message = messages.prefill(run, TRACEPARENT)
 
-    assert pb.PrefillRequest.FromString(b"".join(parts)) == messages.prefill(run, TRACEPARENT)
-
-
-def test_sound_of_a_unit_is_not_copied() -> None:
-    assert messages.prefill_parts(RunUnit(3, SECOND, False), "")[-1] is SECOND
+    assert pb.PrefillRequest.FromString(b"".join(parts)) == message
+    assert run.frames or not run.audio or parts[-1] is run.audio
+    assert message.unit == 3
+    assert tuple(frame.data for frame in message.duplex.frames) == run.frames
+    assert message.duplex.HasField("max_slice_nums") is bool(run.frames)
+    assert message.duplex.max_slice_nums == (2 if run.frames else 0)
 
 
 async def test_rewind_is_answered_behind_what_was_said_before_it() -> None:
     engine = ScriptedEngine(speak("Hello"), info=EVERYTHING)
     async with worker(engine) as (caller, _):
-        streams = await caller.attach()
-        streams.open(SETUP, 600.0)
-        await until(lambda: caller.heard(Ready))
+        streams = await caller.begin()
         streams.run(RunUnit(1, SECOND, False))
         await until(lambda: caller.heard(Finalized))
         streams.rewind(1, 480)
@@ -558,13 +478,10 @@ async def test_rewind_is_answered_behind_what_was_said_before_it() -> None:
             ("rewind", 1, 480),
             ("rewind", 1, None),
         ]
-        streams.release()
-        await streams.ended()
 
 
 async def test_answer_to_a_rewind_waits_behind_a_unit_whose_input_is_not_answered() -> None:
-    heard: list[Signal] = []
-    streams = SessionStreams(dialled("127.0.0.1:1"), "s-1", "0:1:", Listener(heard), 60.0, ())
+    streams, heard = unattached()
     streams._on_generate(pb.GenerateResponse(unit=2, text=pb.TextDelta(text="Hello")))
     streams._on_generate(pb.GenerateResponse(unit=1, rewound=pb.UnitsRewound(rewound_units=1)))
     assert not heard
@@ -578,9 +495,7 @@ async def test_texts_travel_with_their_unit_to_a_model_that_reads_them() -> None
     note = StandaloneText(TextPurpose.THINKING, "The user is called Ada.")
     order = StandaloneText(TextPurpose.INSTRUCTIONS, "Be brief.")
     async with worker(engine) as (caller, _):
-        streams = await caller.attach()
-        streams.open(SETUP, 600.0)
-        await until(lambda: caller.heard(Ready))
+        streams = await caller.begin()
         assert caller.heard(Ready)[0].text_purposes == {TextPurpose.THINKING}
         streams.run(RunUnit(1, SECOND, False, texts=(note,)))
         streams.run(RunUnit(2, SECOND, False, texts=(order,)))
@@ -593,10 +508,3 @@ async def test_texts_travel_with_their_unit_to_a_model_that_reads_them() -> None
             (None, ""),
             (Reason.CONTENT_UNSUPPORTED, "duplex.texts[0]"),
         ]
-        streams.release()
-        await streams.ended()
-
-
-def test_purposes_have_the_names_of_the_contract() -> None:
-    names = {f"TEXT_PURPOSE_{purpose.name}": number for purpose, number in messages.PURPOSES.items()}
-    assert dict(pb.TextPurpose.items()) == {"TEXT_PURPOSE_UNSPECIFIED": 0, **names}

@@ -43,13 +43,33 @@ async def hang(requests: AsyncIterator[bytes], context: Any) -> None:
     await asyncio.Event().wait()
 
 
+async def ask(channel: Channel, unit: int = 1, timeout_s: float = 30.0) -> None:
+    """A question that is answered with itself."""
+    question = message(unit, 1)
+    assert await channel.ask("Any", question, pb.PrefillRequest, timeout_s=timeout_s) == question
+
+
+async def failure(caller: Caller) -> RpcError:
+    """The error that ends a call."""
+    error = await caller.end()
+    assert error is not None
+    return error
+
+
+async def heard(channel: Channel) -> Caller:
+    """Somebody whose call has had its first answer."""
+    caller = await Caller(channel).start()
+    caller.call.write(message(1, 1))
+    await until(lambda: caller.heard)
+    return caller
+
+
 async def until_refused(channel: Channel) -> None:
     """A worker that leaves closes its door a moment after it was told to."""
-    question = message(9, 1)
     code = code_pb2.OK
     while code != code_pb2.UNAVAILABLE:
         try:
-            await channel.ask("Any", question, pb.PrefillRequest, timeout_s=30.0)
+            await ask(channel, 9)
         except RpcError as error:  # CANCELLED, if it came in while the door closed
             code = error.code
 
@@ -124,10 +144,9 @@ async def test_a_status_is_told_with_its_details(any_way: Way) -> None:
     async with any_way.served(refuse) as (channel, _):
         caller = await Caller(channel).start()
         caller.call.write(message(1, 10))
-        error = await caller.end()
+        error = await failure(caller)
 
         assert caller.heard == [message(1, 10)]
-        assert error is not None
         assert error.code == code_pb2.RESOURCE_EXHAUSTED
         assert str(error) == "RESOURCE_EXHAUSTED: voll: ü, 100 %"
         assert reason_of(error) is Reason.KV_EXHAUSTED
@@ -142,15 +161,8 @@ async def test_a_call_refused_at_once_has_no_metadata(way: Way) -> None:
         with pytest.raises(RpcError, match="NOT_FOUND: nobody"):
             await caller.call.initial_metadata()
         assert await caller.end() is not None
-
-
-async def test_a_question_that_is_refused(way: Way) -> None:
-    async def refuse(requests: AsyncIterator[bytes], context: Any) -> None:
-        await context.abort(grpc.StatusCode.NOT_FOUND, "nobody")
-
-    async with way.served(refuse) as (channel, _):
         with pytest.raises(RpcError, match="NOT_FOUND: nobody"):
-            await channel.ask("Any", message(1, 1), pb.PrefillRequest, timeout_s=30.0)
+            await ask(channel)
 
 
 async def test_metadata_travels_both_ways(any_way: Way) -> None:
@@ -187,15 +199,11 @@ async def test_a_cancelled_call_ends_on_both_sides_once(any_way: Way) -> None:
             over.set()
 
     async with any_way.served(hang) as (channel, _):
-        caller = await Caller(channel).start()
-        caller.call.write(message(1, 1))
-        await until(lambda: caller.heard)
+        caller = await heard(channel)
         caller.call.cancel()
         caller.call.cancel()
         assert not caller.ends, "told a little later"
-        error = await caller.end()
-        assert error is not None
-        assert error.code == code_pb2.CANCELLED
+        assert (await failure(caller)).code == code_pb2.CANCELLED
         caller.call.write(message(2, 1))  # does nothing
         await until(over.is_set)
         await Caller(channel).start()
@@ -212,9 +220,7 @@ async def test_a_call_cancelled_before_it_began(way: Way) -> None:
 
 async def test_calls_given_up_while_they_wait_to_begin(way: Way) -> None:
     async with way.served(echo, ("grpc.max_concurrent_streams", 1)) as (channel, _):
-        first = await Caller(channel).start()
-        first.call.write(message(1, 1))
-        await until(lambda: first.heard)
+        first = await heard(channel)
         given_up, interrupted = Caller(channel), Caller(channel)
         starting = [asyncio.create_task(caller.start()) for caller in (given_up, interrupted)]
         await asyncio.wait(starting, timeout=0.05)
@@ -225,22 +231,18 @@ async def test_calls_given_up_while_they_wait_to_begin(way: Way) -> None:
         with pytest.raises(asyncio.CancelledError):
             await starting[1]
         first.call.cancel()
-        question = message(2, 1)
-        assert await channel.ask("Any", question, pb.PrefillRequest, timeout_s=30.0) == question
+        await ask(channel, 2)
         assert given_up.ends == interrupted.ends == []
 
 
-async def test_a_call_has_a_deadline(way: Way) -> None:
-    async with way.served(hang) as (channel, _):
+async def test_a_call_has_a_deadline(any_way: Way) -> None:
+    async with any_way.served(hang, ("grpc.max_concurrent_streams", 2)) as (channel, _):
         await Caller(channel).start()  # so that there is a connection
-        error = await (await Caller(channel, timeout_s=2.0).start()).end()
-        assert error is not None
+        error = await failure(await Caller(channel, timeout_s=2.0).start())
         assert error.code == code_pb2.DEADLINE_EXCEEDED
         assert reason_of(error) is Reason.SESSION_LIMIT
-
-
-async def test_a_call_that_finds_no_room_has_the_same_deadline(way: Way) -> None:
-    async with way.served(hang, ("grpc.max_concurrent_streams", 1)) as (channel, _):
+        with pytest.raises(RpcError, match="DEADLINE_EXCEEDED"):
+            await ask(channel, timeout_s=0.5)
         await Caller(channel).start()
         with pytest.raises(RpcError, match=r"DEADLINE_EXCEEDED: it could not begin within 0\.5 s"):
             await Caller(channel, timeout_s=0.5).start()
@@ -255,11 +257,8 @@ async def test_a_message_that_is_too_large(any_way: Way, monkeypatch: pytest.Mon
         caller.call.write(message(1, 290_000))
         await until(lambda: caller.heard)
         caller.call.write(message(2, 300_001))
-        error = await caller.end()
-
+        assert reason_of(await failure(caller)) is Reason.MESSAGE_TOO_LARGE
         assert caller.heard == [message(1, 290_000)]
-        assert error is not None
-        assert reason_of(error) is Reason.MESSAGE_TOO_LARGE
 
 
 async def test_a_message_that_is_none(way: Way) -> None:
@@ -267,9 +266,7 @@ async def test_a_message_that_is_none(way: Way) -> None:
         await context.write(b"\xff\xff\xff")
 
     async with way.served(babble) as (channel, _):
-        error = await (await Caller(channel).start()).end()
-        assert error is not None
-        assert error.code == code_pb2.INTERNAL
+        assert (await failure(await Caller(channel).start())).code == code_pb2.INTERNAL
 
 
 async def test_an_answer_that_cannot_be_handled_ends_its_call_and_no_other(way: Way) -> None:
@@ -291,9 +288,7 @@ async def test_an_answer_that_cannot_be_handled_ends_its_call_and_no_other(way: 
 
 async def test_a_server_that_leaves_finishes_its_calls_and_gets_no_more(any_way: Way) -> None:
     async with any_way.served(echo) as (channel, server):
-        caller = await Caller(channel).start()
-        caller.call.write(message(1, 1))
-        await until(lambda: caller.heard)
+        caller = await heard(channel)
         stopping = asyncio.create_task(server.stop(30))
         await until_refused(channel)
         caller.call.write(message(2, 100_000))
@@ -311,25 +306,19 @@ async def test_a_lost_connection_ends_its_calls_and_the_next_call_makes_another(
         await until(lambda: callers[0].heard)
         await server.stop(None)
         for caller in callers:
-            error = await caller.end()
-            assert error is not None
-            assert reason_of(error) is Reason.WORKER_LOST
+            assert reason_of(await failure(caller)) is Reason.WORKER_LOST
         await until(lost.is_set)
         async with any_way.again(echo) as again:
-            question = message(2, 1)
-            answer = await channel.ask("Any", question, pb.PrefillRequest, timeout_s=30.0)
-            assert (answer, again is server) == (question, False)
+            await ask(channel, 2)
+            assert again is not server
 
 
 async def test_who_hangs_up_can_call_again_and_who_has_closed_cannot(any_way: Way) -> None:
     async with any_way.served(echo) as (channel, _):
         for _ in range(2):
-            caller = await Caller(channel).start()
-            caller.call.write(message(1, 1))
-            await until(lambda caller=caller: caller.heard)  # type: ignore[misc]
+            caller = await heard(channel)
             channel.hang_up()
-            error = await caller.end()
-            assert error is not None
+            await failure(caller)
         caller = await Caller(channel).start()
         channel.close()
         await channel.wait_closed()
@@ -346,7 +335,7 @@ async def test_a_question_that_is_asked_while_somebody_hangs_up(way: Way) -> Non
         await asyncio.Event().wait()
 
     async with way.served(hang_on) as (channel, _):
-        asking = asyncio.create_task(channel.ask("Any", message(1, 1), pb.PrefillRequest, timeout_s=30.0))
+        asking = asyncio.create_task(ask(channel))
         await begun.wait()
         channel.hang_up()
         with pytest.raises(RpcError, match="UNAVAILABLE"):
@@ -361,16 +350,10 @@ async def test_calls_beyond_what_the_worker_allows_wait_until_others_have_ended(
         assert await asyncio.gather(*asking) == questions
 
 
-async def test_a_question_that_nobody_answers(any_way: Way) -> None:
-    async with any_way.served(hang) as (channel, _):
-        with pytest.raises(RpcError, match="DEADLINE_EXCEEDED"):
-            await channel.ask("Any", message(1, 1), pb.PrefillRequest, timeout_s=0.5)
-
-
 async def test_a_worker_that_is_not_there(way: Way) -> None:
     channel = way.dial()("127.0.0.1:1", lambda: None)
     with pytest.raises(RpcError, match=r"UNAVAILABLE: .*[Cc]onnect"):
-        await channel.ask("Any", message(1, 1), pb.PrefillRequest, timeout_s=30.0)
+        await ask(channel)
     channel.close()
     await channel.wait_closed()
 
@@ -379,8 +362,7 @@ async def test_a_worker_that_is_not_there(way: Way) -> None:
 async def test_names_and_addresses_of_version_6(way: Way, host: str) -> None:
     server, port = await start_server(echo, f"{host}:0")
     channel = way.dial()(f"{host}:{port}", lambda: None)
-    question = message(7, 3)
-    assert await channel.ask("Any", question, pb.PrefillRequest, timeout_s=30.0) == question
+    await ask(channel)
     channel.close()
     await channel.wait_closed()
     await server.stop(None)

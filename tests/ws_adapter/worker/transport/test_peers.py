@@ -73,6 +73,11 @@ class Peer:
         self.h2.send_headers(stream, OK, end_stream=True)
         self.flush()
 
+    def reset(self, stream: int, code: ErrorCodes = ErrorCodes.REFUSED_STREAM) -> None:
+        with suppress(StreamClosedError):  # given up meanwhile
+            self.h2.reset_stream(stream, code)
+        self.flush()
+
     def count(self, shape: type[Event]) -> int:
         return sum(isinstance(event, shape) for event in self.events)
 
@@ -135,8 +140,7 @@ async def test_session_call_refused_unprocessed_is_made_again() -> None:
         attaching = asyncio.create_task(call.attached("worker-1"))
         await until(lambda: peers)
         peer = peers[0]
-        peer.h2.reset_stream(await peer.request(), ErrorCodes.REFUSED_STREAM)
-        peer.flush()
+        peer.reset(await peer.request())
         await until(lambda: peer.count(RequestReceived) == 2)
         number = await peer.request()
         peer.h2.send_headers(number, [*HEADERS, (METADATA_WORKER_ID, "worker-1")])
@@ -157,10 +161,8 @@ async def test_question_refused_every_time_ends_at_its_deadline() -> None:
         while not asking.done():
             numbers = [event.stream_id for event in peers[0].events if isinstance(event, StreamEnded)]
             for number in numbers[refused:]:
-                with suppress(StreamClosedError):  # given up meanwhile
-                    peers[0].h2.reset_stream(number, ErrorCodes.REFUSED_STREAM)
+                peers[0].reset(number)
             refused = len(numbers)
-            peers[0].flush()
             await asyncio.sleep(0.001)
         with pytest.raises(RpcError, match="DEADLINE_EXCEEDED"):
             await asking
@@ -173,8 +175,7 @@ async def test_question_refused_unprocessed_is_asked_again() -> None:
         asking = asyncio.create_task(channel.ask("Finalize", question, pb.FinalizeResponse, timeout_s=30.0))
         await until(lambda: peers and peers[0].count(StreamEnded) == 1)
         peer = peers[0]
-        peer.h2.reset_stream(await peer.request(), ErrorCodes.REFUSED_STREAM)
-        peer.flush()
+        peer.reset(await peer.request())
         await until(lambda: peer.count(StreamEnded) == 2)
         number = await peer.request()
         peer.answer(number)
@@ -193,9 +194,7 @@ async def test_session_call_cancelled_while_refused_is_not_made_again() -> None:
         peer = peers[0]
         number = await peer.request()
         call.cancel()
-        with suppress(StreamClosedError):  # the cancellation may have arrived
-            peer.h2.reset_stream(number, ErrorCodes.REFUSED_STREAM)
-        peer.flush()
+        peer.reset(number)
         with pytest.raises(RpcError):
             await attaching
         assert peer.count(RequestReceived) == 1
@@ -209,7 +208,7 @@ async def test_call_reset_by_the_worker_ends_alone() -> None:
         reset = await peer.request()
         await second.call.start()
         await until(lambda: peer.count(RequestReceived) == 2)
-        peer.h2.reset_stream(reset, ErrorCodes.INTERNAL_ERROR)
+        peer.reset(reset, ErrorCodes.INTERNAL_ERROR)
         peer.answer(await peer.request())
         peer.finish(await peer.request())
 

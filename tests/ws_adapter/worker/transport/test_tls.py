@@ -61,18 +61,15 @@ async def dialled(way: Way, target: str, tls: WorkerTls | None) -> AsyncIterator
         await channel.wait_closed()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
+@pytest.mark.parametrize(
+    ("host", "shows"), [("127.0.0.1", False), ("127.0.0.1", True), ("[::1]", False), ("localhost", False)]
+)
 async def test_names_and_numbers_that_are_in_the_certificate(
-    way: Way, authority: Authority, host: str
+    way: Way, authority: Authority, host: str, shows: bool
 ) -> None:
-    async with serving(authority.shown(), f"{host}:0") as port:
-        async with dialled(way, f"{host}:{port}", authority.tls()) as channel:
-            assert await ask(channel) == QUESTION
-
-
-async def test_both_sides_show_a_certificate(way: Way, authority: Authority) -> None:
-    async with serving(authority.shown(asks=True)) as port:
-        async with dialled(way, f"127.0.0.1:{port}", authority.tls(shows=True)) as channel:
+    """Also where both sides show one."""
+    async with serving(authority.shown(asks=shows), f"{host}:0") as port:
+        async with dialled(way, f"{host}:{port}", authority.tls(shows=shows)) as channel:
             assert await ask(channel) == QUESTION
 
 
@@ -87,65 +84,42 @@ async def test_certificate_is_checked_for_the_name_of_the_workers_where_one_is_g
                 await ask(channel)
 
 
-def wrong_name(authority: Authority) -> grpc.ServerCredentials:
-    return authority.shown(files=authority.issue("other.test"))
+UNREACHABLE = "UNAVAILABLE: the worker cannot be reached: "
 
 
-def expired(authority: Authority) -> grpc.ServerCredentials:
-    return authority.shown(files=authority.expired())
-
-
-def asking(authority: Authority) -> grpc.ServerCredentials:
-    return authority.shown(asks=True)
-
-
-def plain(authority: Authority) -> None:
-    """No TLS."""
-
-
-FAULTS = [
-    (wrong_name, "its certificate is not accepted: it is not valid for this name"),
-    (expired, "its certificate is not accepted: certificate has expired"),
-    (asking, "it closed the connection; if it wants a certificate, pass --worker-cert"),
-    (plain, "TLS failed: it does not speak TLS"),
-]
-
-
-@pytest.mark.parametrize(("shown", "text"), FAULTS)
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("name", f"{UNREACHABLE}its certificate is not accepted: it is not valid for this name"),
+        ("expired", f"{UNREACHABLE}its certificate is not accepted: certificate has expired"),
+        ("asks", f"{UNREACHABLE}it closed the connection; if it wants a certificate, pass --worker-cert"),
+        ("plain", f"{UNREACHABLE}TLS failed: it does not speak TLS"),
+        ("authority", "UNAVAILABLE: .*(certificate|CERTIFICATE)"),
+        ("own authority", "UNAVAILABLE: .*authority that signed --worker-cert"),
+        ("own plain", "UNAVAILABLE: .*if it wants TLS, pass --worker-ca"),
+    ],
+)
 async def test_workers_that_are_not_trusted_or_do_not_trust(
-    way: Way,
-    authority: Authority,
-    shown: Callable[[Authority], grpc.ServerCredentials | None],
-    text: str,
+    way: Way, authority: Authority, stranger: Authority, fault: str, text: str
 ) -> None:
-    async with serving(shown(authority)) as port:
-        async with dialled(way, f"127.0.0.1:{port}", authority.tls()) as channel:
-            with pytest.raises(RpcError, match=f"UNAVAILABLE: the worker cannot be reached: {text}"):
-                await ask(channel)
-
-
-async def test_a_worker_of_another_authority(way: Way, authority: Authority, stranger: Authority) -> None:
-    async with serving(stranger.shown()) as port:
-        async with dialled(way, f"127.0.0.1:{port}", authority.tls()) as channel:
-            with pytest.raises(RpcError, match=r"UNAVAILABLE: .*(certificate|CERTIFICATE)"):
-                await ask(channel)
-
-
-async def test_a_worker_that_knows_another_authority(
-    way: Way, authority: Authority, stranger: Authority
-) -> None:
-    tls = WorkerTls(authority.ca, *stranger.issue("adapter.test", called="adapter"))
-    async with serving(authority.shown(asks=True)) as port:
-        async with dialled(way, f"127.0.0.1:{port}", tls) as channel:
-            with pytest.raises(RpcError, match=r"UNAVAILABLE: .*authority that signed --worker-cert"):
-                await ask(channel)
-
-
-async def test_plain_speech_to_a_worker_with_tls(way: Way, authority: Authority) -> None:
-    async with serving(authority.shown()) as port:
-        async with dialled(way, f"127.0.0.1:{port}", None) as channel:
-            with pytest.raises(RpcError, match=r"UNAVAILABLE: .*if it wants TLS, pass --worker-ca"):
-                await ask(channel)
+    shown: grpc.ServerCredentials | None = authority.shown(asks="asks" in fault or fault == "own authority")
+    tls: WorkerTls | None = authority.tls()
+    match fault:
+        case "name":
+            shown = authority.shown(files=authority.issue("other.test"))
+        case "expired":
+            shown = authority.shown(files=authority.expired())
+        case "plain":
+            shown = None
+        case "authority":
+            shown = stranger.shown()
+        case "own authority":
+            tls = WorkerTls(authority.ca, *stranger.issue("adapter.test", called="adapter"))
+        case "own plain":
+            tls = None
+    async with serving(shown) as port, dialled(way, f"127.0.0.1:{port}", tls) as channel:
+        with pytest.raises(RpcError, match=text):
+            await ask(channel)
 
 
 async def test_a_server_that_offers_no_http2(way: Way, authority: Authority) -> None:

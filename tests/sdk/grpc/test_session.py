@@ -1,14 +1,13 @@
 """Three streams as one object, on a worker's real server."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 
 import grpc
 import numpy as np
 import pytest
 
-from antiphon import AudioError, ConnectError, ProtocolError, QueueFull, SessionClosed
+from antiphon import AudioError, ConnectError, ProtocolError, SessionClosed
 from antiphon.contract import Reason
 from antiphon.grpc import (
     Audio,
@@ -193,26 +192,6 @@ async def test_failed_session_raises_after_the_last_output() -> None:
     assert caught.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 
 
-async def test_killed_worker_is_lost() -> None:
-    command = [sys.executable, "-m", "tests.support.scripted_worker", "--script", "hang"]
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        line = (await asyncio.wait_for(process.stdout.readline(), PATIENCE_S)).decode()
-        async with Session.open(line.removeprefix("worker ready on ").strip(), CONFIG) as session:
-            await session.send_unit(SECOND)
-            await session.send_unit(SECOND)
-            process.kill()
-            with pytest.raises(SessionClosed) as caught:
-                await asyncio.wait_for(read_all(session), PATIENCE_S)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-    assert (caught.value.reason, caught.value.retryable) == (Reason.WORKER_LOST, True)
-
-
 async def test_refused_config_names_the_field(worker: RunningWorker) -> None:
     config = pb.SessionConfig(mode=pb.SESSION_MODE_AUDIO, duplex=common.DuplexConfig(top_p=7.0))
     with pytest.raises(ProtocolError) as caught:
@@ -221,16 +200,6 @@ async def test_refused_config_names_the_field(worker: RunningWorker) -> None:
 
     assert caught.value.reason == Reason.CONFIG_INVALID
     assert caught.value.param == "duplex.top_p"
-
-
-async def test_one_session_more_than_slots_is_refused() -> None:
-    async with running_worker(ScriptedEngine(slots=1), slots=1) as worker:
-        async with Session.open(worker.address, CONFIG):
-            with pytest.raises(QueueFull) as caught:
-                await visit(worker)
-        await visit(worker)
-
-    assert (caught.value.reason, caught.value.retryable) == (Reason.NO_FREE_SLOT, True)
 
 
 async def test_no_worker_at_the_address() -> None:

@@ -94,13 +94,6 @@ def test_message_that_grpc_refused_has_a_name() -> None:
     assert error.reason == Reason.MESSAGE_TOO_LARGE
 
 
-def test_refused_field_is_named() -> None:
-    error = status(Code.INVALID_ARGUMENT, Reason.CONFIG_INVALID, "duplex.top_p").error("w", ready=False)
-
-    assert isinstance(error, ProtocolError)
-    assert error.param == "duplex.top_p"
-
-
 def test_status_with_a_reason_tells_more_than_one_without() -> None:
     told = [
         status(Code.OK, None),

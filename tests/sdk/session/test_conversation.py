@@ -15,16 +15,12 @@ from antiphon import (
     AudioDelta,
     Client,
     Clip,
-    Closed,
     Created,
-    ErrorEvent,
     Event,
     Image,
     ImageError,
-    Interrupted,
     Listening,
     ProtocolError,
-    Queued,
     SessionClosed,
     TextDelta,
     TurnEnd,
@@ -36,10 +32,7 @@ from tests.support.scripted_engine import (
     TALK,
     Play,
     ScriptedEngine,
-    fails,
     running_worker,
-    speak,
-    turn_end,
 )
 from tests.ws_adapter.support.stage import running_adapter
 
@@ -96,49 +89,13 @@ async def test_whole_turn() -> None:
     assert [event.unit for event in events if isinstance(event, Listening | TextDelta)] == [0, 1, 2, 3, 4]
 
 
-async def test_forced_listening_interrupts_the_model() -> None:
-    async with server(speak("I could go on"), speak(" and on")) as client, client.duplex() as session:
-        await session.send_audio(SECOND)
-        await until(session, AudioDelta)
-        await session.force_listen()
-        events = await until(session, Interrupted)
-
-    assert len(events) == 1
-
-
-async def test_failed_unit_is_an_event_and_the_conversation_goes_on() -> None:
-    async with server(fails(), turn_end("Yes.")) as client, client.duplex() as session:
-        await session.send_audio(SECOND)
-        error, listening = (await until(session, Listening))[-2:]
-        await session.send_audio(SECOND)
-        await until(session, TurnEnd)
-
-    assert isinstance(error, ErrorEvent)
-    assert error.code == "inference_error"
-    assert isinstance(listening, Listening)
-
-
-async def test_time_limit_is_a_quiet_end() -> None:
-    async with server(session_limit_audio_s=3.0) as client, client.duplex() as session:
-        async with asyncio.timeout(PATIENCE_S):
-            events = [event async for event in session]
-
-    assert isinstance(events[-1], Closed)
-    assert events[-1].reason == "timeout"
-
-
-async def test_lost_worker_ends_the_conversation_with_an_error() -> None:
-    async with server(Play(breaks_device=True)) as client, client.duplex() as session:
-        await session.send_audio(SECOND)
-        with pytest.raises(SessionClosed) as caught:
-            await until(session, TurnEnd)
-
-    assert (caught.value.reason, caught.value.code, caught.value.retryable) == ("backend_error", 1011, True)
-
-
-async def test_refused_opening_is_named() -> None:
+async def test_settings_without_effect_are_reported_and_refused_ones_named() -> None:
     """One of another type is refused without connecting."""
     async with server() as client:
+        async with client.duplex(settings={"poetry": True}) as session:
+            created = await anext(session)
+        assert isinstance(created, Created)
+        assert any("poetry" in path for path in created.unsupported_fields)
         with pytest.raises(ProtocolError) as caught:
             async with client.duplex(settings={"top_p": 7.0}):
                 pass
@@ -152,14 +109,6 @@ async def test_refused_opening_is_named() -> None:
             async with client.duplex(instructions=5):  # type: ignore[arg-type]
                 pass
         assert (caught.value.reason, caught.value.param) == ("invalid_argument", "instructions")
-
-
-async def test_setting_without_effect_is_reported() -> None:
-    async with server() as client, client.duplex(settings={"poetry": True}) as session:
-        created = await anext(session)
-
-    assert isinstance(created, Created)
-    assert any("poetry" in path for path in created.unsupported_fields)
 
 
 async def test_settings_reach_the_worker_in_either_mode() -> None:
@@ -206,17 +155,13 @@ async def test_pictures_go_with_the_next_second_of_audio(tmp_path: Path) -> None
     assert list(engine.session.seen.values()) == [(), tuple(pictures), ()]
 
 
-async def test_picture_in_a_conversation_without_video_is_refused() -> None:
-    async with server_of(ScriptedEngine(info=EVERYTHING)) as client, client.duplex() as session:
-        with pytest.raises(ProtocolError, match=r'client\.duplex\(mode="video"\)') as refused:
-            await session.send_frame(encoded(picture()))
-
-    assert refused.value.reason == "unsupported_mode"
-
-
-async def test_file_that_is_no_picture_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+async def test_picture_that_cannot_be_sent_is_refused_here(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no picture")
     async with server_of(ScriptedEngine(info=EVERYTHING)) as client:
+        async with client.duplex() as session:
+            with pytest.raises(ProtocolError, match=r'client\.duplex\(mode="video"\)') as refused:
+                await session.send_frame(encoded(picture()))
+        assert refused.value.reason == "unsupported_mode"
         async with client.duplex(mode="video") as session:
             with pytest.raises(ImageError, match=r"notes\.txt is no JPEG, PNG or WebP file"):
                 await session.send_frame(tmp_path / "notes.txt")
@@ -227,24 +172,3 @@ async def test_file_that_is_no_picture_is_refused_before_it_is_sent(tmp_path: Pa
             await session.close()
             with pytest.raises(SessionClosed):
                 await session.send_frame(encoded(picture()))
-
-
-async def test_second_conversation_waits_for_the_slot_of_the_first() -> None:
-    places: list[Queued] = []
-    waiting = asyncio.Event()
-
-    def on_queue(place: Queued) -> None:
-        places.append(place)
-        waiting.set()
-
-    async def second(client: Client) -> str:
-        async with client.duplex(on_queue=on_queue) as session:
-            return session.id
-
-    async with server(slots=1) as client:
-        async with client.duplex() as session:
-            waiter = asyncio.create_task(second(client))
-            await asyncio.wait_for(waiting.wait(), PATIENCE_S)
-        assert await asyncio.wait_for(waiter, PATIENCE_S) != session.id
-
-    assert (places[0].position, places[0].queue_length) == (1, 1)

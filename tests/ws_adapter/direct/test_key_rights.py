@@ -9,9 +9,6 @@ from typing import Any
 import grpc
 import pytest
 
-from antiphon.v1 import dispatch_service_pb2 as pb
-from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
-from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
 from tests.ws_adapter.direct.test_acquire import Call, channel_to
 from tests.ws_adapter.support.keyfile import KeyFile
@@ -38,14 +35,16 @@ def bearer(keys: KeyFile, name: str, address: int = 1) -> tuple[tuple[str, str],
     )
 
 
+async def is_granted(call: Call) -> bool:
+    told = await call.next()
+    return told is not None and told.HasField("granted")
+
+
 async def refusal(stage: Stage, metadata: Any, **request: Any) -> tuple[grpc.StatusCode, bytes]:
     """Code and details of what a call is refused with."""
     async with channel_to(stage) as channel:
-        call = DispatchServiceStub(channel).Acquire(
-            pb.AcquireRequest(**request), metadata=metadata, timeout=PATIENCE_S
-        )
         with pytest.raises(grpc.aio.AioRpcError) as error:
-            await call.read()
+            await Call(channel, metadata, **request).next()
         trailers = dict(error.value.trailing_metadata() or ())
         return error.value.code(), bytes(trailers["grpc-status-details-bin"])
 
@@ -65,9 +64,7 @@ async def test_call_for_what_its_key_is_not_for_is_denied(
         assert b"NOT_ALLOWED" in details
         assert field in details
         async with channel_to(stage) as channel:
-            granted = await Call(channel, bearer(keys, "bob"), **request).next()
-            assert granted is not None
-            assert granted.HasField("granted")
+            assert await is_granted(Call(channel, bearer(keys, "bob"), **request))
 
 
 async def test_key_with_a_limit_of_slots_gets_no_more_from_two_addresses(keys: KeyFile) -> None:
@@ -77,21 +74,15 @@ async def test_key_with_a_limit_of_slots_gets_no_more_from_two_addresses(keys: K
         async with channel_to(stage) as channel:
             held = [Call(channel, bearer(keys, "alice", number), kind="audio") for number in (1, 2)]
             for call in held:
-                granted = await call.next()
-                assert granted is not None
-                assert granted.HasField("granted")
+                assert await is_granted(call)
 
             code, details = await refusal(stage, bearer(keys, "alice", 3), kind="audio")
 
             assert (code, b"SLOT_LIMIT" in details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
-            other = await Call(channel, bearer(keys, "bob"), kind="audio").next()
-            assert other is not None
-            assert other.HasField("granted")
+            assert await is_granted(Call(channel, bearer(keys, "bob")))
         await stage.until(free_slots=3)
         async with channel_to(stage) as channel:
-            again = await Call(channel, bearer(keys, "alice"), kind="audio").next()
-            assert again is not None
-            assert again.HasField("granted")
+            assert await is_granted(Call(channel, bearer(keys, "alice")))
 
 
 async def test_wait_ends_when_its_key_expires(keys: KeyFile) -> None:
@@ -99,12 +90,10 @@ async def test_wait_ends_when_its_key_expires(keys: KeyFile) -> None:
     expires = datetime.fromtimestamp(clock.unix() + 5, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     keys.add("alice", expires=expires)
     async with backend(keys, clock=clock, direct_slots_per_caller=3) as stage, channel_to(stage) as channel:
-        held = [Call(channel, bearer(keys, "bob"), kind="audio") for _ in range(3)]
+        held = [Call(channel, bearer(keys, "bob")) for _ in range(3)]
         for other in held:
             assert await other.next() is not None
-        call = DispatchServiceStub(channel).Acquire(
-            pb.AcquireRequest(kind="audio"), metadata=bearer(keys, "alice"), timeout=PATIENCE_S
-        )
+        call = Call(channel, bearer(keys, "alice")).call
         assert (await call.read()).HasField("queued")
         await clock.advance(6)
         with suppress(grpc.aio.AioRpcError):

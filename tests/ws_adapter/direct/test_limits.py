@@ -148,18 +148,14 @@ async def test_one_address_holds_no_more_sessions_than_it_may() -> None:
             await until_let_in(stage, address(1))
 
 
-async def test_a_lease_that_nobody_used_counts_no_longer(tmp_path: Path) -> None:
-    keys = KeyFile(tmp_path / "keys", "alice")
-    async with backend(**keyed(keys, most=1)) as (stage, _):
-        for _ in range(SLOTS):
-            await until_let_in(stage, bearer(keys, "alice"))
-        await stage.until(free_slots=SLOTS)
-
-
-async def test_a_request_without_sense_counts_no_longer(tmp_path: Path) -> None:
+async def test_a_lease_that_nobody_used_and_a_request_without_sense_count_no_longer(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice")
     key = bearer(keys, "alice")
     async with backend(**keyed(keys, most=1)) as (stage, _):
+        for _ in range(SLOTS):
+            await until_let_in(stage, key)
+        await stage.until(free_slots=SLOTS)
+        await until_let_in(stage, key)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{stage.adapter.grpc_port}") as channel:
             call = DispatchServiceStub(channel).Acquire(pb.AcquireRequest(kind="karaoke"), metadata=[key])
             assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -127,26 +127,21 @@ async def test_slots_of_a_pool_leases_without_a_session_and_tickets_count(tmp_pa
             assert await refusal(stage, other) == ""
 
 
-async def test_slots_of_a_pool_with_one_slot_are_for_whoever_comes(tmp_path: Path) -> None:
-    one, _, options = strangers("key", tmp_path)
-    async with backend(slots=1, **options) as stage, holding(stage, 1, one):
-        assert await refusal(stage, one) == LIMIT
-
-
-@pytest.mark.parametrize("most", [1, SLOTS])
-async def test_slots_of_a_pool_limit_is_what_the_operator_says(most: int, tmp_path: Path) -> None:
-    one, _, options = strangers("key", tmp_path)
-    async with backend(direct_slots_per_caller=most, **options) as stage, holding(stage, most, one):
-        assert await refusal(stage, one) == LIMIT
-
-
-async def test_slots_of_a_pool_refusal_is_an_error_of_its_own_for_clients(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("slots", "said"), [(1, None), (SLOTS, 1), (SLOTS, SLOTS)], ids=["one slot", "one said", "all said"]
+)
+async def test_slots_of_a_pool_limit_is_what_the_operator_says(
+    slots: int, said: int | None, tmp_path: Path
+) -> None:
+    """The refusal is an error of its own for clients."""
     keys = KeyFile(tmp_path / "keys", "one")
-    async with backend(direct_slots_per_caller=1, auth="keys", keys=keys.path) as stage:
-        port = f"127.0.0.1:{stage.adapter.grpc_port}"
-        async with holding(stage, 1, bearer(keys, "one")):
-            with pytest.raises(QueueFull, match="at most 1 slots") as refused:
-                async with acquire(port, "audio", key=keys.secrets["one"]):
+    one, most = bearer(keys, "one"), said or 1
+    options = {"slots": slots, "direct_slots_per_caller": said, "auth": "keys", "keys": keys.path}
+    async with backend(**{name: it for name, it in options.items() if it is not None}) as stage:
+        async with holding(stage, most, one):
+            assert await refusal(stage, one) == LIMIT
+            with pytest.raises(QueueFull, match=f"at most {most} slots") as refused:
+                async with acquire(f"127.0.0.1:{stage.adapter.grpc_port}", "audio", key=keys.secrets["one"]):
                     pass
     assert refused.value.reason == LIMIT
 

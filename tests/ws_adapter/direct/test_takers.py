@@ -12,6 +12,7 @@ import grpc
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
 from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
+from tests.ws_adapter.direct.test_limits import BEHIND_A_PROXY, address, bearer
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter, until
 
@@ -85,13 +86,10 @@ async def taken(stage: Stage, callers: Sequence[Metadata], each: int) -> AsyncIt
 async def backend(clock: ManualClock, **options: Any) -> AsyncIterator[Stage]:
     engine = ScriptedEngine(listen(), slots=SLOTS, repeat=True)
     async with running_worker(engine, slots=SLOTS) as worker:
-        options = {"trusted_proxies": ("127.0.0.0/8",), **options}  # it says whose address it is
-        async with running_adapter(worker.address, clock=clock, grpc_port=0, **options) as stage:
+        async with running_adapter(
+            worker.address, clock=clock, grpc_port=0, **BEHIND_A_PROXY, **options
+        ) as stage:
             yield stage
-
-
-def address(number: int) -> tuple[str, str]:
-    return "x-forwarded-for", f"192.0.2.{number}"
 
 
 async def test_takers_from_many_addresses_hold_what_each_address_may_and_others_get_their_turn() -> None:
@@ -120,8 +118,7 @@ async def test_takers_from_many_addresses_hold_what_each_address_may_and_others_
 
 async def test_takers_with_one_key_hold_what_the_key_may_from_wherever_they_come(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "taker", "other")
-    bearer = ("authorization", f"Bearer {keys.secrets['taker']}")
-    callers = [[address(number), bearer] for number in range(ADDRESSES)]
+    callers = [[address(number), bearer(keys, "taker")] for number in range(ADDRESSES)]
     options = {"auth": "keys", "keys": keys.path, "connections_per_key": LET_IN}
     async with backend(ManualClock(), **options) as stage, taken(stage, callers, 1) as takers:
         assert (takers.there.total(), takers.refused.total()) == (LET_IN, ADDRESSES - LET_IN)

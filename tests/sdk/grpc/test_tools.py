@@ -1,72 +1,56 @@
 """Tools over the three streams: what is offered, calls as they come, and results in the history."""
 
-import json
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
-from jsonschema import validate
 
 from antiphon import Call, Message, Tool
-from antiphon.grpc import Audio, CallDelta, Output, Prefilled, Session, Text, Thinking, UnitDone, UnitEnd
+from antiphon.grpc import Audio, CallDelta, Session, Text, Thinking, UnitDone
 from antiphon.grpc.outputs import from_generate
 from antiphon.v1 import common_pb2 as common
 from antiphon.v1 import inference_service_pb2 as pb
-from tests.inference_service.engine.support import tiny_caller
-from tests.inference_service.engine.support.tiny_caller import CITY
-from tests.inference_service.modes.test_token_streams import worker
+from inference_service.interface import setups
+from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, running_worker, write
 
 pytestmark = pytest.mark.usefixtures("no_leaked_tasks")
 
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = Tool("weather", "Of a city.", CITY)
 TIME = Tool("time")
 CHAT = pb.SessionConfig(mode=pb.SESSION_MODE_CHAT, seed=1)
-WARM = common.SamplingParams(temperature=1.0, max_new_tokens=400)
 
 
-async def ask(session: Session, messages: list[Message], **settings: object) -> list[Output]:
-    """All that comes of a turn."""
-    unit = await session.send_turn(messages, sampling=WARM, **settings)  # type: ignore[arg-type]
-    outputs: list[Output] = []
-    async for output in session:
-        outputs.append(output)
-        if isinstance(output, UnitDone) and output.unit == unit:
-            break
-    return outputs
-
-
-def of(outputs: list[Output], kind: type) -> list[Output]:
-    return [output for output in outputs if isinstance(output, kind)]
-
-
-async def test_a_call_is_put_together_and_its_result_goes_back(tmp_path: Path) -> None:
-    folder = tiny_caller.save(tmp_path / "caller")
-    history = [Message("user", "Weather?")]
-    async with (
-        worker(folder, context_limit=1024) as (address, _),
-        Session.open(address, CHAT) as session,
-    ):
-        called = await ask(
-            session, history, tools=[TIME, WEATHER], tool_choice=WEATHER, parallel_tool_calls=False
+async def test_tools_are_offered_and_calls_and_results_are_in_the_history() -> None:
+    engine = ScriptedEngine(write("Rain."), info=replace(EVERYTHING, calls_tools=True), repeat=True)
+    call = Call("call_1", "weather", '{"city": "Bern"}')
+    history = [
+        Message("user", "Weather?"),
+        Message("assistant", "", [call]),
+        Message("tool", "Rain.", call_id=call.id),
+    ]
+    async with running_worker(engine) as worker, Session.open(worker.address, CHAT) as session:
+        await session.send_turn(
+            history[:1], tools=[TIME, WEATHER], tool_choice=WEATHER, parallel_tool_calls=False
         )
-        deltas = [output for output in called if isinstance(output, CallDelta)]
-        call = Call(deltas[0].id, deltas[0].name, "".join(delta.arguments for delta in deltas))
-        alone = await ask(session, history)
-        history += [Message("assistant", "", [call]), Message("tool", "Rain.", call_id=call.id)]
-        answered = await ask(session, history, tools=[WEATHER], tool_choice="none")
-        any_of = await ask(session, history, tools=[TIME], tool_choice="required", parallel_tool_calls=False)
+        await session.send_turn(history, tools=[WEATHER], tool_choice="none")
+        await session.send_turn(history, tools=[TIME], tool_choice="required")
+        await session.send_turn(history)
+        session.half_close()
+        assert not any([isinstance(output, CallDelta) async for output in session])
 
-    assert (deltas[0].index, call.name) == (0, "weather")
-    assert [delta.complete for delta in deltas] == [False] * (len(deltas) - 1) + [True]
-    validate(json.loads(call.arguments), CITY)
-    assert of(called, Text) == of(called, Audio) == of(answered, CallDelta) == []
-    assert {output.name for output in any_of if isinstance(output, CallDelta)} == {"time", ""}
-    (before,), (after,) = of(alone, Prefilled), of(answered, Prefilled)
-    assert isinstance(before, Prefilled)
-    assert isinstance(after, Prefilled)
-    assert after.context_tokens > before.context_tokens + len(call.arguments)
-    (done,) = of(called, UnitDone)
-    assert isinstance(done, UnitDone)
-    assert done.end is UnitEnd.TURN
+    turns = list(engine.session.given.values())
+    assert all(isinstance(turn, setups.TurnInput) for turn in turns)
+    weather = setups.Tool("weather", "Of a city.", CITY)
+    named, none, required, nothing = (turn.tools for turn in turns if isinstance(turn, setups.TurnInput))
+    assert [tool.name for tool in named.offered] == ["time", "weather"]
+    assert (named.mode, named.named, named.are_parallel) == (setups.ToolMode.REQUIRED, "weather", False)
+    assert none == setups.Tools((weather,), setups.ToolMode.NONE)
+    assert (required.mode, required.named, required.are_parallel) == (setups.ToolMode.REQUIRED, "", True)
+    assert nothing == setups.NO_TOOLS
+    assert isinstance(turns[1], setups.TurnInput)
+    _, called, result = turns[1].messages
+    assert called.calls == (setups.ToolCall("call_1", "weather", {"city": "Bern"}),)
+    assert (result.role, result.call_id) == ("tool", "call_1")
 
 
 def test_thoughts_come_before_what_is_said_and_calls_behind_it() -> None:

@@ -100,12 +100,17 @@ async def unit(client: Client) -> None:
         pass
 
 
+async def created(client: Client) -> str:
+    """Begin a session; return its token."""
+    await client.until("session.queue_done")
+    await client.send(INIT)
+    return str((await client.until("session.created"))[-1]["resume"]["token"])
+
+
 async def begun(stack: Stack, seconds: int = 1) -> tuple[str, int]:
     """Begin a session and lose its connection after some seconds; return its token and its last event."""
     async with stack.client(PATH) as client:
-        await client.until("session.queue_done")
-        await client.send(INIT)
-        token = (await client.until("session.created"))[-1]["resume"]["token"]
+        token = await created(client)
         for _ in range(seconds):
             await unit(client)
         seen = len(client.events)
@@ -179,6 +184,24 @@ def words(events: list[Event]) -> str:
     return "".join(event["delta"] for event in events if event["type"] == "session.output_transcript.delta")
 
 
+@pytest.mark.long
+async def test_session_is_taken_over_again_when_its_second_adapter_dies(
+    redis_server: RedisServer, folder: Path
+) -> None:
+    async with adapters(redis_server, folder, count=3) as (first, second, third):
+        token, seen = await begun(first, seconds=2)
+        await end(first)
+        async with coming_back(second, resumed(PATH, token, seen)) as (client, told):
+            token = told["resume"]["token"]
+            assert (await client.next())["type"] == "session.moved"
+            await unit(client)
+            seen += len(client.events) - 1
+            await end(second)
+        async with coming_back(third, resumed(PATH, token, seen)) as (client, told):
+            assert (told["type"], told["received"]) == ("session.resumed", 4)
+            await client.until("session.moved")
+
+
 async def test_tokens_that_open_nothing_get_one_error_after_the_death_of_their_adapter(
     redis_server: RedisServer, folder: Path
 ) -> None:
@@ -215,9 +238,7 @@ async def test_token_of_another_key_opens_nothing_after_the_death_of_its_adapter
     options = ("--auth", "keys", "--keys", str(keys.path))
     async with adapters(redis_server, folder, options=options) as (owner, other):
         async with opened(owner, PATH, "own") as client:
-            await client.until("session.queue_done")
-            await client.send(INIT)
-            token = (await client.until("session.created"))[-1]["resume"]["token"]
+            token = await created(client)
             await unit(client)
             seen = len(client.events)
             await end(owner)
@@ -324,9 +345,7 @@ async def test_session_goes_on_while_redis_is_away_and_its_journal_is_whole_agai
 ) -> None:
     async with adapters(redis_server, folder) as (owner, other):
         async with owner.client(PATH) as client:
-            await client.until("session.queue_done")
-            await client.send(INIT)
-            token = (await client.until("session.created"))[-1]["resume"]["token"]
+            token = await created(client)
             redis_server.pause()
             begin = time.monotonic()
             while time.monotonic() < begin + LIFE_S:

@@ -78,20 +78,19 @@ async def test_skip_drops_what_was_recorded_before(devices: Devices) -> None:
         assert np.array_equal(await take(microphone, 4000), -RAMP)
 
 
-async def test_microphone_that_stops_raises_after_what_it_recorded(devices: Devices) -> None:
+async def test_microphone_that_stops_raises_after_what_it_recorded_and_wakes_who_waits(
+    devices: Devices,
+) -> None:
     async with Microphone() as microphone:
         await asyncio.to_thread(devices.record, RAMP)
         await asyncio.to_thread(devices.inputs[0].stop_by_itself)
         assert len(await take(microphone, 4000)) == 4000
         with pytest.raises(AudioError, match="microphone stopped"):
             await take(microphone, 1)
-
-
-async def test_microphone_that_stops_wakes_who_waits(devices: Devices) -> None:
     async with Microphone() as microphone:
         waiting = asyncio.create_task(take(microphone, 1))
         await asyncio.sleep(0)
-        await asyncio.to_thread(devices.inputs[0].stop_by_itself)
+        await asyncio.to_thread(devices.inputs[1].stop_by_itself)
         with pytest.raises(AudioError, match="microphone stopped"):
             await waiting
 
@@ -155,47 +154,35 @@ async def test_speaker_that_stops_raises_and_waits_for_nothing(devices: Devices)
 
 
 @pytest.mark.parametrize(("kind", "side"), [(Microphone, "input"), (Speaker, "output")])
-async def test_machine_without_a_device_is_told(devices: Devices, kind: type, side: str) -> None:
-    devices.missing = (side,)
+async def test_device_that_is_not_there_or_does_not_start_is_told(
+    devices: Devices, kind: type, side: str
+) -> None:
+    async def refused(problem: str, *name: str) -> None:
+        with pytest.raises(AudioError, match=problem):
+            async with kind(*name):
+                pytest.fail("it opened")
 
-    with pytest.raises(AudioError, match=r"Cannot use the .*python -m sounddevice"):
-        async with kind():
-            pytest.fail("it opened")
-
-
-@pytest.mark.parametrize("kind", [Microphone, Speaker])
-async def test_device_that_is_not_there_is_told(devices: Devices, kind: type) -> None:
-    with pytest.raises(AudioError, match="no such thing"):
-        async with kind("no such thing"):
-            pytest.fail("it opened")
-
-
-@pytest.mark.parametrize("kind", [Microphone, Speaker])
-async def test_device_that_does_not_start_is_closed(devices: Devices, kind: type) -> None:
+    await refused("no such thing", "no such thing")
     devices.refuses_start = True
-
-    with pytest.raises(AudioError, match="Device unavailable"):
-        async with kind():
-            pytest.fail("it started")
+    await refused("Device unavailable")
     assert all(stream.is_closed for stream in devices.inputs + devices.outputs)
+    devices.missing = (side,)
+    await refused(r"Cannot use the .*python -m sounddevice")
 
 
 @pytest.mark.parametrize("missing", ["sounddevice", "soxr"])
-async def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    monkeypatch.setitem(sys.modules, "sounddevice", Devices())
-    monkeypatch.setitem(sys.modules, missing, None)
-
-    with pytest.raises(AudioError, match=rf"{missing}.*pip install 'antiphon\[mic\]'"):
-        async with Microphone():
-            pytest.fail("it opened")
-
-
-async def test_without_portaudio_the_error_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_without_the_extra_or_portaudio_the_error_names_it(
+    monkeypatch: pytest.MonkeyPatch, missing: str, tmp_path: Path
+) -> None:
     (tmp_path / "sounddevice.py").write_text("raise OSError('PortAudio library not found')")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "sounddevice", raising=False)
-
     with pytest.raises(AudioError, match="libportaudio2"):
+        async with Microphone():
+            pytest.fail("it opened")
+    monkeypatch.setitem(sys.modules, "sounddevice", Devices())
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(AudioError, match=rf"{missing}.*pip install 'antiphon\[mic\]'"):
         async with Microphone():
             pytest.fail("it opened")
 

@@ -112,11 +112,11 @@ class Holder:
 
 
 @asynccontextmanager
-async def holding(stage: Stage, *metadata: tuple[str, str]) -> AsyncIterator[Holder]:
-    """Somebody who has all that one may have."""
+async def holding(stage: Stage, *metadata: tuple[str, str], count: int = LET_IN) -> AsyncIterator[Holder]:
+    """Somebody with so many sessions: all that one may have."""
     holder = Holder(stage, *metadata)
     try:
-        for _ in range(LET_IN):
+        for _ in range(count):
             await holder.take()
         yield holder
     finally:

@@ -23,7 +23,7 @@ from antiphon_service.pools import pool_name
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
-from tests.ws_adapter.direct.test_limits import BEHIND_A_PROXY, Holder, address, bearer, pass_time
+from tests.ws_adapter.direct.test_limits import BEHIND_A_PROXY, address, bearer, holding, pass_time
 from tests.ws_adapter.support.backend import age
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter
@@ -82,24 +82,12 @@ async def until_let_in(stage: Stage, *metadata: Metadata) -> None:
             await pass_time(stage)
 
 
-@asynccontextmanager
-async def holding(stage: Stage, count: int, *metadata: Metadata) -> AsyncIterator[Holder]:
-    """A caller with so many sessions."""
-    holder = Holder(stage, *metadata)
-    try:
-        for _ in range(count):
-            await holder.take()
-        yield holder
-    finally:
-        await holder.end()
-
-
 @pytest.mark.parametrize("by", ["key", "address"])
 async def test_slots_of_a_pool_one_caller_leaves_one_to_others(by: str, tmp_path: Path) -> None:
     one, other, options = strangers(by, tmp_path)
-    async with backend(**options) as stage, holding(stage, SLOTS - 1, one) as holder:
+    async with backend(**options) as stage, holding(stage, one, count=SLOTS - 1) as holder:
         assert await refusal(stage, one) == LIMIT
-        async with holding(stage, 1, other):
+        async with holding(stage, other, count=1):
             assert await refusal(stage, one) == LIMIT
         await holder.end_one()
         await until_let_in(stage, one)
@@ -107,7 +95,7 @@ async def test_slots_of_a_pool_one_caller_leaves_one_to_others(by: str, tmp_path
 
 async def test_slots_of_a_pool_one_key_from_many_addresses_counts_as_one(tmp_path: Path) -> None:
     one, other, options = strangers("key", tmp_path)
-    async with backend(**options) as stage, holding(stage, SLOTS - 1, one):
+    async with backend(**options) as stage, holding(stage, one, count=SLOTS - 1):
         assert [await refusal(stage, one, address(number)) for number in range(3)] == [LIMIT] * 3
         assert await refusal(stage, other) == ""
 
@@ -138,7 +126,7 @@ async def test_slots_of_a_pool_limit_is_what_the_operator_says(
     one, most = bearer(keys, "one"), said or 1
     options = {"slots": slots, "direct_slots_per_caller": said, "auth": "keys", "keys": keys.path}
     async with backend(**{name: it for name, it in options.items() if it is not None}) as stage:
-        async with holding(stage, most, one):
+        async with holding(stage, one, count=most):
             assert await refusal(stage, one) == LIMIT
             with pytest.raises(QueueFull, match=f"at most {most} slots") as refused:
                 async with acquire(f"127.0.0.1:{stage.adapter.grpc_port}", "audio", key=keys.secrets["one"]):
@@ -160,7 +148,7 @@ async def test_slots_of_a_shared_pool_are_counted_over_adapters_and_after_the_en
             gone = await first.enter_async_context(running_adapter(**options))
             for stage in (gone, second):
                 await stage.until(ready=True, free_slots=SLOTS)
-            async with holding(gone, SLOTS - 1, one) as holder:
+            async with holding(gone, one, count=SLOTS - 1) as holder:
                 assert await refusal(second, one) == LIMIT
                 await first.aclose()
                 assert await refusal(second, one) == LIMIT, "its sessions go on, and count"

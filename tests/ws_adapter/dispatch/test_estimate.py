@@ -10,17 +10,19 @@ from ws_adapter.protocol.core.kind import Kind
 lengths = st.floats(0, 600)
 
 
-def test_example_of_the_protocol() -> None:
-    """Busy slots with 20 s and 15 s left; a chat of 15 s waits before an audio session of 120 s."""
-    assert estimate_waits([20.0, 15.0], [15.0, 120.0]) == [15.0, 20.0]
-
-
-def test_each_takes_the_slot_that_is_free_first() -> None:
-    assert estimate_waits([10.0], [100.0, 100.0, 100.0]) == [10.0, 110.0, 210.0]
-
-
-def test_free_slots_count_nothing() -> None:
-    assert estimate_waits([0.0, 50.0], [30.0, 30.0]) == [0.0, 30.0]
+@pytest.mark.parametrize(
+    ("slots", "waiting", "waits"),
+    [
+        ([20.0, 15.0], [15.0, 120.0], [15.0, 20.0]),
+        ([10.0], [100.0, 100.0, 100.0], [10.0, 110.0, 210.0]),
+        ([0.0, 50.0], [30.0, 30.0], [0.0, 30.0]),
+    ],
+    ids=["example of the protocol", "one slot", "a free slot"],
+)
+def test_each_takes_the_slot_that_is_free_first(
+    slots: list[float], waiting: list[float], waits: list[float]
+) -> None:
+    assert estimate_waits(slots, waiting) == waits
 
 
 @given(st.lists(lengths, min_size=1, max_size=8), st.lists(lengths, max_size=20))

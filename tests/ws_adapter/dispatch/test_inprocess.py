@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,6 +98,10 @@ class Queue:
         except Exception as error:
             caller.error = error
 
+    async def advance(self, seconds: float) -> None:
+        await self.clock.advance(seconds)
+        await settle()
+
     async def leave(self, caller: Caller) -> None:
         caller.leave.set()
         await settle()
@@ -139,13 +143,11 @@ async def test_waiting_callers_are_told_their_place_and_then_every_three_seconds
         assert [(p.position, p.queue_length) for p in second.places] == [(1, 1)]
         assert [(p.position, p.queue_length) for p in third.places] == [(2, 2)]
         assert second.places[0].ticket_id.startswith("ticket_")
-        await stage.clock.advance(2.9)
+        await stage.advance(2.9)
         assert len(third.places) == 1
-        await stage.clock.advance(0.1)
-        await settle()
+        await stage.advance(0.1)
         assert len(third.places) == 2
-        await stage.clock.advance(3.0)
-        await settle()
+        await stage.advance(3.0)
         assert len(third.places) == 3
 
 
@@ -153,7 +155,7 @@ async def learn(stage: Queue, seconds: float, *kinds: Kind) -> None:
     """Three sessions of each kind, one after another, each as long."""
     for kind in (*kinds, *kinds, *kinds):
         caller = await stage.enter(kind=kind)
-        await stage.clock.advance(seconds)
+        await stage.advance(seconds)
         await stage.leave(caller)
 
 
@@ -161,9 +163,9 @@ async def test_estimate_follows_the_protocol() -> None:
     async with queue(KnownRegistry(a=2)) as stage:
         await learn(stage, 120, Kind.AUDIO_DUPLEX)
         await stage.enter()
-        await stage.clock.advance(30)
+        await stage.advance(30)
         await stage.enter()
-        await stage.clock.advance(10)
+        await stage.advance(10)
 
         third, fourth = await stage.enter(), await stage.enter()
 
@@ -175,9 +177,9 @@ async def test_first_ticket_is_told_what_running_sessions_have_done_and_that_it_
     """Of two that run, each is taken to last as long again as it has, and then the next as long as both."""
     async with queue(KnownRegistry(a=2)) as stage:
         await stage.enter()
-        await stage.clock.advance(10)
+        await stage.advance(10)
         await stage.enter()
-        await stage.clock.advance(7)
+        await stage.advance(7)
 
         waiting = [await stage.enter() for _ in range(3)]
 
@@ -212,12 +214,10 @@ async def test_longest_wait() -> None:
     async with queue() as stage:
         await stage.enter()
         caller = await stage.enter(max_wait=7)
-        await stage.clock.advance(6.9)
-        await settle()
+        await stage.advance(6.9)
         assert caller.error is None
 
-        await stage.clock.advance(0.2)
-        await settle()
+        await stage.advance(0.2)
 
         assert isinstance(caller.error, WaitExpired)
 
@@ -235,29 +235,27 @@ async def test_least_busy_worker_comes_first() -> None:
         assert stage.dispatcher.is_contended(POOL)
 
 
+async def refused(stage: Queue, reason: Reason) -> None:
+    """Get a slot whose worker refuses the session."""
+    async with stage.dispatcher.acquire(Kind.AUDIO_DUPLEX, 0.0) as ticket:
+        async for _ in ticket.updates():
+            pass
+        raise AttachFailed(reason)
+
+
 async def test_worker_that_failed_an_attach_is_suspected() -> None:
     async with queue() as stage:
-
-        async def attach(reason: Reason) -> None:
-            async with stage.dispatcher.acquire(Kind.AUDIO_DUPLEX, 0.0) as ticket:
-                async for _ in ticket.updates():
-                    pass
-                raise AttachFailed(reason)
-
         for reason in (Reason.WORKER_LOST, Reason.NO_FREE_SLOT):
             with pytest.raises(AttachFailed):
-                await attach(reason)
+                await refused(stage, reason)
 
         assert stage.registry.suspected == ["a:1"]
 
 
 async def test_worker_that_has_no_room_is_given_nobody_until_it_has() -> None:
     async with queue(KnownRegistry(a=4)) as stage:
-        with suppress(AttachFailed):
-            async with stage.dispatcher.acquire(Kind.AUDIO_DUPLEX, 0.0) as ticket:
-                async for _ in ticket.updates():
-                    pass
-                raise AttachFailed(Reason.NO_FREE_SLOT)
+        with pytest.raises(AttachFailed):
+            await refused(stage, Reason.NO_FREE_SLOT)
 
         waiting = await stage.enter()
         assert waiting.lease is None
@@ -272,13 +270,11 @@ async def test_worker_that_has_no_room_is_given_nobody_until_it_has() -> None:
 async def test_callers_wait_for_a_worker_and_then_are_told_that_there_is_none() -> None:
     async with queue(KnownRegistry()) as stage:
         waiting = await stage.enter()
-        await stage.clock.advance(9.9)
-        await settle()
+        await stage.advance(9.9)
         assert waiting.error is None
         assert waiting.places[0].estimated_wait_s == 0.0
 
-        await stage.clock.advance(0.2)
-        await settle()
+        await stage.advance(0.2)
 
         assert isinstance(waiting.error, DispatcherUnavailable)
         assert isinstance((await stage.enter()).error, DispatcherUnavailable)
@@ -287,17 +283,16 @@ async def test_callers_wait_for_a_worker_and_then_are_told_that_there_is_none() 
 async def test_worker_that_comes_in_time_serves_those_who_wait_and_a_late_one_those_who_come_then() -> None:
     async with queue(KnownRegistry()) as stage:
         waiting = await stage.enter()
-        await stage.clock.advance(9)
+        await stage.advance(9)
 
         stage.registry.set(a=1)
         await settle()
 
         assert waiting.lease is not None
-        await stage.clock.advance(60)
-        await settle()
+        await stage.advance(60)
         assert waiting.error is None
     async with queue(KnownRegistry()) as stage:
-        await stage.clock.advance(11)
+        await stage.advance(11)
         stage.registry.set(a=1)
 
         assert (await stage.enter()).lease is not None
@@ -347,7 +342,7 @@ async def test_estimate_is_capped_by_what_is_left_of_the_limit_of_each_kind() ->
         await learn(stage, 90, Kind.OMNI_DUPLEX, Kind.AUDIO_DUPLEX)
         await stage.enter(kind=Kind.OMNI_DUPLEX)
         await stage.enter(kind=Kind.AUDIO_DUPLEX)
-        await stage.clock.advance(10)
+        await stage.advance(10)
 
         waiting = [await stage.enter(kind=Kind.OMNI_DUPLEX) for _ in range(2)]
 
@@ -358,7 +353,7 @@ async def test_session_over_its_usual_length_counts_five_seconds() -> None:
     async with queue() as stage:
         await learn(stage, 90, Kind.OMNI_DUPLEX)
         await stage.enter(kind=Kind.OMNI_DUPLEX)
-        await stage.clock.advance(500)
+        await stage.advance(500)
 
         assert (await stage.enter()).places[0].estimated_wait_s == 5
 
@@ -396,9 +391,9 @@ async def test_cancelled_ticket_gets_no_slot_that_becomes_free_at_the_same_time(
 async def test_view() -> None:
     async with queue(capacity=7) as stage:
         await stage.enter(kind=Kind.OMNI_DUPLEX, label="running")
-        await stage.clock.advance(30)
+        await stage.advance(30)
         await stage.enter(label="waiting")
-        await stage.clock.advance(2)
+        await stage.advance(2)
 
         view = await stage.dispatcher.view()
 

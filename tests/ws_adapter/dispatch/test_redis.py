@@ -13,6 +13,7 @@ from antiphon_service.redis import connect
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import RedisUsers
 from tests.ws_adapter.support.backend import (
+    Caller,
     Callers,
     ListedRegistry,
     RedisBackend,
@@ -39,6 +40,13 @@ async def stage(server: RedisServer, **rules: Any) -> AsyncIterator[tuple[RedisB
             await callers.end()
 
 
+async def served(callers: Callers, **options: Any) -> Caller:
+    """Somebody who has got a slot."""
+    caller = await callers.enter(**options)
+    await until(lambda: caller.lease)
+    return caller
+
+
 async def until_degraded(backend: RedisBackend, *, is_it: bool = True) -> None:
     async def is_so() -> bool:
         return (await backend.dispatcher.status()).is_degraded is is_it
@@ -46,27 +54,17 @@ async def until_degraded(backend: RedisBackend, *, is_it: bool = True) -> None:
     await until_told(is_so)
 
 
-async def test_slots_go_out_in_order_of_arrival_over_all_adapters(redis_server: RedisServer) -> None:
-    async with stage(redis_server) as (backend, callers):
-        await backend.open("a", 1)
-        adapters = [backend.another() for _ in range(3)]
-        everybody = [await callers.enter(dispatcher=adapters[number % 3]) for number in range(7)]
-
-        for index, caller in enumerate(everybody):
-            await until(lambda caller=caller: caller.lease)
-            assert callers.granted == everybody[: index + 1]
-            await caller.leave()
-
-
 async def test_place_is_found_and_given_up_at_any_adapter(redis_server: RedisServer) -> None:
     async with stage(redis_server) as (backend, callers):
         await backend.open("a", 1)
-        holder = await callers.enter()
-        await until(lambda: holder.lease)
+        await served(callers)
         waiting = await callers.enter(label="kitchen")
         other = backend.another()
-        # It knows the pools once it has spoken to Redis.
-        await until_told(lambda: _knows_workers(other))
+
+        async def knows_workers() -> bool:
+            return (await other.status()).workers > 0
+
+        await until_told(knows_workers)  # it knows the pools once it has spoken to Redis
 
         found = await other.find(waiting.ticket_id)
         assert found is not None
@@ -79,15 +77,10 @@ async def test_place_is_found_and_given_up_at_any_adapter(redis_server: RedisSer
         assert not await other.cancel(waiting.ticket_id)
 
 
-async def _knows_workers(dispatcher: RedisDispatcher) -> bool:
-    return (await dispatcher.status()).workers > 0
-
-
 async def test_tickets_of_an_adapter_that_died_are_dropped(redis_server: RedisServer) -> None:
     async with stage(redis_server) as (backend, callers):
         await backend.open("a", 1)
-        holder = await callers.enter()
-        await until(lambda: holder.lease)
+        holder = await served(callers)
         dying = backend.another()
         lost = await callers.enter(dispatcher=dying)
         waiting = await callers.enter()
@@ -105,8 +98,7 @@ async def test_grant_comes_by_its_wake_up(redis_server: RedisServer, monkeypatch
     """Nothing but that: the next beat is an hour away."""
     async with stage(redis_server) as (backend, callers):
         await backend.open("a", 1)
-        holder = await callers.enter()
-        await until(lambda: holder.lease)
+        holder = await served(callers)
         monkeypatch.setattr(redis_module, "TICKET_TTL_MS", 3_600_000)
         waiting = await callers.enter()
         channel = f"a:{backend.dispatcher.adapter_id}".encode()
@@ -123,8 +115,7 @@ async def test_grant_comes_by_its_wake_up(redis_server: RedisServer, monkeypatch
 async def test_grant_comes_without_any_wake_up(redis_server: RedisServer) -> None:
     async with stage(redis_server) as (backend, callers):
         await backend.open("a", 1)
-        holder = await callers.enter()
-        await until(lambda: holder.lease)
+        holder = await served(callers)
         await backend.dispatcher.be_deaf()
         waiting = await callers.enter()
 
@@ -139,8 +130,7 @@ async def test_while_redis_is_away_waiters_keep_their_place_and_newcomers_are_tu
 ) -> None:
     async with stage(redis_server, newcomer_s=0.5) as (backend, callers):
         await backend.open("a", 1)
-        holder = await callers.enter()
-        await until(lambda: holder.lease)
+        holder = await served(callers)
         waiting = [await callers.enter() for _ in range(2)]
 
         redis_server.stop() if how == "stopped" else redis_server.pause()
@@ -164,8 +154,7 @@ async def test_when_redis_comes_back_empty_leases_stay_and_the_order_does(redis_
     async with stage(redis_server) as (backend, callers):
         await backend.open("a", 1)
         other = backend.another()
-        holder = await callers.enter()
-        await until(lambda: holder.lease)
+        holder = await served(callers)
         assert holder.lease is not None
         waiting = [await callers.enter(dispatcher=(other, backend.dispatcher)[n % 2]) for n in range(4)]
 
@@ -187,8 +176,7 @@ async def test_when_redis_is_away_for_too_long_waiters_are_told_and_sessions_go_
 ) -> None:
     async with stage(redis_server, outage_limit_s=0.5) as (backend, callers):
         await backend.open("a", 1)
-        holder = await callers.enter()
-        await until(lambda: holder.lease)
+        holder = await served(callers)
         waiting = await callers.enter()
 
         redis_server.stop()
@@ -203,13 +191,11 @@ async def test_when_redis_is_away_for_too_long_waiters_are_told_and_sessions_go_
 async def test_functions_that_are_gone_are_loaded_again(redis_server: RedisServer) -> None:
     async with stage(redis_server) as (backend, callers):
         await backend.open("a", 2)
-        first = await callers.enter()
-        await until(lambda: first.lease)
+        await served(callers)
 
         redis_server.command("FUNCTION", "FLUSH")
 
-        second = await callers.enter()
-        await until(lambda: second.lease)
+        await served(callers)
 
 
 async def test_adapter_listens_to_wake_ups_with_the_rights_of_its_user(redis_users: RedisUsers) -> None:
@@ -217,8 +203,7 @@ async def test_adapter_listens_to_wake_ups_with_the_rights_of_its_user(redis_use
     async with stage(server) as (backend, callers):
         adapter = backend.another(redis_users.adapter)
         await backend.open("a", 1)
-        first = await callers.enter(dispatcher=adapter)
-        await until(lambda: first.lease)
+        first = await served(callers, dispatcher=adapter)
         channel = f"a:{adapter.adapter_id}".encode()
         await until(lambda: channel in server.command("PUBSUB", "CHANNELS"))
         second = await callers.enter(dispatcher=adapter)

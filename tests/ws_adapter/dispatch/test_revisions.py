@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -29,10 +30,23 @@ def weights(text: str) -> dict[str, Weights]:
     return read_weights([f"antiphon-mini={text}"])
 
 
-async def granted(callers: Callers, **options: str) -> Caller:
-    caller = await callers.enter(**options)  # type: ignore[arg-type]
+async def granted(callers: Callers, **options: Any) -> Caller:
+    caller = await callers.enter(**options)
     await until(lambda: caller.lease)
     return caller
+
+
+async def told_again(caller: Caller) -> None:
+    """The dispatcher has looked at those who wait, more than once."""
+    shown = len(caller.places)
+    await until(lambda: len(caller.places) > shown + 2)
+
+
+async def until_slots(callers: Callers, slots: int) -> None:
+    async def is_so() -> bool:
+        return (await callers.backend.dispatcher.status()).slots == slots
+
+    await until_told(is_so)
 
 
 def worker_of(caller: Caller) -> str:
@@ -75,24 +89,17 @@ async def test_revision_without_weight_gets_no_session_though_others_are_full(of
         await callers.backend.open("c", 4, revision=CANARY)
         await callers.backend.open("o", 4, revision="unnamed")
         share = Share("key:one")
-        first = await callers.enter(share=share)
-        await until(lambda: first.lease)
+        first = await granted(callers, share=share)
         # Slots that nobody gets are none of those of which a holder may have all but one.
         assert isinstance((await callers.enter(share=share)).error, SlotLimit)
         second = await granted(callers)
         assert {worker_of(first), worker_of(second)} == {"s"}
 
         waiting = await callers.enter()
-        shown = len(waiting.places)
-        await until(lambda: len(waiting.places) > shown + 2)
-
+        await told_again(waiting)
         assert waiting.lease is None
-
-        async def is_told() -> bool:
-            status = await callers.backend.dispatcher.status()
-            return (status.slots, status.free_slots) == (2, 0)
-
-        await until_told(is_told)
+        await until_slots(callers, 2)
+        assert (await callers.backend.dispatcher.status()).free_slots == 0
         assert not callers.backend.dispatcher.has_room(POOL, "s:1")
 
 
@@ -107,15 +114,10 @@ async def test_new_weights_hold_for_those_who_wait(of_adapter: Build) -> None:
         dispatcher = callers.backend.dispatcher
         dispatcher.rules = replace(dispatcher.rules, revisions=weights("stable:1,canary:0"))
 
-        async def is_told() -> bool:
-            return (await dispatcher.status()).slots == 1
-
-        await until_told(is_told)
-        shown = len(first.places)
-        await until(lambda: len(first.places) > shown + 1)
+        await until_slots(callers, 1)
+        await told_again(first)
         await holders["c"].leave()
-        shown = len(first.places)
-        await until(lambda: len(first.places) > shown + 2)
+        await told_again(first)
         assert first.lease is None
         await holders["s"].leave()
         await until(lambda: first.lease)

@@ -109,34 +109,22 @@ async def test_session_is_a_tree_of_short_spans_tied_by_links() -> None:
     assert {second.context.span_id, third.context.span_id} <= linked(turn)
     assert first.context.span_id not in linked(turn)
     assert len({attributes(span)[semconv.ATTR_SESSION_ID] for span in traced.spans}) == 1
+    told = attributes(upgrade)
+    assert (told[semconv.ATTR_URL_PATH], told[semconv.ATTR_HTTP_STATUS]) == ("/v1/realtime", 101)
+    assert (told[semconv.ATTR_MODE], told[semconv.ATTR_DIALECT]) == ("audio_duplex", "realtime")
+    told = attributes(began)
+    assert told[semconv.ATTR_GEN_AI_MODEL] == "scripted"
+    assert {semconv.ATTR_WORKER_ID, semconv.ATTR_SLOT, semconv.ATTR_LEASE_EPOCH} <= told.keys()
+    assert attributes(queue)[semconv.ATTR_OUTCOME] == "granted"
+    assert attributes(third)[semconv.ATTR_UNIT_END] == "turn"
+    assert {event.name for event in third.events} == {semconv.EVENT_FIRST_TEXT, semconv.EVENT_FIRST_AUDIO}
+    assert 0 < attributes(turn)[semconv.ATTR_FIRST_AUDIO] < 10
+    assert list(attributes(turn)[semconv.ATTR_GEN_AI_FINISH]) == ["turn"]
+    told = attributes(end)
+    assert (told[semconv.ATTR_CLOSE_REASON], told[semconv.ATTR_CLOSE_CODE]) == ("user_stop", 1000)
+    assert told[semconv.ATTR_SESSION_UNITS] == 4
     assert all(span.status.status_code is StatusCode.UNSET for span in traced.spans)
     assert traced.still_open == 0
-
-
-async def test_spans_say_what_happened_to_whom() -> None:
-    traced = Traced()
-    async with traced_stage(ScriptedEngine(turn_end("Hi.")), traced) as (stage, _):
-        await talk(stage)
-        await until(lambda: semconv.SPAN_END in traced.names)
-
-    upgrade = attributes(traced.one(semconv.SPAN_UPGRADE))
-    assert upgrade[semconv.ATTR_URL_PATH] == "/v1/realtime"
-    assert upgrade[semconv.ATTR_HTTP_STATUS] == 101
-    assert (upgrade[semconv.ATTR_MODE], upgrade[semconv.ATTR_DIALECT]) == ("audio_duplex", "realtime")
-    began = attributes(traced.one(semconv.SPAN_START))
-    assert began[semconv.ATTR_GEN_AI_MODEL] == "scripted"
-    assert {semconv.ATTR_WORKER_ID, semconv.ATTR_SLOT, semconv.ATTR_LEASE_EPOCH} <= began.keys()
-    assert attributes(traced.one(semconv.SPAN_QUEUE))[semconv.ATTR_OUTCOME] == "granted"
-    unit = traced.one(semconv.SPAN_UNIT)
-    assert attributes(unit)[semconv.ATTR_UNIT_END] == "turn"
-    assert {event.name for event in unit.events} == {semconv.EVENT_FIRST_TEXT, semconv.EVENT_FIRST_AUDIO}
-    turn = attributes(traced.one(semconv.SPAN_TURN))
-    assert 0 < turn[semconv.ATTR_FIRST_AUDIO] < 10
-    assert list(turn[semconv.ATTR_GEN_AI_FINISH]) == ["turn"]
-    end = attributes(traced.one(semconv.SPAN_END))
-    assert end[semconv.ATTR_CLOSE_REASON] == "user_stop"
-    assert end[semconv.ATTR_CLOSE_CODE] == 1000
-    assert end[semconv.ATTR_SESSION_UNITS] == 1
 
 
 async def test_units_are_grouped_for_half_a_minute() -> None:

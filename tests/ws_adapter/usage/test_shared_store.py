@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from antiphon_service.redis import connect
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
+from tests.ws_adapter.peers.test_shared import Line
 from tests.ws_adapter.support.stage import until
 from ws_adapter.usage.shared import MOST_AT_ONCE, RedisUsageStore
 from ws_adapter.usage.store import Take, Taken
@@ -17,29 +17,6 @@ from ws_adapter.usage.tenant import Quota
 
 ACCOUNT = "a" * 64
 QUOTA = Quota(seconds_per_day=60, tokens_per_day=5000)
-
-
-class Line:
-    """To Redis. Cut before a call arrives, or after it was carried out and before its answer."""
-
-    def __init__(self, url: str) -> None:
-        self.client = connect(url)
-        self.function_load = self.client.function_load
-        self.connection_pool = self.client.connection_pool
-        self.aclose = self.client.aclose
-        self.is_cut = False
-        self.loses_answers = 0
-        self.calls = 0
-
-    async def execute_command(self, *args: Any) -> Any:
-        if self.is_cut:
-            raise ConnectionError("cut")
-        self.calls += 1
-        answer = await self.client.execute_command(*args)
-        if self.loses_answers:
-            self.loses_answers -= 1
-            raise ConnectionError("the answer was lost")
-        return answer
 
 
 @asynccontextmanager
@@ -114,7 +91,7 @@ async def test_crowd_costs_few_calls(redis_server: RedisServer) -> None:
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*map(usage_store.take, takes))
 
-    assert line.calls <= 2 + 2 * (1000 // MOST_AT_ONCE)
+    assert len(line.calls) <= 2 + 2 * (1000 // MOST_AT_ONCE)
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])

@@ -53,22 +53,17 @@ async def test_worker_that_is_named_later_serves_and_one_that_is_not_any_more_ge
     async with (
         running_worker(ScriptedEngine(listen())) as old,
         running_worker(ScriptedEngine(listen())) as new,
+        registry_of(old.address, pace=Pace(ask_s=60.0)) as registry,
     ):
-        registry = Registry((old.address,), Pace(ask_s=60.0))
-        registry.start()
-        try:
-            await until(lambda: [target for target, _ in registry.ready()] == [old.address])
-            registry.name((old.address, new.address))
-            await until(lambda: [target for target, _ in registry.ready()] == [old.address, new.address])
-            registry.name((new.address,))
-            assert [target for target, _ in registry.ready()] == [new.address]
-            assert sum(registry.conditions().values()) == 1
-            # What it has goes on: its channel is still there.
-            await registry.channel(old.address, Kind.AUDIO_DUPLEX).ask(
-                "GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=10
-            )
-        finally:
-            await registry.stop()
+        registry.name((old.address, new.address))
+        await until(lambda: [target for target, _ in registry.ready()] == [old.address, new.address])
+        registry.name((new.address,))
+        assert [target for target, _ in registry.ready()] == [new.address]
+        assert sum(registry.conditions().values()) == 1
+        # What it has goes on: its channel is still there.
+        await registry.channel(old.address, Kind.AUDIO_DUPLEX).ask(
+            "GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=10
+        )
 
 
 async def test_worker_that_is_gone_and_no_longer_named_is_forgotten() -> None:
@@ -143,9 +138,13 @@ async def balanced(*addresses: str) -> AsyncIterator[tuple[str, list[str]]]:
         await asyncio.gather(*relays, return_exceptions=True)
 
 
+OFTEN = Pace(ask_s=0.02, retry_s=0.01)
+
+
 @asynccontextmanager
-async def registry_of(target: str) -> AsyncIterator[Registry]:
-    registry = Registry((target,), Pace(ask_s=0.02, retry_s=0.01))
+async def registry_of(*targets: str, pace: Pace = OFTEN) -> AsyncIterator[Registry]:
+    """A registry that knows a worker."""
+    registry = Registry(targets, pace)
     registry.start()
     try:
         await until(lambda: registry.ready())

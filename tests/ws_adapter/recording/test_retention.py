@@ -29,6 +29,12 @@ def used(root: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in root.rglob("*"))
 
 
+def made_at(recording: Path, time: float) -> None:
+    """The recording is as old as that."""
+    for path in (recording, *recording.rglob("*")):
+        os.utime(path, (time, time))
+
+
 async def test_the_oldest_recordings_go_when_there_is_too_much(tmp_path: Path) -> None:
     clock = ManualClock()
     async with recording_to(tmp_path, clock, max_bytes=200_000) as recorder:
@@ -47,8 +53,7 @@ async def test_recordings_of_earlier_runs_count(tmp_path: Path) -> None:
     clock = ManualClock()
     names = [await keep(tmp_path, clock) for _ in range(4)]
     for age, name in enumerate(names):
-        for path in (tmp_path / name, *(tmp_path / name).rglob("*")):
-            os.utime(path, (1000 - age, 1000 - age))
+        made_at(tmp_path / name, 1000 - age)
 
     latest = await keep(tmp_path, clock, max_bytes=250_000)
 
@@ -59,23 +64,16 @@ async def test_recordings_go_when_they_are_too_old(tmp_path: Path) -> None:
     clock = ManualClock()
     old, young = await keep(tmp_path, clock), await keep(tmp_path, clock)
     for name, age in ((old, 101), (young, 99)):
-        for path in (tmp_path / name, *(tmp_path / name).rglob("*")):
-            os.utime(path, (clock.unix() - age, clock.unix() - age))
+        made_at(tmp_path / name, clock.unix() - age)
 
+    await clock.advance(1e9)
+    async with recording_to(tmp_path, clock):
+        pass
+    assert kept(tmp_path) == {old, young}, "the bounds are off"
+    await clock.advance(-1e9)
     async with recording_to(tmp_path, clock, max_age_s=100):
         pass
-
     assert kept(tmp_path) == {young}
-
-
-async def test_the_bounds_are_off_at_zero(tmp_path: Path) -> None:
-    clock = ManualClock()
-    name = await keep(tmp_path, clock)
-    await clock.advance(1e9)
-
-    other = await keep(tmp_path, clock)
-
-    assert kept(tmp_path) == {name, other}
 
 
 async def test_nothing_but_recordings_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -97,16 +95,17 @@ async def test_nothing_but_recordings_is_removed(tmp_path: Path, caplog: pytest.
 
 
 async def test_a_link_inside_a_recording_is_not_followed(tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
+    """And what has no summary that can be read is removed too."""
+    root, outside, clock = tmp_path / "root", tmp_path / "outside", ManualClock()
     outside.mkdir()
     (outside / "keep.txt").write_text("mine")
-    name = await keep(tmp_path / "root", ManualClock())
-    (tmp_path / "root" / name / "up").symlink_to(outside, target_is_directory=True)
+    (root / await keep(root, clock) / "up").symlink_to(outside, target_is_directory=True)
+    (root / await keep(root, clock) / "meta.json").write_bytes(b"\xff{")
 
-    async with recording_to(tmp_path / "root", max_bytes=1):
+    async with recording_to(root, clock, max_bytes=1):
         pass
 
-    assert kept(tmp_path / "root") == set()
+    assert kept(root) == set()
     assert kept(outside) == {"keep.txt"}
 
 
@@ -189,8 +188,7 @@ async def test_callers_of_earlier_runs_are_told_apart(tmp_path: Path) -> None:
         first.end("user_stop", None)
         for _ in range(6):
             begin(recorder, FLOODER, 1).end("user_stop", None)
-    for path in (tmp_path / first.recording_id, *(tmp_path / first.recording_id).iterdir()):
-        os.utime(path, (1000, 1000))
+    made_at(tmp_path / first.recording_id, 1000)
 
     async with recording_to(tmp_path, clock, max_bytes=300_000) as recorder:
         latest = begin(recorder, FLOODER, 1)
@@ -198,14 +196,3 @@ async def test_callers_of_earlier_runs_are_told_apart(tmp_path: Path) -> None:
 
     assert {first.recording_id, latest.recording_id} <= kept(tmp_path), "though the first is the oldest"
     assert used(tmp_path) < 300_000
-
-
-async def test_a_summary_that_cannot_be_read_is_nobodys(tmp_path: Path) -> None:
-    clock = ManualClock()
-    name = await keep(tmp_path, clock)
-    (tmp_path / name / "meta.json").write_bytes(b"\xff{")
-
-    async with recording_to(tmp_path, clock, max_bytes=1):
-        pass
-
-    assert kept(tmp_path) == set()

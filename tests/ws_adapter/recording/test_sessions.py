@@ -297,15 +297,6 @@ async def test_a_broken_disk_changes_no_public_event(
     assert client.close_code == 1000
 
 
-async def test_a_folder_that_is_removed_meanwhile_changes_no_public_event(tmp_path: Path) -> None:
-    async with recorded_stage(tmp_path / "here") as stage, stage.client() as client:
-        (tmp_path / "here").rename(tmp_path / "gone")
-        await converse(client)
-
-    assert gist(client.events) == await unrecorded()
-    assert os.listdir(tmp_path) == ["gone"]
-
-
 LIMIT_BYTES = 200_000
 
 LIMITED_ADAPTER = f"""

@@ -213,15 +213,6 @@ async def test_release_cancels_a_running_unit_and_waits_for_the_clean_slot(step:
         await ended
 
 
-async def test_release_without_a_config() -> None:
-    async with worker(ScriptedEngine(listen())) as (caller, _):
-        streams = await caller.attach()
-        streams.release()
-        async with asyncio.timeout(PATIENCE_S):
-            await streams.ended()
-        assert caller.said == []
-
-
 async def test_refused_attach_names_its_reason_and_leaves_nothing() -> None:
     engine = ScriptedEngine(listen(), slots=1)
     nobody = dialled("127.0.0.1:1")

@@ -2,44 +2,33 @@
 
 import pytest
 
-from antiphon import (
-    AntiphonError,
-    AudioError,
-    AuthError,
-    ConnectError,
-    ImageError,
-    ProtocolError,
-    QueueFull,
-    ReplayError,
-    SessionClosed,
-    VideoError,
-)
+import antiphon
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        ConnectError("away"),
-        QueueFull("full"),
-        AuthError("no key"),
-        ProtocolError("what?"),
-        ReplayError("another model"),
-        SessionClosed("backend_error"),
-        AudioError("stereo"),
-        ImageError("no picture"),
-        VideoError("no video"),
+        antiphon.ConnectError("away"),
+        antiphon.QueueFull("full"),
+        antiphon.AuthError("no key"),
+        antiphon.ProtocolError("what?"),
+        antiphon.ReplayError("another model"),
+        antiphon.SessionClosed("backend_error"),
+        antiphon.AudioError("stereo"),
+        antiphon.ImageError("no picture"),
+        antiphon.VideoError("no video"),
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_every_error_is_an_antiphon_error_with_retryable(error: AntiphonError) -> None:
-    assert isinstance(error, AntiphonError)
+def test_every_error_is_an_antiphon_error_with_retryable(error: antiphon.AntiphonError) -> None:
+    assert isinstance(error, antiphon.AntiphonError)
     assert isinstance(error.retryable, bool)
     assert str(error)
 
 
 def test_session_closed_says_what_it_knows_and_no_more() -> None:
-    error = SessionClosed("backend_error", 1011, "4bf92f", message="The worker was lost.")
+    error = antiphon.SessionClosed("backend_error", 1011, "4bf92f", message="The worker was lost.")
 
     assert (error.reason, error.code, error.trace_id) == ("backend_error", 1011, "4bf92f")
     assert str(error) == "The session ended: backend_error (code 1011, trace 4bf92f). The worker was lost."
-    assert str(SessionClosed("timeout")) == "The session ended: timeout."
+    assert str(antiphon.SessionClosed("timeout")) == "The session ended: timeout."

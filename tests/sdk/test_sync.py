@@ -9,20 +9,6 @@ import numpy as np
 import pytest
 
 import antiphon
-from antiphon import (
-    Answer,
-    CallTimeout,
-    Closed,
-    ConnectError,
-    Created,
-    Listening,
-    ProtocolError,
-    QueueFull,
-    SessionClosed,
-    TextDelta,
-    Transcript,
-    write_wav,
-)
 from tests.sdk.replay import CREATED, QUEUE_DONE, Peer, replay
 from tests.support.patience import PATIENCE_S
 
@@ -81,34 +67,34 @@ def test_conversation_sends_and_iterates() -> None:
     with served(answers_each_second) as url, connect(url) as client:
         with client.duplex("Be brief.", seed=1) as session:
             assert session.id == CREATED["session_id"]
-            assert isinstance(next(session), Created)
+            assert isinstance(next(session), antiphon.Created)
             assert session.send_audio(SECOND) == "in-1"
-            assert isinstance(session.receive(), Listening)
+            assert isinstance(session.receive(), antiphon.Listening)
             session.force_listen()
-            assert isinstance(next(iter(session)), Listening)
+            assert isinstance(next(iter(session)), antiphon.Listening)
             session.pause()
             assert session.is_paused
-            with pytest.raises(ProtocolError, match="paused"):
+            with pytest.raises(antiphon.ProtocolError, match="paused"):
                 session.send_audio(SECOND)
             session.resume()
             session.send_audio(SECOND)
-            assert isinstance(next(session), Listening)
+            assert isinstance(next(session), antiphon.Listening)
             session.close()
-            assert [type(event) for event in session] == [Closed]
+            assert [type(event) for event in session] == [antiphon.Closed]
             assert session.receive() is None
-            with pytest.raises(SessionClosed, match="user_stop"):
+            with pytest.raises(antiphon.SessionClosed, match="user_stop"):
                 session.send_audio(SECOND)
 
 
 def test_recording_is_sent_while_its_block_is_open(tmp_path: pytest.TempPathFactory) -> None:
     path = f"{tmp_path}/a.wav"
-    write_wav(path, SECOND[:1600], 16_000)
+    antiphon.write_wav(path, SECOND[:1600], 16_000)
     with served(answers_each_second) as url, connect(url) as client, client.duplex() as session:
         with session.stream_file(path, then_silence=False) as stream:
             stream.wait_sent()
             assert stream.sent
-            assert isinstance(next(session), Created)
-            assert isinstance(next(session), Listening)
+            assert isinstance(next(session), antiphon.Created)
+            assert isinstance(next(session), antiphon.Listening)
 
 
 def test_one_thread_sends_while_another_iterates() -> None:
@@ -118,7 +104,7 @@ def test_one_thread_sends_while_another_iterates() -> None:
         events = [next(session) for _ in range(21)]
         sending.join(PATIENCE_S)
 
-    assert [type(event) for event in events] == [Created] + 20 * [Listening]
+    assert [type(event) for event in events] == [antiphon.Created] + 20 * [antiphon.Listening]
 
 
 def test_answer_of_a_chat() -> None:
@@ -132,7 +118,7 @@ def test_answer_of_a_chat() -> None:
         with client.chat("Name a prime.") as turn:
             assert turn.answer().text == "Seven."
         with client.chat("Name a prime.") as turn:
-            assert [type(event) for event in turn][1:] == [TextDelta, Answer]
+            assert [type(event) for event in turn][1:] == [antiphon.TextDelta, antiphon.Answer]
 
 
 def test_transcription_of_two_utterances() -> None:
@@ -149,7 +135,7 @@ def test_transcription_of_two_utterances() -> None:
         for _ in range(2):
             session.send_audio(SECOND)
             session.end_utterance()
-            assert isinstance(next(session), Transcript)
+            assert isinstance(next(session), antiphon.Transcript)
 
 
 def test_deadline_of_a_call_loses_no_event() -> None:
@@ -162,14 +148,14 @@ def test_deadline_of_a_call_loses_no_event() -> None:
         await peer.end()
 
     with served(script) as url, connect(url) as client, client.duplex() as session:
-        assert isinstance(next(session), Created)
+        assert isinstance(next(session), antiphon.Created)
         for _ in range(3):
-            with pytest.raises(CallTimeout, match="deadline") as caught:
+            with pytest.raises(antiphon.CallTimeout, match="deadline") as caught:
                 session.receive(timeout_s=SOON_S)
         assert isinstance(caught.value, TimeoutError)
         assert caught.value.retryable
         go_on.set()
-        assert isinstance(next(session), Listening)
+        assert isinstance(next(session), antiphon.Listening)
 
 
 def test_deadline_of_opening_closes_the_socket() -> None:
@@ -181,7 +167,7 @@ def test_deadline_of_opening_closes_the_socket() -> None:
         gone.set()
 
     with served(script) as url, connect(url) as client:
-        with pytest.raises(CallTimeout):
+        with pytest.raises(antiphon.CallTimeout):
             with client.duplex(timeout_s=SOON_S):
                 pytest.fail("a conversation began")
         # A slow machine may not even have connected.
@@ -207,13 +193,13 @@ def test_errors_are_those_of_the_client() -> None:
         await peer.send({"type": "error", "error": {"code": "queue_full", "message": "Full."}})
 
     with served(script) as url, connect(url) as client:
-        with pytest.raises(QueueFull):
+        with pytest.raises(antiphon.QueueFull):
             with client.duplex():
                 pytest.fail("a conversation began")
-        with pytest.raises(ProtocolError):
+        with pytest.raises(antiphon.ProtocolError):
             with client.duplex(mode="smell"):  # type: ignore[arg-type]
                 pytest.fail("a conversation began")
-    with pytest.raises(ConnectError):
+    with pytest.raises(antiphon.ConnectError):
         antiphon.sync.connect("nowhere")
 
 
@@ -229,7 +215,7 @@ def test_call_of_an_open_client_in_a_coroutine_is_refused() -> None:
         async def calls() -> None:
             with pytest.raises(RuntimeError, match="to_thread"):
                 session.receive()
-            assert isinstance(await asyncio.to_thread(session.receive), Created)
+            assert isinstance(await asyncio.to_thread(session.receive), antiphon.Created)
 
         asyncio.run(calls())
 

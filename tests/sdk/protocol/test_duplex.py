@@ -6,20 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon import (
-    AudioDelta,
-    AudioError,
-    Clip,
-    Closed,
-    Created,
-    ErrorEvent,
-    Interrupted,
-    Listening,
-    ProtocolError,
-    Queued,
-    TextDelta,
-    TurnEnd,
-)
+import antiphon
 from antiphon.audio.samples import to_base64
 from antiphon.protocol.duplex import Assigned, Decoder, append, check_mode, close, init
 
@@ -44,13 +31,13 @@ def test_init_carries_what_was_asked_for_and_nothing_else() -> None:
 def test_init_with_a_voice_carries_its_audio_or_its_id() -> None:
     samples = np.full(8000, 0.5, np.float32)
 
-    spoken = json.loads(init(None, None, None, Clip(samples)))["payload"]
+    spoken = json.loads(init(None, None, None, antiphon.Clip(samples)))["payload"]
     named = json.loads(init(None, None, None, "amber"))["payload"]
 
     assert spoken == {"voice": {"ref_audio_base64": to_base64(samples)}}
     assert named == {"voice": {"ref_audio_path": "amber"}}
-    with pytest.raises(AudioError, match="have 16000 Hz, not 24000"):
-        init(None, None, None, Clip(np.zeros(24_000, np.float32), 24_000))
+    with pytest.raises(antiphon.AudioError, match="have 16000 Hz, not 24000"):
+        init(None, None, None, antiphon.Clip(np.zeros(24_000, np.float32), 24_000))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +55,7 @@ def test_init_with_a_voice_carries_its_audio_or_its_id() -> None:
     ],
 )
 def test_init_argument_of_another_type_is_refused_by_name(arguments: dict[str, Any], name: str) -> None:
-    with pytest.raises(ProtocolError, match=f"`{name}` of a conversation: expected") as refused:
+    with pytest.raises(antiphon.ProtocolError, match=f"`{name}` of a conversation: expected") as refused:
         init(**{"instructions": None, "settings": None, "seed": None, **arguments})
 
     assert (refused.value.reason, refused.value.param) == ("invalid_argument", name)
@@ -77,7 +64,7 @@ def test_init_argument_of_another_type_is_refused_by_name(arguments: dict[str, A
 
 @pytest.mark.parametrize("mode", ["chat", "", None, 1, ["audio"]])
 def test_mode_that_is_none_of_a_conversation_is_refused(mode: object) -> None:
-    with pytest.raises(ProtocolError, match='`mode` of a conversation: expected "audio" or "video"'):
+    with pytest.raises(antiphon.ProtocolError, match='`mode` of a conversation: expected "audio" or "video"'):
         check_mode(mode)
 
 
@@ -104,10 +91,10 @@ def test_speaking_unit_and_end_of_turn() -> None:
         delta("listen", reason="turn_end", **same),
     )
 
-    assert text == TextDelta("Seven", "resp_1", 7, "in-8", {"kv_cache_length": 168})
-    assert isinstance(audio, AudioDelta)
+    assert text == antiphon.TextDelta("Seven", "resp_1", 7, "in-8", {"kv_cache_length": 168})
+    assert isinstance(audio, antiphon.AudioDelta)
     assert audio.samples.tolist() == [0.25]
-    assert end == TurnEnd("resp_1", None, "in-8")
+    assert end == antiphon.TurnEnd("resp_1", None, "in-8")
 
 
 def test_listen_inside_an_open_response_is_an_interruption() -> None:
@@ -117,7 +104,7 @@ def test_listen_inside_an_open_response_is_an_interruption() -> None:
         delta("listen", chunk_index=9),
     )
 
-    assert events[1:] == [Interrupted("resp_1", 8, None), Listening(9, None)]
+    assert events[1:] == [antiphon.Interrupted("resp_1", 8, None), antiphon.Listening(9, None)]
 
 
 PLACE: dict[str, object] = {
@@ -133,27 +120,27 @@ FAULT = {"code": "invalid_payload", "message": "too long", "param": "input.audio
 @pytest.mark.parametrize(
     ("event", "decoded"),
     [
-        ({"type": "session.queued", **PLACE}, Queued(2, 3, 35.0, "ticket_1")),
+        ({"type": "session.queued", **PLACE}, antiphon.Queued(2, 3, 35.0, "ticket_1")),
         (
             {"type": "session.queue_update", **PLACE, "estimate_is_guess": True},
-            Queued(2, 3, 35.0, "ticket_1", estimate_is_guess=True),
+            antiphon.Queued(2, 3, 35.0, "ticket_1", estimate_is_guess=True),
         ),
         ({"type": "session.queue_done"}, Assigned()),
         (
             {"type": "session.created", **CREATED, "unsupported_fields": ["payload.config.listen_top_k"]},
-            Created("sess_1", "full_duplex", 58, ("payload.config.listen_top_k",)),
+            antiphon.Created("sess_1", "full_duplex", 58, ("payload.config.listen_top_k",)),
         ),
         (
             delta("listen", input_id="in-7", chunk_index=6, metrics={"kv_cache_length": 149}),
-            Listening(6, "in-7", False, {"kv_cache_length": 149}),
+            antiphon.Listening(6, "in-7", False, {"kv_cache_length": 149}),
         ),
         (
             delta("listen", metrics={"dropped": True, "dropped_total": 1}),
-            Listening(None, None, True, {"dropped": True, "dropped_total": 1}),
+            antiphon.Listening(None, None, True, {"dropped": True, "dropped_total": 1}),
         ),
         (
             {"type": "error", "error": {**FAULT, "type": "client_error"}},
-            ErrorEvent("invalid_payload", "too long", "input.audio", "in-3", False),
+            antiphon.ErrorEvent("invalid_payload", "too long", "input.audio", "in-3", False),
         ),
         (
             {
@@ -161,7 +148,7 @@ FAULT = {"code": "invalid_payload", "message": "too long", "param": "input.audio
                 "reason": "backend_error",
                 "diagnostic": {"message": "worker lost", "trace_id": "4bf92f"},
             },
-            Closed("backend_error", "worker lost", "4bf92f"),
+            antiphon.Closed("backend_error", "worker lost", "4bf92f"),
         ),
     ],
 )
@@ -195,5 +182,5 @@ def test_what_a_newer_server_may_say_is_skipped(event: dict[str, object]) -> Non
     ],
 )
 def test_what_no_server_may_say_breaks_the_protocol(frame: str | bytes) -> None:
-    with pytest.raises(ProtocolError):
+    with pytest.raises(antiphon.ProtocolError):
         Decoder().decode(frame)

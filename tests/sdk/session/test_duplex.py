@@ -8,20 +8,6 @@ import numpy as np
 import pytest
 
 import antiphon
-from antiphon import (
-    AudioDelta,
-    AudioError,
-    Closed,
-    Created,
-    ErrorEvent,
-    Event,
-    Listening,
-    ProtocolError,
-    Queued,
-    SessionClosed,
-    TextDelta,
-    TurnEnd,
-)
 from antiphon.audio.samples import from_base64, to_base64
 from tests.sdk.replay import CLOSED, Peer, replay
 from tests.support.patience import PATIENCE_S
@@ -35,12 +21,12 @@ def delta(kind: str, **fields: object) -> dict[str, object]:
     return {"type": "response.output.delta", "kind": kind, "metrics": {}, **fields}
 
 
-async def collect(session: antiphon.DuplexSession) -> list[Event]:
+async def collect(session: antiphon.DuplexSession) -> list[antiphon.Event]:
     return [event async for event in session]
 
 
 async def test_whole_conversation() -> None:
-    places: list[Queued] = []
+    places: list[antiphon.Queued] = []
     place = {"position": 1, "queue_length": 1, "estimated_wait_s": 3.0, "ticket_id": "ticket_1"}
 
     async def script(peer: Peer) -> None:
@@ -67,19 +53,19 @@ async def test_whole_conversation() -> None:
             events = []
             async for event in session:
                 events.append(event)
-                if isinstance(event, TurnEnd):
+                if isinstance(event, antiphon.TurnEnd):
                     await session.close("done")
 
-    assert places == [Queued(1, 1, 3.0, "ticket_1")] * 2
+    assert places == [antiphon.Queued(1, 1, 3.0, "ticket_1")] * 2
     created, listening, text, audio_event, end, closed = events
-    assert created == Created("sess_0123456789ab", "full_duplex", 12, ())
-    assert listening == Listening(0, input_id)
-    assert text == TextDelta("Seven.", "resp_1", None, input_id)
-    assert isinstance(audio_event, AudioDelta)
+    assert created == antiphon.Created("sess_0123456789ab", "full_duplex", 12, ())
+    assert listening == antiphon.Listening(0, input_id)
+    assert text == antiphon.TextDelta("Seven.", "resp_1", None, input_id)
+    assert isinstance(audio_event, antiphon.AudioDelta)
     assert audio_event.samples.dtype == np.float32
     assert audio_event.samples.tolist() == [0.5, -0.5]
-    assert end == TurnEnd("resp_1", None, input_id)
-    assert closed == Closed("done", None, None)
+    assert end == antiphon.TurnEnd("resp_1", None, input_id)
+    assert closed == antiphon.Closed("done", None, None)
 
 
 async def test_leaving_the_block_closes_and_waits_for_the_answer() -> None:
@@ -97,7 +83,11 @@ async def test_leaving_the_block_closes_and_waits_for_the_answer() -> None:
         async with client.duplex() as session:
             pass
         assert answered
-        assert [type(event) for event in await collect(session)] == [Created, Listening, Closed]
+        assert [type(event) for event in await collect(session)] == [
+            antiphon.Created,
+            antiphon.Listening,
+            antiphon.Closed,
+        ]
 
 
 async def test_leaving_the_block_waits_at_most_two_seconds() -> None:
@@ -161,7 +151,7 @@ async def test_forced_listening_with_and_without_audio() -> None:
         await peer.end()
 
     async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
-        with pytest.raises(AudioError):
+        with pytest.raises(antiphon.AudioError):
             await session.send_audio(SECOND.astype(np.float64))
         ids = [await session.force_listen(), await session.send_audio(SECOND[:1], force_listen=True)]
 
@@ -201,7 +191,10 @@ async def test_recoverable_error_is_an_event() -> None:
     async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
         events = [await anext(session) for _ in range(3)]
 
-    assert events[1:] == [ErrorEvent("inference_error", "Once.", None, None, False), Listening(0, None)]
+    assert events[1:] == [
+        antiphon.ErrorEvent("inference_error", "Once.", None, None, False),
+        antiphon.Listening(0, None),
+    ]
 
 
 async def test_unexpected_end_raises_after_the_last_event() -> None:
@@ -214,12 +207,12 @@ async def test_unexpected_end_raises_after_the_last_event() -> None:
     async with replay(script, headers={"antiphon-trace-id": "4bf92f"}) as url:
         async with antiphon.connect(url) as client, client.duplex() as session:
             events = [await anext(session) for _ in range(3)]
-            with pytest.raises(SessionClosed, match="Worker lost") as caught:
+            with pytest.raises(antiphon.SessionClosed, match="Worker lost") as caught:
                 await anext(session)
-            with pytest.raises(SessionClosed, match="backend_error"):
+            with pytest.raises(antiphon.SessionClosed, match="backend_error"):
                 await session.send_audio(SECOND)
 
-    assert isinstance(events[-1], Closed)
+    assert isinstance(events[-1], antiphon.Closed)
     error = caught.value
     assert (error.reason, error.code, error.trace_id) == ("backend_error", 1011, "4bf92f")
 
@@ -244,9 +237,9 @@ async def test_program_that_does_not_read_never_stalls_the_socket() -> None:
 
     assert len(events) == 512
     assert session.dropped_events == 600 + 3 - 512
-    assert isinstance(events[0], Created)
-    assert isinstance(events[-2], TurnEnd)
-    assert isinstance(events[-1], Closed)
+    assert isinstance(events[0], antiphon.Created)
+    assert isinstance(events[-2], antiphon.TurnEnd)
+    assert isinstance(events[-1], antiphon.Closed)
 
 
 async def test_error_inside_the_block_still_closes() -> None:
@@ -280,7 +273,7 @@ async def test_paused_conversation_sends_nothing_until_it_is_resumed() -> None:
             await session.pause()
             assert session.is_paused
             for sending in (session.send_audio(SECOND), session.force_listen()):
-                with pytest.raises(ProtocolError, match=r"call resume\(\) first") as refused:
+                with pytest.raises(antiphon.ProtocolError, match=r"call resume\(\) first") as refused:
                     await sending
                 assert refused.value.reason == "paused"
 
@@ -290,7 +283,7 @@ async def test_paused_conversation_sends_nothing_until_it_is_resumed() -> None:
             await session.send_audio(SECOND)
 
         for ended in (session.pause, session.resume):
-            with pytest.raises(SessionClosed):
+            with pytest.raises(antiphon.SessionClosed):
                 await ended()
 
 

@@ -5,28 +5,20 @@ import asyncio
 import numpy as np
 import pytest
 
-from antiphon import (
-    AudioDelta,
-    Closed,
-    Event,
-    Interrupted,
-    Listening,
-    SessionClosed,
-    TextDelta,
-)
+import antiphon
 from antiphon.session.mailbox import EventMailbox, WaitingMailbox
 from tests.support.patience import PATIENCE_S
 
 
-def text(word: str) -> TextDelta:
-    return TextDelta(word, "resp_1", None, None)
+def text(word: str) -> antiphon.TextDelta:
+    return antiphon.TextDelta(word, "resp_1", None, None)
 
 
-def audio() -> AudioDelta:
-    return AudioDelta(np.zeros(1, np.float32), "resp_1", None, None)
+def audio() -> antiphon.AudioDelta:
+    return antiphon.AudioDelta(np.zeros(1, np.float32), "resp_1", None, None)
 
 
-async def rest(mailbox: EventMailbox) -> list[Event]:
+async def rest(mailbox: EventMailbox) -> list[antiphon.Event]:
     mailbox.finish()
     events = []
     while True:
@@ -48,8 +40,8 @@ async def test_reader_waits_for_the_next_event() -> None:
 
 
 FIRST, SECOND = audio(), audio()
-LISTENING, INTERRUPTED = Listening(1, None), Interrupted("resp_1", 2, None)
-CLOSED = Closed("user_stop", None, None)
+LISTENING, INTERRUPTED = antiphon.Listening(1, None), antiphon.Interrupted("resp_1", 2, None)
+CLOSED = antiphon.Closed("user_stop", None, None)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +53,9 @@ CLOSED = Closed("user_stop", None, None)
     ],
     ids=["audio first", "then listening", "never the end"],
 )
-async def test_oldest_that_matters_least_gives_way(capacity: int, put: list[Event], got: list[Event]) -> None:
+async def test_oldest_that_matters_least_gives_way(
+    capacity: int, put: list[antiphon.Event], got: list[antiphon.Event]
+) -> None:
     mailbox = EventMailbox(capacity=capacity)
     for event in put:
         mailbox.put(event)
@@ -73,12 +67,12 @@ async def test_oldest_that_matters_least_gives_way(capacity: int, put: list[Even
 async def test_error_comes_after_everything_that_was_received_before_it() -> None:
     mailbox = EventMailbox()
     mailbox.put(text("a"))
-    mailbox.finish(SessionClosed("connection_lost"))
+    mailbox.finish(antiphon.SessionClosed("connection_lost"))
     mailbox.finish()
 
     assert await mailbox.get() == text("a")
     for _ in range(2):
-        with pytest.raises(SessionClosed, match="connection_lost"):
+        with pytest.raises(antiphon.SessionClosed, match="connection_lost"):
             await mailbox.get()
 
 

@@ -10,19 +10,6 @@ import numpy as np
 import pytest
 
 import antiphon
-from antiphon import (
-    AntiphonError,
-    AudioError,
-    AuthError,
-    ConnectError,
-    ErrorEvent,
-    ProtocolError,
-    SessionClosed,
-    TextDelta,
-    Transcript,
-    TranscriptionEvent,
-    TranscriptionSession,
-)
 from tests.sdk import replay as server
 from tests.sdk.replay import Peer, replay
 from tests.support.schemas import check_server
@@ -69,11 +56,11 @@ async def utterance(peer: Peer) -> list[np.ndarray]:
     return heard
 
 
-async def until_transcript(session: TranscriptionSession) -> list[TranscriptionEvent]:
+async def until_transcript(session: antiphon.TranscriptionSession) -> list[antiphon.TranscriptionEvent]:
     events = []
     async for event in session:
         events.append(event)
-        if isinstance(event, Transcript):
+        if isinstance(event, antiphon.Transcript):
             break
     return events
 
@@ -92,12 +79,12 @@ async def test_words_come_while_audio_is_still_sent() -> None:
     async with replay(script) as url, antiphon.connect(url) as client, client.transcribe() as session:
         assert session.id == GREETING["id"]
         await session.send_audio(SECOND)
-        assert await anext(session) == TextDelta(" good")
+        assert await anext(session) == antiphon.TextDelta(" good")
         await session.send_audio(SECOND)
         await session.end_utterance()
         assert await until_transcript(session) == [
-            TextDelta(" morning"),
-            Transcript(" good morning", prompt_tokens=39, completion_tokens=2),
+            antiphon.TextDelta(" morning"),
+            antiphon.Transcript(" good morning", prompt_tokens=39, completion_tokens=2),
         ]
 
 
@@ -114,7 +101,7 @@ async def test_several_utterances_over_one_socket_each_begin_and_end() -> None:
             await session.send_audio(SECOND)
             await session.end_utterance()
             await session.end_utterance()
-            assert (await until_transcript(session))[0] == TextDelta(text)
+            assert (await until_transcript(session))[0] == antiphon.TextDelta(text)
 
 
 async def test_audio_is_int16_and_long_audio_is_cut() -> None:
@@ -129,7 +116,7 @@ async def test_audio_is_int16_and_long_audio_is_cut() -> None:
     audio = np.zeros(70 * 16_000, np.float32)
     audio[:5] = [0.0, 0.5, -1.0, 1.0, 2.0]
     async with replay(script) as url, antiphon.connect(url) as client, client.transcribe() as session:
-        with pytest.raises(AudioError):
+        with pytest.raises(antiphon.AudioError):
             await session.send_audio(SECOND.astype(np.float64))  # type: ignore[arg-type]
         await session.send_audio(audio)
         await session.end_utterance()
@@ -168,7 +155,7 @@ async def test_file_is_one_utterance(tmp_path: Path) -> None:
     async with replay(script) as url, antiphon.connect(url) as client, client.transcribe() as session:
         async with session.stream_file(tmp_path / "question.wav") as stream:
             assert stream.duration_s == 2.5
-            assert [type(event) for event in await until_transcript(session)] == [Transcript]
+            assert [type(event) for event in await until_transcript(session)] == [antiphon.Transcript]
 
     assert sum(map(len, heard)) == 40_000
 
@@ -186,10 +173,10 @@ async def test_failed_utterance_is_an_event_and_the_next_audio_begins_another(co
 
     async with replay(script) as url, antiphon.connect(url) as client, client.transcribe() as session:
         await session.send_audio(SECOND)
-        assert await anext(session) == ErrorEvent(code, "So it is.")
+        assert await anext(session) == antiphon.ErrorEvent(code, "So it is.")
         await session.send_audio(SECOND)
         await session.end_utterance()
-        assert isinstance((await until_transcript(session))[-1], Transcript)
+        assert isinstance((await until_transcript(session))[-1], antiphon.Transcript)
 
 
 async def test_error_that_is_read_late_does_not_keep_the_next_utterance_from_ending() -> None:
@@ -205,9 +192,9 @@ async def test_error_that_is_read_late_does_not_keep_the_next_utterance_from_end
         await session.send_audio(SECOND)
         await session.end_utterance()
         await session.send_audio(SECOND)
-        assert isinstance(await anext(session), ErrorEvent)
+        assert isinstance(await anext(session), antiphon.ErrorEvent)
         await session.end_utterance()
-        assert [type(event) for event in await until_transcript(session)] == [Transcript]
+        assert [type(event) for event in await until_transcript(session)] == [antiphon.Transcript]
 
 
 @pytest.mark.parametrize("code", ["buffer_full", "invalid_audio"])
@@ -224,7 +211,7 @@ async def test_rejected_audio_is_an_event_of_the_same_utterance(code: str) -> No
 
     async with replay(script) as url, antiphon.connect(url) as client, client.transcribe() as session:
         await session.send_audio(SECOND)
-        assert await anext(session) == ErrorEvent(code, "So it is.")
+        assert await anext(session) == antiphon.ErrorEvent(code, "So it is.")
         await session.send_audio(SECOND)
         await session.end_utterance()
         await until_transcript(session)
@@ -240,9 +227,9 @@ async def test_model_that_is_not_served_raises(code: str) -> None:
 
     async with replay(script) as url, antiphon.connect(url) as client, client.transcribe("sphinx") as session:
         for _ in range(2):
-            with pytest.raises(ProtocolError, match="sphinx"):
+            with pytest.raises(antiphon.ProtocolError, match="sphinx"):
                 await anext(session)
-        with pytest.raises(ProtocolError, match="sphinx"):
+        with pytest.raises(antiphon.ProtocolError, match="sphinx"):
             await session.send_audio(SECOND)
 
 
@@ -253,7 +240,7 @@ async def test_server_without_a_model_is_not_ready(monkeypatch: pytest.MonkeyPat
         pytest.fail("a socket was opened")
 
     async with replay(script) as url, antiphon.connect(url) as client:
-        with pytest.raises(ConnectError) as caught:
+        with pytest.raises(antiphon.ConnectError) as caught:
             async with client.transcribe():
                 pytest.fail("a session began")
 
@@ -276,13 +263,13 @@ async def page(told: bytes, asked: list[str]) -> AsyncIterator[str]:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        ("HTTP/1.1 401 No", AuthError),
-        ("HTTP/1.1 404 No", ConnectError),
-        ("HTTP/1.1 503 No", ConnectError),
-        ("220 mail.example.org ESMTP", ConnectError),
+        ("HTTP/1.1 401 No", antiphon.AuthError),
+        ("HTTP/1.1 404 No", antiphon.ConnectError),
+        ("HTTP/1.1 503 No", antiphon.ConnectError),
+        ("220 mail.example.org ESMTP", antiphon.ConnectError),
     ],
 )
-async def test_models_that_are_not_told(status: str, kind: type[AntiphonError]) -> None:
+async def test_models_that_are_not_told(status: str, kind: type[antiphon.AntiphonError]) -> None:
     told = f"{status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
     async with page(told, []) as url, antiphon.connect(url) as client:
         with pytest.raises(kind):
@@ -309,10 +296,10 @@ async def test_server_that_ends_the_session_raises() -> None:
 
     async with replay(script, headers={"antiphon-trace-id": "4bf92f"}) as url:
         async with antiphon.connect(url) as client, client.transcribe() as session:
-            assert await anext(session) == TextDelta(" good")
-            with pytest.raises(SessionClosed) as caught:
+            assert await anext(session) == antiphon.TextDelta(" good")
+            with pytest.raises(antiphon.SessionClosed) as caught:
                 await anext(session)
-            with pytest.raises(SessionClosed):
+            with pytest.raises(antiphon.SessionClosed):
                 await session.send_audio(SECOND)
 
     error = caught.value
@@ -330,9 +317,9 @@ async def test_what_came_before_the_close_can_still_be_read() -> None:
         async with client.transcribe() as session:
             await session.send_audio(SECOND)
             await session.end_utterance()
-            assert isinstance(await anext(session), Transcript)
-        assert [event async for event in session] == [ErrorEvent("context_full", "So it is.")]
-        with pytest.raises(SessionClosed, match="user_stop"):
+            assert isinstance(await anext(session), antiphon.Transcript)
+        assert [event async for event in session] == [antiphon.ErrorEvent("context_full", "So it is.")]
+        with pytest.raises(antiphon.SessionClosed, match="user_stop"):
             await session.send_audio(SECOND)
 
 

@@ -28,7 +28,6 @@ def test_every_error_is_an_antiphon_error_with_retryable(error: antiphon.Antipho
 
 def test_session_closed_says_what_it_knows_and_no_more() -> None:
     error = antiphon.SessionClosed("backend_error", 1011, "4bf92f", message="The worker was lost.")
-
     assert (error.reason, error.code, error.trace_id) == ("backend_error", 1011, "4bf92f")
     assert str(error) == "The session ended: backend_error (code 1011, trace 4bf92f). The worker was lost."
     assert str(antiphon.SessionClosed("timeout")) == "The session ended: timeout."

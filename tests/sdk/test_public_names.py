@@ -108,7 +108,6 @@ def test_grpc_package_does_not_hide_the_library_of_that_name() -> None:
 def test_session_offers_what_the_guide_shows() -> None:
     methods = {"send_audio", "send_frame", "force_listen", "stream_file", "pause", "resume", "close"}
     methods |= {"__aiter__", "__anext__"}
-
     assert methods <= set(dir(antiphon.DuplexSession))
 
 

@@ -103,7 +103,6 @@ def test_one_thread_sends_while_another_iterates() -> None:
         sending.start()
         events = [next(session) for _ in range(21)]
         sending.join(PATIENCE_S)
-
     assert [type(event) for event in events] == [antiphon.Created] + 20 * [antiphon.Listening]
 
 

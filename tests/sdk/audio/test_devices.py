@@ -51,7 +51,6 @@ async def test_microphone_of_another_rate_is_resampled(devices: Devices) -> None
     async with Microphone(3) as microphone:
         await asyncio.to_thread(devices.record, tone)
         found = await take(microphone, 15_000)
-
     assert devices.inputs[0].settings["device"] == 3
     spectrum = np.abs(np.fft.rfft(found))
     assert abs(np.argmax(spectrum) * 16_000 / len(found) - 440) < 2
@@ -63,7 +62,6 @@ async def test_microphone_that_is_not_read_drops_the_oldest(devices: Devices) ->
             await asyncio.to_thread(devices.record, np.full(16_000, second / 100, np.float32))
         await asyncio.sleep(0)
         found = await take(microphone, 160_000)
-
     assert abs(microphone.dropped_s - 5) < 0.01
     assert found[0] == pytest.approx(0.05)
     assert len(found) == 160_000
@@ -104,7 +102,6 @@ async def test_samples_are_played_in_order_and_then_silence(devices: Devices) ->
         async with asyncio.timeout(PATIENCE_S):
             await speaker.wait_played()
     assert devices.outputs[0].is_closed
-
     expected = np.concatenate([RAMP, -RAMP, np.zeros(1600, np.float32)])
     assert np.array_equal(np.concatenate(heard), expected)
 
@@ -127,7 +124,6 @@ async def test_speaker_of_another_rate_is_resampled(devices: Devices) -> None:
     async with Speaker() as speaker:
         speaker.play(tone)
         heard = devices.played(40_000)
-
     assert abs(np.argmax(np.abs(np.fft.rfft(heard))) * 48_000 / len(heard) - 440) < 2
 
 
@@ -219,7 +215,6 @@ def test_portaudio_records_and_plays_through_alsa(tmp_path: Path) -> None:
     np.full(16_000 * 60, 0.25, "<f4").tofile(tmp_path / "recording.raw")
     config = tmp_path / "asound.conf"
     config.write_text(ALSA.format(recording=tmp_path / "recording.raw"))
-
     done = subprocess.run(
         [sys.executable, "-c", ROUND],
         env=os.environ | {"ALSA_CONFIG_PATH": str(config)},
@@ -227,6 +222,5 @@ def test_portaudio_records_and_plays_through_alsa(tmp_path: Path) -> None:
         text=True,
         timeout=2 * PATIENCE_S,
     )
-
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(0.25, abs=1e-3)

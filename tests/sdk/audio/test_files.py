@@ -35,9 +35,7 @@ def loudest_hz(samples: np.ndarray, rate_hz: int = 16_000) -> float:
 )
 def test_recording_of_any_rate_is_resampled(tmp_path: Path, name: str, rate_hz: int, subtype: str) -> None:
     soundfile.write(tmp_path / name, tone(rate_hz), rate_hz, subtype=subtype)
-
     samples = read_audio(tmp_path / name)
-
     assert samples.dtype == np.float32
     assert abs(len(samples) - 32_000) <= 1
     assert abs(loudest_hz(samples) - TONE_HZ) < 1
@@ -47,15 +45,12 @@ def test_recording_of_any_rate_is_resampled(tmp_path: Path, name: str, rate_hz: 
 def test_channels_are_averaged(tmp_path: Path) -> None:
     left = tone(48_000)
     soundfile.write(tmp_path / "a.flac", np.stack([left, np.zeros_like(left)], axis=1), 48_000)
-
     assert abs(float(np.abs(read_audio(tmp_path / "a.flac")[1000:-1000]).max()) - 0.25) < 0.01
 
 
 def test_recording_longer_than_a_block_has_no_seam(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.flac", tone(44_100, 25.0), 44_100)
-
     samples = read_audio(tmp_path / "a.flac")
-
     expected = tone(16_000, 25.0)
     assert abs(len(samples) - len(expected)) <= 1
     middle = slice(1000, len(expected) - 1000)
@@ -65,7 +60,6 @@ def test_recording_longer_than_a_block_has_no_seam(tmp_path: Path) -> None:
 def test_wav_that_fits_needs_no_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "soundfile", None)
     write_wav(tmp_path / "a.wav", tone(16_000), 16_000)
-
     assert len(read_audio(tmp_path / "a.wav")) == 32_000
 
 
@@ -76,7 +70,6 @@ def test_without_the_extra_the_error_names_it(
 ) -> None:
     soundfile.write(tmp_path / name, tone(44_100), 44_100)
     monkeypatch.setitem(sys.modules, missing, None)
-
     with pytest.raises(AudioError, match=r"pip install 'antiphon\[audio\]'") as error:
         read_audio(tmp_path / name)
     assert f"ffmpeg -i {tmp_path / name}" in str(error.value)
@@ -85,7 +78,6 @@ def test_without_the_extra_the_error_names_it(
 @pytest.mark.parametrize("data", [b"", b"no sound at all", b"fLaC" + bytes(100), b"RIFF\x00\x00\x00\x00WAVE"])
 def test_file_that_is_no_recording_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.flac").write_bytes(data)
-
     with pytest.raises(AudioError, match=r"ffmpeg|damaged"):
         read_audio(tmp_path / "a.flac")
 
@@ -103,7 +95,6 @@ def test_samples_that_cannot_be_sent_are_refused(
     tmp_path: Path, samples: np.ndarray, rate_hz: int, complaint: str
 ) -> None:
     soundfile.write(tmp_path / "a.wav", samples, rate_hz, subtype="FLOAT")
-
     with pytest.raises(AudioError, match=complaint):
         read_audio(tmp_path / "a.wav")
 
@@ -111,12 +102,10 @@ def test_samples_that_cannot_be_sent_are_refused(
 def test_recording_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LONGEST_S", 1)
     soundfile.write(tmp_path / "a.flac", tone(44_100), 44_100)
-
     with pytest.raises(AudioError, match="Send it in parts"):
         read_audio(tmp_path / "a.flac")
 
 
 def test_clip_of_a_flac_file_has_its_samples(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.flac", tone(44_100), 44_100)
-
     assert abs(len(Clip.read(tmp_path / "a.flac").samples(16_000)) - 32_000) <= 1

@@ -63,9 +63,7 @@ async def play(samples: Samples, most: int, delay_s: float = 0.0, **options: Any
 
 async def test_chunks_go_out_when_a_microphone_would_have_them() -> None:
     samples = np.arange(int(2.5 * RATE), dtype=np.float32)
-
     stream, ear = await play(samples, 3, then_silence=False)
-
     assert stream.duration_s == 2.5
     assert ear.times == [1.0, 2.0, 2.5]
     assert np.array_equal(np.concatenate([heard for _, heard in ear.heard]), samples)
@@ -73,7 +71,6 @@ async def test_chunks_go_out_when_a_microphone_would_have_them() -> None:
 
 async def test_silence_follows_on_the_same_grid() -> None:
     _, ear = await play(np.ones(RATE + 1, np.float32), 4, then_silence=True)
-
     assert ear.times == [1.0, 2.0, 3.0, 4.0]
     assert ear.lengths == [RATE] * 4
     assert [float(heard.sum()) for _, heard in ear.heard] == [RATE, 1.0, 0.0, 0.0]
@@ -81,7 +78,6 @@ async def test_silence_follows_on_the_same_grid() -> None:
 
 async def test_late_chunk_does_not_delay_the_next() -> None:
     _, ear = await play(np.ones(3 * RATE, np.float32), 3, delay_s=0.4, then_silence=False)
-
     assert ear.times == pytest.approx([1.0, 2.0, 3.0])
 
 
@@ -95,7 +91,6 @@ async def test_recording_counts_as_sent_only_when_all_of_it_is() -> None:
     stream = FileStream(listen, np.ones(2 * RATE, np.float32), then_silence=False, clock=clock)
     async with stream:
         await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
-
     assert sent == [False, False]
     assert stream.sent
 
@@ -103,13 +98,11 @@ async def test_recording_counts_as_sent_only_when_all_of_it_is() -> None:
 async def test_leaving_the_block_stops_the_stream() -> None:
     clock = VirtualClock()
     ear = Ear(clock, most=10**9)
-
     async with FileStream(ear.listen, np.ones(RATE, np.float32), then_silence=True, clock=clock) as stream:
         await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
     heard = len(ear.heard)
     for _ in range(5):
         await asyncio.sleep(0)
-
     assert len(ear.heard) == heard
 
 
@@ -120,7 +113,6 @@ async def test_end_of_the_conversation_ends_the_stream_quietly() -> None:
     samples = np.ones(RATE, np.float32)
     async with FileStream(refuse, samples, then_silence=True, clock=VirtualClock()) as stream:
         await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
-
     assert not stream.sent
 
 
@@ -148,7 +140,6 @@ async def test_recording_may_be_sent_ahead_of_time_and_is_finished_once() -> Non
         finished.append(True)
 
     _, ear = await play(np.zeros(5 * RATE, np.float32), 5, lead_s=2.0, finish=finish)
-
     assert ear.times == [0.0, 0.0, 1.0, 2.0, 3.0]
     assert finished == [True]
 
@@ -169,12 +160,10 @@ async def test_recording_that_was_held_goes_on_where_it_was() -> None:
     clock, running = VirtualClock(), Watched()
     ear = Ear(clock, most=3)
     samples = np.arange(3 * RATE, dtype=np.float32)
-
     async with FileStream(ear.listen, samples, running=running, clock=clock) as stream:
         await asyncio.wait_for(running.awaited.wait(), PATIENCE_S)
         clock.time += 10.0
         running.set()
         await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
-
     assert ear.times == [11.0, 12.0, 13.0]
     assert np.array_equal(np.concatenate([heard for _, heard in ear.heard]), samples)

@@ -11,7 +11,6 @@ from antiphon.audio.samples import as_samples, from_base64, pieces, to_base64
 
 def test_array_is_taken_as_it_is_and_bytes_as_little_endian_float32() -> None:
     samples = np.array([0.0, 0.5, -1.0], np.float32)
-
     assert as_samples(samples) is samples
     assert as_samples(np.array([0.25, -0.5], "<f4").tobytes()).tolist() == [0.25, -0.5]
 
@@ -36,7 +35,6 @@ def test_unfit_audio_is_refused_with_the_remedy(audio: object, remedy: str) -> N
 
 def test_samples_survive_the_wire() -> None:
     samples = np.linspace(-1, 1, 1001, dtype=np.float32)
-
     assert np.array_equal(from_base64(to_base64(samples)), samples)
 
 
@@ -48,5 +46,4 @@ def test_audio_that_no_server_should_send_breaks_the_protocol(text: str) -> None
 
 def test_pieces_keep_order_and_length() -> None:
     samples = np.arange(7, dtype=np.float32)
-
     assert [piece.tolist() for piece in pieces(samples, 3)] == [[0, 1, 2], [3, 4, 5], [6]]

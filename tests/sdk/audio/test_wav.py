@@ -59,7 +59,6 @@ def test_wav_file_is_read_as_float32(path: Path, content: bytes, samples: list[f
     with pytest.raises(FileNotFoundError):
         read_wav(path)
     path.write_bytes(content)
-
     assert read_wav(path).dtype == np.float32
     assert read_wav(path).tolist() == samples
 
@@ -79,14 +78,12 @@ def test_wav_file_is_read_as_float32(path: Path, content: bytes, samples: list[f
 )
 def test_any_other_file_is_refused_with_the_remedy(path: Path, content: bytes, complaint: str) -> None:
     path.write_bytes(content)
-
     with pytest.raises(AudioError, match=complaint):
         read_wav(path)
 
 
 def test_answer_is_written_as_24_khz_mono_pcm16(path: Path) -> None:
     write_wav(path, np.array([0.0, 1.0, -1.0, 2.0], np.float32))
-
     with wave.open(str(path)) as file:
         assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (24_000, 1, 2)
         assert np.frombuffer(file.readframes(9), "<i2").tolist() == [0, 32767, -32767, 32767]
@@ -94,7 +91,5 @@ def test_answer_is_written_as_24_khz_mono_pcm16(path: Path) -> None:
 
 def test_what_is_written_can_be_read(path: Path) -> None:
     samples = np.linspace(-1, 1, 100, dtype=np.float32)
-
     write_wav(path, samples, 16_000)
-
     assert np.abs(read_wav(path) - samples).max() < 1e-4

@@ -48,5 +48,4 @@ def test_page_of_a_server_with_tls_keeps_its_root_and_no_query() -> None:
 def test_what_is_no_address_is_refused_with_an_example(written: str) -> None:
     with pytest.raises(ConnectError, match="ws://localhost:8006") as caught:
         endpoint(written, REALTIME, mode="audio")
-
     assert not caught.value.retryable

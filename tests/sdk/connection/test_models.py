@@ -15,7 +15,6 @@ def listed(**modes: list[str] | None) -> bytes:
 
 def test_models_for_a_mode_are_those_that_serve_it() -> None:
     body = listed(chats=["chat"], ears=["transcription"])
-
     assert _names(body, "") == ("chats", "ears")
     assert _names(body, "transcription") == ("ears",)
     with pytest.raises(ConnectError):

@@ -39,7 +39,6 @@ async def test_certificate_that_is_not_trusted() -> None:
     trustme.CA().issue_cert("localhost").configure_cert(context)
     async with serve(lambda _: asyncio.sleep(0), "localhost", 0, ssl=context) as server:
         error = await refusal(f"wss://localhost:{server.sockets[0].getsockname()[1]}")
-
     assert isinstance(error, ConnectError)
     assert (error.reason, error.retryable) == ("untrusted", False)
     assert "SSL_CERT_FILE" in str(error)
@@ -59,7 +58,6 @@ async def test_certificate_that_is_not_trusted() -> None:
 async def test_refusal_in_http(status: int, kind: type[AntiphonError], retryable: bool) -> None:
     async with http_server(status) as url:
         error = await refusal(url)
-
     assert type(error) is kind
     assert error.retryable is retryable
 
@@ -71,7 +69,6 @@ async def test_server_that_speaks_no_http() -> None:
 
     async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
         error = await refusal(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-
     assert isinstance(error, ConnectError)
     assert not error.retryable
 
@@ -95,7 +92,6 @@ async def test_error_instead_of_a_session(code: str, kind: type[AntiphonError], 
 
     async with replay(script) as url:
         error = await refusal(url)
-
     assert type(error) is kind
     assert (error.reason, error.retryable) == (code, retryable)
     assert "Not today." in str(error)
@@ -108,7 +104,6 @@ async def test_socket_closed_before_the_session(code: int, retryable: bool) -> N
 
     async with replay(script) as url:
         error = await refusal(url)
-
     assert isinstance(error, ConnectError)
     assert error.retryable is retryable
     assert str(code) in str(error)
@@ -166,5 +161,4 @@ async def test_key_is_sent_as_bearer_token() -> None:
         for key in ("secret", None):
             async with antiphon.connect(url, api_key=key) as client, client.duplex():
                 pass
-
     assert seen == ["Bearer secret", None]

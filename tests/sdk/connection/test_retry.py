@@ -58,7 +58,6 @@ async def answer(client: antiphon.Client) -> str:
 @pytest.mark.parametrize("reason", ["http_429", "http_503", "queue_full", "service_unavailable"])
 def test_delay_is_doubled_up_to_its_bound_and_has_jitter(reason: str) -> None:
     retry = Retry(first_delay_s=1.0, longest_delay_s=5.0)
-
     for attempts, longest in ((1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0), (10_000, 5.0)):
         delays = [retry.delay_s(attempts, refusal(reason)) for _ in range(100)]
         assert all(delay is not None and longest / 2 <= delay <= longest for delay in delays)
@@ -70,7 +69,6 @@ def test_delay_is_doubled_up_to_its_bound_and_has_jitter(reason: str) -> None:
 )
 def test_other_refusals_are_not_worth_another_attempt_unless_the_caller_says_so(reason: str) -> None:
     retry = Retry(reasons=frozenset({reason}))
-
     assert Retry().delay_s(1, refusal(reason)) is None
     assert retry.delay_s(1, refusal(reason)) is not None
     assert retry.delay_s(1, refusal("queue_full")) is None
@@ -78,9 +76,7 @@ def test_other_refusals_are_not_worth_another_attempt_unless_the_caller_says_so(
 
 def test_delay_is_at_least_what_the_server_says() -> None:
     retry = Retry(first_delay_s=0.5, longest_delay_s=2.0)
-
     delays = [retry.delay_s(1, refusal("http_429", after_s=7.0)) for _ in range(100)]
-
     assert all(delay is not None and 7.0 <= delay <= 7.5 for delay in delays)
 
 
@@ -109,7 +105,6 @@ def test_retry_after_in_seconds_is_read(header: str, seconds: float | None) -> N
 
 def test_retry_after_as_a_date_is_the_time_until_then() -> None:
     later = retry_after_s(format_datetime(datetime.now(UTC) + timedelta(hours=2), usegmt=True))
-
     assert later is not None
     assert 7200 - PATIENCE_S < later <= 7200
     assert retry_after_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
@@ -143,7 +138,6 @@ async def test_server_without_a_worker_is_tried_again_until_it_has_one() -> None
                 await asyncio.wait_for(retry.refused.wait(), PATIENCE_S)
                 link.target = target
                 assert await asyncio.wait_for(asking, PATIENCE_S) == "Hello."
-
     assert {error.reason for error in retry.refusals} == {"service_unavailable"}
 
 
@@ -177,7 +171,6 @@ async def test_http_refusal_is_tried_again(status: int) -> None:
         async with antiphon.connect(url, retry=retry) as client:
             async with asyncio.timeout(PATIENCE_S), client.duplex() as session:
                 assert session.id
-
     assert len(requests) == 4
     assert [error.retry_after_s for error in retry.refusals] == [0.0] * 3
 
@@ -188,7 +181,6 @@ async def test_wait_beyond_the_deadline_is_not_begun() -> None:
             async with asyncio.timeout(PATIENCE_S):
                 with pytest.raises(ConnectError) as refused:
                     await converse(client)
-
     assert (refused.value.reason, refused.value.retry_after_s) == ("http_503", 3600.0)
     assert len(requests) == 1
 
@@ -200,7 +192,6 @@ async def test_refusal_is_raised_at_the_deadline() -> None:
             async with asyncio.timeout(PATIENCE_S):
                 with pytest.raises(ConnectError, match="HTTP 429"):
                     await converse(client)
-
     assert len(requests) == len(retry.refusals) >= 1
 
 
@@ -213,7 +204,6 @@ async def test_wrong_key_and_a_refusal_without_retry_are_raised_at_once(
     async with busy_server(status, times=1) as (url, requests), antiphon.connect(url, retry=retry) as client:
         with pytest.raises(kind):
             await converse(client)
-
     assert len(requests) == 1
 
 
@@ -226,7 +216,6 @@ async def test_cancelled_wait_ends_at_once() -> None:
             opening.cancel()
             await asyncio.wait({opening}, timeout=PATIENCE_S)
             assert opening.cancelled()
-
     assert len(requests) == 1
 
 

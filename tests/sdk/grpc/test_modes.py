@@ -99,7 +99,6 @@ async def test_each_turn_has_its_own_settings(worker: RunningWorker, engine: Scr
         await session.send_turn("Prime?", sampling=common.SamplingParams(temperature=0.0, stop=["."]))
         await session.send_turn("And now?", image=pb.ImageConfig(max_slice_nums=2, use_image_id=False))
         outputs = await read_all(session)
-
     assert (engine.session.overrides[1].temperature, engine.session.overrides[1].stop) == (0.0, (".",))
     assert engine.session.overrides[2] == setups.UnitOverrides()
     second = engine.session.given[2]
@@ -116,7 +115,6 @@ async def test_spoken_turn() -> None:
         async with Session.open(worker.address, CHAT) as session:
             await session.send_turn("Is it true?", tts=pb.TtsConfig(enabled=True))
             outputs = await read_all(session)
-
     turn = engine.session.given[1]
     assert isinstance(turn, setups.TurnInput)
     assert turn.speaks
@@ -161,7 +159,6 @@ async def test_chunks_of_audio_of_any_length(worker: RunningWorker, engine: Scri
         await session.send_chunk(np.tile(SECOND, 3), begin=True)
         await session.send_chunk(SECOND[:100].tobytes(), end=True)
         outputs = await read_all(session)
-
     chunks = [engine.session.given[unit] for unit in (1, 2)]
     assert [len(chunk.chunk) for chunk in chunks if isinstance(chunk, setups.StreamInput)] == [48_000, 100]  # type: ignore[arg-type]
     assert said(outputs, 1) + said(outputs, 2) == "One two. three"
@@ -172,7 +169,6 @@ async def test_refused_chunk_is_data(worker: RunningWorker) -> None:
         await session.send_chunk([5, 100_000])
         await session.send_chunk([5])
         outputs = await read_all(session)
-
     refused = the(Prefilled, outputs, 1)
     assert refused.error is not None
     assert refused.error.reason == Reason.PARAMS_INVALID

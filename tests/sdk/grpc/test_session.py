@@ -84,7 +84,6 @@ def ends(outputs: list[Output]) -> list[tuple[int, UnitEnd]]:
 
 async def test_whole_turn(worker: RunningWorker, engine: ScriptedEngine) -> None:
     outputs = await play(worker, 5)
-
     assert isinstance(outputs[0], Ready)
     assert [end for _, end in ends(outputs)] == [UnitEnd.LISTEN] * 2 + [UnitEnd.CHUNK] * 2 + [UnitEnd.TURN]
     for kind in (Prefilled, UnitDone, Finalized):
@@ -102,7 +101,6 @@ async def test_ready_tells_what_the_worker_needs(worker: RunningWorker) -> None:
     async with Session.open(worker.address, CONFIG) as session:
         ready = session.ready
     info = await get_info(worker.address)
-
     assert (info.model, info.slots) == ("scripted", 2)
     assert (ready.model, ready.input_rate_hz, ready.output_rate_hz) == ("scripted", 16_000, 24_000)
     assert (ready.unit_s, ready.unit_samples) == (1.0, 16_000)
@@ -128,7 +126,6 @@ async def test_program_that_reads_late_loses_nothing(worker: RunningWorker) -> N
         while not (isinstance(output := await anext(session), Finalized) and output.unit == 100):
             last = output
         await feeder
-
     assert isinstance(last, UnitDone)
     assert last.unit == 100
 
@@ -139,7 +136,6 @@ async def test_forced_listening_says_nothing(engine: ScriptedEngine) -> None:
             await session.send_unit(SECOND, force_listen=True)
             session.half_close()
             outputs = await read_all(session)
-
     assert ends(outputs) == [(1, UnitEnd.LISTEN)]
 
 
@@ -152,7 +148,6 @@ async def test_cancel_overtakes_what_waits() -> None:
             session.cancel()
             session.half_close()
             outputs = await read_all(session)
-
     assert ends(outputs) == [(1, UnitEnd.CANCELLED), (2, UnitEnd.CANCELLED)]
     assert not any(isinstance(output, Text) for output in outputs)
 
@@ -160,7 +155,6 @@ async def test_cancel_overtakes_what_waits() -> None:
 async def test_failed_unit_is_data_and_the_session_goes_on() -> None:
     async with running_worker(ScriptedEngine(fails(), speak("Yes."))) as worker:
         outputs = await play(worker, 2)
-
     done = [output for output in outputs if isinstance(output, UnitDone)]
     assert [one.end for one in done] == [UnitEnd.FAILED, UnitEnd.CHUNK]
     assert done[0].error is not None
@@ -174,7 +168,6 @@ async def test_full_context_ends_the_session_quietly() -> None:
             outputs = await read_all(session)
             with pytest.raises(SessionClosed):
                 await session.send_unit(SECOND)
-
     assert ends(outputs) == [(1, UnitEnd.CONTEXT_FULL)]
 
 
@@ -187,7 +180,6 @@ async def test_failed_session_raises_after_the_last_output() -> None:
                 await read_all(session)
             with pytest.raises(SessionClosed):
                 await session.send_unit(SECOND)
-
     assert caught.value.reason == Reason.KV_EXHAUSTED
     assert caught.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 
@@ -197,7 +189,6 @@ async def test_refused_config_names_the_field(worker: RunningWorker) -> None:
     with pytest.raises(ProtocolError) as caught:
         async with Session.open(worker.address, config):
             pass
-
     assert caught.value.reason == Reason.CONFIG_INVALID
     assert caught.value.param == "duplex.top_p"
 
@@ -208,7 +199,6 @@ async def test_no_worker_at_the_address() -> None:
     with pytest.raises(ConnectError) as caught:
         async with Session.open("unix:/nowhere/worker.sock", CONFIG):
             pass
-
     assert (caught.value.reason, caught.value.retryable) == (Reason.WORKER_LOST, True)
 
 
@@ -218,7 +208,6 @@ async def test_leaving_the_block_lets_accepted_units_finish(
     async with Session.open(worker.address, CONFIG) as session:
         await session.send_unit(SECOND)
         await session.send_unit(SECOND)
-
     steps = [call[0] for call in engine.session.calls]
     assert steps == ["prefill", "generate", "finalize"] * 2 + ["close"]
 
@@ -236,7 +225,6 @@ async def test_error_inside_the_block_cancels_at_once() -> None:
         async with asyncio.timeout(PATIENCE_S):
             while (await get_info(worker.address)).free_slots == 0:
                 pass
-
     assert engine.session.is_closed
 
 
@@ -246,7 +234,6 @@ async def test_goodbye_of_a_draining_worker_is_an_output(worker: RunningWorker) 
         async for output in session:
             if isinstance(output, GoAway):
                 break
-
     assert output.reason
     with pytest.raises(ConnectError) as caught:
         await visit(worker)

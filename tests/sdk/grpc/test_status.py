@@ -61,7 +61,6 @@ def test_status_of_a_worker(
 ) -> None:
     for ready, kind in ((False, before), (True, after)):
         error = status(code, reason).error("unix:worker.sock", ready)
-
         assert type(error) is kind
         assert error.reason == reason
         assert "text" in str(error)
@@ -71,7 +70,6 @@ def test_status_of_a_worker(
 @pytest.mark.parametrize(("code", "ready"), [(Code.INTERNAL, True), (Code.CANCELLED, False)])
 def test_stream_that_broke_or_was_cut_is_a_lost_worker(code: grpc.StatusCode, ready: bool) -> None:
     error = status(code, None).error("unix:worker.sock", ready=ready)
-
     assert isinstance(error, SessionClosed if ready else ConnectError)
     assert (error.reason, error.retryable) == (Reason.WORKER_LOST, True)
 
@@ -79,7 +77,6 @@ def test_stream_that_broke_or_was_cut_is_a_lost_worker(code: grpc.StatusCode, re
 def test_lost_worker_has_a_name_of_its_own() -> None:
     before = status(Code.UNAVAILABLE, None).error("unix:worker.sock", ready=False)
     after = status(Code.UNAVAILABLE, None).error("unix:worker.sock", ready=True)
-
     assert isinstance(before, ConnectError)
     assert "unix:worker.sock" in str(before)
     assert isinstance(after, SessionClosed)
@@ -89,7 +86,6 @@ def test_lost_worker_has_a_name_of_its_own() -> None:
 
 def test_message_that_grpc_refused_has_a_name() -> None:
     error = status(Code.RESOURCE_EXHAUSTED, None).error("unix:worker.sock", ready=True)
-
     assert isinstance(error, ProtocolError)
     assert error.reason == Reason.MESSAGE_TOO_LARGE
 
@@ -101,5 +97,4 @@ def test_status_with_a_reason_tells_more_than_one_without() -> None:
         status(Code.UNAVAILABLE, None),
         status(Code.ABORTED, Reason.LEASE_REVOKED),
     ]
-
     assert sorted(told, key=lambda one: one.weight) == told

@@ -30,10 +30,8 @@ def test_init_carries_what_was_asked_for_and_nothing_else() -> None:
 
 def test_init_with_a_voice_carries_its_audio_or_its_id() -> None:
     samples = np.full(8000, 0.5, np.float32)
-
     spoken = json.loads(init(None, None, None, antiphon.Clip(samples)))["payload"]
     named = json.loads(init(None, None, None, "amber"))["payload"]
-
     assert spoken == {"voice": {"ref_audio_base64": to_base64(samples)}}
     assert named == {"voice": {"ref_audio_path": "amber"}}
     with pytest.raises(antiphon.AudioError, match="have 16000 Hz, not 24000"):
@@ -57,7 +55,6 @@ def test_init_with_a_voice_carries_its_audio_or_its_id() -> None:
 def test_init_argument_of_another_type_is_refused_by_name(arguments: dict[str, Any], name: str) -> None:
     with pytest.raises(antiphon.ProtocolError, match=f"`{name}` of a conversation: expected") as refused:
         init(**{"instructions": None, "settings": None, "seed": None, **arguments})
-
     assert (refused.value.reason, refused.value.param) == ("invalid_argument", name)
     assert len(str(refused.value)) < 350
 
@@ -73,7 +70,6 @@ def test_append_and_close_carry_what_they_are_given() -> None:
     heard = append(samples, "in-1", force_listen=False)
     seen = append(samples, "in-1", force_listen=False, frames=["AAAA"])
     silent = append(None, "in-1", force_listen=True)
-
     audio = {"input_id": "in-1", "audio": to_base64(samples)}
     assert json.loads(heard) == {"type": "input.append", "input": audio}
     assert json.loads(seen)["input"] == {**audio, "video_frames": ["AAAA"]}
@@ -84,13 +80,11 @@ def test_append_and_close_carry_what_they_are_given() -> None:
 def test_speaking_unit_and_end_of_turn() -> None:
     samples = np.array([0.25], np.float32)
     same = {"response_id": "resp_1", "input_id": "in-8"}
-
     text, audio, end = decode(
         delta("text", text="Seven", chunk_index=7, metrics={"kv_cache_length": 168}, **same),
         delta("audio", audio=to_base64(samples), **same),
         delta("listen", reason="turn_end", **same),
     )
-
     assert text == antiphon.TextDelta("Seven", "resp_1", 7, "in-8", {"kv_cache_length": 168})
     assert isinstance(audio, antiphon.AudioDelta)
     assert audio.samples.tolist() == [0.25]
@@ -103,7 +97,6 @@ def test_listen_inside_an_open_response_is_an_interruption() -> None:
         delta("listen", response_id="resp_1", chunk_index=8),
         delta("listen", chunk_index=9),
     )
-
     assert events[1:] == [antiphon.Interrupted("resp_1", 8, None), antiphon.Listening(9, None)]
 
 

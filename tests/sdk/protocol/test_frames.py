@@ -32,7 +32,6 @@ def test_frame_bytes_of_each_format_are_those_of_the_file(kind: str, tmp_path: P
     data = encoded(picture(), kind)
     path = tmp_path / "picture"
     path.write_bytes(data)
-
     assert [frame_bytes(given) for given in (data, Image(data), path, str(path))] == [data] * 4
 
 
@@ -45,7 +44,6 @@ def test_frame_bytes_of_another_file_are_refused(data: bytes) -> None:
 def test_frame_bytes_of_a_large_file_and_of_another_type_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "large.jpg"
     path.write_bytes(b"\xff\xd8\xff" + bytes(LARGEST_FRAME))
-
     with pytest.raises(ImageError, match=r"large\.jpg has more than 1048576 bytes"):
         frame_bytes(path)
     with pytest.raises(ImageError, match="not list"):
@@ -54,7 +52,6 @@ def test_frame_bytes_of_a_large_file_and_of_another_type_are_refused(tmp_path: P
 
 def test_frames_that_wait_go_with_the_next_audio_once_and_beyond_four_drop_the_oldest() -> None:
     queue = queue_of(b"ab")
-
     assert queue.take(SECOND) == texts(b"ab")
     assert queue.take(SECOND) == []
     assert queue_of(b"abcdef").take(SECOND) == texts(b"cdef")
@@ -62,7 +59,6 @@ def test_frames_that_wait_go_with_the_next_audio_once_and_beyond_four_drop_the_o
 
 def test_frames_beyond_four_in_a_second_wait_for_the_next_one() -> None:
     queue = queue_of(b"abc")
-
     assert queue.take(SECOND // 2) == texts(b"abc")
     queue.put(b"d")
     queue.put(b"e")
@@ -73,7 +69,6 @@ def test_frames_beyond_four_in_a_second_wait_for_the_next_one() -> None:
 
 def test_second_that_is_completed_by_the_server_begins_another_one() -> None:
     queue = queue_of(b"abcd")
-
     assert queue.take(100) == texts(b"abcd")
     queue.put(b"e")
     queue.next_second()

@@ -112,7 +112,6 @@ async def test_answer_can_be_had_as_a_whole() -> None:
     async with replay(script) as url, antiphon.connect(url) as client:
         async with client.chat("Name a prime.", streaming=False) as turn:
             answer = await turn.answer()
-
     assert (answer.text, answer.samples.tolist()) == ("Seven.", [0.5, -0.5])
 
 
@@ -196,7 +195,6 @@ def test_bytes_that_are_no_video(tmp_path: Path) -> None:
 async def test_voice_may_be_a_file_or_a_name_of_the_server() -> None:
     wav = wav_bytes(np.zeros(24_000, "<i2").tobytes(), rate_hz=24_000)
     by_file, by_name = await requested(speech=Speech(Clip(wav))), await requested(speech=Speech("anna"))
-
     assert by_file["tts"] == {"enabled": True, "ref_audio_data": base64.b64encode(wav).decode()}
     assert by_name["tts"] == {"enabled": True, "ref_audio_path": "anna"}
 
@@ -235,7 +233,6 @@ async def test_refused_request(code: str, kind: type[AntiphonError]) -> None:
         await peer.socket.close(1008)
 
     error = await refusal(script)
-
     assert type(error) is kind
     assert (error.reason, error.retryable) == (code, False)
     assert "messages: too many" in str(error)
@@ -251,7 +248,6 @@ async def test_socket_closed_before_the_answer(code: int, kind: type[AntiphonErr
         await peer.socket.close(code)
 
     error = await refusal(script)
-
     assert type(error) is kind
     assert error.retryable is retryable
     assert str(code) in str(error)
@@ -320,13 +316,11 @@ async def test_program_that_reads_late_loses_nothing() -> None:
     async with replay(script) as url, antiphon.connect(url) as client, client.chat("Say a.") as turn:
         await asyncio.wait_for(everything_sent.wait(), PATIENCE_S)
         events = [event async for event in turn]
-
     assert len(events) == 4098
 
 
 async def test_audio_for_a_worker_is_decoded_here() -> None:
     clip = Clip(wav_bytes(np.array([0, 16384], "<i2").tobytes()))
-
     assert clip.samples(16_000).tolist() == [0.0, 0.5]
     assert Clip(SECOND).samples(16_000) is SECOND
     for unfit in (clip, Clip(SECOND)):

@@ -99,7 +99,6 @@ async def test_leaving_the_block_waits_at_most_two_seconds() -> None:
         async with client.duplex():
             start = time.monotonic()
         elapsed = time.monotonic() - start
-
     assert 1.5 < elapsed < PATIENCE_S / 2
 
 
@@ -190,7 +189,6 @@ async def test_recoverable_error_is_an_event() -> None:
 
     async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
         events = [await anext(session) for _ in range(3)]
-
     assert events[1:] == [
         antiphon.ErrorEvent("inference_error", "Once.", None, None, False),
         antiphon.Listening(0, None),

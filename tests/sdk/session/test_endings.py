@@ -183,7 +183,6 @@ async def test_refusal_is_that_of_the_table(what: str, kind: str) -> None:
         with pytest.raises(AntiphonError) as caught:
             async with opened(client, kind):
                 pytest.fail("a session began")
-
     assert_told(caught.value, ROWS[what])
 
 
@@ -201,7 +200,6 @@ async def test_ending_is_that_of_the_table(what: str, kind: str) -> None:
             caught = error
         else:
             assert events[-1].reason == ROWS[what].reason
-
     assert_told(caught, ROWS[what])
 
 
@@ -213,7 +211,6 @@ async def test_refused_connection_is_that_of_the_table(kind: str) -> None:
             with pytest.raises(AntiphonError) as caught:
                 async with opened(client, kind):
                     pytest.fail("a session began")
-
     assert_told(caught.value, ROWS["nothing listens at the address"])
 
 
@@ -230,13 +227,11 @@ async def test_use_after_close_is_that_of_the_table(kind: str) -> None:
             pass
         with pytest.raises(AntiphonError) as caught:
             await (session.answer() if kind == "chat" else session.send_audio(SECOND))
-
     assert_told(caught.value, ROWS["it is used after it was closed here"])
 
 
 def test_error_before_a_lost_connection_is_not_its_reason() -> None:
     found = ended(1006, None, error=ErrorEvent("invalid_payload", "So it is."))
-
     assert (found.reason, found.retryable) == ("connection_lost", True)
 
 

@@ -33,9 +33,7 @@ async def test_reader_waits_for_the_next_event() -> None:
     reader = asyncio.create_task(mailbox.get())
     await asyncio.sleep(0)
     assert not reader.done()
-
     mailbox.put(text("a"))
-
     assert await reader == text("a")
 
 
@@ -59,7 +57,6 @@ async def test_oldest_that_matters_least_gives_way(
     mailbox = EventMailbox(capacity=capacity)
     for event in put:
         mailbox.put(event)
-
     assert await rest(mailbox) == got
     assert mailbox.dropped == 1
 
@@ -69,7 +66,6 @@ async def test_error_comes_after_everything_that_was_received_before_it() -> Non
     mailbox.put(text("a"))
     mailbox.finish(antiphon.SessionClosed("connection_lost"))
     mailbox.finish()
-
     assert await mailbox.get() == text("a")
     for _ in range(2):
         with pytest.raises(antiphon.SessionClosed, match="connection_lost"):
@@ -82,10 +78,8 @@ async def test_full_stream_waits_for_its_reader() -> None:
     second = asyncio.create_task(mailbox.put(2))
     await asyncio.sleep(0)
     assert not second.done()
-
     assert await mailbox.get() == 1
     await second
-
     assert await mailbox.get() == 2
 
 
@@ -94,7 +88,5 @@ async def test_nobody_waits_for_a_reader_that_has_gone() -> None:
     await mailbox.put(1)
     second = asyncio.create_task(mailbox.put(2))
     await asyncio.sleep(0)
-
     mailbox.discard()
-
     await asyncio.wait_for(second, PATIENCE_S)

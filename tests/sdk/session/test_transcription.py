@@ -138,7 +138,6 @@ async def test_model_can_be_chosen_and_changed() -> None:
     async with replay(script) as url, antiphon.connect(url) as client:
         async with client.transcribe("voxtral") as session:
             await session.use_model("antiphon-mini")
-
     assert models == ["voxtral", "antiphon-mini"]
 
 
@@ -156,7 +155,6 @@ async def test_file_is_one_utterance(tmp_path: Path) -> None:
         async with session.stream_file(tmp_path / "question.wav") as stream:
             assert stream.duration_s == 2.5
             assert [type(event) for event in await until_transcript(session)] == [antiphon.Transcript]
-
     assert sum(map(len, heard)) == 40_000
 
 
@@ -243,7 +241,6 @@ async def test_server_without_a_model_is_not_ready(monkeypatch: pytest.MonkeyPat
         with pytest.raises(antiphon.ConnectError) as caught:
             async with client.transcribe():
                 pytest.fail("a session began")
-
     assert caught.value.retryable
 
 
@@ -283,7 +280,6 @@ async def test_models_are_asked_for_with_the_key() -> None:
     async with page(told, asked) as url:
         async with antiphon.connect(f"{url}/v1/realtime?mode=audio", api_key="secret") as client:
             assert await client.models() == ("one", "two")
-
     assert asked[0].startswith("GET /v1/models HTTP/1.1\r\n")
     assert "Authorization: Bearer secret\r\n" in asked[0]
 

@@ -178,9 +178,7 @@ async def test_prefix_cache_guesses_of_another_caller_find_nothing(by: str, tmp_
     async with backend(by, tmp_path) as place:
         before = [await place.turn(place.witness, guess) for guess in guesses(SECRET)]
         first = await place.turn(place.victim, SECRET)
-
         after = [await place.turn(place.attacker, guess) for guess in guesses(SECRET)]
-
         assert after == before, "a guess costs what it did before anybody else had said it"
         assert after[0].cached == first.cached == 0
         again = await place.turn(place.victim, SECRET)
@@ -193,9 +191,7 @@ async def test_prefix_cache_whole_prompt_of_another_caller_is_computed_anew(by: 
     async with backend(by, tmp_path) as place:
         for ask in (place.turn, place.stream):
             first = await ask(place.victim, SECRET)
-
             stolen = await ask(place.attacker, SECRET)
-
             assert stolen == first
             assert (await ask(place.attacker, SECRET)).computed < stolen.computed, "now it is its own"
 
@@ -208,11 +204,9 @@ async def test_prefix_cache_shared_prompt_is_computed_once_for_all_callers(tmp_p
         first = await place.stream(place.victim, SECRET)
         other = await place.stream(place.attacker, SECRET)
         assert other.computed <= first.computed - 2 * PAGE
-
         longer = f"{SECRET} {MORE}"
         own = await place.stream(place.victim, longer)
         guessed = await place.stream(place.attacker, longer)
-
         assert guessed == own
 
 
@@ -227,5 +221,4 @@ async def test_prefix_cache_callers_behind_a_proxy_that_is_not_trusted_share_not
         forwarded = (header.lower(), "for=192.0.2.1")
         place = Backend(stage, counted, forwarded, forwarded, forwarded)
         first = await place.turn(place.victim, SECRET)
-
         assert await place.turn(place.attacker, SECRET) == first

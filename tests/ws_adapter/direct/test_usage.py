@@ -72,7 +72,6 @@ async def test_direct_session_has_one_line_with_the_tokens_that_its_worker_count
         for number in (1, 2):
             await turn(stage, key)
             await written(log, number)
-
     told = await written(log, 2)
     assert len(told) == 2
     for line in told:
@@ -145,7 +144,6 @@ async def test_lease_that_nobody_uses_is_paid_for(tmp_path: Path, log: Path) -> 
         async with asyncio.timeout(PATIENCE_S), acquire(adapter, "chat", key=key):
             pass
         [line] = await written(log, 1)
-
     assert line.reason == "never_began"
     assert line.seconds >= 1
 

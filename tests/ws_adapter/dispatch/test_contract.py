@@ -81,21 +81,17 @@ async def test_slot_is_nobodys_before_it_is_clean(build: Build) -> None:
         shown = len(second.places)
         await until(lambda: len(second.places) > shown + 3)
         assert second.lease is None
-
         await first.leave()
-
         await until(lambda: second.lease)
 
 
 async def test_caller_who_hangs_up_with_a_grant_in_its_hands_gives_it_back(build: Build) -> None:
     async with stage(build) as callers:
         await callers.backend.open("a", 1)
-
         for _ in range(5):
             async with callers.backend.dispatcher.acquire(Kind.CHAT, 0.0) as ticket:
                 async for _ in ticket.updates():
                     pass  # it never comes to its worker
-
         await served(callers)
 
 
@@ -126,10 +122,8 @@ async def test_who_lost_its_worker_goes_to_the_head(of_adapter: Build) -> None:
         first = await served(callers)
         second = await callers.enter()
         told = [place.position for place in second.places]
-
         again = await callers.enter(again=POOL)
         await first.leave()
-
         await until(lambda: again.lease)
         assert second.lease is None
         assert [place.position for place in second.places] >= told
@@ -144,7 +138,6 @@ async def test_worker_that_refused_a_session_leaves_the_next_one_its_place(of_ad
                 async for _ in ticket.updates():
                     pass
                 raise AttachFailed(Reason.WORKER_LOST)
-
         await served(callers, again=POOL)
 
 
@@ -153,10 +146,8 @@ async def test_worker_that_drains_gets_nobody_else(build: Build) -> None:
         await callers.backend.open("a", 2)
         await callers.backend.open("b", 1)
         await served(callers)
-
         await callers.backend.drain("a")
         others = [await callers.enter() for _ in range(3)]
-
         await until(lambda: any(caller.lease for caller in others))
         await asyncio.sleep(0)
         at = {caller.lease.worker_id for caller in others if caller.lease}
@@ -167,9 +158,7 @@ async def test_worker_that_comes_serves_those_who_wait(build: Build) -> None:
     async with stage(build, no_worker_grace_s=1e6) as callers:
         waiting = [await callers.enter() for _ in range(2)]
         assert [caller.lease for caller in waiting] == [None, None]
-
         await callers.backend.open("a", 2)
-
         await until(lambda: all(caller.lease for caller in waiting))
 
 
@@ -178,10 +167,8 @@ async def test_worker_that_goes_with_its_sessions_takes_nobody_elses_slot(build:
         await callers.backend.open("a", 1)
         await served(callers)
         second = await callers.enter()
-
         await callers.backend.shut("a")
         await callers.backend.open("b", 1)
-
         await until(lambda: second.lease)
         assert worker_of(second) == "b"
 
@@ -211,10 +198,8 @@ async def test_full_queue_refuses_newcomers_alone_and_keeps_nothing_of_them(of_a
         await callers.backend.open("a", 1)
         await served(callers)
         waiting = [await callers.enter() for _ in range(2)]
-
         late = await callers.enter()
         again = await callers.enter(again=POOL)
-
         assert isinstance(late.error, QueueFull)
         assert again.error is None
         await waiting[1].vanish()
@@ -226,9 +211,7 @@ async def test_longest_wait_ends_it(build: Build) -> None:
     async with stage(build) as callers:
         await callers.backend.open("a", 1)
         await served(callers)
-
         caller = await callers.enter(max_wait=0.3)
-
         await until(lambda: caller.error)
         assert isinstance(caller.error, WaitExpired)
         await until_length(callers, 0)
@@ -260,7 +243,6 @@ async def test_estimate_grows_with_the_place_and_says_that_it_is_a_guess(build: 
     async with stage(build) as callers:
         await callers.backend.open("a", 1)
         await served(callers)
-
         waiting = [await callers.enter() for _ in range(3)]
 
         def told() -> list[float]:
@@ -338,9 +320,7 @@ async def test_ticket_that_several_pools_could_serve_takes_a_free_slot(build: Bu
     async with stage(build) as callers:
         await callers.backend.open("mini", 1)
         await callers.backend.open("text", 1, "words", TEXT)
-
         both = [await callers.enter() for _ in range(2)]
-
         await until(lambda: all(caller.lease for caller in both))
         assert {caller.lease.worker_id for caller in both if caller.lease} == {"mini", "text"}
 
@@ -352,11 +332,9 @@ async def test_without_a_free_slot_it_stands_where_the_wait_is_shortest(build: B
         spoken = [await callers.enter(Kind.AUDIO_DUPLEX) for _ in range(4)]
         written = await callers.enter(need=Need(model="words"))
         await until(lambda: spoken[0].lease and written.lease)
-
         await until_length(callers, 3)
         either = await callers.enter()
         await written.leave()
-
         await until(lambda: either.lease)
         assert worker_of(either) == "text"
 
@@ -367,7 +345,6 @@ async def test_ticket_that_nobody_can_serve_is_told_so_and_others_are_served(bui
         await callers.backend.open("mini", 1)
         await served(callers, Kind.AUDIO_DUPLEX)
         await callers.backend.shut("mini")
-
         unserved = await callers.enter(Kind.AUDIO_DUPLEX)
         await served(callers)
         await until(lambda: unserved.error)
@@ -407,7 +384,6 @@ async def test_caller_that_may_use_some_models_alone_gets_no_other(of_adapter: B
         await until(lambda: first.lease)
         assert worker_of(first) == "text"
         assert second.lease is None
-
         nothing = await callers.enter(need=Need(models=frozenset({"others"})))
         await until(lambda: nothing.error)
         assert isinstance(nothing.error, DispatcherUnavailable)
@@ -418,10 +394,8 @@ async def test_ticket_whose_pool_has_gone_moves_to_one_that_can_serve_it(build: 
         await callers.backend.open("text", 1, "words", TEXT)
         await served(callers)
         waiting = await callers.enter()
-
         await callers.backend.open("mini", 1)
         await callers.backend.shut("text")
-
         await until(lambda: waiting.lease)
         assert worker_of(waiting) == "mini"
 
@@ -429,9 +403,7 @@ async def test_ticket_whose_pool_has_gone_moves_to_one_that_can_serve_it(build: 
 async def test_without_any_worker_callers_wait_a_while_and_are_told(build: Build) -> None:
     async with stage(build, no_worker_grace_s=0.5) as callers:
         waiting = await callers.enter()
-
         await until(lambda: waiting.error)
-
         assert isinstance(waiting.error, DispatcherUnavailable)
         late = await callers.enter()
         assert isinstance(late.error, DispatcherUnavailable)

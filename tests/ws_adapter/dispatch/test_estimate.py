@@ -28,7 +28,6 @@ def test_each_takes_the_slot_that_is_free_first(
 @given(st.lists(lengths, min_size=1, max_size=8), st.lists(lengths, max_size=20))
 def test_waits_never_fall_along_the_queue(slots: list[float], waiting: list[float]) -> None:
     waits = estimate_waits(slots, waiting)
-
     assert len(waits) == len(waiting)
     assert waits == sorted(waits)
 
@@ -56,7 +55,6 @@ def test_remaining_of_a_kind_that_is_known(
     expected: float, elapsed: float, limit: float, left: float
 ) -> None:
     known = seen(*[expected] * 3)
-
     assert known.remaining(Kind.AUDIO_DUPLEX, elapsed, limit) == pytest.approx(left)
 
 

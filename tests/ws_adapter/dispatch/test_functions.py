@@ -40,9 +40,7 @@ def alive(pool: Pool, ms: int, *beats: Callable[[], object]) -> None:
 def test_library_loads_as_it_is_shipped_and_keeps_redis_own_time(pool: Pool) -> None:
     pool.redis.function_flush()
     pool.redis.flushall()
-
     assert pool.redis.function_load(SOURCE) == "antiphon_v1"
-
     seconds, _ = pool.redis.time()
     assert abs(pool.stats()["time"] / 1000 - seconds) < 60
     assert "'GET', 'now'" not in SOURCE
@@ -51,7 +49,6 @@ def test_library_loads_as_it_is_shipped_and_keeps_redis_own_time(pool: Pool) -> 
 def test_load_calls_nothing_that_libraries_may_not(pool: Pool) -> None:
     """`pairs`, `redis.call` and their like are refused while a library loads, by some versions silently."""
     top_level = [line for line in SOURCE.splitlines() if line[:1] not in ("", " ", "-", "#", "}")]
-
     assert all(line.startswith(("local ", "end", "redis.register_function(")) for line in top_level)
     assert not any("pairs(" in line or "redis.call" in line for line in top_level)
 
@@ -60,13 +57,11 @@ def test_every_key_of_a_pool_has_its_hash_tag(pool: Pool) -> None:
     pool.worker_beat("a")
     pool.enqueue("t1")
     pool.enqueue("t2")
-
     assert {key for key in pool.redis.keys("*") if not key.startswith(pool.prefix)} == {"now"}
 
 
 def test_free_slot_is_granted_at_once_and_who_finds_none_is_told_its_place(pool: Pool) -> None:
     pool.worker_beat("a", target="10.0.0.1:50051")
-
     assert pool.enqueue("t0") == ["granted", "a", 0, 1, "10.0.0.1:50051"]
     assert pool.cancel("t0") == 0
     first, second = pool.enqueue("t1"), pool.enqueue("t2", most=2)
@@ -84,13 +79,11 @@ def test_wrong_epoch_changes_nothing(pool: Pool) -> None:
     worker, slot, epoch = granted(pool.enqueue("t1"))
     pool.enqueue("t2")
     before = {key: pool.redis.dump(key) for key in pool.redis.keys("*") if not key.endswith("clock")}
-
     for wrong in (epoch - 1, epoch + 1):
         assert pool.slot_free(worker, slot, wrong) == 0
         assert pool.lease_return(worker, slot, wrong) == 0
     assert pool.slot_free("nobody", 0, epoch) == 0
     assert pool.lease_return(worker, 7, epoch) == 0
-
     assert {key: pool.redis.dump(key) for key in pool.redis.keys("*") if not key.endswith("clock")} == before
 
 
@@ -98,7 +91,6 @@ def test_who_was_there_before_finds_no_queue_full(pool: Pool) -> None:
     seq = pool.enqueue("t1", most=1)[1]
     pool.leave("t1")
     pool.enqueue("t2", most=1)
-
     assert pool.enqueue("t1", most=1, prior=seq)[2:] == [1, 2]
     assert pool.enqueue("t3", most=1, prior="head")[2:] == [1, 3]
 
@@ -110,10 +102,8 @@ def test_who_lost_its_worker_goes_to_the_head_behind_earlier_ones_of_its_like(po
     order = [ticket["ticket"] for ticket in pool.waiting()]
     assert order == ["again1", "again2", "t1"]
     pool.leave("again2")
-
     pool.enqueue("again3", prior="head")
     pool.enqueue("again2", prior=seq)
-
     assert [ticket["ticket"] for ticket in pool.waiting()] == ["again1", "again2", "again3", "t1"]
 
 
@@ -122,7 +112,6 @@ def test_asking_twice_changes_nothing(pool: Pool) -> None:
     assert pool.enqueue("t1") == pool.enqueue("t1")
     pool.enqueue("t2")
     pool.worker_beat("a")
-
     assert granted(pool.enqueue("t1")) == granted(pool.enqueue("t1")) == ("a", 0, 1)
     assert [ticket["ticket"] for ticket in pool.waiting()] == ["t2"]
     assert pool.stats()["waiting"] == {"audio": 1}
@@ -132,9 +121,7 @@ def test_who_leaves_with_a_grant_it_has_not_heard_of_gives_it_back(pool: Pool) -
     pool.enqueue("t1")
     pool.enqueue("t2")
     pool.worker_beat("a")
-
     assert pool.leave("t1") == 1
-
     assert pool.beat("t2") == [1]
     assert pool.worker_beat("a") == [(0, 1)]
     pool.slot_free("a", 0, 1)
@@ -144,9 +131,7 @@ def test_who_leaves_with_a_grant_it_has_not_heard_of_gives_it_back(pool: Pool) -
 def test_cancelled_ticket_is_told_to_its_adapter_once(pool: Pool) -> None:
     pool.enqueue("t1", "other")
     pool.enqueue("t2")
-
     assert pool.cancel("t1") == 1
-
     assert pool.cancel("t1") == 0
     assert pool.beat("t2") == [1]
     assert pool.beat("t1", adapter="other") == ["cancelled"]
@@ -160,9 +145,7 @@ def test_beat_is_answered_after_the_pump(pool: Pool) -> None:
     pool.enqueue("t2", "alive")
     alive(pool, 2000, lambda: pool.beat("t2", adapter="alive"))
     pool.jump_ms(1000)
-
     assert pool.beat("t2", adapter="alive") == [1]
-
     pool.worker_beat("a", accepting=0)
     pool.worker_beat("a", accepting=1)
     assert pool.beat("t2", adapter="alive") == [["a", 0, 1, "a:1"]]
@@ -192,9 +175,7 @@ def test_grant_that_is_not_attached_is_revoked_and_the_slot_is_free_when_its_wor
     worker, slot, epoch = granted(pool.enqueue("t1", "dead"))
     alive(pool, GRANT_MS - 1000, lambda: pool.worker_beat("a"))
     assert pool.leases("a") == {0: (1, "granted")}
-
     pool.jump_ms(1000)
-
     assert pool.worker_beat("a") == [(0, 1)]
     pool.enqueue("t2")
     assert pool.worker_beat("a") == [(0, 1)]
@@ -209,9 +190,7 @@ def test_time_in_which_nobody_could_call_counts_against_nobody(pool: Pool) -> No
     lease = granted(pool.enqueue("t1"))[1:]
     pool.worker_beat("a", 1, lease)
     pool.enqueue("t2")
-
     pool.jump_ms(300_000)
-
     assert pool.beat("t2") == [1]
     assert pool.leases("a") == {0: (1, "attached")}
 
@@ -220,15 +199,12 @@ def test_clock_that_goes_back_stops_nothing(pool: Pool) -> None:
     """A replica on a machine with another clock took over."""
     pool.enqueue("t1", "dead")
     pool.jump_ms(-3_600_000)
-
     alive(pool, TICKET_TTL + 1000, pool.stats)
-
     assert pool.waiting() == []
 
 
 def test_lease_that_nobody_knows_is_taken_from_its_worker(pool: Pool) -> None:
     pool.worker_beat("a", 2, (1, 700))
-
     assert pool.leases("a") == {1: (700, "attached")}
     assert granted(pool.enqueue("t1")) == ("a", 0, 1701)
     assert pool.enqueue("t2")[0] == "queued"
@@ -241,9 +217,7 @@ def test_worker_knows_better_than_an_older_record(pool: Pool) -> None:
     pool.worker_beat("a")
     lease = granted(pool.enqueue("t1"))[1:]
     pool.worker_beat("a", 1, lease)
-
     pool.worker_beat("a", 1, (0, 9))
-
     assert pool.leases("a") == {0: (9, "attached")}
     assert pool.slot_free("a", 0, 1) == 0
 
@@ -253,18 +227,14 @@ def test_word_that_is_older_than_a_grant_does_not_undo_it(pool: Pool) -> None:
     pool.worker_beat("a")
     pool.slot_free(*granted(pool.enqueue("t1")))
     lease = granted(pool.enqueue("t2"))
-
     pool.worker_beat("a", 1, (0, lease[2] - 1))
-
     assert pool.leases("a") == {0: (lease[2], "granted")}
 
 
 def test_epoch_rises_above_what_workers_have_seen(pool: Pool) -> None:
     pool.worker_beat("a", 2, highest=41)
     assert granted(pool.enqueue("t1"))[2] == 1042
-
     pool.worker_beat("b", 1, highest=41)
-
     assert granted(pool.enqueue("t2"))[2] == 1043
 
 
@@ -272,9 +242,7 @@ def test_large_epochs_stay_exact(pool: Pool) -> None:
     """A worker that served an adapter with a queue of its own has seen Unix milliseconds."""
     highest = 1_799_999_999_999
     pool.worker_beat("a", 1, highest=highest)
-
     worker, slot, epoch = granted(pool.enqueue("t1"))
-
     assert epoch == highest + 1001
     pool.worker_beat("a", 1, (slot, epoch))
     assert pool.leases("a") == {0: (epoch, "attached")}
@@ -285,12 +253,10 @@ def test_empty_database_grants_nothing_before_old_tickets_could_return(redis_ser
     pool = Pool(redis_server, settled=False)
     pool.worker_beat("a")
     assert pool.enqueue("t1")[0] == "queued"
-
     alive(pool, SETTLE_MS - 1000, lambda: pool.beat("t1"), lambda: pool.worker_beat("a"))
     pool.jump_ms(999)
     assert pool.beat("t1") == [1]
     pool.jump_ms(1)
-
     assert pool.beat("t1") == [["a", 0, 1, "a:1"]]
     pool.redis.close()
 
@@ -302,12 +268,10 @@ def test_tickets_that_return_to_an_empty_database_keep_their_order_and_newcomers
     pool.jump_ms(5000)
     for key in pool.redis.keys(f"{pool.prefix}*"):
         pool.redis.delete(key)
-
     pool.enqueue("new")
     for ticket in ("t3", "t1", "t2"):
         pool.enqueue(ticket, prior=seqs[ticket])
     pool.enqueue("newer")
-
     assert [ticket["ticket"] for ticket in pool.waiting()] == ["t1", "t2", "t3", "new", "newer"]
 
 
@@ -317,11 +281,9 @@ def test_sessions_that_are_over_teach_their_length(pool: Pool) -> None:
         worker, slot, epoch = granted(pool.enqueue(f"t{number}", kind="chat"))
         alive(pool, length, lambda lease=(slot, epoch): pool.worker_beat("a", 1, lease))
         pool.slot_free(worker, slot, epoch)
-
     unused = granted(pool.enqueue("t2"))
     pool.lease_return(*unused)
     pool.slot_free(*unused)
-
     assert pool.stats("chat", "audio")["means"] == {"chat": {"mean": 13_000, "samples": 2}}
 
 
@@ -359,7 +321,6 @@ def test_waiting_tells_who_waits_in_order_from_anywhere(pool: Pool) -> None:
     pool.enqueue("t1", "one", kind="chat", label="kitchen")
     pool.jump_ms(500)
     pool.enqueue("t2", "two", waited=4000)
-
     assert pool.waiting() == [
         {"ticket": "t1", "adapter": "one", "kind": "chat", "label": "kitchen", "waited": 500},
         {"ticket": "t2", "adapter": "two", "kind": "audio", "label": "", "waited": 4000},
@@ -372,11 +333,9 @@ def test_directory_has_the_pools_with_a_worker(pool: Pool) -> None:
     pool.directory("announce", "m/audio", 6000)
     pool.directory("announce", "n/chat", 3000)
     assert pool.directory("pools") == ["n/chat", "m/audio"]
-
     for _ in range(3):
         pool.jump_ms(1000)
         pool.directory("pools")
-
     assert pool.directory("pools") == ["m/audio"]
 
 
@@ -406,9 +365,7 @@ def test_thousands_of_tickets_of_one_adapter_beat_in_one_call(pool: Pool) -> Non
     pipeline.execute()
     pool.jump_ms(2000)
     assert pool.beat(*tickets) == list(range(1, 2501))
-
     pool.jump_ms(2000)
-
     assert pool.beat(tickets[-1]) == [2500]
 
 
@@ -417,7 +374,6 @@ def test_holder_gets_all_slots_of_a_pool_but_one_and_its_waiting_tickets_count(p
     pool.worker_beat("b", 1)
     for number in range(2):
         granted(pool.enqueue(f"t{number}", holder="h"))
-
     assert pool.enqueue("t2", holder="h") == ["limit", 2]
     granted(pool.enqueue("t3", holder="other"))
     for number in (4, 5):
@@ -431,7 +387,6 @@ def test_holder_gets_all_slots_of_a_pool_but_one_and_its_waiting_tickets_count(p
 def test_holder_may_have_one_slot_of_a_pool_with_one_or_none(pool: Pool, slots: int) -> None:
     if slots:
         pool.worker_beat("a", slots)
-
     assert pool.enqueue("t0", holder="h")[0] in ("granted", "queued")
     assert pool.enqueue("t1", holder="h") == ["limit", 1]
 
@@ -440,7 +395,6 @@ def test_holder_limit_that_was_given_counts_whatever_the_pool_has(pool: Pool) ->
     pool.worker_beat("a", 5)
     for number in range(5):
         granted(pool.enqueue(f"t{number}", holder="h", slots=5))
-
     assert pool.enqueue("t5", holder="h", slots=5) == ["limit", 5]
 
 
@@ -449,9 +403,7 @@ def test_holder_count_is_of_tickets_however_often_they_are_said(pool: Pool) -> N
     pool.worker_beat("a", 3)
     for _ in range(3):
         granted(pool.enqueue("t0", holder="h"))
-
     granted(pool.enqueue("t1", holder="h"))
-
     assert pool.redis.hgetall(f"{pool.prefix}held") == {"h": "2"}
 
 
@@ -459,19 +411,15 @@ def test_holder_count_goes_with_a_lease_that_a_later_one_replaced(pool: Pool) ->
     pool.worker_beat("a", 2)
     worker, slot, epoch = granted(pool.enqueue("t0", holder="h"))
     pool.worker_beat("a", 2, (slot, epoch))
-
     pool.worker_beat("a", 2, (slot, epoch + 7))
     pool.slot_free(worker, slot, epoch + 7)
-
     assert pool.redis.exists(f"{pool.prefix}held", f"{pool.prefix}holders") == 0
 
 
 def test_cancelled_ticket_of_a_holder_counts_until_its_adapter_knows(pool: Pool) -> None:
     pool.enqueue("t0", holder="h")
     assert pool.cancel("t0") == 1
-
     assert pool.beat("t0") == ["cancelled"]
-
     assert pool.enqueue("t1", holder="h")[0] == "queued"
 
 

@@ -139,7 +139,6 @@ async def test_waiting_callers_are_told_their_place_and_then_every_three_seconds
     async with queue() as stage:
         await stage.enter()
         second, third = await stage.enter(), await stage.enter()
-
         assert [(p.position, p.queue_length) for p in second.places] == [(1, 1)]
         assert [(p.position, p.queue_length) for p in third.places] == [(2, 2)]
         assert second.places[0].ticket_id.startswith("ticket_")
@@ -166,9 +165,7 @@ async def test_estimate_follows_the_protocol() -> None:
         await stage.advance(30)
         await stage.enter()
         await stage.advance(10)
-
         third, fourth = await stage.enter(), await stage.enter()
-
         assert third.places[0].estimated_wait_s == pytest.approx(80.0)
         assert fourth.places[0].estimated_wait_s == pytest.approx(110.0)
 
@@ -180,9 +177,7 @@ async def test_first_ticket_is_told_what_running_sessions_have_done_and_that_it_
         await stage.advance(10)
         await stage.enter()
         await stage.advance(7)
-
         waiting = [await stage.enter() for _ in range(3)]
-
         told = [(caller.places[0].estimated_wait_s, caller.places[0].estimate_is_guess) for caller in waiting]
         assert told == [(7, True), (17, True), (7 + 2 * 12, True)]
 
@@ -191,9 +186,7 @@ async def test_estimate_is_no_guess_once_three_sessions_of_each_kind_before_it_a
     async with queue() as stage:
         await learn(stage, 10, Kind.AUDIO_DUPLEX)
         await stage.enter()
-
         waiting = [await stage.enter(kind=kind) for kind in (Kind.CHAT, Kind.AUDIO_DUPLEX)]
-
         told = [caller.places[0] for caller in waiting]
         assert told[0].estimated_wait_s == pytest.approx(10)
         assert [place.estimate_is_guess for place in told] == [False, True]
@@ -206,7 +199,6 @@ async def test_slot_granted_to_a_caller_that_vanishes_in_the_same_moment_goes_to
         assert second.task is not None
         second.task.cancel()
         await settle()
-
         assert third.lease is not None
 
 
@@ -216,16 +208,13 @@ async def test_longest_wait() -> None:
         caller = await stage.enter(max_wait=7)
         await stage.advance(6.9)
         assert caller.error is None
-
         await stage.advance(0.2)
-
         assert isinstance(caller.error, WaitExpired)
 
 
 async def test_least_busy_worker_comes_first() -> None:
     async with queue(KnownRegistry(a=1, b=3)) as stage:
         callers = [await stage.enter() for _ in range(6)]
-
         targets = [caller.lease.worker_id for caller in callers if caller.lease]
         assert targets[:2] == ["b", "b"]
         assert sorted(targets) == ["a", "b", "b", "b"]
@@ -248,7 +237,6 @@ async def test_worker_that_failed_an_attach_is_suspected() -> None:
         for reason in (Reason.WORKER_LOST, Reason.NO_FREE_SLOT):
             with pytest.raises(AttachFailed):
                 await refused(stage, reason)
-
         assert stage.registry.suspected == ["a:1"]
 
 
@@ -256,12 +244,10 @@ async def test_worker_that_has_no_room_is_given_nobody_until_it_has() -> None:
     async with queue(KnownRegistry(a=4)) as stage:
         with pytest.raises(AttachFailed):
             await refused(stage, Reason.NO_FREE_SLOT)
-
         waiting = await stage.enter()
         assert waiting.lease is None
         assert [place.position for place in waiting.places] == [1]
         assert (await stage.dispatcher.status()).free_slots == 0
-
         stage.registry.reopen("a:1")
         await settle()
         assert waiting.lease is not None
@@ -273,9 +259,7 @@ async def test_callers_wait_for_a_worker_and_then_are_told_that_there_is_none() 
         await stage.advance(9.9)
         assert waiting.error is None
         assert waiting.places[0].estimated_wait_s == 0.0
-
         await stage.advance(0.2)
-
         assert isinstance(waiting.error, DispatcherUnavailable)
         assert isinstance((await stage.enter()).error, DispatcherUnavailable)
 
@@ -284,17 +268,14 @@ async def test_worker_that_comes_in_time_serves_those_who_wait_and_a_late_one_th
     async with queue(KnownRegistry()) as stage:
         waiting = await stage.enter()
         await stage.advance(9)
-
         stage.registry.set(a=1)
         await settle()
-
         assert waiting.lease is not None
         await stage.advance(60)
         assert waiting.error is None
     async with queue(KnownRegistry()) as stage:
         await stage.advance(11)
         stage.registry.set(a=1)
-
         assert (await stage.enter()).lease is not None
 
 
@@ -328,11 +309,9 @@ async def test_estimate_counts_each_kind_by_itself() -> None:
         await learn(stage, 120, Kind.AUDIO_DUPLEX)
         await stage.enter(kind=Kind.OMNI_DUPLEX)
         await stage.enter(kind=Kind.AUDIO_DUPLEX)
-
         waiting = [
             await stage.enter(kind=kind) for kind in (Kind.OMNI_DUPLEX, Kind.AUDIO_DUPLEX, Kind.AUDIO_DUPLEX)
         ]
-
         assert [caller.places[0].estimated_wait_s for caller in waiting] == pytest.approx([90, 120, 180])
 
 
@@ -343,9 +322,7 @@ async def test_estimate_is_capped_by_what_is_left_of_the_limit_of_each_kind() ->
         await stage.enter(kind=Kind.OMNI_DUPLEX)
         await stage.enter(kind=Kind.AUDIO_DUPLEX)
         await stage.advance(10)
-
         waiting = [await stage.enter(kind=Kind.OMNI_DUPLEX) for _ in range(2)]
-
         assert [caller.places[0].estimated_wait_s for caller in waiting] == [20, 40]
 
 
@@ -354,7 +331,6 @@ async def test_session_over_its_usual_length_counts_five_seconds() -> None:
         await learn(stage, 90, Kind.OMNI_DUPLEX)
         await stage.enter(kind=Kind.OMNI_DUPLEX)
         await stage.advance(500)
-
         assert (await stage.enter()).places[0].estimated_wait_s == 5
 
 
@@ -363,11 +339,9 @@ async def test_ticket_that_has_its_slot_cannot_be_cancelled() -> None:
     async with queue() as stage:
         first, second = await stage.enter(), await stage.enter()
         ticket_id = second.places[0].ticket_id
-
         stage.registry.set(a=1, b=1)
         assert not await stage.dispatcher.cancel(ticket_id)
         await settle()
-
         assert second.lease is not None
         assert second.error is None
         assert first.error is None
@@ -377,12 +351,10 @@ async def test_cancelled_ticket_gets_no_slot_that_becomes_free_at_the_same_time(
     async with queue() as stage:
         first, second, third = [await stage.enter() for _ in range(3)]
         assert first.places == []
-
         cancelling = stage.dispatcher.cancel(second.places[0].ticket_id)
         first.leave.set()
         assert await cancelling
         await settle()
-
         assert isinstance(second.error, WaitCancelled)
         assert second.lease is None
         assert third.lease is not None

@@ -24,12 +24,10 @@ async def test_high_class_passes_those_of_lower_ones_that_wait(build: Build) -> 
         await callers.backend.open("a", 1)
         await callers.enter()
         await until(lambda: callers.granted)
-
         low = await callers.enter(priority=LOW)
         normal = await callers.enter()
         high = await callers.enter(priority=HIGH)
         last = await callers.enter(priority=HIGH)
-
         assert await served(callers, [low, normal, high, last]) == [high, last, normal, low]
 
 
@@ -39,10 +37,8 @@ async def test_flood_of_a_high_class_starves_no_ticket_that_waits(build: Build) 
         await callers.backend.open("a", 1)
         await callers.enter()
         await until(lambda: callers.granted)
-
         normal, low = await callers.enter(), await callers.enter(priority=LOW)
         flood = [await callers.enter(priority=HIGH) for _ in range(2 * HEAD_START + 6)]
-
         order = await served(callers, [normal, low, *flood])
         assert order.index(normal) <= HEAD_START
         assert order.index(low) <= 2 * HEAD_START + 1

@@ -85,9 +85,7 @@ async def test_tickets_of_an_adapter_that_died_are_dropped(redis_server: RedisSe
         lost = await callers.enter(dispatcher=dying)
         waiting = await callers.enter()
         assert waiting.places[0].position == 2
-
         dying.die()
-
         await until(lambda: waiting.places[-1].position == 1)
         await holder.leave()
         await until(lambda: waiting.lease)
@@ -118,9 +116,7 @@ async def test_grant_comes_without_any_wake_up(redis_server: RedisServer) -> Non
         holder = await served(callers)
         await backend.dispatcher.be_deaf()
         waiting = await callers.enter()
-
         await holder.leave()
-
         await until(lambda: waiting.lease)
 
 
@@ -178,9 +174,7 @@ async def test_when_redis_is_away_for_too_long_waiters_are_told_and_sessions_go_
         await backend.open("a", 1)
         holder = await served(callers)
         waiting = await callers.enter()
-
         redis_server.stop()
-
         await until(lambda: waiting.error)
         assert isinstance(waiting.error, DispatcherUnavailable)
         assert not holder.task.done()
@@ -192,9 +186,7 @@ async def test_functions_that_are_gone_are_loaded_again(redis_server: RedisServe
     async with stage(redis_server) as (backend, callers):
         await backend.open("a", 2)
         await served(callers)
-
         redis_server.command("FUNCTION", "FLUSH")
-
         await served(callers)
 
 
@@ -215,9 +207,7 @@ async def test_dispatcher_that_never_reached_redis_ends_at_once(tmp_path: Path) 
     client = connect(f"unix://{tmp_path}/nothing.sock")
     dispatcher = RedisDispatcher(client, ListedRegistry(), LoopClock(), QueueRules(newcomer_s=0.2))
     dispatcher.start()
-
     with pytest.raises(DispatcherUnavailable):
         async with dispatcher.acquire(redis_module.Kind.CHAT, 0.0):
             pass
-
     await asyncio.wait_for(dispatcher.close(), 30)

@@ -59,9 +59,7 @@ async def test_sessions_are_divided_by_weight_in_the_same_order_everywhere(of_ad
     async with stage(of_adapter, revisions=weighted) as callers:
         await callers.backend.open("s", 40)
         await callers.backend.open("c", 40, revision=CANARY)
-
         order = [worker_of(await granted(callers)) for _ in range(20)]
-
         turns = Turns()
         names = {STABLE: "s", CANARY: "c"}
         expected = [names[turns.next(weighted["antiphon-mini"], names)] for _ in range(20)]
@@ -75,10 +73,8 @@ async def test_revision_that_is_full_or_gone_leaves_sessions_to_the_other(of_ada
         await callers.backend.open("c", 2, revision=CANARY)
         assert [worker_of(await granted(callers)) for _ in range(3)] == ["s", "c", "c"]
         waiting = await callers.enter()
-
         await callers.backend.shut("s")
         await callers.all[1].leave()
-
         await until(lambda: waiting.lease)
         assert worker_of(waiting) == "c"
 
@@ -153,10 +149,8 @@ async def test_session_stays_at_its_revision_if_it_can(of_adapter: Build) -> Non
     async with stage(of_adapter, revisions=weights("stable:99,canary:1")) as callers:
         await callers.backend.open("s", 3)
         await callers.backend.open("c", 1, revision=CANARY)
-
         back = await granted(callers, again=POOL, revision=CANARY)
         other = await granted(callers, again=POOL, revision=CANARY)
-
         assert (worker_of(back), worker_of(other)) == ("c", "s")
 
 
@@ -170,7 +164,6 @@ async def test_flood_of_one_revision_takes_no_turn_of_others(of_adapter: Build) 
             for _ in range(2):
                 await (await granted(callers, revision=STABLE)).leave()
             order.append(worker_of(await granted(callers)))
-
         assert Counter(order) == Counter(s=6, c=2)
 
 
@@ -178,7 +171,6 @@ async def test_without_weights_all_revisions_are_alike(of_adapter: Build) -> Non
     async with stage(of_adapter) as callers:
         await callers.backend.open("s", 1)
         await callers.backend.open("c", 1, revision=CANARY)
-
         assert {worker_of(await granted(callers)) for _ in range(2)} == {"s", "c"}
 
 
@@ -186,9 +178,7 @@ async def test_without_weights_all_revisions_are_alike(of_adapter: Build) -> Non
 def test_turns_of_any_stretch_keep_the_shares(total: int) -> None:
     shares = Weights({"a": total - 1, "b": 1})
     turns = Turns()
-
     order = [turns.next(shares, {"a", "b"}) for _ in range(total * 5)]
-
     for start in range(total * 4):
         assert order[start : start + total].count("b") in (0, 1, 2)
     assert order.count("b") in (4, 5, 6)
@@ -198,7 +188,6 @@ def test_time_without_a_revision_is_not_made_up_for() -> None:
     turns, shares = Turns(), Weights({"a": 1, "b": 1})
     for _ in range(1000):
         assert turns.next(shares, {"a"}) == "a"
-
     assert Counter(turns.next(shares, {"a", "b"}) for _ in range(10)) == Counter(a=5, b=5)
 
 

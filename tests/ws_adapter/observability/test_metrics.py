@@ -47,7 +47,6 @@ async def figures(stage: Stage, headers: dict[str, str] | None = None) -> dict[s
 async def test_page_has_the_format_of_prometheus() -> None:
     async with running_adapter("127.0.0.1:1", wait=False, admin_port=0) as stage:
         status, head, body = await scrape(stage)
-
     assert status == 200
     assert "text/plain; version=0.0.4" in head
     lines = body.splitlines()
@@ -104,7 +103,6 @@ def test_reasons_of_clients_make_no_series_of_their_own() -> None:
     metrics = Metrics(telemetry.meter)
     for number in range(100):
         metrics.ended(Kind.AUDIO_DUPLEX, f"reason_{number}", 1.0)
-
     assert dict(metrics.sessions) == {(Kind.AUDIO_DUPLEX, "other"): 100}
 
 
@@ -119,7 +117,6 @@ async def test_only_an_admin_sees_them_where_there_are_keys(tmp_path: Path) -> N
             given = ({}, keys.bearer("alice"), keys.bearer("admin"))
             assert [(await scrape(stage, path, headers))[0] for headers in given] == [401, 403, 200]
         _, _, body = await scrape(stage, headers=keys.bearer("admin"))
-
     assert 'antiphon_rejected_total{reason="auth"} 1' in body
 
 
@@ -138,9 +135,7 @@ async def test_nothing_else_is_there_and_it_is_nowhere_else() -> None:
 async def test_port_in_use_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     async with running_adapter("127.0.0.1:1", wait=False, admin_port=0) as stage:
         port = stage.adapter.admin_port
-
         assert await serve(AdapterOptions(workers=("127.0.0.1:1",), port=0, admin_port=port)) == 2
-
     assert f"Port {port} is in use by another process. Choose another with --admin-port" in (
         capsys.readouterr().err
     )
@@ -233,6 +228,5 @@ async def test_errors_are_told_by_code_and_side() -> None:
             await client.send({"type": "no.such.event"}, append())
             await client.expect("error", "error")
             now = await figures(stage)
-
     assert now['antiphon_errors_total{code="unknown_event",side="client"}'] == 1
     assert now['antiphon_errors_total{code="inference_error",side="server"}'] == 1

@@ -97,7 +97,6 @@ async def test_page_and_figures_say_who_talks_and_who_waits() -> None:
 async def test_page_loads_nothing_and_runs_nothing() -> None:
     async with running_adapter("127.0.0.1:1", wait=False, admin_port=0) as stage:
         _, head, body = await scrape(stage, "/")
-
     page = Page(body)
     assert not page.tags & {"script", "link", "img", "iframe", "form"}
     assert not page.attributes & {"src", "onclick"}
@@ -155,7 +154,6 @@ def test_page_shows_all_adapters_of_a_cluster() -> None:
         Peer("c", "1.1", "west", 33, 3600.0, 0, 0.0, False, False),
     ]
     text = text_of(time=7200.0, adapters=adapters)
-
     assert "north 11 ready 3 0.25 1.2 2:00 h" in text
     assert "south 22 draining 0 0.50 1.1 1:00 h" in text
     assert "west 33 not ready" in text
@@ -169,7 +167,6 @@ def test_page_tells_which_processes_died_and_were_started_again() -> None:
         Process("worker 2", "starting", None, 3, "The worker 2 stopped (killed by SIGKILL)", 60.0),
     ]
     text = text_of(time=180.0, processes=processes)
-
     assert "worker 1 ready 11 0" in text
     assert "worker 2 starting 3 The worker 2 stopped (killed by SIGKILL), 2:00 min ago" in text
 
@@ -179,21 +176,18 @@ def test_a_file_that_tells_of_no_processes_costs_nothing_else(told: str | None, 
     file = tmp_path / "processes.json"
     if told is not None:
         file.write_bytes(told.encode("latin-1"))
-
     assert read_processes(file) == []
 
 
 def test_page_stays_one_that_can_be_read() -> None:
     many = [WaitStatus(number, f"ticket_{number}", "chat", 1.0, 1.0, False) for number in range(1000)]
     page = render(replace(NOTHING, queue=many))
-
     assert len(re.findall("ticket_", page)) == MOST_ROWS
     assert f"and {1000 - MOST_ROWS} more" in page
 
 
 def test_recent_looks_back_five_minutes() -> None:
     recent = Recent()
-
     assert recent.look(0.0, 0, 0) == (0, 0)
     assert recent.look(100.0, 50, 1) == (50, 1)
     assert recent.look(RECENT_S + 50.0, 60, 1) == (60, 1)

@@ -136,7 +136,6 @@ async def test_a_session_that_nobody_looks_at_says_and_does_the_same(
     events, code, asked = await converse(path)
     monkeypatch.setattr(listener, "SessionTelemetry", Deaf)
     unseen, unseen_code, unseen_asked = await converse(path)
-
     assert comparable(unseen) == comparable(events)
     assert unseen_code == code
     assert unseen_asked == asked

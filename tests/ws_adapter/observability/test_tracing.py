@@ -135,7 +135,6 @@ async def test_units_are_grouped_for_half_a_minute() -> None:
             await clock.advance(seconds)
             await client.send(append())
             await client.expect("listen")
-
     first, second, third = traced.named(semconv.SPAN_UNIT)
     assert second.context.trace_id == first.context.trace_id
     assert third.context.trace_id != first.context.trace_id
@@ -170,7 +169,6 @@ async def test_steps_of_the_worker_hang_under_their_units() -> None:
     async with traced_stage(ScriptedEngine(listen(), repeat=True), traced) as (stage, of_worker):
         await talk(stage, units=2)
         await until(lambda: semconv.SPAN_END in traced.names)
-
     units = {unit.context.span_id: unit.context.trace_id for unit in traced.named(semconv.SPAN_UNIT)}
     steps = [span for span in of_worker.get_finished_spans() if span.name != semconv.SPAN_TICK]
     assert {span.name for span in steps} == {"prefill", "generate", "finalize"}
@@ -203,7 +201,6 @@ async def test_refusals_name_their_trace_too() -> None:
         async with stage.client(stage.url.replace("audio", "half")) as client:
             error = await client.expect("error")
             await client.end()
-
     upgrade = traced.one(semconv.SPAN_UPGRADE)
     assert int(error["error"]["trace_id"], 16) == upgrade.context.trace_id
     assert attributes(upgrade)["error.type"] == "unsupported_mode"
@@ -300,7 +297,6 @@ async def test_malformed_context_is_counted_and_costs_nothing(given: Any) -> Non
             await client.expect("session.queue_done")
             await client.send({"type": "session.init", "payload": {}, "trace_context": given})
             await client.expect("session.created")
-
     assert b"antiphon_trace_contexts_invalid_total 2.0" in traced.telemetry.exposition()
 
 
@@ -356,7 +352,6 @@ async def test_failed_unit_is_our_fault_and_a_refused_one_is_not() -> None:
         for names in (("error", "listen"), ("error", "listen"), ("listen",)):
             await client.send(append())
             await client.expect(*names)
-
     units = traced.named(semconv.SPAN_UNIT)
     assert [(unit.status.status_code, attributes(unit).get("error.type")) for unit in units] == [
         (StatusCode.ERROR, "INFERENCE_FAILED"),
@@ -402,7 +397,6 @@ async def test_interrupted_unit_ends_its_span() -> None:
         await until(lambda: len(engine.session.heard) == 2)
         await client.send({"type": "input.append", "input": {"force_listen": True}})
         await client.expect("listen")
-
     ends = [attributes(unit).get(semconv.ATTR_UNIT_END) for unit in traced.named(semconv.SPAN_UNIT)]
     assert ends[:2] == ["chunk", "cancelled"]
     assert traced.still_open == 0
@@ -479,7 +473,6 @@ async def test_unreachable_worker_is_our_fault() -> None:
     async with running_adapter("127.0.0.1:1", telemetry=traced.telemetry, **options) as stage:
         async with stage.client() as client:
             await client.end()
-
     waited, end = traced.one(semconv.SPAN_QUEUE), traced.one(semconv.SPAN_END)
     assert attributes(waited)[semconv.ATTR_OUTCOME] == "no_worker"
     for span in (waited, end):
@@ -495,7 +488,6 @@ async def test_denied_request_ends_its_span(tmp_path: Path) -> None:
         with pytest.raises(InvalidStatus) as refused:
             async with connect(stage.url):
                 pass
-
     upgrade = traced.one(semconv.SPAN_UPGRADE)
     assert attributes(upgrade)[semconv.ATTR_HTTP_STATUS] == 401
     assert attributes(upgrade)["error.type"] == "auth"

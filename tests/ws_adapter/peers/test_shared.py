@@ -112,7 +112,6 @@ async def test_client_that_spreads_over_two_adapters_has_no_more_than_over_one(
     for number in range(3):
         await two[number % 2].admit(THREE_AT_ONCE)
         (await two[number % 2].admit(A_MINUTE_ELSEWHERE)).leave()
-
     for adapter in two:
         assert await adapter.refuses(THREE_AT_ONCE) == Refused(0, None)
         refused = await adapter.refuses(A_MINUTE_ELSEWHERE)
@@ -124,14 +123,12 @@ async def test_client_that_spreads_over_two_adapters_has_no_more_than_over_one(
 
 async def test_no_more_slip_in_at_the_same_time(two: tuple[Adapter, Adapter]) -> None:
     answers = await asyncio.gather(*(two[n % 2].peers.admit([THREE_AT_ONCE]) for n in range(300)))
-
     assert sum(isinstance(answer, Admitted) for answer in answers) == 3
 
 
 async def test_crowd_costs_few_calls(two: tuple[Adapter, Adapter]) -> None:
     one, _ = two
     await asyncio.gather(*(one.admit(AdmissionRequest(f"address:{n}", 1, 1)) for n in range(500)))
-
     assert one.line.calls.count("antiphon_peers_v1_meet") < 100
     assert await one.peers.admit([]) is UNCOUNTED, "without limits nobody is asked"
 
@@ -142,10 +139,8 @@ async def test_refused_by_one_limit_is_counted_by_no_other_but_as_an_attempt(
     one, other = two
     key = AdmissionRequest("key:k", most=1, per_min=0)
     await one.admit(key)
-
     for _ in range(3):
         assert await other.refuses(AdmissionRequest("address:a", 3, 3), key) == Refused(1, None)
-
     assert (await one.refuses(AdmissionRequest("address:a", 3, 3))).demand == 0
     assert totals(redis_server) == {"key:k": 1}
 
@@ -154,9 +149,7 @@ async def test_who_leaves_one_adapter_may_come_to_the_other(two: tuple[Adapter, 
     one, other = two
     admitted = [await one.admit(THREE_AT_ONCE) for _ in range(3)]
     await other.refuses(THREE_AT_ONCE)
-
     admitted[0].leave()
-
     await other.admit_at_last(THREE_AT_ONCE)
     await one.refuses(THREE_AT_ONCE)
 
@@ -169,7 +162,6 @@ async def test_killed_adapter_gives_its_counts_back_within_the_time_to_live(
             for _ in range(3):
                 await two.admit(THREE_AT_ONCE)
             two.line.is_cut = True
-
         await one.admit_at_last(THREE_AT_ONCE)
         assert totals(redis_server) == {"address:203.0.113.5": 1}
 
@@ -181,7 +173,6 @@ async def test_adapter_that_ends_gives_its_counts_back_at_once(redis_server: Red
             for _ in range(3):
                 await two.admit(THREE_AT_ONCE)
             assert [peer.adapter_id for peer in await one.peers.all()] == ["one", "two"]
-
         assert [peer.adapter_id for peer in await one.peers.all()] == ["one"]
         await one.admit(THREE_AT_ONCE)
 
@@ -193,9 +184,7 @@ async def test_adapter_that_was_frozen_for_too_long_tells_again_what_it_holds(
     for _ in range(3):
         await one.admit(THREE_AT_ONCE)
     redis_server.command("FCALL", "antiphon_peers_v1_leave", "1", PREFIX, "one")
-
     await until(lambda: totals(redis_server) == {"address:203.0.113.5": 3})
-
     await other.refuses(THREE_AT_ONCE)
 
 
@@ -203,7 +192,6 @@ async def test_when_all_are_gone_nothing_is_left(redis_server: RedisServer) -> N
     async with living(redis_server.url, "one") as one:
         await one.admit(THREE_AT_ONCE)
     assert redis_server.command("KEYS", f"{PREFIX}*") == b"*0"
-
     async with living(redis_server.url, "one", life_s=0.2) as one:
         await one.admit(THREE_AT_ONCE)
         one.line.is_cut = True
@@ -256,9 +244,7 @@ async def test_redis_that_comes_back_empty_is_told_everything(
     one, other = two
     admitted = [await one.admit(THREE_AT_ONCE), await other.admit(THREE_AT_ONCE)]
     redis_server.restart(keep_data=False)
-
     await until(lambda: totals(redis_server) == {"address:203.0.113.5": 2})
-
     admitted[0].leave()
     await until(lambda: totals(redis_server) == {"address:203.0.113.5": 1})
 
@@ -273,7 +259,6 @@ async def test_who_gives_up_while_redis_thinks_is_not_counted(redis_server: Redi
         knocking.cancel()
         await asyncio.gather(knocking, return_exceptions=True)
         redis_server.resume()
-
         await until(lambda: len(one.line.calls) > calls + 2)
         await until(lambda: totals(redis_server) == {"address:first": 1})
         assert one.alone == 0
@@ -314,5 +299,4 @@ async def test_older_library_of_another_adapter_is_used(
 ) -> None:
     """Functions that are missing are loaded by whoever misses them, and both may do it at once."""
     redis_server.command("FUNCTION", "FLUSH")
-
     await asyncio.gather(*(adapter.admit(THREE_AT_ONCE) for adapter in two))

@@ -32,6 +32,5 @@ def test_pages_are_not_mapped_anew_for_every_unit() -> None:
         int(subprocess.run([sys.executable, "-c", UNITS, how], capture_output=True, check=True).stdout)
         for how in ("default", "kept")
     ]
-
     assert faults[0] > 200, "the machine gives no reason for it"
     assert faults[1] < 20

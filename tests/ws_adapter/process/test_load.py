@@ -34,10 +34,8 @@ async def test_cpu_is_a_mean_over_the_last_seconds() -> None:
     busy.use(0.4)
     await busy.clock.advance(10)
     assert busy.load.cpu == pytest.approx(0.4)
-
     busy.use(1.0)
     await busy.clock.advance(WINDOW_S / 2)
-
     assert busy.load.cpu == pytest.approx(0.7)
 
 
@@ -50,10 +48,8 @@ async def test_busy_process_takes_no_session_until_it_is_less_busy() -> None:
     busy.use(0.6)
     await busy.clock.advance(10)
     assert not busy.load.admit()
-
     busy.use(0.3)
     await busy.clock.advance(WINDOW_S)
-
     assert busy.load.admit()
 
 
@@ -61,9 +57,7 @@ async def test_crowd_is_counted_before_it_can_be_measured() -> None:
     busy = Busy()
     admitted = sum(busy.load.admit() for _ in range(5000))
     assert admitted == pytest.approx(0.5 / NEWCOMER_CPU, abs=1)
-
     await busy.clock.advance(WINDOW_S + SAMPLE_S)
-
     assert busy.load.admit(), "what they really cost is known by now: nothing"
 
 
@@ -113,7 +107,6 @@ async def test_nothing_is_sampled_where_no_limit_is_set_or_after_the_end() -> No
     await busy.clock.advance(10)
     assert busy.clock.timers == 0
     assert busy.load.admit()
-
     stopped = Busy()
     await stopped.clock.advance(3)
     stopped.load.stop()
@@ -128,7 +121,6 @@ async def test_new_input_is_dropped_while_all_bytes_are_in_flight() -> None:
         load.inflight_bytes = inflight_bytes
         assert load.is_full is is_full
         assert load.admit() is not is_full
-
     load = Busy(max_bytes=0).load
     load.inflight_bytes = 10**12
     assert not load.is_full

@@ -33,7 +33,6 @@ def test_policy_is_of_the_polling_thread_alone(situation: str, own: str, of_grpc
     run = subprocess.run(
         [sys.executable, "-c", POLICIES, situation], capture_output=True, text=True, check=True
     )
-
     main, others = run.stdout.splitlines()
     assert main == own
     assert set(others.split()) == of_grpc

@@ -35,7 +35,6 @@ async def test_a_disk_that_is_full_at_the_start_is_none(
     monkeypatch.setattr(Path, "mkdir", full)
     async with recording_to(tmp_path / "new") as recorder:
         recorder.begin("s", "audio", NOBODY).end("user_stop", None)
-
     assert recorder.counts.incomplete == 1
     assert [line.levelname for line in caplog.records] == ["WARNING"]
 
@@ -56,7 +55,6 @@ async def test_a_failing_disk_is_logged_once_and_nothing_is_raised(
             for _ in range(3):
                 recording.up(append(noise(0.1), video_frames=[b64(b"\xff\xd8\xff")]))
             recording.end("user_stop", None)
-
     assert recorder.counts.incomplete == 3
     assert recorder.counts.complete == 0
     assert [line.levelname for line in caplog.records] == ["WARNING"]
@@ -119,7 +117,6 @@ async def test_a_folder_that_disappears_costs_only_its_recording(
     recording.up(b"{}")
     recording.end("user_stop", None)
     await recorder.close()
-
     assert recorder.counts.incomplete == 1
     assert [line.levelname for line in caplog.records] == ["WARNING"]
     assert not (tmp_path / "root").exists()

@@ -79,7 +79,6 @@ async def test_times_do_not_follow_a_clock_that_jumps(tmp_path: Path) -> None:
         recording.up(b"{}")
         recording.end("user_stop", None)
     read = read_recording(tmp_path / recording.recording_id)
-
     assert read.lines[1]["ts"] - read.lines[0]["ts"] == 2.0
     assert read.meta["duration_s"] == 2.0
 
@@ -89,7 +88,6 @@ async def test_a_session_that_has_not_ended_can_be_read(tmp_path: Path) -> None:
         recording = recorder.begin("s", "audio", NOBODY)
         recording.up(append(noise(1)))
     read = read_recording(tmp_path / recording.recording_id)
-
     assert "ended_at" not in read.meta
     assert "audio_started_at" in read.meta
     assert len(read.samples(read.lines[0]["frame"]["input"]["audio"])) == 16_000
@@ -101,7 +99,6 @@ async def test_only_the_owner_may_read(tmp_path: Path) -> None:
         read = await record(tmp_path / "new", append(noise(0.1), video_frames=[b64(b"\xff\xd8\xff")]))
     finally:
         os.umask(before)
-
     for path in (tmp_path / "new", read.folder, *read.folder.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
@@ -155,9 +152,7 @@ async def test_tracks_lie_on_the_time_line_of_the_session(tmp_path: Path) -> Non
 
 async def test_pcm16_is_played_at_its_loudness(tmp_path: Path) -> None:
     samples = np.array([0, 1, -32768, 32767], "<i2")
-
     read = await record(tmp_path, append(samples, format="pcm16"))
-
     reference = read.lines[0]["frame"]["input"]["audio"]
     assert np.array_equal(read.samples(reference) * 32768, samples.astype(np.float32))
 
@@ -176,9 +171,7 @@ async def test_pcm16_is_played_at_its_loudness(tmp_path: Path) -> None:
 async def test_audio_is_found_under_each_of_its_names(tmp_path: Path, event: Any) -> None:
     samples = noise(0.5)
     frame = json.dumps(event, default=lambda _: b64(samples)).encode()
-
     read = await record(tmp_path, frame)
-
     expected = {"file": "up.wav", "start": 0, "samples": 8000, "sample_rate": 16_000}
     assert read.lines[0]["frame"] == json.loads(json.dumps(event, default=lambda _: expected))
     assert np.array_equal(read.samples(expected), samples)
@@ -191,7 +184,6 @@ async def test_audio_is_found_under_each_of_its_names(tmp_path: Path, event: Any
 )
 async def test_audio_that_nobody_can_hear_is_a_file_of_its_own(tmp_path: Path, data: bytes) -> None:
     read = await record(tmp_path, append(data))
-
     assert read.lines[0]["frame"]["input"]["audio"] == {"file": "up/000000-1.bin", "bytes": len(data)}
     assert (read.folder / "up/000000-1.bin").read_bytes() == data
     assert not (read.folder / "up.wav").exists()
@@ -201,9 +193,7 @@ async def test_a_second_clip_in_one_event_does_not_disturb_the_track(tmp_path: P
     """And a burst is laid end to end."""
     one, other = noise(1), noise(1)
     frame = json.dumps({"type": "audio_chunk", "audio": b64(one), "audio_base64": b64(other)}).encode()
-
     read = await record(tmp_path, frame, append(noise(1)), append(noise(1)))
-
     assert np.array_equal(read_wav(read.folder / "up.wav")[1][:16_000], one)
     assert (read.folder / "up/000000-1.bin").read_bytes() == other.tobytes()
     assert [event["input"]["audio"]["start"] for event in read.events("up")[1:]] == [16_000, 32_000]
@@ -213,9 +203,7 @@ async def test_a_track_that_no_wav_file_can_hold_ends_the_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_module, "LONGEST", 20_000)
-
     read = await record(tmp_path, append(noise(1)), append(noise(1)), b"{}")
-
     assert [line["seq"] for line in read.lines] == [0]
     assert len(read_wav(read.folder / "up.wav")[1]) == 16_000
     assert "longer than a WAV file" in read.meta["stopped"]
@@ -232,9 +220,7 @@ def wav_file() -> bytes:
 async def test_reference_audio_is_a_file_that_plays(tmp_path: Path) -> None:
     raw, wav = noise(0.5), wav_file()
     voice = {"ref_audio_base64": b64(raw), "tts_ref_audio_base64": "data:audio/wav;base64," + b64(wav)}
-
     read = await record(tmp_path, json.dumps({"type": "session.init", "payload": {"voice": voice}}).encode())
-
     kept = read.lines[0]["frame"]["payload"]["voice"]
     assert kept["ref_audio_base64"] == {"file": "up/000000-1.wav", "samples": 8000, "sample_rate": 16_000}
     assert np.array_equal(read.samples(kept["ref_audio_base64"]), raw)
@@ -264,7 +250,6 @@ async def test_images_are_files_of_their_true_type(
     tmp_path: Path, data: bytes, extension: str, event: Any
 ) -> None:
     read = await record(tmp_path, json.dumps(event, default=lambda _: b64(data)).encode())
-
     names = iter((f"up/000000-1.{extension}", f"up/000000-2.{extension}"))
     expected = json.dumps(event, default=lambda _: {"file": next(names), "bytes": len(data)})
     assert read.lines[0]["frame"] == json.loads(expected)
@@ -291,7 +276,6 @@ async def test_images_are_files_of_their_true_type(
 )
 async def test_whatever_comes_gives_one_bounded_line(tmp_path: Path, frame: bytes) -> None:
     read = await record(tmp_path, frame, b'{"type":"session.close"}')
-
     assert [line["seq"] for line in read.lines] == [0, 1]
     assert read.lines[1]["frame"] == {"type": "session.close"}
     assert "unreadable" in read.lines[0] or len(frame) < 10_000
@@ -305,9 +289,7 @@ async def test_whatever_comes_gives_one_bounded_line(tmp_path: Path, frame: byte
 async def test_text_where_base64_belongs_is_a_file_if_it_is_long(tmp_path: Path) -> None:
     frame = json.dumps({"type": "audio_chunk", "audio": "é" * 300, "frame": "!"}).encode()
     empty = b'{"type":"response.output_audio.delta","text":"","audio":""}'
-
     read = await record(tmp_path, frame, empty)
-
     long = {"file": "up/000000-1.txt", "bytes": 600}
     assert read.lines[0]["frame"] == {"type": "audio_chunk", "audio": long, "frame": "!"}
     assert read.lines[1]["frame"] == json.loads(empty)
@@ -326,9 +308,7 @@ async def test_text_where_base64_belongs_is_a_file_if_it_is_long(tmp_path: Path)
 )
 async def test_paths_are_made_of_harmless_characters(tmp_path: Path, label: str, start: str) -> None:
     root = tmp_path / "in/here"
-
     read = await record(root, b"{}", label=label)
-
     assert read.folder.name.startswith(start)
     assert os.listdir(root) == [read.folder.name]
     assert os.listdir(tmp_path) == ["in"]

@@ -124,7 +124,6 @@ async def test_running_session_keeps_its_recording(tmp_path: Path) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while (await listed(stage))["total"] == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-
         assert (await fetch(stage, f"{API}/{name}", "DELETE"))[0] == 409
         await client.send(append(1))
         await client.expect("response.output.delta")

@@ -44,7 +44,6 @@ async def test_the_oldest_recordings_go_when_there_is_too_much(tmp_path: Path) -
             recording.up(append(noise(1)))
             recording.end("user_stop", None)
             names.append(recording.recording_id)
-
     assert kept(tmp_path) == set(names[-2:])
     assert used(tmp_path) < 200_000
 
@@ -54,9 +53,7 @@ async def test_recordings_of_earlier_runs_count(tmp_path: Path) -> None:
     names = [await keep(tmp_path, clock) for _ in range(4)]
     for age, name in enumerate(names):
         made_at(tmp_path / name, 1000 - age)
-
     latest = await keep(tmp_path, clock, max_bytes=250_000)
-
     assert kept(tmp_path) == {names[0], names[1], latest}
 
 
@@ -65,7 +62,6 @@ async def test_recordings_go_when_they_are_too_old(tmp_path: Path) -> None:
     old, young = await keep(tmp_path, clock), await keep(tmp_path, clock)
     for name, age in ((old, 101), (young, 99)):
         made_at(tmp_path / name, clock.unix() - age)
-
     await clock.advance(1e9)
     async with recording_to(tmp_path, clock):
         pass
@@ -101,10 +97,8 @@ async def test_a_link_inside_a_recording_is_not_followed(tmp_path: Path) -> None
     (outside / "keep.txt").write_text("mine")
     (root / await keep(root, clock) / "up").symlink_to(outside, target_is_directory=True)
     (root / await keep(root, clock) / "meta.json").write_bytes(b"\xff{")
-
     async with recording_to(root, clock, max_bytes=1):
         pass
-
     assert kept(root) == set()
     assert kept(outside) == {"keep.txt"}
 
@@ -120,7 +114,6 @@ async def test_a_running_recording_stops_rather_than_passing_the_bound(
         other = recorder.begin("s", "audio", NOBODY)
         other.up(append(noise(1)))
         other.end("user_stop", None)
-
     assert kept(tmp_path) == {other.recording_id}, "the stopped one ended and was the oldest"
     assert (recorder.counts.complete, recorder.counts.incomplete) == (1, 1)
     assert [line.levelname for line in caplog.records] == ["WARNING"]
@@ -161,7 +154,6 @@ async def test_who_is_recorded_at_length_makes_room_for_others(tmp_path: Path) -
         other = begin(recorder, NOBODY, 2)
         other.end("user_stop", None)
         long.end("user_stop", None)
-
     assert kept(tmp_path) == {other.recording_id}
     assert "stopped" not in read_recording(tmp_path / other.recording_id).meta
     assert (recorder.counts.complete, recorder.counts.incomplete) == (1, 1)
@@ -174,7 +166,6 @@ async def test_one_session_has_its_share_and_no_more(
         long, short = begin(recorder, NOBODY, 20), begin(recorder, NOBODY, 2)
         for recording in (long, short):
             recording.end("user_stop", None)
-
     assert kept(tmp_path) == {long.recording_id, short.recording_id}
     assert "largest size allowed for one" in read_recording(tmp_path / long.recording_id).meta["stopped"]
     assert used(tmp_path / long.recording_id) < 2_000_000 / 8 + 100_000
@@ -189,10 +180,8 @@ async def test_callers_of_earlier_runs_are_told_apart(tmp_path: Path) -> None:
         for _ in range(6):
             begin(recorder, FLOODER, 1).end("user_stop", None)
     made_at(tmp_path / first.recording_id, 1000)
-
     async with recording_to(tmp_path, clock, max_bytes=300_000) as recorder:
         latest = begin(recorder, FLOODER, 1)
         latest.end("user_stop", None)
-
     assert {first.recording_id, latest.recording_id} <= kept(tmp_path), "though the first is the oldest"
     assert used(tmp_path) < 300_000

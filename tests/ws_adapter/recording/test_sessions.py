@@ -231,7 +231,6 @@ async def test_a_client_that_vanishes_in_the_queue_leaves_a_whole_recording(tmp_
             await until(lambda: any("ended_at" in meta.read_text() for meta in tmp_path.glob("*/meta.json")))
     ended = [read for read in find(tmp_path) if read.meta["close_reason"] == "disconnected"]
     (read,) = [read for read in ended if "worker" not in read.meta]
-
     assert [event["type"] for event in read.events("down")] == ["session.queued"]
 
 
@@ -242,7 +241,6 @@ async def test_what_waits_at_the_end_of_the_adapter_is_written(tmp_path: Path) -
         stage.adapter.interrupt()
         await client.rest()
     (read,) = find(tmp_path)
-
     assert [whole(read, event) for event in read.events("down")] == client.events
     assert read.meta["close_reason"] == "server_shutdown"
     assert "ended_at" in read.meta
@@ -273,9 +271,7 @@ async def test_no_secret_is_in_a_recording(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_used_is_told_before_anybody_connects(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-
     done = run_cli("adapter", "--worker", "127.0.0.1:1", "--port", "0", "--recordings", tmp_path / "file")
-
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         f"Cannot record into {tmp_path}/file: File exists. Name a folder that can be written to with "
@@ -291,7 +287,6 @@ async def test_a_broken_disk_changes_no_public_event(
     monkeypatch.setattr(os, name, failing(name, after))
     async with recorded_stage(tmp_path) as stage, stage.client() as client:
         await converse(client)
-
     monkeypatch.undo()
     assert gist(client.events) == await unrecorded()
     assert client.close_code == 1000

@@ -57,7 +57,6 @@ async def test_each_session_is_a_line_of_the_schema_behind_what_was_there(tmp_pa
             for number in range(first, first + 3):
                 log.write(line(number))
         assert (log.written, log.lost) == (3, 0)
-
     torn, *lines = path.read_bytes().splitlines()
     assert torn == b'{"v":1,"at"'
     assert [decode(text).session_id for text in lines] == [f"sess_{number}" for number in range(6)]
@@ -71,7 +70,6 @@ async def test_two_adapters_may_share_a_file(tmp_path: Path) -> None:
         for number in range(500):
             one.write(line(number))
             other.write(line(1000 + number))
-
     assert len(numbers(path)) == len(set(numbers(path))) == 1000
 
 
@@ -84,7 +82,6 @@ async def test_reopened_log_goes_on_in_a_new_file(tmp_path: Path) -> None:
         log.reopen()
         await until(lambda: not log._wants_reopening)
         log.write(line(1))
-
     assert numbers(old) == ["sess_0"]
     assert numbers(path) == ["sess_1"]
 
@@ -99,7 +96,6 @@ async def test_log_that_cannot_be_reopened_goes_on_in_the_old_file(tmp_path: Pat
         with pytest.raises(ConfigurationError, match="Cannot write the usage log"):
             log.reopen()
         log.write(line())
-
     assert numbers(old) == ["sess_0"]
 
 
@@ -108,7 +104,6 @@ async def test_full_disk_costs_lines_that_are_counted_and_nothing_else(tmp_path:
         for number in range(3):
             log.write(line(number))
         await until(lambda: log.lost == 3)
-
     assert log.written == 0
 
 
@@ -123,7 +118,6 @@ async def test_line_after_a_torn_one_is_whole(tmp_path: Path, monkeypatch: pytes
     async with writing(path) as log:
         log.write(line(0))
         log.write(line(1))
-
     first, second = path.read_bytes().splitlines()
     assert len(first) == 10
     assert decode(second).session_id == "sess_1"

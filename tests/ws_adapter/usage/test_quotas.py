@@ -95,11 +95,9 @@ async def bank() -> AsyncIterator[Bank]:
 
 async def test_session_goes_on_to_the_end_of_its_quota_and_no_further(bank: Bank) -> None:
     talk = await bank.talk(MINUTE)
-
     await bank.clock.advance(59)
     assert not talk.is_ended
     await bank.clock.advance(1 + BEAT_S)
-
     assert talk.is_ended
     assert 60_000 <= bank.used(MINUTE)[0] <= 60_000 + 1000 * BEAT_S
     with pytest.raises(QuotaSpent):
@@ -110,18 +108,14 @@ async def test_session_gives_back_what_it_has_not_spent(bank: Bank) -> None:
     talk = await bank.talk(MINUTE)
     await bank.clock.advance(4)
     assert bank.used(MINUTE)[0] == SLICE_MS
-
     talk.end()
-
     assert bank.used(MINUTE)[0] == 4000
 
 
 async def test_one_key_spends_its_quota_while_the_other_talks_on(bank: Bank) -> None:
     spender, other = await bank.talk(MINUTE), await bank.talk(Tenant("carol", "c" * 64, Quota(600)))
     nobody = await bank.talk(Tenant("dave", "d" * 64))
-
     await bank.clock.advance(90)
-
     assert (spender.is_ended, other.is_ended, nobody.is_ended) == (True, False, False)
     other.end()
     nobody.end()
@@ -150,11 +144,9 @@ async def test_stampede_overspends_by_no_more_than_a_beat_of_each_slice_that_was
 async def test_two_that_start_together_do_not_spend_the_same_seconds(bank: Bank) -> None:
     """Attack: two sessions of one key begin at the same moment."""
     one, other = await asyncio.gather(bank.talk(MINUTE), bank.talk(MINUTE))
-
     await bank.clock.advance(28)
     assert [one.is_ended, other.is_ended] == [False, False]
     await bank.clock.advance(6)
-
     assert one.is_ended
     assert other.is_ended
     assert bank.used(MINUTE)[0] <= 60_000 + 2 * 1000 * BEAT_S
@@ -164,7 +156,6 @@ async def test_sessions_that_are_dropped_at_once_are_paid_for(bank: Bank) -> Non
     """Attack: a tenant opens and drops sessions, so that none of them lasts."""
     for _ in range(60):
         (await bank.talk(MINUTE)).end("disconnected")
-
     with pytest.raises(QuotaSpent):
         await bank.talk(MINUTE)
     assert bank.used(MINUTE)[0] == 60 * SHORTEST_MS
@@ -201,9 +192,7 @@ async def test_units_are_paid_for(
         talk.meter.heard(signal)
     for signal in in_background:
         talk.meter.heard(signal, in_background=True)
-
     talk.end("disconnected")
-
     assert bank.used(TOKENS)[1] == used
 
 
@@ -212,10 +201,8 @@ async def test_session_ends_when_its_tokens_are_spent(bank: Bank) -> None:
     talk.meter.used(4000, 999)
     await bank.clock.advance(2 * BEAT_S)
     assert not talk.is_ended
-
     talk.meter.used(0, 1)
     await bank.clock.advance(2 * BEAT_S)
-
     assert talk.is_ended
     assert bank.used(TOKENS)[1] == 5000
 
@@ -234,9 +221,7 @@ async def test_quota_is_a_days(bank: Bank) -> None:
     talk = await bank.talk(MINUTE)
     await bank.clock.advance(70)
     assert talk.is_ended
-
     await bank.clock.advance(DAY_S - bank.clock.unix() % DAY_S)
-
     (await bank.talk(MINUTE)).end()
 
 
@@ -245,9 +230,7 @@ async def test_slice_of_yesterday_is_not_given_back_today(bank: Bank) -> None:
     talk = await bank.talk(MINUTE)
     await bank.clock.advance(2)
     other = await bank.talk(MINUTE)
-
     talk.end()
-
     assert bank.used(MINUTE)[0] == SLICE_MS
     other.end()
 
@@ -257,7 +240,6 @@ async def test_key_whose_quota_is_spent_is_known_for_a_while(bank: Bank) -> None
     assert bank.accounts.retry_s(MINUTE) is None
     await bank.clock.advance(62)
     assert talk.is_ended
-
     retry_s = bank.accounts.retry_s(MINUTE)
     assert retry_s is not None
     assert 0 < retry_s <= DAY_S
@@ -268,7 +250,6 @@ async def test_invented_accounts_are_not_remembered(bank: Bank, monkeypatch: Any
     monkeypatch.setattr(module, "REMEMBERED", 10)
     for number in range(100):
         bank.accounts._remember(Tenant("x", f"{number:064x}", Quota(1)))
-
     assert len(bank.accounts._spent) == 10
 
 
@@ -276,12 +257,10 @@ async def test_outage_ends_no_session_and_lets_nobody_in(bank: Bank, monkeypatch
     talk = await bank.talk(MINUTE)
     bank.usage_store.is_cut = True
     monkeypatch.setattr(module, "ASK_S", 0.05)
-
     with pytest.raises(DispatcherUnavailable):
         await bank.talk(MINUTE)
     await bank.clock.advance(45)
     assert not talk.is_ended
-
     bank.usage_store.answer()
     await bank.clock.advance(2 * BEAT_S)
     assert 45_000 <= bank.used(MINUTE)[0] <= 60_000, "the slice of who was not let in is given back"
@@ -297,11 +276,9 @@ async def test_session_whose_question_was_lost_asks_again(bank: Bank) -> None:
         answer.cancel()
     bank.usage_store.waiting = []
     bank.usage_store.is_cut = False
-
     await bank.clock.advance(20)
     assert not talk.is_ended
     await bank.clock.advance(22)
-
     assert talk.is_ended
     assert 60_000 <= bank.used(MINUTE)[0] <= 62_000
 
@@ -311,10 +288,8 @@ async def test_what_is_spent_during_an_outage_is_booked_afterwards(bank: Bank) -
     bank.usage_store.is_cut = True
     await bank.clock.advance(50)
     talk.end()
-
     bank.usage_store.answer()
     await bank.clock.advance(2 * BEAT_S)
-
     assert bank.used(MINUTE)[0] == 50_000
 
 
@@ -322,7 +297,6 @@ def test_tenants_beyond_the_bound_are_one_series() -> None:
     totals = Totals()
     for number in range(10_000):
         totals.add(f"key-{number}", 1.0, 2, 3)
-
     names = dict(totals.all())
     assert len(names) == MOST_TENANTS + 1
     assert names["other"].sessions == 10_000 - MOST_TENANTS

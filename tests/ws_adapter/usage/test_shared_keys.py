@@ -65,7 +65,6 @@ async def test_keys_of_redis_let_in_and_nobody_else_also_after_a_change(
         keys.remove("alice")
         keys.add("carol")
         await share(redis_server, keys.text)
-
         await until_status(stage, keys.bearer("carol"), 200)
         assert await status_of(stage, alice) == 401
 
@@ -75,7 +74,6 @@ async def test_session_of_a_key_that_is_withdrawn_ends(redis_server: RedisServer
         async with stage.client(additional_headers=keys.bearer("alice")) as client:
             keys.remove("alice")
             await share(redis_server, keys.text)
-
             assert (await client.end())[1] == 3000
 
 
@@ -83,7 +81,6 @@ async def test_nobody_is_let_in_before_the_keys_are_known(redis_server: RedisSer
     async with served(redis_server) as stage:
         assert await status_of(stage, keys.bearer("alice")) == 503
         assert await status_of(stage, {"Authorization": "Bearer ak_invented"}) == 503
-
         await share(redis_server, keys.text)
         await until_status(stage, keys.bearer("alice"), 200)
 
@@ -115,7 +112,6 @@ async def test_text_that_is_no_file_of_keys_changes_nothing(redis_server: RedisS
 
 async def test_keys_are_in_redis_as_hashes_alone(redis_server: RedisServer, keys: KeyFile) -> None:
     await share(redis_server, keys.text)
-
     stored = redis_server.command("GET", "antiphon:{tenants}:keys")
     assert all(key.hash.encode() in stored for key in keys.keys.values())
     assert not any(secret.encode() in stored for secret in keys.secrets.values())

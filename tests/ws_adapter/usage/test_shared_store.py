@@ -41,7 +41,6 @@ async def test_two_adapters_never_give_more_than_the_quota(redis_server: RedisSe
         taken = await asyncio.gather(*(take(usage_store, want_ms=7000) for usage_store in (one, two) * 20))
         names = await line.client.keys("antiphon:{tenants}:*")
         lives = {name: await line.client.pttl(name) for name in names}
-
     assert sum(each.ms for each in taken) == 60_000
     assert len(lives) == 3
     assert all(life > 0 for life in lives.values()), lives
@@ -54,9 +53,7 @@ async def test_spent_is_booked_beyond_the_quota_and_a_slice_is_given_back(redis_
         assert (await take(usage_store, spent_tokens=9000, want_tokens=1)).tokens == 0
         await take(usage_store, spent_ms=-2000, day=day - 1)
         assert (await take(usage_store, want_ms=5000)).ms == 0, "it was another day's"
-
         await take(usage_store, spent_ms=-2000, day=day)
-
         assert (await take(usage_store, want_ms=5000)).ms == 2000
 
 
@@ -64,9 +61,7 @@ async def test_call_whose_answer_was_lost_is_booked_once(redis_server: RedisServ
     async with book_of(redis_server.url, "one") as (usage_store, line):
         await take(usage_store, want_ms=1000)
         line.loses_answers = 3
-
         assert (await take(usage_store, want_ms=20_000)).ms == 20_000
-
         assert (await take(usage_store, want_ms=60_000)).ms == 39_000
 
 
@@ -76,9 +71,7 @@ async def test_what_is_taken_while_redis_is_away_is_booked_when_it_is_back(redis
         answer = usage_store.take(Take(ACCOUNT, QUOTA, spent_ms=30_000))
         await until(lambda: usage_store.is_away)
         assert not answer.done()
-
         line.is_cut = False
-
         async with asyncio.timeout(PATIENCE_S):
             await answer
         assert not usage_store.is_away
@@ -90,7 +83,6 @@ async def test_crowd_costs_few_calls(redis_server: RedisServer) -> None:
         takes = [Take(f"{number:064x}", QUOTA, want_ms=1000) for number in range(1000)]
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*map(usage_store.take, takes))
-
     assert len(line.calls) <= 2 + 2 * (1000 // MOST_AT_ONCE)
 
 

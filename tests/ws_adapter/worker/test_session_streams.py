@@ -149,7 +149,6 @@ async def test_output_is_told_before_the_end_of_its_unit() -> None:
         streams = await caller.begin()
         streams.run(RunUnit(1, SECOND, False))
         await until(lambda: caller.heard(UnitDone))
-
         pieces = caller.heard(Piece)
         assert "".join(piece.text for piece in pieces) == "Hello"
         assert sum(len(piece.audio) for piece in pieces) == 96_000
@@ -311,7 +310,6 @@ async def test_worker_that_dies_is_told_once() -> None:
         running.worker.interrupt()
         running.worker.interrupt()
         await streams.ended()
-
         assert len(caller.heard(Failed)) == 1
         assert caller.said[-1] in (Failed(Reason.DRAINING), Failed(Reason.WORKER_LOST))
 
@@ -321,7 +319,6 @@ async def test_worker_says_that_it_is_going_away() -> None:
         streams = await caller.begin()
         running.worker.interrupt()
         await streams.ended()
-
         [away] = caller.heard(GoingAway)
         assert 0 <= away.time_left_s <= 0.3
         assert caller.heard(Failed) == [Failed(Reason.DRAINING)]
@@ -332,7 +329,6 @@ async def test_refused_config_is_a_reason() -> None:
         streams = await caller.attach()
         streams.open(SessionSetup(Mode.AUDIO, "", DuplexConfig(), Voice(), "another"), 0.0)
         await streams.ended()
-
         assert caller.said == [Failed(Reason.MODEL_NOT_FOUND)]
 
 
@@ -379,7 +375,6 @@ def test_session_config() -> None:
     reference = np.full(16_000, 0.5, "<f4").tobytes()
     setup = SessionSetup(Mode.AUDIO, "Hi.", DuplexConfig(), Voice(reference, None, None), "m", 7)
     config = messages.session_config(setup, 660.0)
-
     told = (config.mode, config.model, config.system_prompt, config.seed)
     assert told == (pb.SESSION_MODE_AUDIO, "m", "Hi.", 7)
     assert config.voice.llm_reference.data == reference
@@ -394,7 +389,6 @@ def test_pcm16_and_unknown_reasons_of_a_worker_are_read() -> None:
         encoding=common_pb2.AUDIO_ENCODING_PCM_S16LE, data=np.array([-32768, 16384], "<i2").tobytes()
     )
     done = pb.UnitDone(end=pb.UNIT_END_FAILED, error=common_pb2.ItemError(reason="NEW_REASON"))
-
     assert np.frombuffer(messages.speech(chunk), "<f4").tolist() == [-1.0, 0.5]
     failed = UnitDone(3, UnitEnd.FAILED, 0, timings=Timings(), failure=Reason.INFERENCE_FAILED)
     assert messages.unit_done(3, done) == failed
@@ -421,7 +415,6 @@ async def test_pictures_travel_with_their_unit() -> None:
         await until(lambda: caller.heard(Ready))
         streams.run(RunUnit(1, SECOND, False, (JPEG, JPEG), 2))
         await until(lambda: caller.heard(Finalized))
-
         assert caller.heard(UnitDone)[0].end is UnitEnd.LISTEN
         assert list(engine.session.seen[1]) == [JPEG, JPEG]
 
@@ -440,7 +433,6 @@ def test_parts_of_a_prefill_are_the_message(run: RunUnit) -> None:
     """The sound is not copied."""
     parts = messages.prefill_parts(run, TRACEPARENT)
     message = messages.prefill(run, TRACEPARENT)
-
     assert pb.PrefillRequest.FromString(b"".join(parts)) == message
     assert run.frames or not run.audio or parts[-1] is run.audio
     assert message.unit == 3

@@ -54,7 +54,6 @@ def test_words_that_may_differ_are_left_out_by_their_number() -> None:
     told = SentOutput(False)
     told.untold(Piece(1, "How are", b""))
     told.restart()
-
     assert told.untold(Piece(1, "how ARE", b"")) is None
     rest = told.untold(Piece(1, " you", b""))
     assert rest is not None

@@ -83,7 +83,6 @@ async def test_messages_of_every_size_come_back_whole_and_in_order(any_way: Way)
             caller.call.write(request)
         caller.call.half_close()
         caller.call.write(message(99, 1))  # after the end of writing
-
         assert await caller.end() is None
         assert caller.heard == sent
 
@@ -376,6 +375,5 @@ async def test_channel_1000_calls_opened_at_once_are_all_served(any_way: Way) ->
             caller.call.write(message(number, 10))
             caller.call.half_close()
         await until(lambda: all(caller.ends for caller in callers), 60.0)
-
         assert all(caller.ends == [None] for caller in callers)
         assert [caller.heard[0].unit for caller in callers] == list(range(1_000))

@@ -65,6 +65,5 @@ async def test_frozen_worker_is_lost_and_thawed_worker_is_found_again(
 
 def test_frozen_worker_is_noticed_within_15_s() -> None:
     given = dict(transport._options())
-
     assert given["grpc.keepalive_time_ms"] == 10_000
     assert given["grpc.keepalive_timeout_ms"] == given["grpc.http2.ping_timeout_ms"] == 5_000

@@ -211,7 +211,6 @@ async def test_call_reset_by_the_worker_ends_alone() -> None:
         peer.reset(reset, ErrorCodes.INTERNAL_ERROR)
         peer.answer(await peer.request())
         peer.finish(await peer.request())
-
         assert await first.end() is not None
         assert await second.end() is None
 
@@ -225,7 +224,6 @@ async def test_call_answered_without_grpc_ends_with_an_error() -> None:
         peer.h2.send_headers(number, [(":status", "503"), ("content-type", "text/html")], end_stream=True)
         peer.flush()
         error = await client.end()
-
         assert error is not None
         assert error.code == code_pb2.UNAVAILABLE
 
@@ -238,6 +236,5 @@ async def test_goaway_ends_calls_that_were_not_taken() -> None:
         await peer.request()
         peer.write(b"\0\0\x08\x07\0" + bytes(4) + bytes(8))  # GOAWAY, last stream 0, NO_ERROR
         error = await client.end()
-
         assert error is not None
         assert error.code == code_pb2.UNAVAILABLE

@@ -291,17 +291,6 @@ async def test_task_that_gives_up_receiving_leaves_resuming_to_the_next() -> Non
         assert heard_s(engine) == 1
 
 
-async def test_transcription_without_reconnect_ends_with_its_connection() -> None:
-    engine = ScriptedEngine(write("One "), info=EVERYTHING)
-    async with behind_a_link(engine) as (_, link):
-        async with antiphon.connect(f"ws://{link.address}") as client, client.transcribe() as session:
-            await session.send_audio(SECOND)
-            link.cut()
-            with pytest.raises(antiphon.SessionClosed) as closed:
-                await words_of(session)
-            assert (closed.value.reason, closed.value.retryable) == ("connection_lost", True)
-
-
 async def test_command_chat_prints_an_answer_over_two_connections() -> None:
     words = ("One ", "two ", "three.")
     engine = ScriptedEngine(write(*words, hold="generate"), info=EVERYTHING)

@@ -199,22 +199,6 @@ async def test_the_end_of_the_adapter_does_not_end_the_session() -> None:
             await stage.until(free_slots=2)
 
 
-async def test_a_dead_worker_ends_a_loan() -> None:
-    """Its slots are forgotten, and those of its successor are all free."""
-    first = ScriptedEngine(listen(), slots=1)
-    async with running_worker(first, slots=1, worker_key=KEY) as worker:
-        async with running_adapter(worker.address, worker_key=KEY, grpc_port=0) as stage:
-            async with channel_to(stage) as channel:
-                call = Call(channel)
-                await call.next()
-                worker.worker.interrupt()
-                worker.worker.interrupt()
-                await asyncio.wait({worker.run}, timeout=PATIENCE_S)
-                second = ScriptedEngine(listen(), slots=1)
-                async with running_worker(second, slots=1, worker_key=KEY, listen=worker.address):
-                    await stage.until(free_slots=1)
-
-
 async def test_a_request_without_sense_is_refused_with_its_field() -> None:
     async with backend() as (stage, _), channel_to(stage) as channel:
         for request, field in (

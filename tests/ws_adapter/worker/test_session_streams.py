@@ -213,20 +213,20 @@ async def test_release_cancels_a_running_unit_and_waits_for_the_clean_slot(step:
 
 
 async def test_refused_attach_names_its_reason_and_leaves_nothing() -> None:
-    engine = ScriptedEngine(listen(), slots=1)
     nobody = dialled("127.0.0.1:1")
-    async with worker(engine, slots=1) as (caller, _):
+
+    async def refused(caller: Caller) -> Reason:
+        with pytest.raises(AttachFailed) as caught:
+            await caller.attach("s-2")
+        return caught.value.reason
+
+    async with worker(ScriptedEngine(listen(), slots=1), slots=1) as (caller, _):
         streams = await caller.attach("s-1")
-        for refused, reason in (
-            (caller, Reason.NO_FREE_SLOT),
-            (Caller(caller.channel, "worker-another"), Reason.WORKER_LOST),
-            (Caller(nobody, "nobody"), Reason.WORKER_LOST),
-        ):
-            with pytest.raises(AttachFailed) as caught:
-                await refused.attach("s-2")
-            assert caught.value.reason is reason
+        assert await refused(caller) is Reason.NO_FREE_SLOT
         streams.release()
         await streams.ended()
+        assert await refused(Caller(caller.channel, "worker-another")) is Reason.WORKER_LOST
+        assert await refused(Caller(nobody, "nobody")) is Reason.WORKER_LOST
         await until_attached(caller, "s-3")
     nobody.close()
     await nobody.wait_closed()

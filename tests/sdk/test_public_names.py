@@ -105,20 +105,6 @@ def test_grpc_package_does_not_hide_the_library_of_that_name() -> None:
     assert hasattr(grpc, "aio")
 
 
-def test_session_offers_what_the_guide_shows() -> None:
-    methods = {"send_audio", "send_frame", "force_listen", "stream_file", "pause", "resume", "close"}
-    methods |= {"__aiter__", "__anext__"}
-    assert methods <= set(dir(antiphon.DuplexSession))
-
-
-def test_client_offers_what_the_guide_shows() -> None:
-    assert {"duplex", "chat", "transcribe", "models"} <= set(dir(antiphon.Client))
-    assert {"answer", "close", "__aiter__", "__anext__"} <= set(dir(antiphon.ChatTurn))
-    sends = {"use_model", "send_audio", "end_utterance", "stream_file", "close", "__aiter__", "__anext__"}
-    assert sends <= set(dir(antiphon.TranscriptionSession))
-    assert {"send_unit", "send_chunk", "send_turn", "cancel", "half_close"} <= set(dir(antiphon.grpc.Session))
-
-
 def test_everything_public_is_documented() -> None:
     for module in (antiphon, antiphon.grpc):
         for name in module.__all__:

@@ -17,8 +17,10 @@ def test_models_for_a_mode_are_those_that_serve_it() -> None:
     body = listed(chats=["chat"], ears=["transcription"])
     assert _names(body, "") == ("chats", "ears")
     assert _names(body, "transcription") == ("ears",)
-    with pytest.raises(ConnectError):
-        _names(body, "audio")
+    for told in (body, listed()):
+        with pytest.raises(ConnectError) as caught:
+            _names(told, "audio")
+        assert caught.value.retryable
 
 
 def test_models_of_a_server_that_tells_no_modes_serve_all() -> None:

@@ -144,7 +144,6 @@ async def test_client_that_is_cancelled_in_the_queue_leaves_it() -> None:
         client.cancel()
         await asyncio.wait_for(left.wait(), PATIENCE_S)
         await asyncio.wait({client})
-
     assert client.cancelled()
 
 

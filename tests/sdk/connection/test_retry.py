@@ -122,7 +122,6 @@ async def test_full_queue_is_tried_again_until_it_has_room() -> None:
                     await asyncio.wait_for(retry.refused.wait(), PATIENCE_S)
                     await holder.close()
                     ids = await asyncio.wait_for(asyncio.gather(waiter, retrying), PATIENCE_S)
-
     assert len({holder.id, *ids}) == 3
     assert {error.reason for error in retry.refusals} == {"queue_full"}
 
@@ -233,5 +232,4 @@ async def test_lost_connection_is_opened_again_by_reconnect_alone() -> None:
                         await until(lambda: requests)
                         link.target = target
                         assert isinstance(await anext(session), antiphon.Resumed)
-
     assert retry.refusals == []

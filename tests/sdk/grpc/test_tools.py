@@ -64,9 +64,7 @@ def test_thoughts_come_before_what_is_said_and_calls_behind_it() -> None:
             encoding=common.AUDIO_ENCODING_PCM_F32LE, sample_rate_hz=24_000, data=bytes(4)
         ),
     )
-
     thought, text, audio, call, done = from_generate(response)
-
     assert thought == Thinking(3, "Hm.")
     assert isinstance(text, Text)
     assert isinstance(audio, Audio)

@@ -137,7 +137,6 @@ async def test_request_carries_everything_that_was_asked_for() -> None:
         omni_mode=True,
         enable_thinking=True,
     )
-
     spoken = {"enabled": True, "mode": "audio_assistant", "language": "en"}
     assert (sent["generation"], sent["image"]) == (generation, image)
     assert sent["tts"] == {**spoken, "ref_audio_data": to_base64(SECOND)}
@@ -282,7 +281,6 @@ async def test_answer_that_fails_raises_after_what_came() -> None:
             for _ in range(2):
                 with pytest.raises(SessionClosed, match="The worker was lost") as caught:
                     await anext(turn)
-
     assert (caught.value.reason, caught.value.trace_id) == ("backend_error", "4bf92f")
     assert caught.value.retryable
 

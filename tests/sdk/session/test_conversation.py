@@ -76,7 +76,6 @@ async def test_whole_turn() -> None:
         for _ in TALK:
             await session.send_audio(SECOND)
         events = await until(session, TurnEnd)
-
     speaking = [TextDelta, AudioDelta]
     kinds = [type(event) for event in events]
     assert kinds == [Created, Listening, Listening, *speaking, *speaking, *speaking, TurnEnd]
@@ -151,7 +150,6 @@ async def test_pictures_go_with_the_next_second_of_audio(tmp_path: Path) -> None
         await session.send_audio(SECOND)
         for _ in range(3):
             await until(session, Listening)
-
     assert list(engine.session.seen.values()) == [(), tuple(pictures), ()]
 
 

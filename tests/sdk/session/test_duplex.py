@@ -135,7 +135,6 @@ async def test_long_audio_is_sent_in_several_messages_of_one_input() -> None:
 
     async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
         input_id = await session.send_audio(np.zeros(70 * 16_000, np.float32))
-
     assert lengths == [480_000, 480_000, 160_000]
     assert names == {input_id}
 
@@ -153,7 +152,6 @@ async def test_forced_listening_with_and_without_audio() -> None:
         with pytest.raises(antiphon.AudioError):
             await session.send_audio(SECOND.astype(np.float64))
         ids = [await session.force_listen(), await session.send_audio(SECOND[:1], force_listen=True)]
-
     assert appends == [
         {"input_id": ids[0], "force_listen": True},
         {"input_id": ids[1], "force_listen": True, "audio": to_base64(SECOND[:1])},
@@ -174,7 +172,6 @@ async def test_file_is_streamed_and_silence_follows(tmp_path: Path) -> None:
     async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
         async with session.stream_file(tmp_path / "question.wav") as stream:
             await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
-
     assert np.allclose(heard[0][:1600], 0.25, atol=1e-4)
     assert len(heard[0]) == 16_000
     assert not heard[0][1600:].any()
@@ -209,7 +206,6 @@ async def test_unexpected_end_raises_after_the_last_event() -> None:
                 await anext(session)
             with pytest.raises(antiphon.SessionClosed, match="backend_error"):
                 await session.send_audio(SECOND)
-
     assert isinstance(events[-1], antiphon.Closed)
     error = caught.value
     assert (error.reason, error.code, error.trace_id) == ("backend_error", 1011, "4bf92f")

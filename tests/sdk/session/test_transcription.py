@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import antiphon
-from tests.sdk import replay as server
 from tests.sdk.replay import Peer, replay
 from tests.support.schemas import check_server
 
@@ -121,7 +120,6 @@ async def test_audio_is_int16_and_long_audio_is_cut() -> None:
         await session.send_audio(audio)
         await session.end_utterance()
         await until_transcript(session)
-
     assert [len(piece) for piece in heard] == [480_000, 480_000, 160_000]
     assert heard[0][:5].tolist() == [0, 16384, -32768, 32767, 32767]
 
@@ -231,19 +229,6 @@ async def test_model_that_is_not_served_raises(code: str) -> None:
             await session.send_audio(SECOND)
 
 
-async def test_server_without_a_model_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(server.MODELS, "data", [])
-
-    async def script(peer: Peer) -> None:
-        pytest.fail("a socket was opened")
-
-    async with replay(script) as url, antiphon.connect(url) as client:
-        with pytest.raises(antiphon.ConnectError) as caught:
-            async with client.transcribe():
-                pytest.fail("a session began")
-    assert caught.value.retryable
-
-
 @asynccontextmanager
 async def page(told: bytes, asked: list[str]) -> AsyncIterator[str]:
     """A server that answers each request alike and notes it; yields its address."""
@@ -297,7 +282,6 @@ async def test_server_that_ends_the_session_raises() -> None:
                 await anext(session)
             with pytest.raises(antiphon.SessionClosed):
                 await session.send_audio(SECOND)
-
     error = caught.value
     assert (error.reason, error.code, error.trace_id) == ("server_shutdown", 1012, "4bf92f")
 
@@ -335,5 +319,4 @@ async def test_program_may_send_everything_before_it_reads() -> None:
             await session.send_audio(SECOND[:160])
         await session.end_utterance()
         events = await until_transcript(session)
-
     assert len(events) == 1001

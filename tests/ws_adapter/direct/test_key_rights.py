@@ -75,9 +75,7 @@ async def test_key_with_a_limit_of_slots_gets_no_more_from_two_addresses(keys: K
             held = [Call(channel, bearer(keys, "alice", number), kind="audio") for number in (1, 2)]
             for call in held:
                 assert await is_granted(call)
-
             code, details = await refusal(stage, bearer(keys, "alice", 3), kind="audio")
-
             assert (code, b"SLOT_LIMIT" in details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True)
             assert await is_granted(Call(channel, bearer(keys, "bob")))
         await stage.until(free_slots=3)

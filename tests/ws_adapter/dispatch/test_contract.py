@@ -73,18 +73,6 @@ async def test_each_slot_has_one_session_at_a_time_and_epochs_rise(build: Build)
         assert [c.lease.epoch for c in everybody if c.lease] == sorted(epochs)
 
 
-async def test_slot_is_nobodys_before_it_is_clean(build: Build) -> None:
-    async with stage(build) as callers:
-        await callers.backend.open("a", 1)
-        first = await served(callers)
-        second = await callers.enter()
-        shown = len(second.places)
-        await until(lambda: len(second.places) > shown + 3)
-        assert second.lease is None
-        await first.leave()
-        await until(lambda: second.lease)
-
-
 async def test_caller_who_hangs_up_with_a_grant_in_its_hands_gives_it_back(build: Build) -> None:
     async with stage(build) as callers:
         await callers.backend.open("a", 1)
@@ -110,7 +98,6 @@ async def test_caller_who_is_cancelled_at_any_moment_leaves_nothing(build: Build
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
-
         caller = await served(callers)
         await caller.leave()
         await until_length(callers, 0)
@@ -179,13 +166,11 @@ async def test_positions_never_grow_and_the_wait_ends_in_one_way(of_adapter: Bui
         await served(callers)
         waiting = [await callers.enter() for _ in range(4)]
         assert [caller.places[0].position for caller in waiting] == [1, 2, 3, 4]
-
         await waiting[1].vanish()
         await until(lambda: waiting[3].places[-1].position == 3)
         await callers.enter(again=POOL)
         await waiting[0].vanish()
         await until(lambda: waiting[3].places[-1].queue_length == 3)
-
         for caller in waiting:
             positions = [place.position for place in caller.places]
             assert positions == sorted(positions, reverse=True)
@@ -228,9 +213,7 @@ async def test_place_can_be_given_up_by_whoever_knows_the_ticket_and_only_while_
         found = await dispatcher.find(waiting.ticket_id)
         assert found is not None
         assert (found.label, found.kind, found.place.position) == ("kitchen", Kind.CHAT, 1)
-
         assert await dispatcher.cancel(waiting.ticket_id)
-
         await until(lambda: waiting.error)
         assert isinstance(waiting.error, WaitCancelled)
         assert not await dispatcher.cancel(waiting.ticket_id)
@@ -365,10 +348,8 @@ async def test_ticket_that_lost_a_worker_of_one_pool_stands_last_in_another(of_a
         spoken = [await callers.enter(Kind.AUDIO_DUPLEX) for _ in range(3)]
         await until(lambda: spoken[0].lease)
         of_words, of_mini = pool_name("words", TEXT), pool_name("antiphon-mini", Mode)
-
         moved = await callers.enter(need=Need(model="antiphon-mini"), again=of_words)
         lost = await callers.enter(need=Need(model="antiphon-mini"), again=of_mini)
-
         for leaving, expected in ((spoken[0], lost), (lost, spoken[1]), (spoken[1], spoken[2])):
             await leaving.leave()
             await until(lambda expected=expected: expected.lease)

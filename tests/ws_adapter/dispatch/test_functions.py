@@ -163,7 +163,6 @@ def test_workers_with_random_names_leave_nothing_behind(pool: Pool) -> None:
             pool.worker_leave(worker)
         else:
             alive(pool, WORKER_TTL, pool.stats)
-
     assert pool.keys() == set()
     assert pool.redis.dbsize() == before + 1  # the counter of epochs
 
@@ -350,9 +349,7 @@ def test_adapters_and_workers_are_woken(pool: Pool) -> None:
     pool.leave("t1")
     pool.enqueue("t2", "one")
     pool.cancel("t2")
-
     heard = [listener.get_message(timeout=30)["data"] for _ in range(3)]
-
     assert heard == ["granted t1", "revoked 0 1", "cancelled t2"]
     listener.close()
 
@@ -439,5 +436,4 @@ async def test_library_of_the_release_before_is_replaced_once_a_holder_comes(
     finally:
         await disconnect(client)
         pool.redis.close()
-
     assert [answer[0] for answer in answers if isinstance(answer, list)] == ["queued"]

@@ -298,7 +298,6 @@ async def test_hundred_callers_at_once_never_hold_more_than_four_slots() -> None
             assert len(held) == len(holding)
             most = max(most, len(holding))
             await stage.leave(dice.choice(holding))
-
         assert most == 4
         assert stage.granted == callers
 
@@ -366,9 +365,7 @@ async def test_view() -> None:
         await stage.advance(30)
         await stage.enter(label="waiting")
         await stage.advance(2)
-
         view = await stage.dispatcher.view()
-
         assert view.capacity == 7
         [running], [waiting] = view.running, view.waiting
         assert (running.worker_id, running.slot, running.kind) == ("a", 0, Kind.OMNI_DUPLEX)

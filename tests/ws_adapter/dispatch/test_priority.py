@@ -43,10 +43,3 @@ async def test_flood_of_a_high_class_starves_no_ticket_that_waits(build: Build) 
         assert order.index(normal) <= HEAD_START
         assert order.index(low) <= 2 * HEAD_START + 1
         assert [caller for caller in order if caller in flood] == flood
-
-
-async def test_low_class_is_served_where_nobody_else_waits(build: Build) -> None:
-    async with stage(build) as callers:
-        await callers.backend.open("a", 1)
-        low = await callers.enter(priority=LOW)
-        await until(lambda: low.lease)

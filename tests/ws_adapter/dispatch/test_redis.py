@@ -65,13 +65,11 @@ async def test_place_is_found_and_given_up_at_any_adapter(redis_server: RedisSer
             return (await other.status()).workers > 0
 
         await until_told(knows_workers)  # it knows the pools once it has spoken to Redis
-
         found = await other.find(waiting.ticket_id)
         assert found is not None
         assert (found.label, found.place.position) == ("kitchen", 1)
         assert [shown.label for shown in (await other.view()).waiting] == ["kitchen"]
         assert await other.cancel(waiting.ticket_id)
-
         await until(lambda: waiting.error)
         assert isinstance(waiting.error, WaitCancelled)
         assert not await other.cancel(waiting.ticket_id)
@@ -104,9 +102,7 @@ async def test_grant_comes_by_its_wake_up(redis_server: RedisServer, monkeypatch
         monkeypatch.setattr(redis_module, "BEAT_S", 3600.0)
         shown = len(waiting.places)
         await until(lambda: len(waiting.places) > shown + 40)
-
         await holder.leave()
-
         await until(lambda: waiting.lease)
 
 
@@ -128,7 +124,6 @@ async def test_while_redis_is_away_waiters_keep_their_place_and_newcomers_are_tu
         await backend.open("a", 1)
         holder = await served(callers)
         waiting = [await callers.enter() for _ in range(2)]
-
         redis_server.stop() if how == "stopped" else redis_server.pause()
         newcomer = await callers.enter()
         assert isinstance(newcomer.error, DispatcherUnavailable)
@@ -137,7 +132,6 @@ async def test_while_redis_is_away_waiters_keep_their_place_and_newcomers_are_tu
         await until(lambda: all(len(c.places) > n for c, n in zip(waiting, told, strict=True)))
         assert [caller.places[-1].position for caller in waiting] == [1, 2]
         assert not holder.task.done()
-
         redis_server.start() if how == "stopped" else redis_server.resume()
         await until_degraded(backend, is_it=False)
         for caller in (holder, *waiting):
@@ -153,10 +147,8 @@ async def test_when_redis_comes_back_empty_leases_stay_and_the_order_does(redis_
         holder = await served(callers)
         assert holder.lease is not None
         waiting = [await callers.enter(dispatcher=(other, backend.dispatcher)[n % 2]) for n in range(4)]
-
         redis_server.restart(keep_data=False)
         newcomer = await callers.enter()
-
         for caller in (holder, *waiting, newcomer):
             await until(lambda caller=caller: caller.lease)
             await caller.leave()

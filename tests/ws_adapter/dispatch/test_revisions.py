@@ -93,7 +93,6 @@ async def test_revision_without_weight_gets_no_session_though_others_are_full(of
         assert isinstance((await callers.enter(share=share)).error, SlotLimit)
         second = await granted(callers)
         assert {worker_of(first), worker_of(second)} == {"s"}
-
         waiting = await callers.enter()
         await told_again(waiting)
         assert waiting.lease is None
@@ -136,14 +135,12 @@ async def test_weights_let_nobody_jump_the_queue(of_adapter: Build) -> None:
         rude = [await callers.enter(revision=CANARY) for _ in range(2)]
         waiting.append(await callers.enter())
         expected = [*waiting[:3], *rude, waiting[3]]
-
         # Slots of one revision alone come free: the first in the queue gets each, whatever its turn is.
         for caller in expected:
             leaving = next(each for each in holders if worker_of(each) == "c")
             await leaving.leave()
             await until(lambda caller=caller: caller.lease)
             holders = [each for each in holders if each is not leaving] + [caller]
-
         assert callers.granted[2:] == expected
 
 

@@ -137,7 +137,6 @@ def test_what_others_have_named_is_text_in_the_page() -> None:
             processes=[Process(evil, "ready", 1, 1, evil, 0.0)],
         )
     )
-
     assert "<script" not in page
     assert page.count("&lt;script&gt;") == 10
 

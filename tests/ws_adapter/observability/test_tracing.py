@@ -189,7 +189,6 @@ async def test_client_finds_its_trace_in_the_answer_and_in_what_goes_wrong() -> 
             error = await client.expect("error")
             await client.send(append(), append())
             closed = (await client.end())[0][-1]
-
     assert int(trace_id, 16) == traced.one(semconv.SPAN_UPGRADE).context.trace_id
     assert error["error"]["trace_id"] == trace_id
     assert closed["diagnostic"]["trace_id"] == trace_id
@@ -235,7 +234,6 @@ async def test_trusted_context_is_continued_with_its_decision(tmp_path: Path, fl
             assert client.socket.response is not None
             assert int(client.socket.response.headers["antiphon-trace-id"], 16) == CLIENT_TRACE
             await client.begin()
-
     assert bool(traced.spans) is (flag == "01")
     for upgrade in traced.named(semconv.SPAN_UPGRADE):
         assert upgrade.parent is not None
@@ -283,7 +281,6 @@ async def test_transcription_takes_a_context_too() -> None:
             await client.send({"type": "input_audio_buffer.append", "audio": "AAAA" * 8000})
             await client.send({"type": "input_audio_buffer.commit", "final": True})
             await client.expect_until("transcription.done")
-
     assert any(CLIENT_SPAN in linked(span) for span in traced.spans)
     assert traced.named(semconv.SPAN_TURN)
     assert traced.still_open == 0
@@ -310,7 +307,6 @@ async def test_failure_is_traced_whatever_the_sampler_says() -> None:
             await client.send(append(), append(), append())
             await client.end()
         await until(lambda: traced.spans)
-
     (end,) = traced.spans
     assert end.name == semconv.SPAN_END
     assert end.context.trace_id == int(trace_id, 16)
@@ -333,7 +329,6 @@ async def test_budget_of_spans_and_records_for_a_unit() -> None:
         await until(lambda: len(traced.named(semconv.SPAN_TURN)) == units)
         spans = [span.name for span in traced.spans[before[0] :]]
         records = recorded(traced) - before[1]
-
     assert spans.count(semconv.SPAN_UNIT) == units
     # Each of these units is a turn as well, which is more than any conversation has.
     assert len(spans) == 2 * units

@@ -95,7 +95,6 @@ async def test_late_event_loop_takes_no_session_and_a_very_late_one_no_input() -
     for _ in range(SAMPLES):
         clock.fire(late_s=0.3)
     assert not load.admit()
-
     for late_s, is_late in ((0.49, False), (0.5, True), (0.1, False)):
         clock.fire(late_s)
         assert load.is_late is is_late

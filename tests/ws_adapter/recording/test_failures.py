@@ -74,7 +74,6 @@ async def test_what_is_written_before_a_failure_stays_readable(
                 recording.up(append(clip))
             recording.end("user_stop", None)
     read = read_recording(tmp_path / recording.recording_id)
-
     for line, clip in zip(read.lines, samples, strict=False):
         assert np.array_equal(read.samples(line["frame"]["input"]["audio"]), clip)
     assert "ended_at" not in read.meta
@@ -169,6 +168,5 @@ async def test_a_disk_that_hangs_does_not_keep_the_adapter(
     (line,) = caplog.records
     goes_on.set()
     recorder._thread.join(10)
-
     assert line.getMessage().endswith("the end is missing, the disk is too slow")
     assert read_recording(tmp_path / recording.recording_id).lines == []

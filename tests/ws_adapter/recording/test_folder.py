@@ -116,7 +116,6 @@ async def test_clips_of_both_directions_can_be_cut_out_of_their_tracks_exactly(t
             recording.down(delta(samples))
         recording.end("user_stop", None)
     read = read_recording(tmp_path / recording.recording_id)
-
     up = [event["input"]["audio"] for event in read.events("up")]
     assert all(np.array_equal(read.samples(a), b) for a, b in zip(up, said, strict=True))
     down = [event["audio"] for event in read.events("down")]

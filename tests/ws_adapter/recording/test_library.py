@@ -177,6 +177,5 @@ async def test_crowd_that_asks_for_recordings_disturbs_no_conversation(tmp_path:
                 await client.send(append(1))
                 assert (await client.expect("response.output.delta"))["kind"] == "listen"
             statuses = {status for status, _, _ in await asyncio.gather(*asking)}
-
         assert statuses <= {200, 429, 503}
         assert 200 in statuses

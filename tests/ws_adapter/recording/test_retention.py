@@ -81,10 +81,8 @@ async def test_nothing_but_recordings_is_removed(tmp_path: Path, caplog: pytest.
     (root / "photos/meta.json").write_text("{}")
     (root / "link-0123abcd").symlink_to(elsewhere, target_is_directory=True)
     (root / "meta.json").write_text("{}")
-
     async with recording_to(root, max_age_s=0.001, max_bytes=1):
         pass
-
     assert kept(root) == {"photos", "notes-0123abcd", "link-0123abcd", "meta.json"}
     assert kept(elsewhere) == {"keep.txt", "meta.json"}
     assert not caplog.records
@@ -142,7 +140,6 @@ async def test_a_flooder_loses_his_own_recordings_and_nobody_elses(tmp_path: Pat
                 flood[-1].end("user_stop", None)
         for recording in flood if at_once else ():
             recording.end("user_stop", None)
-
     assert {other.recording_id for other in others} < kept(tmp_path)
     assert at_once or flood[-1].recording_id in kept(tmp_path), "his newest are kept"
     assert used(tmp_path) < 600_000

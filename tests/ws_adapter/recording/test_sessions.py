@@ -152,7 +152,6 @@ async def test_a_program_that_calls_itself_something_odd_is_recorded(tmp_path: P
             await reader.readuntil(b"session.queue_done")
         writer.close()
     (read,) = find(tmp_path)
-
     assert read.meta["client"]["user_agent"] == "??" + 254 * "x"
     assert read.meta["close_reason"] == "disconnected"
 
@@ -196,7 +195,6 @@ async def test_a_session_of_the_earlier_dialect_is_told_of_its_recording(tmp_pat
         await client.send(CLOSE)
         await client.rest()
     (read,) = find(tmp_path)
-
     assert created["recording_session_id"] == read.folder.name
     assert [whole(read, event) for event in read.events("down")] == client.events
     assert np.array_equal(read_wav(read.folder / "up.wav")[1] * 32768, samples)
@@ -209,7 +207,6 @@ async def test_frames_that_are_refused_are_recorded_too(tmp_path: Path) -> None:
         await client.socket.send(b"\x01\x02")
         await client.rest()
     (read,) = find(tmp_path)
-
     assert read.events("up")[1:] == [
         {"type": "input.append", "input": {"audio": "!"}},
         {"type": "nonsense"},
@@ -394,7 +391,6 @@ async def test_a_frame_that_was_refused_leaves_no_files(tmp_path: Path) -> None:
             assert (await client.expect("error"))["error"]["code"] == "invalid_payload"
         await client.send(CLOSE)
         await client.rest()
-
     (read,) = find(tmp_path)
     assert sorted(os.listdir(read.folder)) == ["meta.json", "stream.jsonl"]
     assert [line["frame"] is None for line in read.lines if line["dir"] == "up"] == [
@@ -419,7 +415,6 @@ async def test_files_of_a_frame_and_of_a_session_are_bounded(
                 pass
         await client.send(CLOSE)
         await client.rest()
-
     (read,) = find(tmp_path)
     files = os.listdir(read.folder / "up")
     assert len(files) == 300

@@ -142,7 +142,6 @@ async def test_disk_that_hangs_holds_nobody_up_and_bounds_what_waits(
             log.write(line(number))
         assert log.lost == 15
         goes_on.set()
-
     assert log.written == 6
 
 

@@ -129,11 +129,9 @@ async def test_stampede_overspends_by_no_more_than_a_beat_of_each_slice_that_was
     first = await bank.talk(MINUTE)
     await bank.clock.advance(dice.uniform(20, 40))
     left_ms = 60_000 - bank.used(MINUTE)[0]
-
     answers = await asyncio.gather(*(bank.talk(MINUTE) for _ in range(1000)), return_exceptions=True)
     let_in = [answer for answer in answers if isinstance(answer, Talk)]
     await bank.clock.advance(60)
-
     slices = -(-left_ms // SLICE_MS)
     assert len(let_in) == slices
     assert all(talk.is_ended for talk in (first, *let_in))

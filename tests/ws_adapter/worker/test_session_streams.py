@@ -134,7 +134,6 @@ async def test_units_are_written_ahead_and_answered() -> None:
         streams.run(RunUnit(1, SECOND, False))
         streams.run(RunUnit(2, SECOND, True))
         await until(lambda: len(caller.heard(Finalized)) == 2)
-
         assert [(d.unit, d.end) for d in caller.heard(UnitDone)] == [(1, UnitEnd.LISTEN), (2, UnitEnd.LISTEN)]
         assert [p.unit for p in caller.heard(Prefilled)] == [1, 2]
         assert ("generate", 2, True) in [call[:3] for call in engine.session.calls]
@@ -190,7 +189,6 @@ async def test_answer_behind_the_end_of_another_call_is_left_to_the_next_worker(
     streams._on_generate(answers[0])
     streams._on_end(Reason.DRAINING)
     streams._on_generate(answers[1])
-
     assert heard[-1] == Failed(Reason.DRAINING)
     assert [unit for unit, _ in journal.unanswered] == [2]
     assert journal.numbers == [1]
@@ -364,7 +362,6 @@ def test_settings_are_handed_on_and_unset_ones_stay_unset() -> None:
         "chunk_ms": 1000,
     }
     config = messages.duplex_config(DuplexConfig(**given))
-
     assert {field.name for field, _ in config.ListFields()} == set(given)
     assert config.decode_mode == common_pb2.DECODE_MODE_GREEDY
     assert config.ls_mode == common_pb2.LISTEN_SPEAK_MODE_EXPLICIT
@@ -451,7 +448,6 @@ async def test_rewind_is_answered_behind_what_was_said_before_it() -> None:
         streams.rewind(1, None)
         streams.rewind(2, None)
         await until(lambda: len(caller.heard(Rewound)) == 3)
-
         tokens = engine.session.context_tokens
         refused = Rewound(2, tokens, 0, Reason.PARAMS_INVALID)  # at once, whatever waits for the engine
         told = caller.heard(Rewound)
@@ -483,7 +479,6 @@ async def test_texts_travel_with_their_unit_to_a_model_that_reads_them() -> None
         streams.run(RunUnit(1, SECOND, False, texts=(note,)))
         streams.run(RunUnit(2, SECOND, False, texts=(order,)))
         await until(lambda: len(caller.heard(Finalized)) == 2)
-
         content = engine.session.given[1]
         assert isinstance(content, setups.UnitInput)
         assert content.texts == (setups.StandaloneText(setups.TextPurpose.THINKING, note.text),)

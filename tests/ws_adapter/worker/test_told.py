@@ -34,7 +34,6 @@ def test_answer_that_is_begun_again_and_again_is_told_once(seed: int) -> None:
     told.restart()
     for piece in pieces(rng):
         heard += [rest] if (rest := told.untold(piece)) is not None else []
-
     assert "".join(piece.text for piece in heard) == TEXT
     assert b"".join(piece.audio for piece in heard) == SOUND
     assert not told.is_repeating

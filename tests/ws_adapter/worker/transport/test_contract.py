@@ -144,7 +144,6 @@ async def test_a_status_is_told_with_its_details(any_way: Way) -> None:
         caller = await Caller(channel).start()
         caller.call.write(message(1, 10))
         error = await failure(caller)
-
         assert caller.heard == [message(1, 10)]
         assert error.code == code_pb2.RESOURCE_EXHAUSTED
         assert str(error) == "RESOURCE_EXHAUSTED: voll: ü, 100 %"

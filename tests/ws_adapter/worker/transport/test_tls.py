@@ -209,7 +209,6 @@ async def test_certificates_read_again_count_for_the_next_connection(
         assert await ask(channel) == QUESTION, "a connection that stands keeps what it has"
         await server.stop(None)
         await caller.end()
-
         async with serving(newer.shown(asks=True), target):
             assert await ask(channel) == QUESTION
 

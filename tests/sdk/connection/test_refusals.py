@@ -80,6 +80,7 @@ async def test_server_that_speaks_no_http() -> None:
         ("queue_cancelled", ConnectError, False),
         ("worker_connect_failed", ConnectError, True),
         ("rate_limited", ConnectError, True),
+        ("invalid_payload", ProtocolError, False),
     ],
 )
 async def test_error_instead_of_a_session(code: str, kind: type[AntiphonError], retryable: bool) -> None:

@@ -150,8 +150,7 @@ def test_event_of_the_server_is_decoded(event: dict[str, object], decoded: objec
 
 
 @pytest.mark.parametrize(
-    "event",
-    [{"type": "session.poem"}, {}, delta("video"), {"type": "response.output.delta"}],
+    "event", [{"type": "session.poem"}, {}, delta("video"), {"type": "response.output.delta"}]
 )
 def test_what_a_newer_server_may_say_is_skipped(event: dict[str, object]) -> None:
     assert decode(event) == [None]

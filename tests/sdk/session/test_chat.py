@@ -221,23 +221,6 @@ async def refusal(script: object) -> AntiphonError:
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"), [("queue_cancelled", ConnectError), ("invalid_payload", ProtocolError)]
-)
-async def test_refused_request(code: str, kind: type[AntiphonError]) -> None:
-    """The others are in the table of endings."""
-
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.send({"type": "error", "error": "messages: too many", "code": code})
-        await peer.socket.close(1008)
-
-    error = await refusal(script)
-    assert type(error) is kind
-    assert (error.reason, error.retryable) == (code, False)
-    assert "messages: too many" in str(error)
-
-
-@pytest.mark.parametrize(
     ("code", "kind", "retryable"),
     [(1013, ConnectError, True), (1008, ConnectError, False), (1009, ProtocolError, False)],
 )

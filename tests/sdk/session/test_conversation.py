@@ -27,13 +27,7 @@ from antiphon import (
 )
 from tests.support.drawing import encoded, picture
 from tests.support.patience import PATIENCE_S
-from tests.support.scripted_engine import (
-    EVERYTHING,
-    TALK,
-    Play,
-    ScriptedEngine,
-    running_worker,
-)
+from tests.support.scripted_engine import EVERYTHING, TALK, Play, ScriptedEngine, running_worker
 from tests.ws_adapter.support.stage import running_adapter
 
 pytestmark = pytest.mark.usefixtures("no_leaked_tasks", "proper_events")

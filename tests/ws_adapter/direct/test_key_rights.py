@@ -29,10 +29,7 @@ async def backend(keys: KeyFile, **options: Any) -> AsyncIterator[Stage]:
 
 
 def bearer(keys: KeyFile, name: str, address: int = 1) -> tuple[tuple[str, str], ...]:
-    return (
-        ("authorization", keys.bearer(name)["Authorization"]),
-        ("x-forwarded-for", f"192.0.2.{address}"),
-    )
+    return (("authorization", keys.bearer(name)["Authorization"]), ("x-forwarded-for", f"192.0.2.{address}"))
 
 
 async def is_granted(call: Call) -> bool:

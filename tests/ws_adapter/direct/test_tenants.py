@@ -21,12 +21,7 @@ from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1 import inference_service_pb2 as session_pb
 from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
 from inference_service.families.loading import load_engine
-from inference_service.interface.engine import (
-    Deliver,
-    Engine,
-    OnFatal,
-    Ticked,
-)
+from inference_service.interface.engine import Deliver, Engine, OnFatal, Ticked
 from inference_service.options import WorkerOptions
 from tests.support.patience import PATIENCE_S
 from tests.support.scripted_engine import running_worker

@@ -15,12 +15,7 @@ from tests.ws_adapter.support.stage import ManualClock
 from ws_adapter.dispatch.base import Lease, QueuePlace
 from ws_adapter.dispatch.inprocess import InProcessDispatcher
 from ws_adapter.dispatch.rules import QueueRules
-from ws_adapter.process.errors import (
-    AttachFailed,
-    DispatcherUnavailable,
-    WaitCancelled,
-    WaitExpired,
-)
+from ws_adapter.process.errors import AttachFailed, DispatcherUnavailable, WaitCancelled, WaitExpired
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.kind import Kind
 from ws_adapter.worker.registry import Registry, WorkerInfo
@@ -72,11 +67,7 @@ class Queue:
         self.granted: list[Caller] = []
 
     async def enter(
-        self,
-        max_wait: float = 0.0,
-        again: str | None = None,
-        kind: Kind = Kind.AUDIO_DUPLEX,
-        label: str = "",
+        self, max_wait: float = 0.0, again: str | None = None, kind: Kind = Kind.AUDIO_DUPLEX, label: str = ""
     ) -> Caller:
         caller = Caller()
         self.callers.append(caller)

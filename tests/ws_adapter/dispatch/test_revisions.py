@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon_service.pools import STABLE, pool_name
-from tests.ws_adapter.support.backend import (
-    Build,
-    Caller,
-    Callers,
-    stage,
-    until,
-    until_told,
-)
+from tests.ws_adapter.support.backend import Build, Caller, Callers, stage, until, until_told
 from ws_adapter.dispatch.base import Share
 from ws_adapter.dispatch.revisions import Turns, Weights, read_weights
 from ws_adapter.process.errors import ConfigurationError, SlotLimit

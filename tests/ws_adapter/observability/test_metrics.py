@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,14 @@ from ws_adapter.options import AdapterOptions
 from ws_adapter.protocol.core.kind import Kind
 
 SAMPLE = re.compile(r'(antiphon_[a-z_]+)(\{([a-z]+="[^"\n]*",?)+\})? [0-9.e+-]+')
+
+
+@asynccontextmanager
+async def observed(engine: ScriptedEngine, **options: Any) -> AsyncIterator[Stage]:
+    """An adapter with an administration, and its worker."""
+    async with running_worker(engine, slots=engine.slots) as worker:
+        async with running_adapter(worker.address, admin_port=0, **options) as stage:
+            yield stage
 
 
 async def scrape(
@@ -68,27 +78,26 @@ async def test_without_keys_nothing_is_told_through_a_proxy(header: str) -> None
 
 async def test_figures_follow_what_happens() -> None:
     engine = ScriptedEngine(listen(), slots=1)
-    async with running_worker(engine, slots=1) as worker:
-        async with running_adapter(worker.address, admin_port=0) as stage:
-            async with stage.client() as talking, stage.client() as waiting:
-                await talking.begin()
-                await talking.send(append())
-                await talking.expect("listen")
-                await waiting.expect("session.queued")
-                now = await figures(stage)
-                assert now['antiphon_workers{state="ready"}'] == 1
-                assert now['antiphon_slots{state="free"}'] == 0
-                assert now['antiphon_slots{state="attached"}'] == 1
-                assert now["antiphon_queue_length"] == 1
-                assert now['antiphon_sessions_active{mode="audio_duplex"}'] == 2
-                await waiting.send({"type": "session.close", "reason": "bored"})
-                await waiting.end()
-                await talking.send({"type": "session.close"})
-                await talking.end()
-            async with stage.client(stage.url.replace("audio", "chat")) as lost:
-                await lost.end()
-            await stage.until(free_slots=1)
+    async with observed(engine) as stage:
+        async with stage.client() as talking, stage.client() as waiting:
+            await talking.begin()
+            await talking.send(append())
+            await talking.expect("listen")
+            await waiting.expect("session.queued")
             now = await figures(stage)
+            assert now['antiphon_workers{state="ready"}'] == 1
+            assert now['antiphon_slots{state="free"}'] == 0
+            assert now['antiphon_slots{state="attached"}'] == 1
+            assert now["antiphon_queue_length"] == 1
+            assert now['antiphon_sessions_active{mode="audio_duplex"}'] == 2
+            await waiting.send({"type": "session.close", "reason": "bored"})
+            await waiting.end()
+            await talking.send({"type": "session.close"})
+            await talking.end()
+        async with stage.client(stage.url.replace("audio", "chat")) as lost:
+            await lost.end()
+        await stage.until(free_slots=1)
+        now = await figures(stage)
 
     assert now['antiphon_slots{state="free"}'] == 1
     assert now['antiphon_sessions_active{mode="audio_duplex"}'] == 0
@@ -146,38 +155,36 @@ async def test_number_of_series_does_not_grow_with_sessions() -> None:
     measured by the clock, from the first half second on."""
     engine = ScriptedEngine(turn_end("Hi."), fails(), listen(), repeat=True, slots=4)
     sizes = []
-    async with running_worker(engine, slots=4) as worker:
-        async with running_adapter(worker.address, admin_port=0) as stage:
-            for number in range(30):
-                async with stage.client(f"{stage.url}&note={number}") as client:
-                    await client.begin()
-                    await client.send({"type": f"no.such.event.{number}"}, append(input_id=f"input-{number}"))
-                    await client.expect("error")
-                    while (await client.next()).get("kind") != "listen":
-                        pass
-                    await client.send({"type": "session.close", "reason": f"reason_{number}"})
-                    await client.end()
-                if number in (9, 29):
-                    await stage.until(free_slots=4)
-                    sizes.append({name for name in await figures(stage) if "loop_lag" not in name})
+    async with observed(engine) as stage:
+        for number in range(30):
+            async with stage.client(f"{stage.url}&note={number}") as client:
+                await client.begin()
+                await client.send({"type": f"no.such.event.{number}"}, append(input_id=f"input-{number}"))
+                await client.expect("error")
+                while (await client.next()).get("kind") != "listen":
+                    pass
+                await client.send({"type": "session.close", "reason": f"reason_{number}"})
+                await client.end()
+            if number in (9, 29):
+                await stage.until(free_slots=4)
+                sizes.append({name for name in await figures(stage) if "loop_lag" not in name})
 
     assert sizes[1] - sizes[0] == set()
 
 
 async def test_latencies_misses_and_tokens_are_told_by_mode() -> None:
     engine = ScriptedEngine(turn_end("Hi."), repeat=True)
-    async with running_worker(engine) as worker:
-        async with running_adapter(worker.address, admin_port=0) as stage:
-            async with stage.client() as client:
-                await client.begin()
-                for _ in range(3):
-                    await client.send(append())
-                    while (await client.next()).get("kind") != "listen":
-                        pass
-                await client.send({"type": "session.close"})
-                await client.end()
-            await stage.until(free_slots=engine.slots)
-            now = await figures(stage)
+    async with observed(engine) as stage:
+        async with stage.client() as client:
+            await client.begin()
+            for _ in range(3):
+                await client.send(append())
+                while (await client.next()).get("kind") != "listen":
+                    pass
+            await client.send({"type": "session.close"})
+            await client.end()
+        await stage.until(free_slots=engine.slots)
+        now = await figures(stage)
 
     mode = 'mode="audio_duplex"'
     for name in (
@@ -200,20 +207,19 @@ async def test_latencies_misses_and_tokens_are_told_by_mode() -> None:
 async def test_late_unit_is_a_miss_and_what_is_left_at_the_end_is_dropped() -> None:
     clock = ManualClock()
     engine = ScriptedEngine(hang("generate"), repeat=True)
-    async with running_worker(engine) as worker:
-        async with running_adapter(worker.address, admin_port=0, clock=clock) as stage:
-            async with stage.client() as client:
-                await client.begin()
-                await client.send(append())
-                await until(lambda: engine.session.heard)
-                await clock.advance(1.5)
-                engine.session.release("generate", 1)
-                await client.expect("listen")
-                await client.send(append())
-                await until(lambda: len(engine.session.heard) == 2)
-                client.vanish()
-            await stage.until(free_slots=engine.slots)
-            now = await figures(stage)
+    async with observed(engine, clock=clock) as stage:
+        async with stage.client() as client:
+            await client.begin()
+            await client.send(append())
+            await until(lambda: engine.session.heard)
+            await clock.advance(1.5)
+            engine.session.release("generate", 1)
+            await client.expect("listen")
+            await client.send(append())
+            await until(lambda: len(engine.session.heard) == 2)
+            client.vanish()
+        await stage.until(free_slots=engine.slots)
+        now = await figures(stage)
 
     assert now['antiphon_unit_deadline_misses_total{mode="audio_duplex"}'] == 1
     assert now['antiphon_units_dropped_total{mode="audio_duplex",reason="session_end"}'] == 1
@@ -222,11 +228,10 @@ async def test_late_unit_is_a_miss_and_what_is_left_at_the_end_is_dropped() -> N
 
 
 async def test_errors_are_told_by_code_and_side() -> None:
-    async with running_worker(ScriptedEngine(fails())) as worker:
-        async with running_adapter(worker.address, admin_port=0) as stage, stage.client() as client:
-            await client.begin()
-            await client.send({"type": "no.such.event"}, append())
-            await client.expect("error", "error")
-            now = await figures(stage)
+    async with observed(ScriptedEngine(fails())) as stage, stage.client() as client:
+        await client.begin()
+        await client.send({"type": "no.such.event"}, append())
+        await client.expect("error", "error")
+        now = await figures(stage)
     assert now['antiphon_errors_total{code="unknown_event",side="client"}'] == 1
     assert now['antiphon_errors_total{code="inference_error",side="server"}'] == 1

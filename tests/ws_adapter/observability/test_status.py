@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon_service.telemetry.page import MOST_ROWS
-from tests.support.scripted_engine import ScriptedEngine, listen, running_worker
-from tests.ws_adapter.observability.test_metrics import scrape
+from tests.support.scripted_engine import ScriptedEngine, listen
+from tests.ws_adapter.observability.test_metrics import observed, scrape
 from tests.ws_adapter.support.conversation import append
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import Stage, running_adapter
@@ -67,15 +67,14 @@ async def status_of(stage: Stage) -> dict[str, Any]:
 
 
 async def test_page_and_figures_say_who_talks_and_who_waits() -> None:
-    async with running_worker(ScriptedEngine(listen(), slots=1), slots=1) as worker:
-        async with running_adapter(worker.address, admin_port=0) as stage:
-            async with stage.client() as talking, stage.client() as waiting:
-                await talking.begin()
-                await talking.send(append())
-                await talking.expect("listen")
-                await waiting.expect("session.queued")
-                told = await status_of(stage)
-                code, head, body = await scrape(stage, "/")
+    async with observed(ScriptedEngine(listen(), slots=1)) as stage:
+        async with stage.client() as talking, stage.client() as waiting:
+            await talking.begin()
+            await talking.send(append())
+            await talking.expect("listen")
+            await waiting.expect("session.queued")
+            told = await status_of(stage)
+            code, head, body = await scrape(stage, "/")
 
     assert [(w["state"], w["model"], w["slots"], w["held"]) for w in told["workers"]] == [
         ("ready", "scripted", 1, 1)

@@ -42,11 +42,7 @@ async def test_a_disk_that_is_full_at_the_start_is_none(
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.EROFS, errno.EMFILE])
 @pytest.mark.parametrize("name", ["open", "pwrite", "mkdir", "replace", "close"])
 async def test_a_failing_disk_is_logged_once_and_nothing_is_raised(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    name: str,
-    code: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, code: int
 ) -> None:
     monkeypatch.setattr(os, name, failing(name, code=code))
     async with recording_to(tmp_path) as recorder:

@@ -5,6 +5,8 @@ import json
 import os
 import stat
 import wave
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +26,33 @@ from tests.ws_adapter.support.recordings import (
 )
 from tests.ws_adapter.support.stage import ManualClock
 from ws_adapter.recording import folder as folder_module
+from ws_adapter.recording.recorder import Recording
+
+
+@asynccontextmanager
+async def recorded(root: Path, label: str = "s") -> AsyncIterator[tuple[Recording, ManualClock]]:
+    """A recording by a clock that the test turns; it ends with the block."""
+    clock = ManualClock()
+    async with recording_to(root, clock) as recorder:
+        recording = recorder.begin(label, "audio", NOBODY)
+        yield recording, clock
+        recording.end("user_stop", "w1/0")
 
 
 async def record(root: Path, *frames: bytes, label: str = "sess_1", is_text: bool = True) -> Read:
     """The recording of a session in which a client sends `frames`."""
-    async with recording_to(root) as recorder:
-        recording = recorder.begin(label, "audio", NOBODY)
+    async with recorded(root, label) as (recording, _):
         for frame in frames:
             recording.up(frame, is_text)
-        recording.end("user_stop", "w1/0")
     return read_recording(root / recording.recording_id)
 
 
 async def test_events_are_kept_in_order_with_their_times(tmp_path: Path) -> None:
-    clock = ManualClock()
-    async with recording_to(tmp_path, clock) as recorder:
-        recording = recorder.begin("sess_31d0c7aa54ef", "audio", NOBODY)
+    async with recorded(tmp_path, "sess_31d0c7aa54ef") as (recording, clock):
         recording.down(b'{"type":"session.queue_done"}')
         await clock.advance(0.1)
         recording.up('{"type":"session.init","payload":{"system_prompt":"Sei kurz, ö."}}'.encode())
         await clock.advance(1.5)
-        recording.end("user_stop", "w1/0")
     read = read_recording(tmp_path / recording.recording_id)
 
     began = 1_795_164_650.0
@@ -70,14 +78,11 @@ async def test_events_are_kept_in_order_with_their_times(tmp_path: Path) -> None
 
 
 async def test_times_do_not_follow_a_clock_that_jumps(tmp_path: Path) -> None:
-    clock = ManualClock()
-    async with recording_to(tmp_path, clock) as recorder:
-        recording = recorder.begin("s", "audio", NOBODY)
+    async with recorded(tmp_path) as (recording, clock):
         recording.up(b"{}")
         clock.unix = lambda: 17.0  # type: ignore[method-assign]
         await clock.advance(2)
         recording.up(b"{}")
-        recording.end("user_stop", None)
     read = read_recording(tmp_path / recording.recording_id)
     assert read.lines[1]["ts"] - read.lines[0]["ts"] == 2.0
     assert read.meta["duration_s"] == 2.0
@@ -104,17 +109,14 @@ async def test_only_the_owner_may_read(tmp_path: Path) -> None:
 
 
 async def test_clips_of_both_directions_can_be_cut_out_of_their_tracks_exactly(tmp_path: Path) -> None:
-    clock = ManualClock()
     said, heard = [noise(1), noise(0.3), noise(1)], [noise(1, 24_000), noise(0.02, 24_000)]
-    async with recording_to(tmp_path, clock) as recorder:
-        recording = recorder.begin("s", "audio", NOBODY)
+    async with recorded(tmp_path) as (recording, clock):
         for samples in said:
             await clock.advance(1)
             recording.up(append(samples))
         for samples in heard:
             await clock.advance(0.5)
             recording.down(delta(samples))
-        recording.end("user_stop", None)
     read = read_recording(tmp_path / recording.recording_id)
     up = [event["input"]["audio"] for event in read.events("up")]
     assert all(np.array_equal(read.samples(a), b) for a, b in zip(up, said, strict=True))
@@ -124,9 +126,7 @@ async def test_clips_of_both_directions_can_be_cut_out_of_their_tracks_exactly(t
 
 async def test_tracks_lie_on_the_time_line_of_the_session(tmp_path: Path) -> None:
     """Input was heard before it was sent; output is heard from then on; both tracks begin together."""
-    clock = ManualClock()
-    async with recording_to(tmp_path, clock) as recorder:
-        recording = recorder.begin("s", "audio", NOBODY)
+    async with recorded(tmp_path) as (recording, clock):
         await clock.advance(100)  # a wait in the queue is not part of the audio
         recording.up(append(noise(1)))  # 0 to 1 s
         await clock.advance(0.5)
@@ -136,7 +136,6 @@ async def test_tracks_lie_on_the_time_line_of_the_session(tmp_path: Path) -> Non
         recording.down(delta(noise(1, 24_000)))  # 2.1 s is early: 2.5 to 3.5 s
         await clock.advance(5)
         recording.up(append(noise(1)))  # 6.1 to 7.1 s
-        recording.end("user_stop", None)
     read = read_recording(tmp_path / recording.recording_id)
 
     up = [event["input"]["audio"]["start"] / 16_000 for event in read.events("up")]

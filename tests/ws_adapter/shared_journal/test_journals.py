@@ -89,19 +89,14 @@ class Talk:
         return b"state %d" % self.state, units, self.events, self.blobs
 
 
-def found(
-    stored: Stored,
-) -> tuple[bytes, dict[int, tuple[bytes, bytes]], dict[int, Parts], dict[int, bytes]]:
+def found(stored: Stored) -> tuple[bytes, dict[int, tuple[bytes, bytes]], dict[int, Parts], dict[int, bytes]]:
     units = {number: (b"".join(kept.parts), kept.record) for number, kept in stored.units.items()}
     return stored.state, units, stored.events, stored.blobs
 
 
 @asynccontextmanager
 async def journals(
-    server: RedisServer,
-    *names: str,
-    most_unanswered: int = MOST_UNANSWERED,
-    most_claimed: int = MOST_CLAIMED,
+    server: RedisServer, *names: str, most_unanswered: int = MOST_UNANSWERED, most_claimed: int = MOST_CLAIMED
 ) -> AsyncIterator[list[SharedJournals]]:
     """Yield the journals of adapters with these names."""
     async with AsyncExitStack() as exits:

@@ -128,30 +128,25 @@ async def worker(engine: ScriptedEngine, **options: Any) -> AsyncIterator[tuple[
 
 
 async def test_units_are_written_ahead_and_answered() -> None:
-    engine = ScriptedEngine(listen(), speak("Hello"))
+    """Output is told before the end of its unit."""
+    engine = ScriptedEngine(listen(), speak("Hel", "lo"), speak("again"))
     async with worker(engine) as (caller, _):
         streams = await caller.begin()
-        streams.run(RunUnit(1, SECOND, False))
-        streams.run(RunUnit(2, SECOND, True))
-        await until(lambda: len(caller.heard(Finalized)) == 2)
-        assert [(d.unit, d.end) for d in caller.heard(UnitDone)] == [(1, UnitEnd.LISTEN), (2, UnitEnd.LISTEN)]
-        assert [p.unit for p in caller.heard(Prefilled)] == [1, 2]
-        assert ("generate", 2, True) in [call[:3] for call in engine.session.calls]
+        for unit in (1, 2, 3):
+            streams.run(RunUnit(unit, SECOND, unit == 3))
+        await until(lambda: len(caller.heard(Finalized)) == 3)
+        ends = [(done.unit, done.end) for done in caller.heard(UnitDone)]
+        assert ends == [(1, UnitEnd.LISTEN), (2, UnitEnd.CHUNK), (3, UnitEnd.LISTEN)]
+        assert [p.unit for p in caller.heard(Prefilled)] == [1, 2, 3]
+        assert ("generate", 3, True) in [call[:3] for call in engine.session.calls]
+        pieces = caller.heard(Piece)
+        assert "".join(piece.text for piece in pieces) == "Hello"
+        assert sum(len(piece.audio) for piece in pieces) == 96_000
+        assert caller.said.index(pieces[-1]) < caller.said.index(caller.heard(UnitDone)[1])
         streams.release()
         await streams.ended()
         assert engine.session.is_closed
         assert not caller.heard(Failed)
-
-
-async def test_output_is_told_before_the_end_of_its_unit() -> None:
-    async with worker(ScriptedEngine(speak("Hel", "lo"))) as (caller, _):
-        streams = await caller.begin()
-        streams.run(RunUnit(1, SECOND, False))
-        await until(lambda: caller.heard(UnitDone))
-        pieces = caller.heard(Piece)
-        assert "".join(piece.text for piece in pieces) == "Hello"
-        assert sum(len(piece.audio) for piece in pieces) == 96_000
-        assert caller.said.index(pieces[-1]) < caller.said.index(caller.heard(UnitDone)[0])
 
 
 def unattached() -> tuple[SessionStreams, list[Signal]]:

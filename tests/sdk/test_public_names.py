@@ -5,87 +5,23 @@ import inspect
 import antiphon
 import antiphon.grpc
 
-SDK = {
-    "INPUT_RATE_HZ",
-    "OUTPUT_RATE_HZ",
-    "Answer",
-    "AntiphonError",
-    "AudioDelta",
-    "AudioError",
-    "AuthError",
-    "Call",
-    "CallTimeout",
-    "CallDelta",
-    "ChatEvent",
-    "ChatTurn",
-    "Client",
-    "Clip",
-    "Closed",
-    "ConnectError",
-    "ConnectionLost",
-    "Created",
-    "DuplexConfig",
-    "DuplexSession",
-    "ErrorEvent",
-    "Event",
-    "FileStream",
-    "GenerationConfig",
-    "Image",
-    "ImageConfig",
-    "ImageError",
-    "Interrupted",
-    "Listening",
-    "Message",
-    "Microphone",
-    "Moved",
-    "Part",
-    "Prefilled",
-    "ProtocolError",
-    "QueueFull",
-    "Queued",
-    "ReplayError",
-    "ResumeOffer",
-    "Resumed",
-    "Retry",
-    "SessionClosed",
-    "Speaker",
-    "Speech",
-    "TextDelta",
-    "ThinkingDelta",
-    "Tool",
-    "Transcript",
-    "TranscriptionEvent",
-    "TranscriptionSession",
-    "TurnEnd",
-    "Video",
-    "VideoError",
-    "connect",
-    "read_audio",
-    "read_wav",
-    "sync",
-    "write_wav",
-}
-GRPC = {
-    "Audio",
-    "CallDelta",
-    "Finalized",
-    "Finish",
-    "GoAway",
-    "Journal",
-    "Lease",
-    "Output",
-    "Place",
-    "Prefilled",
-    "Ready",
-    "Session",
-    "Text",
-    "Thinking",
-    "UnitDone",
-    "UnitEnd",
-    "UnitError",
-    "acquire",
-    "get_info",
-}
+SDK = set(
+    """
+    Answer AntiphonError AudioDelta AudioError AuthError Call CallDelta CallTimeout ChatEvent ChatTurn
+    Client Clip Closed ConnectError ConnectionLost Created DuplexConfig DuplexSession ErrorEvent Event
+    FileStream GenerationConfig INPUT_RATE_HZ Image ImageConfig ImageError Interrupted Listening Message
+    Microphone Moved OUTPUT_RATE_HZ Part Prefilled ProtocolError QueueFull Queued ReplayError
+    ResumeOffer Resumed Retry SessionClosed Speaker Speech TextDelta ThinkingDelta Tool Transcript
+    TranscriptionEvent TranscriptionSession TurnEnd Video VideoError connect read_audio read_wav sync
+    write_wav
+    """.split()
+)
+GRPC = set(
+    """
+    Audio CallDelta Finalized Finish GoAway Journal Lease Output Place Prefilled Ready Session Text
+    Thinking UnitDone UnitEnd UnitError acquire get_info
+    """.split()
+)
 
 
 def test_sdk_exports_exactly_its_public_names() -> None:

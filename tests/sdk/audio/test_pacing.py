@@ -106,24 +106,19 @@ async def test_leaving_the_block_stops_the_stream() -> None:
     assert len(ear.heard) == heard
 
 
-async def test_end_of_the_conversation_ends_the_stream_quietly() -> None:
-    async def refuse(samples: Samples) -> None:
-        raise SessionClosed("timeout")
+async def test_end_of_the_conversation_is_quiet_and_any_other_error_comes_out_of_the_block() -> None:
+    async def stream_to(error: Exception) -> None:
+        async def fail(samples: Samples) -> None:
+            raise error
 
-    samples = np.ones(RATE, np.float32)
-    async with FileStream(refuse, samples, then_silence=True, clock=VirtualClock()) as stream:
-        await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
-    assert not stream.sent
-
-
-async def test_any_other_error_comes_out_of_the_block() -> None:
-    async def fail(samples: Samples) -> None:
-        raise ZeroDivisionError
-
-    stream = FileStream(fail, np.ones(RATE, np.float32), then_silence=True, clock=VirtualClock())
-    with pytest.raises(ZeroDivisionError):
-        async with stream:
+        ones = np.ones(RATE, np.float32)
+        async with FileStream(fail, ones, then_silence=True, clock=VirtualClock()) as stream:
             await asyncio.wait_for(stream.wait_sent(), PATIENCE_S)
+        assert not stream.sent
+
+    await stream_to(SessionClosed("timeout"))
+    with pytest.raises(ZeroDivisionError):
+        await stream_to(ZeroDivisionError())
 
 
 async def test_stream_runs_only_inside_its_block() -> None:

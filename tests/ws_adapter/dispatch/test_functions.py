@@ -230,21 +230,18 @@ def test_word_that_is_older_than_a_grant_does_not_undo_it(pool: Pool) -> None:
     assert pool.leases("a") == {0: (lease[2], "granted")}
 
 
-def test_epoch_rises_above_what_workers_have_seen(pool: Pool) -> None:
+def test_epoch_rises_above_what_workers_have_seen_and_stays_exact(pool: Pool) -> None:
+    """A worker that served an adapter with a queue of its own has seen Unix milliseconds."""
     pool.worker_beat("a", 2, highest=41)
     assert granted(pool.enqueue("t1"))[2] == 1042
     pool.worker_beat("b", 1, highest=41)
     assert granted(pool.enqueue("t2"))[2] == 1043
-
-
-def test_large_epochs_stay_exact(pool: Pool) -> None:
-    """A worker that served an adapter with a queue of its own has seen Unix milliseconds."""
     highest = 1_799_999_999_999
-    pool.worker_beat("a", 1, highest=highest)
-    worker, slot, epoch = granted(pool.enqueue("t1"))
+    pool.worker_beat("c", 1, highest=highest)
+    worker, slot, epoch = granted(pool.enqueue("t3"))
     assert epoch == highest + 1001
-    pool.worker_beat("a", 1, (slot, epoch))
-    assert pool.leases("a") == {0: (epoch, "attached")}
+    pool.worker_beat(worker, 2, (slot, epoch))
+    assert pool.leases(worker)[slot] == (epoch, "attached")
     assert pool.slot_free(worker, slot, epoch) == 1
 
 
@@ -380,19 +377,15 @@ def test_holder_gets_all_slots_of_a_pool_but_one_and_its_waiting_tickets_count(p
     assert pool.enqueue("t6", holder="waits")[0] == "queued"
 
 
-@pytest.mark.parametrize("slots", [1, 0])
-def test_holder_may_have_one_slot_of_a_pool_with_one_or_none(pool: Pool, slots: int) -> None:
+@pytest.mark.parametrize(("slots", "said", "most"), [(1, 0, 1), (0, 0, 1), (5, 5, 5)])
+def test_holder_may_have_what_was_said_or_one_slot_of_a_pool_with_no_more(
+    pool: Pool, slots: int, said: int, most: int
+) -> None:
     if slots:
         pool.worker_beat("a", slots)
-    assert pool.enqueue("t0", holder="h")[0] in ("granted", "queued")
-    assert pool.enqueue("t1", holder="h") == ["limit", 1]
-
-
-def test_holder_limit_that_was_given_counts_whatever_the_pool_has(pool: Pool) -> None:
-    pool.worker_beat("a", 5)
-    for number in range(5):
-        granted(pool.enqueue(f"t{number}", holder="h", slots=5))
-    assert pool.enqueue("t5", holder="h", slots=5) == ["limit", 5]
+    for number in range(most):
+        assert pool.enqueue(f"t{number}", holder="h", slots=said)[0] in ("granted", "queued")
+    assert pool.enqueue("more", holder="h", slots=said) == ["limit", most]
 
 
 def test_holder_count_is_of_tickets_however_often_they_are_said(pool: Pool) -> None:

@@ -14,21 +14,18 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from antiphon.grpc import Session
-from antiphon.v1 import dispatch_service_pb2 as pb
-from antiphon.v1 import inference_service_pb2 as session_pb
-from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
 from antiphon_service.pools import pool_name
 from tests.conformance.support.stack import scripted_worker
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import RunningWorker, ScriptedEngine, listen, running_worker
+from tests.ws_adapter.direct.test_acquire import CONFIG, Call, channel_to
 from tests.ws_adapter.support.backend import age
 from tests.ws_adapter.support.keyfile import KeyFile
 from tests.ws_adapter.support.stage import ManualClock, Stage, running_adapter
 from ws_adapter.direct.slot import ASK_S, SILENCE_S
 
 SLOTS, LET_IN = 3, 2
-CONFIG = session_pb.SessionConfig(mode=session_pb.SESSION_MODE_AUDIO)
 WORKER_KEY = b"a key of 16 byte"
 BEHIND_A_PROXY = {"trusted_proxies": ("127.0.0.0/8",)}
 """It says whose address it is."""
@@ -62,11 +59,9 @@ async def pass_time(stage: Stage) -> None:
 
 async def is_let_in(stage: Stage, *metadata: tuple[str, str]) -> bool:
     """Whether a caller, who leaves again, is not told that he has too much already."""
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{stage.adapter.grpc_port}") as channel:
-        call = DispatchServiceStub(channel).Acquire(pb.AcquireRequest(kind="audio"), metadata=metadata)
+    async with channel_to(stage) as channel:
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                await call.read()
+            await Call(channel, metadata).next()
         except grpc.aio.AioRpcError as error:
             is_too_many = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             return not (is_too_many and "at once" in (error.details() or ""))
@@ -89,19 +84,18 @@ class Holder:
 
     async def take(self) -> None:
         """One more, whose call has ended as it does once somebody has attached."""
-        port = f"127.0.0.1:{self._stage.adapter.grpc_port}"
-        async with grpc.aio.insecure_channel(port) as channel, asyncio.timeout(PATIENCE_S):
-            stub = DispatchServiceStub(channel)
-            call = stub.Acquire(pb.AcquireRequest(kind="audio"), metadata=self._metadata)
-            while not (update := await call.read()).HasField("granted"):
+        async with channel_to(self._stage) as channel, asyncio.timeout(PATIENCE_S):
+            call = Call(channel, self._metadata)
+            while (update := await call.next()) is not None and not update.HasField("granted"):
                 pass
+            assert update is not None
             session, granted = AsyncExitStack(), update.granted
             self._sessions.append(session)
             await session.enter_async_context(Session.open(granted.target, CONFIG, lease=granted.token))
-            end = asyncio.create_task(call.read())
+            end = asyncio.create_task(call.next())
             while not end.done():
                 await pass_time(self._stage)
-            assert await end is grpc.aio.EOF
+            assert await end is None
 
     async def end_one(self) -> None:
         await self._sessions.pop().aclose()
@@ -156,9 +150,9 @@ async def test_a_lease_that_nobody_used_and_a_request_without_sense_count_no_lon
             await until_let_in(stage, key)
         await stage.until(free_slots=SLOTS)
         await until_let_in(stage, key)
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{stage.adapter.grpc_port}") as channel:
-            call = DispatchServiceStub(channel).Acquire(pb.AcquireRequest(kind="karaoke"), metadata=[key])
-            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        async with channel_to(stage) as channel:
+            call = Call(channel, [key], kind="karaoke")
+            assert await call.call.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert await is_let_in(stage, key)
 
 

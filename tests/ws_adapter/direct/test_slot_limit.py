@@ -18,11 +18,11 @@ from antiphon.grpc import Session, acquire
 from antiphon.grpc.status import Status
 from antiphon.v1 import dispatch_service_pb2 as pb
 from antiphon.v1 import inference_service_pb2 as session_pb
-from antiphon.v1.dispatch_service_pb2_grpc import DispatchServiceStub
 from antiphon_service.pools import pool_name
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer
 from tests.support.scripted_engine import EVERYTHING, ScriptedEngine, listen, running_worker
+from tests.ws_adapter.direct.test_acquire import Call, channel_to
 from tests.ws_adapter.direct.test_limits import BEHIND_A_PROXY, address, bearer, holding, pass_time
 from tests.ws_adapter.support.backend import age
 from tests.ws_adapter.support.keyfile import KeyFile
@@ -58,21 +58,20 @@ def strangers(by: str, folder: Path) -> tuple[Metadata, Metadata, dict[str, Any]
     return bearer(keys, "one"), bearer(keys, "other"), {"auth": "keys", "keys": keys.path}
 
 
-async def answer(call: Any) -> pb.AcquireResponse | Status:
+async def answer(call: Call) -> pb.AcquireResponse | Status:
     """The first answer to a call, or its end."""
     try:
-        async with asyncio.timeout(PATIENCE_S):
-            response: pb.AcquireResponse = await call.read()
-            return response
+        response = await call.next()
     except grpc.aio.AioRpcError as error:
         return Status.of(error.code(), error.details() or "", error.trailing_metadata())
+    assert response is not None
+    return response
 
 
 async def refusal(stage: Stage, *metadata: Metadata) -> str:
     """The reason why a caller gets no slot; empty for one who may have one, and leaves again."""
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{stage.adapter.grpc_port}") as channel:
-        stub = DispatchServiceStub(channel)
-        told = await answer(stub.Acquire(pb.AcquireRequest(kind="audio"), metadata=metadata))
+    async with channel_to(stage) as channel:
+        told = await answer(Call(channel, metadata))
     return told.reason if isinstance(told, Status) else ""
 
 
@@ -103,16 +102,14 @@ async def test_slots_of_a_pool_one_key_from_many_addresses_counts_as_one(tmp_pat
 async def test_slots_of_a_pool_leases_without_a_session_and_tickets_count(tmp_path: Path) -> None:
     """All calls at once, none of which attaches."""
     one, other, options = strangers("key", tmp_path)
-    async with backend(**options) as stage:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{stage.adapter.grpc_port}") as channel:
-            stub = DispatchServiceStub(channel)
-            calls = [stub.Acquire(pb.AcquireRequest(kind="audio"), metadata=[one]) for _ in range(4 * SLOTS)]
-            told = await asyncio.gather(*map(answer, calls))
-            refused = [it for it in told if isinstance(it, Status)]
-            granted = [it for it in told if not isinstance(it, Status)]
-            assert [it.granted.token != "" for it in granted] == [True] * (SLOTS - 1)
-            assert {(it.code, it.reason) for it in refused} == {(grpc.StatusCode.RESOURCE_EXHAUSTED, LIMIT)}
-            assert await refusal(stage, other) == ""
+    async with backend(**options) as stage, channel_to(stage) as channel:
+        calls = [Call(channel, [one]) for _ in range(4 * SLOTS)]
+        told = await asyncio.gather(*map(answer, calls))
+        refused = [it for it in told if isinstance(it, Status)]
+        granted = [it for it in told if not isinstance(it, Status)]
+        assert [it.granted.token != "" for it in granted] == [True] * (SLOTS - 1)
+        assert {(it.code, it.reason) for it in refused} == {(grpc.StatusCode.RESOURCE_EXHAUSTED, LIMIT)}
+        assert await refusal(stage, other) == ""
 
 
 @pytest.mark.parametrize(

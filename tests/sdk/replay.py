@@ -37,8 +37,6 @@ MODELS = {
 
 
 class Peer:
-    """The server's end of one conversation."""
-
     def __init__(self, socket: ServerConnection) -> None:
         self.socket = socket
         assert socket.request is not None

@@ -26,7 +26,6 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> Devices:
 
 
 async def take(microphone: Microphone, samples: int) -> np.ndarray:
-    """The next samples that it recorded."""
     found = np.zeros(0, np.float32)
     async with asyncio.timeout(PATIENCE_S):
         while len(found) < samples:

@@ -69,7 +69,6 @@ async def play(worker: RunningWorker, units: int) -> list[Output]:
 
 
 async def visit(worker: RunningWorker) -> None:
-    """A session without a unit."""
     async with Session.open(worker.address, CONFIG):
         pass
 

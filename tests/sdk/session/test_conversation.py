@@ -40,14 +40,12 @@ SECOND = np.full(16_000, 0.1, np.float32)
 
 @asynccontextmanager
 async def server(*script: Play, slots: int = 2, **options: Any) -> AsyncIterator[Client]:
-    """A client of an adapter whose worker plays the script."""
     async with server_of(ScriptedEngine(*script, slots=slots), **options) as client:
         yield client
 
 
 @asynccontextmanager
 async def server_of(engine: ScriptedEngine, **options: Any) -> AsyncIterator[Client]:
-    """A client of an adapter whose worker runs `engine`."""
     async with running_worker(engine, slots=engine.slots) as worker:
         async with running_adapter(worker.address, **options) as stage:
             async with antiphon.connect(stage.address) as client:
@@ -55,7 +53,6 @@ async def server_of(engine: ScriptedEngine, **options: Any) -> AsyncIterator[Cli
 
 
 async def until(session: antiphon.DuplexSession, kind: type[Event]) -> list[Event]:
-    """The events up to the first of a kind."""
     events = []
     async with asyncio.timeout(PATIENCE_S):
         async for event in session:

@@ -71,7 +71,6 @@ def error(kind: str, code: str) -> dict[str, object]:
 
 
 async def begin(peer: Peer, kind: str) -> None:
-    """Play the opening of a session."""
     match kind:
         case "duplex":
             await peer.send(QUEUE_DONE)

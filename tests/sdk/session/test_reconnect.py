@@ -43,7 +43,6 @@ async def behind_a_link(engine: ScriptedEngine, **options: Any) -> AsyncIterator
 async def conversing(
     engine: ScriptedEngine, **options: Any
 ) -> AsyncIterator[tuple[antiphon.DuplexSession, Link]]:
-    """A conversation that has begun over a link."""
     async with behind_a_link(engine, **options) as (_, link):
         async with antiphon.connect(f"ws://{link.address}") as client:
             async with client.duplex(reconnect=True) as session:

@@ -56,7 +56,6 @@ class Call:
 
 
 async def play(session: Session) -> None:
-    """A unit, from its audio to its end."""
     await session.send_unit(bytes(64_000))
     async for output in session:
         if isinstance(output, Finalized):

@@ -75,8 +75,6 @@ async def until_let_in(stage: Stage, *metadata: tuple[str, str]) -> None:
 
 
 class Holder:
-    """Has sessions of its own at workers."""
-
     def __init__(self, stage: Stage, *metadata: tuple[str, str]) -> None:
         self._stage = stage
         self._metadata = metadata

@@ -53,7 +53,6 @@ def lines(log: Path) -> list[UsageLine]:
 
 
 async def turn(stage: Stage, key: str) -> None:
-    """A chat of one turn at the worker itself."""
     adapter = f"127.0.0.1:{stage.adapter.grpc_port}"
     async with asyncio.timeout(PATIENCE_S), acquire(adapter, "chat", key=key) as lease:
         async with Session.open(lease, CONFIG) as session:

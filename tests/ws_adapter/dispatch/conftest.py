@@ -17,7 +17,6 @@ def _built(request: pytest.FixtureRequest) -> Build:
 
 @pytest.fixture(params=["in_process", "redis", "redis_users", "remote"])
 def build(request: pytest.FixtureRequest) -> Build:
-    """Every back end."""
     return _built(request)
 
 

@@ -38,7 +38,6 @@ async def until_length(callers: Callers, expected: int) -> None:
 
 
 async def served(callers: Callers, *arguments: Any, **options: Any) -> Caller:
-    """Somebody who has got a slot."""
     caller = await callers.enter(*arguments, **options)
     await until(lambda: caller.lease)
     return caller

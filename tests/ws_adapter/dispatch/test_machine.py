@@ -20,8 +20,6 @@ CAPACITY = 2
 
 @dataclass(eq=False)
 class Entry:
-    """A caller as the model knows it."""
-
     caller: Caller
     again: bool
     seen: list[int] = field(default_factory=list)

@@ -41,7 +41,6 @@ async def stage(server: RedisServer, **rules: Any) -> AsyncIterator[tuple[RedisB
 
 
 async def served(callers: Callers, **options: Any) -> Caller:
-    """Somebody who has got a slot."""
     caller = await callers.enter(**options)
     await until(lambda: caller.lease)
     return caller

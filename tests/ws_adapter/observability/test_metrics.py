@@ -36,7 +36,6 @@ async def observed(engine: ScriptedEngine, **options: Any) -> AsyncIterator[Stag
 async def scrape(
     stage: Stage, path: str = "/metrics", headers: dict[str, str] | None = None
 ) -> tuple[int, str, str]:
-    """Status, head and body of a request to the administration port."""
     reader, writer = await asyncio.open_connection("127.0.0.1", stage.adapter.admin_port)
     lines = [f"GET {path} HTTP/1.1", "Host: x"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]

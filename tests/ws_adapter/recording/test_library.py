@@ -19,7 +19,6 @@ API = "/api/sessions"
 async def fetch(
     stage: Stage, path: str, method: str = "GET", headers: dict[str, str] | None = None
 ) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body as it came."""
     host, port = stage.address.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
@@ -33,7 +32,6 @@ async def fetch(
 
 
 async def record(stage: Stage, **options: Any) -> str:
-    """A whole session; returns the name of its recording."""
     async with stage.client(**options) as client:
         created = await client.begin()
         await client.send(append(1))

@@ -180,7 +180,6 @@ async def test_live_session_goes_on_in_the_middle_of_an_answer(
 
 
 def words(events: list[Event]) -> str:
-    """The words of the model."""
     return "".join(event["delta"] for event in events if event["type"] == "session.output_transcript.delta")
 
 

@@ -143,7 +143,6 @@ OFTEN = Pace(ask_s=0.02, retry_s=0.01)
 
 @asynccontextmanager
 async def registry_of(*targets: str, pace: Pace = OFTEN) -> AsyncIterator[Registry]:
-    """A registry that knows a worker."""
     registry = Registry(targets, pace)
     registry.start()
     try:

@@ -87,8 +87,6 @@ def dialled(address: str) -> Channel:
 
 
 class Caller:
-    """The streams of a session and what they said."""
-
     def __init__(self, channel: Channel, worker_id: str) -> None:
         self.channel = channel
         self.worker_id = worker_id
@@ -111,7 +109,6 @@ class Caller:
 
 
 async def id_of(channel: Channel) -> str:
-    """The worker that answers on `channel`."""
     answer = await channel.ask("GetInfo", pb.GetInfoRequest(), pb.GetInfoResponse, timeout_s=5.0)
     return answer.worker_id
 

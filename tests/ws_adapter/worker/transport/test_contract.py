@@ -44,13 +44,11 @@ async def hang(requests: AsyncIterator[bytes], context: Any) -> None:
 
 
 async def ask(channel: Channel, unit: int = 1, timeout_s: float = 30.0) -> None:
-    """A question that is answered with itself."""
     question = message(unit, 1)
     assert await channel.ask("Any", question, pb.PrefillRequest, timeout_s=timeout_s) == question
 
 
 async def failure(caller: Caller) -> RpcError:
-    """The error that ends a call."""
     error = await caller.end()
     assert error is not None
     return error

@@ -24,7 +24,6 @@ OK = [("grpc-status", "0")]
 
 
 def framed(message: pb.FinalizeRequest | pb.FinalizeResponse) -> bytes:
-    """A message as gRPC has it."""
     data = message.SerializeToString()
     return b"\0" + len(data).to_bytes(4) + data
 
@@ -83,8 +82,6 @@ class Peer:
 
 
 class Client:
-    """One call and what became of it."""
-
     def __init__(self, channel: Channel, timeout_s: float = 30.0) -> None:
         self.heard: list[int] = []
         self.ends: list[RpcError | None] = []

@@ -201,7 +201,7 @@ async def test_longest_wait_ends_it(build: Build) -> None:
         await until_length(callers, 0)
 
 
-async def test_place_can_be_given_up_by_whoever_knows_the_ticket_and_only_while_it_waits(
+async def test_place_can_be_given_up_by_whoever_knows_the_ticket_while_it_waits(
     of_adapter: Build,
 ) -> None:
     async with stage(of_adapter) as callers:

@@ -19,9 +19,7 @@ lengths = st.floats(0, 600)
     ],
     ids=["example of the protocol", "one slot", "a free slot"],
 )
-def test_each_takes_the_slot_that_is_free_first(
-    slots: list[float], waiting: list[float], waits: list[float]
-) -> None:
+def test_each_takes_the_first_free_slot(slots: list[float], waiting: list[float], waits: list[float]) -> None:
     assert estimate_waits(slots, waiting) == waits
 
 
@@ -51,9 +49,7 @@ def seen(*lengths: float) -> Lengths:
         (9, 9, 0, 5),
     ],
 )
-def test_remaining_of_a_kind_that_is_known(
-    expected: float, elapsed: float, limit: float, left: float
-) -> None:
+def test_remaining_of_a_known_kind(expected: float, elapsed: float, limit: float, left: float) -> None:
     known = seen(*[expected] * 3)
     assert known.remaining(Kind.AUDIO_DUPLEX, elapsed, limit) == pytest.approx(left)
 
@@ -90,7 +86,7 @@ def test_running_session_is_guessed_to_last_as_long_again(
         ((10, 20, 30), (300,), 0.3 * 30 + 0.7 * (0.3 * 20 + 0.7 * 10)),
     ],
 )
-def test_length_of_a_session_that_waits(
+def test_length_of_a_waiting_session(
     over: tuple[float, ...], running: tuple[float, ...], length: float
 ) -> None:
     assert seen(*over).expected(Kind.AUDIO_DUPLEX, running) == pytest.approx(length)

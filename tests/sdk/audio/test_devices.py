@@ -75,9 +75,7 @@ async def test_skip_drops_what_was_recorded_before(devices: Devices) -> None:
         assert np.array_equal(await take(microphone, 4000), -RAMP)
 
 
-async def test_microphone_that_stops_raises_after_what_it_recorded_and_wakes_who_waits(
-    devices: Devices,
-) -> None:
+async def test_microphone_that_stops_raises_after_its_record_and_wakes_who_waits(devices: Devices) -> None:
     async with Microphone() as microphone:
         await asyncio.to_thread(devices.record, RAMP)
         await asyncio.to_thread(devices.inputs[0].stop_by_itself)
@@ -126,9 +124,7 @@ async def test_speaker_of_another_rate_is_resampled(devices: Devices) -> None:
     assert abs(np.argmax(np.abs(np.fft.rfft(heard))) * 48_000 / len(heard) - 440) < 2
 
 
-async def test_speaker_that_falls_behind_drops_the_oldest(
-    devices: Devices, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_speaker_behind_drops_the_oldest(devices: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_UNPLAYED_S", 1.0)
     async with Speaker() as speaker:
         for second in range(3):
@@ -149,7 +145,7 @@ async def test_speaker_that_stops_raises_and_waits_for_nothing(devices: Devices)
 
 
 @pytest.mark.parametrize(("kind", "side"), [(Microphone, "input"), (Speaker, "output")])
-async def test_device_that_is_not_there_or_does_not_start_is_told(
+async def test_device_that_is_missing_or_does_not_start_is_told(
     devices: Devices, kind: type, side: str
 ) -> None:
     async def refused(problem: str, *name: str) -> None:

@@ -91,9 +91,7 @@ def test_file_that_is_no_recording_is_refused(tmp_path: Path, data: bytes) -> No
     ],
     ids=["nothing", "no numbers", "no rate of a recording"],
 )
-def test_samples_that_cannot_be_sent_are_refused(
-    tmp_path: Path, samples: np.ndarray, rate_hz: int, complaint: str
-) -> None:
+def test_unfit_samples_are_refused(tmp_path: Path, samples: np.ndarray, rate_hz: int, complaint: str) -> None:
     soundfile.write(tmp_path / "a.wav", samples, rate_hz, subtype="FLOAT")
     with pytest.raises(AudioError, match=complaint):
         read_audio(tmp_path / "a.wav")

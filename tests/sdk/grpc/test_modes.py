@@ -62,9 +62,7 @@ def the(kind: type[T], outputs: list[Output], unit: int) -> T:
     return one
 
 
-async def test_turn_brings_its_history_and_gets_its_answer(
-    worker: RunningWorker, engine: ScriptedEngine
-) -> None:
+async def test_turn_brings_its_history(worker: RunningWorker, engine: ScriptedEngine) -> None:
     wav = wav_bytes(np.array([0, 16384], "<i2").tobytes())
     history = [
         Message("system", "Be brief."),
@@ -177,9 +175,7 @@ async def test_refused_chunk_is_data(worker: RunningWorker) -> None:
         await session.send_chunk([5])
 
 
-async def test_worker_that_says_nothing_is_not_waited_for_without_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_worker_that_says_nothing_is_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.grpc.session._SILENCE_TIMEOUT_S", 0.2)
     monkeypatch.setattr("antiphon.grpc.session._DRAIN_TIMEOUT_S", 0.2)
     async with running_worker(ScriptedEngine(hang("generate"), info=EVERYTHING)) as worker:

@@ -201,9 +201,7 @@ async def test_no_worker_at_the_address() -> None:
     assert (caught.value.reason, caught.value.retryable) == (Reason.WORKER_LOST, True)
 
 
-async def test_leaving_the_block_lets_accepted_units_finish(
-    worker: RunningWorker, engine: ScriptedEngine
-) -> None:
+async def test_leaving_the_block_lets_units_finish(worker: RunningWorker, engine: ScriptedEngine) -> None:
     async with Session.open(worker.address, CONFIG) as session:
         await session.send_unit(SECOND)
         await session.send_unit(SECOND)

@@ -168,9 +168,7 @@ async def test_sessions_of_a_worker_that_is_gone_for_good_count_no_longer(tmp_pa
 
 
 @pytest.mark.usefixtures("patient_peers")
-async def test_sessions_count_at_every_adapter_of_a_cluster(
-    tmp_path: Path, redis_server: RedisServer
-) -> None:
+async def test_sessions_count_at_all_adapters_of_a_cluster(tmp_path: Path, redis_server: RedisServer) -> None:
     keys = KeyFile(tmp_path / "keys", "holder")
     key = bearer(keys, "holder")
     shared: dict[str, Any] = {"dispatcher": redis_server.url, "worker_key": WORKER_KEY}

@@ -115,9 +115,7 @@ async def test_slots_of_a_pool_leases_without_a_session_and_tickets_count(tmp_pa
 @pytest.mark.parametrize(
     ("slots", "said"), [(1, None), (SLOTS, 1), (SLOTS, SLOTS)], ids=["one slot", "one said", "all said"]
 )
-async def test_slots_of_a_pool_limit_is_what_the_operator_says(
-    slots: int, said: int | None, tmp_path: Path
-) -> None:
+async def test_slots_of_a_pool_limit_is_the_operators(slots: int, said: int | None, tmp_path: Path) -> None:
     """The refusal is an error of its own for clients."""
     keys = KeyFile(tmp_path / "keys", "one")
     one, most = bearer(keys, "one"), said or 1
@@ -132,7 +130,7 @@ async def test_slots_of_a_pool_limit_is_what_the_operator_says(
 
 
 @pytest.mark.usefixtures("patient_peers")
-async def test_slots_of_a_shared_pool_are_counted_over_adapters_and_after_the_end_of_one(
+async def test_slots_of_a_shared_pool_are_counted_over_adapters(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:
     one, other, options = strangers("key", tmp_path)

@@ -64,9 +64,7 @@ async def turn(stage: Stage, key: str) -> None:
                     break
 
 
-async def test_direct_session_has_one_line_with_the_tokens_that_its_worker_counted(
-    tmp_path: Path, log: Path
-) -> None:
+async def test_direct_session_has_one_line_with_the_tokens_of_its_worker(tmp_path: Path, log: Path) -> None:
     async with served(tmp_path, log) as (stage, key):
         for number in (1, 2):
             await turn(stage, key)
@@ -111,9 +109,7 @@ def _forget(stage: Stage) -> None:
     stage.adapter.accounts._spent.clear()
 
 
-async def test_session_that_outlives_its_adapter_has_paid_for_its_whole_lease(
-    tmp_path: Path, log: Path
-) -> None:
+async def test_session_that_outlives_its_adapter_has_paid_for_its_lease(tmp_path: Path, log: Path) -> None:
     """Attack: a session goes on at its worker while the rest of its slice is given back for another one."""
     async with served(tmp_path, log, seconds_per_day="50") as (stage, key):
         adapter = f"127.0.0.1:{stage.adapter.grpc_port}"

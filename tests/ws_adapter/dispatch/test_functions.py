@@ -167,9 +167,7 @@ def test_workers_with_random_names_leave_nothing_behind(pool: Pool) -> None:
     assert pool.redis.dbsize() == before + 1  # the counter of epochs
 
 
-def test_grant_that_is_not_attached_is_revoked_and_the_slot_is_free_when_its_worker_says_so(
-    pool: Pool,
-) -> None:
+def test_grant_that_is_not_attached_is_revoked_until_its_worker_frees_the_slot(pool: Pool) -> None:
     pool.worker_beat("a")
     worker, slot, epoch = granted(pool.enqueue("t1", "dead"))
     alive(pool, GRANT_MS - 1000, lambda: pool.worker_beat("a"))
@@ -257,9 +255,7 @@ def test_empty_database_grants_nothing_before_old_tickets_could_return(redis_ser
     pool.redis.close()
 
 
-def test_tickets_that_return_to_an_empty_database_keep_their_order_and_newcomers_stand_behind(
-    pool: Pool,
-) -> None:
+def test_tickets_that_return_to_an_empty_database_keep_their_order_before_newcomers(pool: Pool) -> None:
     seqs = {ticket: pool.enqueue(ticket)[1] for ticket in ("t1", "t2", "t3")}
     pool.jump_ms(5000)
     for key in pool.redis.keys(f"{pool.prefix}*"):
@@ -378,9 +374,7 @@ def test_holder_gets_all_slots_of_a_pool_but_one_and_its_waiting_tickets_count(p
 
 
 @pytest.mark.parametrize(("slots", "said", "most"), [(1, 0, 1), (0, 0, 1), (5, 5, 5)])
-def test_holder_may_have_what_was_said_or_one_slot_of_a_pool_with_no_more(
-    pool: Pool, slots: int, said: int, most: int
-) -> None:
+def test_holder_may_have_what_was_said_or_one_slot(pool: Pool, slots: int, said: int, most: int) -> None:
     if slots:
         pool.worker_beat("a", slots)
     for number in range(most):
@@ -413,9 +407,7 @@ def test_cancelled_ticket_of_a_holder_counts_until_its_adapter_knows(pool: Pool)
     assert pool.enqueue("t1", holder="h")[0] == "queued"
 
 
-async def test_library_of_the_release_before_is_replaced_once_a_holder_comes(
-    redis_server: RedisServer,
-) -> None:
+async def test_library_of_the_release_before_is_replaced_for_a_holder(redis_server: RedisServer) -> None:
     """Its functions are there: only one that it lacks has a newer library loaded."""
     pool = Pool(redis_server)
     added = [line for line in SOURCE.splitlines() if "enqueue_for'" in line]

@@ -34,7 +34,7 @@ async def refused(channel: Channel, lease: Lease) -> AttachFailed:
     return failed.value
 
 
-async def test_a_lease_of_the_worker_before_is_outdated_and_one_of_another_key_an_error(
+async def test_lease_of_the_worker_before_is_outdated_and_one_forged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "ws_adapter.dispatch.leases")

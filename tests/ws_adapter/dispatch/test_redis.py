@@ -116,9 +116,7 @@ async def test_grant_comes_without_any_wake_up(redis_server: RedisServer) -> Non
 
 
 @pytest.mark.parametrize("how", ["stopped", "paused"])
-async def test_while_redis_is_away_waiters_keep_their_place_and_newcomers_are_turned_away(
-    redis_server: RedisServer, how: str
-) -> None:
+async def test_redis_that_is_away_costs_newcomers_alone(redis_server: RedisServer, how: str) -> None:
     async with stage(redis_server, newcomer_s=0.5) as (backend, callers):
         await backend.open("a", 1)
         holder = await served(callers)
@@ -158,9 +156,7 @@ async def test_when_redis_comes_back_empty_leases_stay_and_the_order_does(redis_
         assert backend.workers["a"].refused == []
 
 
-async def test_when_redis_is_away_for_too_long_waiters_are_told_and_sessions_go_on(
-    redis_server: RedisServer,
-) -> None:
+async def test_redis_that_is_away_for_too_long_is_told_to_waiters_alone(redis_server: RedisServer) -> None:
     async with stage(redis_server, outage_limit_s=0.5) as (backend, callers):
         await backend.open("a", 1)
         holder = await served(callers)

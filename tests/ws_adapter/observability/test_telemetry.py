@@ -130,9 +130,7 @@ def comparable(events: list[Event]) -> Any:
 
 
 @pytest.mark.parametrize("path", CONVERSATIONS)
-async def test_a_session_that_nobody_looks_at_says_and_does_the_same(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_session_that_nobody_looks_at_does_the_same(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     events, code, asked = await converse(path)
     monkeypatch.setattr(listener, "SessionTelemetry", Deaf)
     unseen, unseen_code, unseen_asked = await converse(path)
@@ -141,9 +139,7 @@ async def test_a_session_that_nobody_looks_at_says_and_does_the_same(
     assert unseen_asked == asked
 
 
-async def test_units_of_a_slot_outlast_the_cleaning_of_the_one_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_units_of_a_slot_outlast_the_cleaning_of_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chat has its next slot while its last one is still cleaned: what ends there is not given up here."""
     monkeypatch.setattr(slot, "NEXT_SLOT_S", 0.0)
     held = Play((("Seven.", 0.0),), hold="generate")

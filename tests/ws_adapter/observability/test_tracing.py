@@ -490,7 +490,7 @@ async def test_denied_request_ends_its_span(tmp_path: Path) -> None:
     assert int(refused.value.response.headers["antiphon-trace-id"], 16) == upgrade.context.trace_id
 
 
-async def test_nothing_said_is_in_a_span_a_figure_or_a_line(
+async def test_nothing_said_is_in_spans_figures_lines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", "ws_adapter")
@@ -552,9 +552,7 @@ async def test_lines_of_a_session_carry_its_ids(caplog: pytest.LogCaptureFixture
     assert (ended["reason"], ended["units"], ended["close_code"]) == ("user_stop", 1, 1000)
 
 
-async def test_clients_of_the_sdk_are_served_where_telemetry_is_disabled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_clients_of_the_sdk_are_served_without_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     async with running_worker(ScriptedEngine(turn_end("Hi.")), observed=telemetry()) as worker:
         async with running_adapter(worker.address, telemetry=start(semconv.SERVICE_ADAPTER)) as stage:

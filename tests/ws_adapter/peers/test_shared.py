@@ -92,6 +92,9 @@ async def living(url: str, name: str, **times: float) -> AsyncIterator[Adapter]:
         await adapter.peers.close()
 
 
+Two = tuple[Adapter, Adapter]
+
+
 @pytest.fixture
 async def two(redis_server: RedisServer) -> AsyncIterator[tuple[Adapter, Adapter]]:
     url = redis_server.url
@@ -105,9 +108,7 @@ def totals(server: RedisServer) -> dict[str, int]:
     return {name.decode(): int(count) for name, count in zip(words[::2], words[1::2], strict=True)}
 
 
-async def test_client_that_spreads_over_two_adapters_has_no_more_than_over_one(
-    two: tuple[Adapter, Adapter],
-) -> None:
+async def test_client_that_spreads_over_two_adapters_has_no_more_than_over_one(two: Two) -> None:
     """Connections, or attempts in a minute."""
     for number in range(3):
         await two[number % 2].admit(THREE_AT_ONCE)
@@ -121,12 +122,12 @@ async def test_client_that_spreads_over_two_adapters_has_no_more_than_over_one(
         await adapter.admit(AdmissionRequest("address:203.0.113.6", 3, 0))
 
 
-async def test_no_more_slip_in_at_the_same_time(two: tuple[Adapter, Adapter]) -> None:
+async def test_no_more_slip_in_at_the_same_time(two: Two) -> None:
     answers = await asyncio.gather(*(two[n % 2].peers.admit([THREE_AT_ONCE]) for n in range(300)))
     assert sum(isinstance(answer, Admitted) for answer in answers) == 3
 
 
-async def test_crowd_costs_few_calls(two: tuple[Adapter, Adapter]) -> None:
+async def test_crowd_costs_few_calls(two: Two) -> None:
     one, _ = two
     await asyncio.gather(*(one.admit(AdmissionRequest(f"address:{n}", 1, 1)) for n in range(500)))
     assert one.line.calls.count("antiphon_peers_v1_meet") < 100
@@ -134,7 +135,7 @@ async def test_crowd_costs_few_calls(two: tuple[Adapter, Adapter]) -> None:
 
 
 async def test_refused_by_one_limit_is_counted_by_no_other_but_as_an_attempt(
-    two: tuple[Adapter, Adapter], redis_server: RedisServer
+    two: Two, redis_server: RedisServer
 ) -> None:
     one, other = two
     key = AdmissionRequest("key:k", most=1, per_min=0)
@@ -145,7 +146,7 @@ async def test_refused_by_one_limit_is_counted_by_no_other_but_as_an_attempt(
     assert totals(redis_server) == {"key:k": 1}
 
 
-async def test_who_leaves_one_adapter_may_come_to_the_other(two: tuple[Adapter, Adapter]) -> None:
+async def test_who_leaves_one_adapter_may_come_to_the_other(two: Two) -> None:
     one, other = two
     admitted = [await one.admit(THREE_AT_ONCE) for _ in range(3)]
     await other.refuses(THREE_AT_ONCE)
@@ -154,9 +155,7 @@ async def test_who_leaves_one_adapter_may_come_to_the_other(two: tuple[Adapter, 
     await one.refuses(THREE_AT_ONCE)
 
 
-async def test_killed_adapter_gives_its_counts_back_within_the_time_to_live(
-    redis_server: RedisServer,
-) -> None:
+async def test_killed_adapter_gives_its_counts_back_in_time(redis_server: RedisServer) -> None:
     async with living(redis_server.url, "one") as one:
         async with living(redis_server.url, "two", life_s=1.0) as two:
             for _ in range(3):
@@ -178,7 +177,7 @@ async def test_adapter_that_ends_gives_its_counts_back_at_once(redis_server: Red
 
 
 async def test_adapter_that_was_frozen_for_too_long_tells_again_what_it_holds(
-    two: tuple[Adapter, Adapter], redis_server: RedisServer
+    two: Two, redis_server: RedisServer
 ) -> None:
     one, other = two
     for _ in range(3):
@@ -236,9 +235,7 @@ async def test_no_handshake_hangs_while_redis_does(redis_server: RedisServer) ->
         assert one.alone == 220
 
 
-async def test_redis_that_comes_back_empty_is_told_everything(
-    two: tuple[Adapter, Adapter], redis_server: RedisServer
-) -> None:
+async def test_redis_that_comes_back_empty_is_told_everything(two: Two, redis_server: RedisServer) -> None:
     one, other = two
     admitted = [await one.admit(THREE_AT_ONCE), await other.admit(THREE_AT_ONCE)]
     redis_server.restart(keep_data=False)
@@ -292,9 +289,7 @@ async def test_sums_are_those_of_what_adapters_hold_whatever_happens(
         await until(lambda: totals(redis_server) == held)
 
 
-async def test_older_library_of_another_adapter_is_used(
-    two: tuple[Adapter, Adapter], redis_server: RedisServer
-) -> None:
+async def test_older_library_of_another_adapter_is_used(two: Two, redis_server: RedisServer) -> None:
     """Functions that are missing are loaded by whoever misses them, and both may do it at once."""
     redis_server.command("FUNCTION", "FLUSH")
     await asyncio.gather(*(adapter.admit(THREE_AT_ONCE) for adapter in two))

@@ -102,7 +102,7 @@ async def test_a_recording_goes_on_failing_alone_and_the_next_one_works(
     assert [line.levelname for line in caplog.records] == ["WARNING", "INFO"]
 
 
-async def test_a_folder_that_disappears_costs_only_its_recording(
+async def test_folder_that_disappears_costs_its_recording(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder(tmp_path / "root", ManualClock(), max_age_s=0, max_bytes=0)

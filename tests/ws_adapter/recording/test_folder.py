@@ -197,7 +197,7 @@ async def test_a_second_clip_in_one_event_does_not_disturb_the_track(tmp_path: P
     assert [event["input"]["audio"]["start"] for event in read.events("up")[1:]] == [16_000, 32_000]
 
 
-async def test_a_track_that_no_wav_file_can_hold_ends_the_recording(
+async def test_track_beyond_a_wav_file_ends_the_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_module, "LONGEST", 20_000)
@@ -244,7 +244,7 @@ async def test_reference_audio_is_a_file_that_plays(tmp_path: Path) -> None:
         {"type": "video_frame", "frame_base64": ..., "data": ...},
     ],
 )
-async def test_images_are_files_of_their_true_type(
+async def test_images_are_files_of_their_type(
     tmp_path: Path, data: bytes, extension: str, event: Any
 ) -> None:
     read = await record(tmp_path, json.dumps(event, default=lambda _: b64(data)).encode())

@@ -101,9 +101,7 @@ async def test_a_link_inside_a_recording_is_not_followed(tmp_path: Path) -> None
     assert kept(outside) == {"keep.txt"}
 
 
-async def test_a_running_recording_stops_rather_than_passing_the_bound(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_running_recording_stops_at_the_bound(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with recording_to(tmp_path, max_bytes=300_000) as recorder:
         recording = recorder.begin("s", "audio", NOBODY)
         for _ in range(20):
@@ -156,9 +154,7 @@ async def test_who_is_recorded_at_length_makes_room_for_others(tmp_path: Path) -
     assert (recorder.counts.complete, recorder.counts.incomplete) == (1, 1)
 
 
-async def test_one_session_has_its_share_and_no_more(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_one_session_has_its_share_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with recording_to(tmp_path, max_bytes=2_000_000, most_of_all=0.125) as recorder:
         long, short = begin(recorder, NOBODY, 20), begin(recorder, NOBODY, 2)
         for recording in (long, short):

@@ -402,7 +402,7 @@ async def test_a_frame_that_was_refused_leaves_no_files(tmp_path: Path) -> None:
     assert read.events("up")[1]["input"]["audio"].keys() == {"bytes"}
 
 
-async def test_files_of_a_frame_and_of_a_session_are_bounded(
+async def test_files_of_frames_and_sessions_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder, "FILES_OF_A_SESSION", 300)
@@ -427,7 +427,7 @@ async def test_files_of_a_frame_and_of_a_session_are_bounded(
 @pytest.mark.parametrize(
     ("encoding", "rate_hz"), [("audio/pcm", 24_000), ("audio/pcm", 16_000), ("audio/pcmu", 8000)]
 )
-async def test_a_live_session_is_recorded_in_its_own_format(
+async def test_live_session_is_recorded_in_its_format(
     encoding: Encoding, rate_hz: int, tmp_path: Path
 ) -> None:
     """Both tracks play at the rate that the client chose; nothing of either is left in the events."""

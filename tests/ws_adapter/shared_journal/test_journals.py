@@ -209,9 +209,7 @@ async def test_one_of_many_claims_wins(redis_server: RedisServer) -> None:
         assert {answer for answer in answers if isinstance(answer, Unclaimed)} <= set(Unclaimed)
 
 
-async def test_only_the_session_of_a_dead_adapter_with_the_right_token_is_taken(
-    redis_server: RedisServer,
-) -> None:
+async def test_session_of_a_dead_adapter_is_taken_with_the_right_token(redis_server: RedisServer) -> None:
     talk = Talk(1)
     talk.nonces = (b"nonce", b"used")
     async with journals(redis_server, "one", "two") as (one, two):
@@ -256,9 +254,7 @@ async def test_claim_whose_answer_was_lost_is_void_after_two_seconds(
         assert await claim(three, talk, dead="one") is Unclaimed.UNKNOWN
 
 
-async def test_adapter_whose_session_was_taken_ends_it_and_cannot_write_it_again(
-    redis_server: RedisServer,
-) -> None:
+async def test_adapter_whose_session_was_taken_cannot_write_it_again(redis_server: RedisServer) -> None:
     talk = Talk(1)
     async with written(redis_server, talk, "one", "two") as (stream, (one, two)):
         assert isinstance(await claim(two, talk), Stored)

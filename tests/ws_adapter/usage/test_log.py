@@ -124,9 +124,7 @@ async def test_line_after_a_torn_one_is_whole(tmp_path: Path, monkeypatch: pytes
     assert (log.written, log.lost) == (1, 1)
 
 
-async def test_disk_that_hangs_holds_nobody_up_and_bounds_what_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_disk_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, hangs, write = threading.Event(), threading.Event(), os.write
 
     def hang(file: int, data: bytes) -> int:

@@ -182,9 +182,7 @@ WORD = Piece(1, "word ", b"")
     ],
     ids=["dropped before its end", "counted once", "a lost worker and the next", "in the background too"],
 )
-async def test_units_are_paid_for(
-    bank: Bank, signals: list[Any], in_background: list[Any], used: int
-) -> None:
+async def test_units_are_paid(bank: Bank, signals: list[Any], in_background: list[Any], used: int) -> None:
     talk = await bank.talk(TOKENS)
     for signal in signals:
         talk.meter.heard(signal)

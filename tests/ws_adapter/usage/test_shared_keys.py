@@ -54,9 +54,7 @@ async def until_status(stage: Stage, headers: dict[str, str], status: int) -> No
             await asyncio.sleep(0.01)
 
 
-async def test_keys_of_redis_let_in_and_nobody_else_also_after_a_change(
-    redis_server: RedisServer, keys: KeyFile
-) -> None:
+async def test_keys_of_redis_let_in_also_after_a_change(redis_server: RedisServer, keys: KeyFile) -> None:
     async with served(redis_server, keys) as stage:
         assert await status_of(stage, keys.bearer("alice")) == 200
         assert await status_of(stage, {"Authorization": "Bearer ak_invented"}) == 401
@@ -85,9 +83,7 @@ async def test_nobody_is_let_in_before_the_keys_are_known(redis_server: RedisSer
         await until_status(stage, keys.bearer("alice"), 200)
 
 
-async def test_redis_that_is_gone_lets_nobody_in_and_ends_no_session(
-    redis_server: RedisServer, keys: KeyFile
-) -> None:
+async def test_redis_that_is_gone_ends_no_session(redis_server: RedisServer, keys: KeyFile) -> None:
     async with served(redis_server, keys) as stage:
         async with stage.client(additional_headers=keys.bearer("alice")) as client:
             redis_server.stop()

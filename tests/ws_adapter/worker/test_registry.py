@@ -163,9 +163,7 @@ async def test_uploads_have_a_connection_of_their_own_to_the_same_worker() -> No
             assert len(led) == 2
 
 
-async def test_uploads_share_the_one_connection_where_another_leads_to_another_worker(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_uploads_share_a_connection_that_no_other_matches(caplog: pytest.LogCaptureFixture) -> None:
     async with (
         running_worker(ScriptedEngine(listen(), info=EVERYTHING)) as one,
         running_worker(ScriptedEngine(listen(), info=EVERYTHING)) as other,
@@ -203,9 +201,7 @@ async def test_uploads_find_their_way_back_to_the_same_worker() -> None:
         await until(lambda: len(led) >= 5 and registry.channel(target, Kind.CHAT) is uploading)
 
 
-async def test_a_worker_that_takes_no_further_stream_is_offered_to_nobody_until_it_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_worker_without_streams_is_offered_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_module, "ASK_TIMEOUT_S", 0.2)
     limited(monkeypatch, streams=1)
     async with running_worker(ScriptedEngine(listen())) as one, registry_of(one.address) as registry:

@@ -243,9 +243,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, streams: int) -> None:
     monkeypatch.setattr(server, "max_streams", lambda slots: streams)
 
 
-async def test_sessions_one_after_another_where_a_worker_takes_the_calls_of_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_sessions_follow_each_other_where_calls_of_one_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """It refuses some of the next one's calls, since it counts those that have just ended for a moment."""
     limited(monkeypatch, streams=3)
     async with worker(ScriptedEngine(listen(), slots=1), slots=1) as (caller, _):
@@ -270,9 +268,7 @@ async def until_attached(caller: Caller, name: str) -> None:
     raise AssertionError("no slot became free")
 
 
-async def test_a_session_beyond_the_calls_that_a_worker_takes_waits_for_one_that_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_session_beyond_the_calls_that_fit_waits_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, streams=4)
     engine = ScriptedEngine(listen(), slots=2)
     async with worker(engine, slots=2) as (caller, _):
@@ -383,9 +379,7 @@ def test_pcm16_and_unknown_reasons_of_a_worker_are_read() -> None:
     assert messages.unit_done(3, done) == failed
 
 
-async def test_a_call_that_broke_while_it_was_written_to_does_not_hide_why_the_session_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_broken_call_does_not_hide_why_the_session_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = iter([Reason.WORKER_LOST])
     monkeypatch.setattr(session_streams, "reason_of", lambda error: next(ended, None) or reason_of(error))
     poisoned = Play(fails_session=SessionFailed(Reason.KV_EXHAUSTED, "It cannot go on."))

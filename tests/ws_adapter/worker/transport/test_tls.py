@@ -64,7 +64,7 @@ async def dialled(way: Way, target: str, tls: WorkerTls | None) -> AsyncIterator
 @pytest.mark.parametrize(
     ("host", "shows"), [("127.0.0.1", False), ("127.0.0.1", True), ("[::1]", False), ("localhost", False)]
 )
-async def test_names_and_numbers_that_are_in_the_certificate(
+async def test_names_that_are_in_the_certificate(
     way: Way, authority: Authority, host: str, shows: bool
 ) -> None:
     """Also where both sides show one."""
@@ -73,9 +73,7 @@ async def test_names_and_numbers_that_are_in_the_certificate(
             assert await ask(channel) == QUESTION
 
 
-async def test_certificate_is_checked_for_the_name_of_the_workers_where_one_is_given(
-    way: Way, authority: Authority
-) -> None:
+async def test_certificate_is_checked_for_the_name_that_is_given(way: Way, authority: Authority) -> None:
     async with serving(authority.shown(files=authority.issue("workers.test"))) as port:
         async with dialled(way, f"127.0.0.1:{port}", WorkerTls(authority.ca, name="workers.test")) as channel:
             assert await ask(channel) == QUESTION
@@ -193,7 +191,7 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         writer.close()
 
 
-async def test_certificates_read_again_count_for_the_next_connection(
+async def test_certificates_count_for_the_next_connection(
     way: Way, authority: Authority, tmp_path: Path
 ) -> None:
     tls = authority.tls(shows=True)

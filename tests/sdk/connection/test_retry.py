@@ -208,13 +208,12 @@ async def test_wrong_key_and_a_refusal_without_retry_are_raised_at_once(
 
 async def test_cancelled_wait_ends_at_once() -> None:
     retry = WatchedRetry(deadline_s=3600.0, first_delay_s=3000.0, longest_delay_s=3000.0)
-    async with busy_server(503, times=1) as (url, requests):
-        async with antiphon.connect(url, retry=retry) as client:
-            opening = asyncio.create_task(converse(client))
-            await asyncio.wait_for(retry.refused.wait(), PATIENCE_S)
-            opening.cancel()
-            await asyncio.wait({opening}, timeout=PATIENCE_S)
-            assert opening.cancelled()
+    async with busy_server(503, times=1) as (url, requests), antiphon.connect(url, retry=retry) as client:
+        opening = asyncio.create_task(converse(client))
+        await asyncio.wait_for(retry.refused.wait(), PATIENCE_S)
+        opening.cancel()
+        await asyncio.wait({opening}, timeout=PATIENCE_S)
+        assert opening.cancelled()
     assert len(requests) == 1
 
 

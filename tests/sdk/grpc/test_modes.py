@@ -109,10 +109,9 @@ async def test_each_turn_has_its_own_settings(worker: RunningWorker, engine: Scr
 
 async def test_spoken_turn() -> None:
     engine = ScriptedEngine(turn_end("Yes.", seconds=0.5), info=EVERYTHING)
-    async with running_worker(engine) as worker:
-        async with Session.open(worker.address, CHAT) as session:
-            await session.send_turn("Is it true?", tts=pb.TtsConfig(enabled=True))
-            outputs = await read_all(session)
+    async with running_worker(engine) as worker, Session.open(worker.address, CHAT) as session:
+        await session.send_turn("Is it true?", tts=pb.TtsConfig(enabled=True))
+        outputs = await read_all(session)
     turn = engine.session.given[1]
     assert isinstance(turn, setups.TurnInput)
     assert turn.speaks

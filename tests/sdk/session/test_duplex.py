@@ -44,17 +44,18 @@ async def test_whole_conversation() -> None:
         assert (await peer.receive("session.close"))["reason"] == "done"
         await peer.send(CLOSED | {"reason": "done"})
 
-    async with replay(script) as url, antiphon.connect(url) as client:
-        async with client.duplex(
-            "Be brief.", settings={"top_k": 1}, seed=7, on_queue=places.append
-        ) as session:
-            assert session.id == "sess_0123456789ab"
-            input_id = await session.send_audio(SECOND)
-            events = []
-            async for event in session:
-                events.append(event)
-                if isinstance(event, antiphon.TurnEnd):
-                    await session.close("done")
+    async with (
+        replay(script) as url,
+        antiphon.connect(url) as client,
+        client.duplex("Be brief.", settings={"top_k": 1}, seed=7, on_queue=places.append) as session,
+    ):
+        assert session.id == "sess_0123456789ab"
+        input_id = await session.send_audio(SECOND)
+        events = []
+        async for event in session:
+            events.append(event)
+            if isinstance(event, antiphon.TurnEnd):
+                await session.close("done")
 
     assert places == [antiphon.Queued(1, 1, 3.0, "ticket_1")] * 2
     created, listening, text, audio_event, end, closed = events
@@ -291,15 +292,14 @@ async def test_recording_stands_still_while_the_conversation_is_paused(tmp_path:
         await peer.receive("session.close")
         await peer.send(CLOSED)
 
-    async with replay(script) as url, antiphon.connect(url) as client:
-        async with client.duplex() as session:
-            await session.pause()
-            async with session.stream_file(tmp_path / "question.wav", then_silence=False) as stream:
-                await asyncio.sleep(0.3)  # the tenth of a second is due
-                assert not heard
-                await session.resume()
-                async with asyncio.timeout(PATIENCE_S):
-                    await stream.wait_sent()
+    async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
+        await session.pause()
+        async with session.stream_file(tmp_path / "question.wav", then_silence=False) as stream:
+            await asyncio.sleep(0.3)  # the tenth of a second is due
+            assert not heard
+            await session.resume()
+            async with asyncio.timeout(PATIENCE_S):
+                await stream.wait_sent()
 
 
 async def test_recording_of_a_paused_conversation_ends_with_it(tmp_path: Path) -> None:
@@ -309,9 +309,8 @@ async def test_recording_of_a_paused_conversation_ends_with_it(tmp_path: Path) -
         await peer.begin()
         await peer.send(CLOSED | {"reason": "timeout"})
 
-    async with replay(script) as url, antiphon.connect(url) as client:
-        async with client.duplex() as session:
-            await session.pause()
-            async with session.stream_file(tmp_path / "question.wav") as stream:
-                async with asyncio.timeout(PATIENCE_S):
-                    await stream.wait_sent()
+    async with replay(script) as url, antiphon.connect(url) as client, client.duplex() as session:
+        await session.pause()
+        async with session.stream_file(tmp_path / "question.wav") as stream:
+            async with asyncio.timeout(PATIENCE_S):
+                await stream.wait_sent()

@@ -52,10 +52,9 @@ async def conversing(
 
 @asynccontextmanager
 async def transcribing(engine: ScriptedEngine) -> AsyncIterator[tuple[antiphon.TranscriptionSession, Link]]:
-    async with behind_a_link(engine) as (_, link):
-        async with antiphon.connect(f"ws://{link.address}") as client:
-            async with client.transcribe(reconnect=True) as session:
-                yield session, link
+    async with behind_a_link(engine) as (_, link), antiphon.connect(f"ws://{link.address}") as client:
+        async with client.transcribe(reconnect=True) as session:
+            yield session, link
 
 
 async def expect(session: antiphon.DuplexSession, *kinds: type) -> Any:
@@ -122,14 +121,13 @@ async def test_server_that_is_away_for_too_long_ends_the_conversation() -> None:
 
 async def test_session_that_is_gone_ends_the_conversation_at_once() -> None:
     engine = ScriptedEngine(listen())
-    async with conversing(engine) as (session, link):
-        async with running_worker(ScriptedEngine(listen())) as other:
-            async with running_adapter(other.address, resume_window_s=60) as second:
-                link.target = second.address.removeprefix("http://")
-                link.cut()
-                await expect(session, antiphon.ConnectionLost)
-                with pytest.raises(antiphon.SessionClosed):
-                    await expect(session, antiphon.Resumed)
+    async with conversing(engine) as (session, link), running_worker(ScriptedEngine(listen())) as other:
+        async with running_adapter(other.address, resume_window_s=60) as second:
+            link.target = second.address.removeprefix("http://")
+            link.cut()
+            await expect(session, antiphon.ConnectionLost)
+            with pytest.raises(antiphon.SessionClosed):
+                await expect(session, antiphon.Resumed)
 
 
 async def test_conversation_without_reconnect_ends_with_its_connection() -> None:
@@ -157,15 +155,14 @@ async def test_server_without_resuming_ends_the_conversation_with_its_connection
 
 async def test_close_while_the_connection_is_lost_ends_at_once() -> None:
     engine = ScriptedEngine(listen())
-    async with behind_a_link(engine) as (_, link):
-        async with antiphon.connect(f"ws://{link.address}") as client:
-            async with client.duplex(reconnect=True) as session:
-                await expect(session, antiphon.Created)
-                link.target = None
-                link.cut()
-                await expect(session, antiphon.ConnectionLost)
-            async with asyncio.timeout(PATIENCE_S):
-                assert [event async for event in session] == []
+    async with behind_a_link(engine) as (_, link), antiphon.connect(f"ws://{link.address}") as client:
+        async with client.duplex(reconnect=True) as session:
+            await expect(session, antiphon.Created)
+            link.target = None
+            link.cut()
+            await expect(session, antiphon.ConnectionLost)
+        async with asyncio.timeout(PATIENCE_S):
+            assert [event async for event in session] == []
 
 
 async def test_answer_of_a_chat_goes_on_over_another_connection() -> None:

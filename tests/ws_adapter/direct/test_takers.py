@@ -85,11 +85,11 @@ async def taken(stage: Stage, callers: Sequence[Metadata], each: int) -> AsyncIt
 @asynccontextmanager
 async def backend(clock: ManualClock, **options: Any) -> AsyncIterator[Stage]:
     engine = ScriptedEngine(listen(), slots=SLOTS, repeat=True)
-    async with running_worker(engine, slots=SLOTS) as worker:
-        async with running_adapter(
-            worker.address, clock=clock, grpc_port=0, **BEHIND_A_PROXY, **options
-        ) as stage:
-            yield stage
+    async with (
+        running_worker(engine, slots=SLOTS) as worker,
+        running_adapter(worker.address, clock=clock, grpc_port=0, **BEHIND_A_PROXY, **options) as stage,
+    ):
+        yield stage
 
 
 async def test_takers_from_many_addresses_hold_what_each_address_may_and_others_get_their_turn() -> None:

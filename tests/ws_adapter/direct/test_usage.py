@@ -36,11 +36,11 @@ async def served(tmp_path: Path, log: Path, **fields: str) -> AsyncIterator[tupl
     keys.add("caller", **fields)
     says = replace(write("Seven.", "Eight."), tokens=600)
     engine = ScriptedEngine(says, slots=2, info=EVERYTHING, repeat=True)
-    async with running_worker(engine, slots=2) as worker:
-        async with running_adapter(
-            worker.address, auth="keys", keys=keys.path, usage_log=log, grpc_port=0
-        ) as stage:
-            yield stage, keys.secrets["caller"]
+    async with (
+        running_worker(engine, slots=2) as worker,
+        running_adapter(worker.address, auth="keys", keys=keys.path, usage_log=log, grpc_port=0) as stage,
+    ):
+        yield stage, keys.secrets["caller"]
 
 
 async def written(log: Path, count: int) -> list[UsageLine]:

@@ -200,6 +200,20 @@ def test_errors_are_those_of_the_client() -> None:
         antiphon.sync.connect("nowhere")
 
 
+def test_error_of_the_caller_closes_the_conversation() -> None:
+    closed = threading.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.begin()
+        await peer.end()
+        closed.set()
+
+    with served(script) as url, connect(url) as client:
+        with pytest.raises(antiphon.AudioError), client.duplex() as session:
+            session.send_audio(b"odd")
+        assert closed.wait(PATIENCE_S)
+
+
 async def test_call_in_a_coroutine_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"antiphon\.connect"):
         with antiphon.sync.connect("ws://127.0.0.1:9"):

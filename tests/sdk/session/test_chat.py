@@ -286,6 +286,25 @@ async def test_leaving_the_block_stops_the_answer() -> None:
             await turn.answer()
 
 
+async def test_leaving_the_client_stops_what_another_task_reads() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(PREFILLED)
+        await peer.socket.wait_closed()
+
+    async def read(client: antiphon.Client, begun: asyncio.Event) -> list[ChatEvent]:
+        async with client.chat("Count.") as turn:
+            begun.set()
+            return [event async for event in turn]
+
+    async with replay(script) as url:
+        begun = asyncio.Event()
+        async with antiphon.connect(url) as client:
+            reader = asyncio.create_task(read(client, begun))
+            await asyncio.wait_for(begun.wait(), PATIENCE_S)
+        assert await asyncio.wait_for(reader, PATIENCE_S) == [Prefilled(27)]
+
+
 async def test_program_that_reads_late_loses_nothing() -> None:
     everything_sent = asyncio.Event()
 

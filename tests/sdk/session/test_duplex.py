@@ -197,11 +197,13 @@ async def test_unexpected_end_raises_after_the_last_event() -> None:
     async def script(peer: Peer) -> None:
         await peer.begin()
         await peer.send({"type": "error", "error": {"code": "inference_error", "message": "Worker lost."}})
-        await peer.send(CLOSED | {"reason": "backend_error"})
+        diagnostic = {"message": "Worker lost.", "trace_id": "4bf92f"}
+        await peer.send(CLOSED | {"reason": "backend_error", "diagnostic": diagnostic})
         await peer.socket.close(1011)
 
-    async with replay(script, headers={"antiphon-trace-id": "4bf92f"}) as url:
+    async with replay(script, headers={"antiphon-trace-id": "0af765"}) as url:
         async with antiphon.connect(url) as client, client.duplex() as session:
+            assert session.trace_id == "0af765"
             events = [await anext(session) for _ in range(3)]
             with pytest.raises(antiphon.SessionClosed, match="Worker lost") as caught:
                 await anext(session)

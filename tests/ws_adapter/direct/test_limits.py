@@ -140,18 +140,17 @@ async def test_one_address_holds_no_more_sessions_than_it_may() -> None:
             await until_let_in(stage, address(1))
 
 
-async def test_a_lease_that_nobody_used_and_a_request_without_sense_count_no_longer(tmp_path: Path) -> None:
+async def test_a_request_without_sense_and_a_lease_that_nobody_used_count_no_longer(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys", "alice")
     key = bearer(keys, "alice")
     async with backend(**keyed(keys, most=1)) as (stage, _):
-        for _ in range(SLOTS):
-            await until_let_in(stage, key)
-        await stage.until(free_slots=SLOTS)
-        await until_let_in(stage, key)
         async with channel_to(stage) as channel:
             call = Call(channel, [key], kind="karaoke")
             assert await call.call.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert await is_let_in(stage, key)
+        for _ in range(SLOTS):
+            await until_let_in(stage, key)
+        await stage.until(free_slots=SLOTS)
 
 
 async def test_sessions_of_a_worker_that_is_gone_for_good_count_no_longer(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from grpc_status import rpc_status
 
 from antiphon.contract import ERROR_DOMAIN, Reason
 from antiphon.v1 import inference_service_pb2 as pb
-from tests.ws_adapter.support.calls import Caller, Way, echo, message, start_server
+from tests.ws_adapter.support.calls import Caller, Way, echo, message
 from tests.ws_adapter.support.stage import until
 from ws_adapter.worker.failure import reason_of
 from ws_adapter.worker.transport import channel as transport
@@ -352,16 +352,6 @@ async def test_a_worker_that_is_not_there(way: Way) -> None:
         await ask(channel)
     channel.close()
     await channel.wait_closed()
-
-
-@pytest.mark.parametrize("host", ["[::1]", "localhost"])
-async def test_names_and_addresses_of_version_6(way: Way, host: str) -> None:
-    server, port = await start_server(echo, f"{host}:0")
-    channel = way.dial()(f"{host}:{port}", lambda: None)
-    await ask(channel)
-    channel.close()
-    await channel.wait_closed()
-    await server.stop(None)
 
 
 async def test_channel_1000_calls_opened_at_once_are_all_served(any_way: Way) -> None:

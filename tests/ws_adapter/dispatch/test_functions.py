@@ -74,6 +74,30 @@ def test_free_slot_is_granted_at_once_and_who_finds_none_is_told_its_place(pool:
     assert len(pool.leases("a")) == 1
 
 
+def test_slot_that_was_freed_first_is_used_first(pool: Pool) -> None:
+    pool.worker_beat("a", 3)
+    leases = [granted(pool.enqueue(f"t{n}")) for n in range(3)]
+    for index in (1, 2, 0):
+        pool.jump_ms(1)
+        pool.slot_free(*leases[index])
+
+    again = [granted(pool.enqueue(f"u{n}"))[1] for n in range(3)]
+
+    assert again == [leases[index][1] for index in (1, 2, 0)]
+
+
+def test_lease_that_is_held_is_attached_and_ends_though_its_end_was_not_heard(pool: Pool) -> None:
+    pool.worker_beat("a")
+    lease = granted(pool.enqueue("t1"))[1:]
+    pool.worker_beat("a", 1, lease)
+    assert pool.leases("a") == {0: (1, "attached")}
+    pool.enqueue("t2")
+
+    pool.worker_beat("a")
+
+    assert pool.beat("t2") == [["a", 0, 2, "a:1"]]
+
+
 def test_wrong_epoch_changes_nothing(pool: Pool) -> None:
     pool.worker_beat("a")
     worker, slot, epoch = granted(pool.enqueue("t1"))

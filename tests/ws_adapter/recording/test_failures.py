@@ -22,8 +22,15 @@ from tests.ws_adapter.support.recordings import (
     recording_to,
 )
 from tests.ws_adapter.support.stage import ManualClock, until
+from ws_adapter.process.errors import ConfigurationError
 from ws_adapter.recording import recorder as recorder_module
 from ws_adapter.recording.recorder import Recorder
+
+
+def test_a_folder_that_cannot_be_made_is_a_configuration_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match=r"Cannot record into .*file/below: Not a directory\. Name"):
+        Recorder(tmp_path / "file/below", ManualClock(), max_age_s=0, max_bytes=0).start()
 
 
 async def test_a_disk_that_is_full_at_the_start_is_none(

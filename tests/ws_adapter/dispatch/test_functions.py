@@ -98,6 +98,17 @@ def test_lease_that_is_held_is_attached_and_ends_though_its_end_was_not_heard(po
     assert pool.beat("t2") == [["a", 0, 2, "a:1"]]
 
 
+def test_slot_is_granted_again_only_when_its_worker_says_that_it_is_free(pool: Pool) -> None:
+    pool.worker_beat("a")
+    worker, slot, epoch = granted(pool.enqueue("t1"))
+    pool.worker_beat("a", 1, (slot, epoch))
+    pool.enqueue("t2")
+    assert pool.lease_return(worker, slot, epoch) == 0
+    assert pool.beat("t2") == [1]
+    assert pool.slot_free(worker, slot, epoch) == 1
+    assert pool.beat("t2") == [["a", 0, 2, "a:1"]]
+
+
 def test_wrong_epoch_changes_nothing(pool: Pool) -> None:
     pool.worker_beat("a")
     worker, slot, epoch = granted(pool.enqueue("t1"))

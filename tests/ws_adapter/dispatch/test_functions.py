@@ -417,6 +417,35 @@ def test_holder_may_have_what_was_said_or_one_slot(pool: Pool, slots: int, said:
     assert pool.enqueue("more", holder="h", slots=said) == ["limit", most]
 
 
+def test_holder_attached_lease_counts_until_its_worker_says_that_the_slot_is_free(pool: Pool) -> None:
+    pool.worker_beat("a", 2)
+    worker, slot, epoch = granted(pool.enqueue("t0", holder="h"))
+    pool.worker_beat("a", 2, (slot, epoch))
+    pool.leave("t0")
+    alive(pool, 60_000, lambda: pool.worker_beat("a", 2, (slot, epoch)))
+    assert pool.enqueue("t1", holder="h") == ["limit", 1]
+    pool.slot_free(worker, slot, epoch)
+    granted(pool.enqueue("t1", holder="h"))
+
+
+def test_holder_count_goes_with_a_lease_that_nobody_used(pool: Pool) -> None:
+    pool.worker_beat("a", 2)
+    worker, slot, epoch = granted(pool.enqueue("t0", holder="h"))
+    pool.lease_return(worker, slot, epoch)
+    assert pool.enqueue("t1", holder="h") == ["limit", 1], "its slot is not free yet"
+    pool.slot_free(worker, slot, epoch)
+    granted(pool.enqueue("t1", holder="h"))
+
+
+def test_holder_count_goes_with_a_dead_worker_or_adapter(pool: Pool) -> None:
+    pool.worker_beat("a", 2)
+    granted(pool.enqueue("t0", holder="h"))
+    granted(pool.enqueue("u0", holder="other"))
+    pool.enqueue("t1", holder="waits")
+    pool.pass_ms(WORKER_TTL + 1000)
+    assert pool.keys() == set()
+
+
 def test_holder_count_is_of_tickets_however_often_they_are_said(pool: Pool) -> None:
     """An answer may be lost, and Redis may forget a ticket that then comes again."""
     pool.worker_beat("a", 3)

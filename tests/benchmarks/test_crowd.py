@@ -38,7 +38,6 @@ def runtime() -> Iterator[Any]:
 
 def test_workload_listens_in_60_percent_of_its_units() -> None:
     spoken = [workload.speaks(workload.place(workload.name(7, 0), unit)) for unit in range(1, 401)]
-
     assert sum(spoken) == 160
 
 

@@ -53,7 +53,6 @@ def plan(sessions: int, slots: int, **others: Any) -> Plan:
 
 def test_fast_card_answers_every_unit_of_every_session_in_time(parts: Any) -> None:
     outcome = simulate(parts, Steps(0.002), plan(12, 12))
-
     assert (len(outcome.admitted), outcome.refused_slots, outcome.refused_time) == (12, 0, 0)
     assert outcome.late == outcome.latest == 0
     assert all(len(it.latencies) == it.units >= 5 for it in outcome.admitted), "nobody starves"
@@ -63,7 +62,6 @@ def test_fast_card_answers_every_unit_of_every_session_in_time(parts: Any) -> No
 
 def test_slow_card_is_late_and_starves_no_session(parts: Any) -> None:
     outcome = simulate(parts, Steps(0.15), plan(12, 12, admits=False, seconds=12.0))
-
     assert outcome.late > 0.3
     assert outcome.busy > 0.9
     assert all(it.has_begun and it.latencies for it in outcome.admitted), "nobody starves"
@@ -72,7 +70,6 @@ def test_slow_card_is_late_and_starves_no_session(parts: Any) -> None:
 
 def test_seconds_before_a_session_begins_are_late(parts: Any) -> None:
     outcome = simulate(parts, Steps(1.0), plan(12, 12, admits=False))
-
     assert any(not it.has_begun for it in outcome.admitted)
     assert all(it.units >= 5 for it in outcome.admitted)
     assert outcome.late == outcome.latest == 1
@@ -80,7 +77,6 @@ def test_seconds_before_a_session_begins_are_late(parts: Any) -> None:
 
 def test_admission_refuses_callers_beyond_the_slots_of_the_page_pool(parts: Any) -> None:
     outcome = simulate(parts, Steps(0.002), plan(6, 4))
-
     assert (len(outcome.admitted), outcome.refused_slots) == (4, 2)
     assert 0 < outcome.most_pages <= outcome.pages
     assert outcome.pages_left == 0
@@ -88,7 +84,6 @@ def test_admission_refuses_callers_beyond_the_slots_of_the_page_pool(parts: Any)
 
 def test_worker_without_slots_refuses_everybody(parts: Any) -> None:
     outcome = simulate(parts, Steps(0.002), plan(2, 0))
-
     assert (outcome.admitted, outcome.refused_slots) == ([], 2)
     assert outcome.latencies == []
 
@@ -96,7 +91,6 @@ def test_worker_without_slots_refuses_everybody(parts: Any) -> None:
 def test_admission_refuses_callers_for_whom_there_is_no_time(parts: Any) -> None:
     crowd = plan(24, 24, every_s=1.0, seconds=4.0)
     refused = simulate(parts, Steps(0.12), crowd)
-
     assert refused.refused_time > 0
     assert refused.refused_time + len(refused.admitted) == 24
 
@@ -104,21 +98,18 @@ def test_admission_refuses_callers_for_whom_there_is_no_time(parts: Any) -> None
 def test_forward_of_a_crowd_keeps_to_the_budget_of_the_engine(parts: Any) -> None:
     cost = Steps(0.05)
     simulate(parts, cost, plan(16, 16, sees=True, admits=False))
-
     assert SAYS < max(cost.rows) <= MOST_ROWS
 
 
 def test_simulation_with_the_same_seed_gives_the_same_figures(parts: Any) -> None:
     cost = CardCost(CARDS["h200"])
     first, second = (simulate(parts, cost, plan(3, 3, jitter_s=0.005)) for _ in range(2))
-
     assert first.latencies == second.latencies
     assert first.ticks == second.ticks
 
 
 def test_weights_and_rows_are_those_of_the_published_sizes() -> None:
     part = weights()
-
     assert part.language * DTYPE.itemsize == pytest.approx(15.1e9, rel=0.01)
     assert part.row_bytes == 144 * 1024
 

@@ -57,13 +57,11 @@ async def test_every_slot_that_becomes_free_goes_to_the_one_who_waits_longest(
 
 def test_percentile_is_of_the_values_in_order() -> None:
     values = [float(value) for value in reversed(range(100))]
-
     assert (percentile(values, 0.5), percentile(values, 0.99), percentile([3.0], 0.99)) == (50, 99, 3)
 
 
 def test_load_of_redis_grows_with_its_parts() -> None:
     load = Redis(COSTS, 120_000)
-
     assert load.tickets == pytest.approx(12_000 * 5e-6)
     assert load.starts == pytest.approx(1000 * 100e-6)
     assert load.workers == pytest.approx(0.6)
@@ -79,7 +77,6 @@ def test_largest_is_where_it_no_longer_fits() -> None:
 def test_tables_name_every_size_and_what_was_never_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale, "measured", lambda: COSTS)
     text = scale.tables()
-
     assert "| conversations | 1,000 | 100,000 | 10,000,000 |" in text
     assert "| GPUs at 64 a card (a goal, not measured) | 16 | 1,563 | 156,250 |" in text
     assert "| adapters, a core each | 1 | 100 | 10,000 |" in text

@@ -54,23 +54,17 @@ def places(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_ino for path in weights(folder)}
 
 
-# ------------------------------------------------------------------------------------------------- layout
-
-
 def test_names_and_shapes_are_those_of_the_recorded_checkpoint() -> None:
     with safe_open(published.SOURCE / "model.safetensors", "pt") as file:
         recorded = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     unused = "tts.model.embed_tokens.weight"  # cut to 16 rows in the recording
-
     ours = {it.name: it.shape for it in model_tensors(TINY)}
-
     assert ours.pop(unused)[1] == recorded.pop(unused)[1]
     assert ours == recorded
 
 
 def test_full_size_has_the_published_bytes() -> None:
     tensors = model_tensors(FULL)
-
     assert {it.dtype for it in tensors} == {torch.bfloat16}
     assert sum(it.nbytes for it in tensors) == pytest.approx(18.7e9, rel=0.01)
     assert sum(it.nbytes for it in vocoder_tensors(FULL)) == pytest.approx(0.7e9, rel=0.02)
@@ -103,29 +97,22 @@ for name, tensor in model.named_parameters():
 
 def test_numbers_of_a_tensor_are_drawn_in_pieces() -> None:
     large = max(model_tensors(FULL), key=lambda it: it.nbytes)
-
     assert next(large.pieces()).numel() <= PIECE
 
 
 def test_two_runs_write_the_same(written: Path, tmp_path: Path) -> None:
     write_folder(tmp_path / "again", TINY)
-
     assert (tmp_path / "again" / SUMS).read_text() == (written / SUMS).read_text()
-
-
-# ------------------------------------------------------------------------------------ completed and verified
 
 
 def test_digests_are_those_of_the_files(written: Path) -> None:
     lines = [line.split("  ") for line in (written / SUMS).read_text().splitlines()]
-
     assert [name for _, name in lines] == [path.name for path in weights(written) if path.parent == written]
     assert all(hashlib.sha256((written / name).read_bytes()).hexdigest() == digest for digest, name in lines)
 
 
 def test_second_run_keeps_every_file(folder: Path) -> None:
     before = places(folder)
-
     assert write_folder(folder, TINY).kept == len(before)
     assert changed(folder, before) == []
 
@@ -169,14 +156,10 @@ def test_write_that_fails_leaves_no_file_of_that_name(
     assert weights(tmp_path / "tiny") == []
 
 
-# ---------------------------------------------------------------------------------------------- refused
-
-
 def test_disk_that_is_too_small_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=70 << 20))
-
     with pytest.raises(FolderRefused, match=r"72\.\d MiB are needed for .*; 70\.0 MiB are free there"):
         write_folder(tmp_path / "tiny", TINY)
     assert not (tmp_path / "tiny").exists()
@@ -187,7 +170,6 @@ def test_disk_has_to_have_room_for_what_is_missing_alone(
 ) -> None:
     (folder / FIRST).unlink()
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=70 << 20))
-
     assert write_folder(folder, TINY).kept == 6
 
 
@@ -202,9 +184,6 @@ def test_folder_with_something_else_in_it_is_left_alone(tmp_path: Path, folder: 
     assert (tmp_path / "other/notes.txt").read_text() == "mine"
 
 
-# ---------------------------------------------------------------------------------------------- served
-
-
 def served(monkeypatch: pytest.MonkeyPatch, arguments: Sequence[object]) -> int:
     monkeypatch.setattr("sys.argv", ["full_size", *map(str, arguments)])
     return main()
@@ -215,9 +194,7 @@ def test_tiny_checkpoint_is_served_and_answers(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("benchmarks.full_size.__main__.told_bytes", told)
-
     assert served(monkeypatch, [folder, "--size", "tiny"]) == 0
-
     out = capsys.readouterr().out
     assert all(f"| {asked}" in out for asked in ("a listening unit", "a speaking unit", "a chat with a"))
     assert "mapped from files" in out
@@ -233,7 +210,6 @@ def test_worker_that_cannot_serve_is_told_with_its_words(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert served(monkeypatch, [folder, "--size", "tiny", "--device", "cuda:7"]) == 2
-
     assert "Cannot use the device 'cuda:7'" in capsys.readouterr().err
 
 
@@ -245,6 +221,5 @@ def test_tenth_of_the_full_size_is_served_within_the_memory_that_is_told(
     done = subprocess.run(
         [*command, "--size", "tenth", "--remove"], capture_output=True, text=True, check=False
     )
-
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (tmp_path / "tenth").exists()

@@ -37,7 +37,6 @@ def test_the_largest_crowd_that_is_in_time_is_found_to_within_a_step(
     holds: int, most: int, found: int | None
 ) -> None:
     trials = largest(lambda sessions: tried(sessions, holds=holds), first=8, most=most, step=2)
-
     best = Row(Way(sees=False, slides=False), most, trials).best
     assert (best.sessions if best else None) == found
     assert len({it.sessions for it in trials}) == len(trials) <= 12
@@ -100,7 +99,6 @@ def test_checkpoint_that_cannot_be_loaded_is_refused(
     (tmp_path / "notes.txt").write_text("something else")
     given = ["--device", "cpu", "--size", "small", "--dtype", "float32", "--folder", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["gpu_crowd", *given])
-
     assert gpu_crowd.main() == 2
     assert "holds something else" in capsys.readouterr().err
 

@@ -18,9 +18,7 @@ def one_call_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_calls_take_turns_and_the_first_does_not_count() -> None:
     called: list[str] = []
-
     times = timing.medians([lambda: called.append("a"), lambda: called.append("b")], 3)
-
     assert called == ["a", "b"] + ["a", "b"] + 3 * ["a", "b"]  # once, once for the count, and the rounds
     assert all(0 <= time < 1 for time in times)
 
@@ -28,7 +26,6 @@ def test_calls_take_turns_and_the_first_does_not_count() -> None:
 @pytest.mark.skipif(not runs(torch.float32), reason="this torch has no packed weights")
 def test_what_is_compared_computes_the_same() -> None:
     plain, packed = linear.layers(torch.float32), pack_linears(linear.layers(torch.float32))
-
     assert len(plain) == linear.LAYERS * len(linear.SHAPES)
     for usual, ours in zip(plain, packed, strict=True):
         rows = torch.randn(3, usual.in_features)

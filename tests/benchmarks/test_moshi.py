@@ -9,7 +9,6 @@ from benchmarks.moshi.simulation import FRAME_S, simulate
 
 def test_lone_conversation_waits_for_its_own_tick_alone() -> None:
     outcome = simulate(1, 10.0, lambda frames, rows: 0.01)
-
     assert outcome.quantile(0.99) == pytest.approx(0.01)
     assert outcome.late == 0
     assert len(outcome.latencies) == pytest.approx(10.0 / FRAME_S, abs=2)
@@ -17,7 +16,6 @@ def test_lone_conversation_waits_for_its_own_tick_alone() -> None:
 
 def test_engine_that_is_slower_than_its_frames_is_always_late() -> None:
     outcome = simulate(4, 10.0, lambda frames, rows: 0.05 * frames)
-
     assert outcome.late > 0.9
     assert outcome.busy == pytest.approx(1.0, abs=0.02)
 
@@ -38,7 +36,6 @@ def test_prompts_of_new_conversations_are_read_in_portions_beside_frames() -> No
 def test_cost_of_the_assumed_card_grows_with_the_crowd() -> None:
     cost = TickCost()
     ticks = [cost.seconds(count, 0, window()) for count in (1, 32, 64)]
-
     assert ticks == sorted(ticks)
     assert 0 < ticks[0] < FRAME_S
     assert 1 < cost.most_sessions < 64
@@ -46,5 +43,4 @@ def test_cost_of_the_assumed_card_grows_with_the_crowd() -> None:
 
 def test_tiny_model_holds_the_conversations_that_are_measured() -> None:
     where = tiny.runtime(2)
-
     assert tiny.measure(where, 2, 3).tick_s > 0

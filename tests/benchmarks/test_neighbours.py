@@ -115,7 +115,6 @@ def test_shares_and_percentiles_count_what_was_not_answered() -> None:
 def test_who_answers_nobody_misses_both_goals() -> None:
     quiet, dead = Side([Unit(0.0, 0.1)], 1.0, 1.0, 1.0), Side([Unit(0.0)], 1.0, 1.0, 1.0)
     found = figures.report([Outcome(ATTACKS["pings"], quiet, dead, Counter(), ())], "command")
-
     assert [goal.is_met for goal in found.goals] == [False, False]
 
 

@@ -12,10 +12,8 @@ BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 def test_section_is_replaced_between_its_marks(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n\n{BEGIN}\n{END}\n\nafter\n")
-
     for text in ("one", "two"):
         put(text, page, BEGIN, END)
-
     assert page.read_text() == f"before\n\n{BEGIN}\n\ntwo\n\n{END}\n\nafter\n"
 
 
@@ -23,7 +21,6 @@ def test_section_is_replaced_between_its_marks(tmp_path: Path) -> None:
 def test_page_without_one_place_is_refused_and_left_alone(tmp_path: Path, text: str) -> None:
     page = tmp_path / "page.md"
     page.write_text(text)
-
     with pytest.raises(ValueError, match="has not one"):
         put("figures", page, BEGIN, END)
     assert page.read_text() == text

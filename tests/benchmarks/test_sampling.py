@@ -34,6 +34,5 @@ def test_every_draw_and_step_is_told() -> None:
     assert head is not None
     rows = [*decisions(50, 2, 1), codes(head, 2, 1)]
     told = report.tables(rows, steps(head, 1, 1), [])
-
     assert all(f"| {kind} |" in told for kind in ("duplex", "duplex, greedy", "chat", "speech code"))
     assert all(f"| {at_once} | 1 |" in told for at_once in (1, 5, 25))

@@ -50,7 +50,6 @@ def test_collector_takes_nothing_but_traces() -> None:
     with Collector() as collector:
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"{collector.endpoint}/v1/metrics", b"", timeout=PATIENCE_S)
-
         assert collector.resources() == []
 
 
@@ -92,7 +91,6 @@ def test_picture_shows_every_span_of_the_recording_and_is_up_to_date() -> None:
     drawn = timeline.draw(timeline.read())
     picture = ElementTree.fromstring(drawn)
     titles = [title.text or "" for title in picture.iter("{http://www.w3.org/2000/svg}title")]
-
     assert len(titles) >= len(timeline.read())
     assert sum(title.startswith(f"{SPAN_UNIT} ") for title in titles) > 5
     assert timeline.PICTURE.read_text() == drawn

@@ -41,7 +41,6 @@ def test_callers_are_told_what_the_model_says_by_itself(player: Player, folder: 
 @long
 def test_every_chunk_of_every_stream_is_answered_once(player: Player) -> None:
     found = player.play(scene="stream", seconds=2)
-
     assert len(found.latencies_ms) == 2 * STREAMS
     assert all(latency > 0 for latency in found.latencies_ms)
 

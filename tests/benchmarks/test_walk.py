@@ -30,7 +30,6 @@ def call(at: float, module: str, *, by: str = "", thread: str = "main") -> Call:
 def test_what_happens_soon_after_a_unit_was_sent_is_done_about_it() -> None:
     assert span(UNIT) == Span(10.0, 10.6)
     assert span(Unit(10.0, 10.2, Kind.LISTENS)) == Span(10.0, 10.2)
-
     calls = [call(at, f"at {at}") for at in (9.9, 10.0, 10.5, 10.6, 11.1)]
     assert [[it.at for it in unit] for unit in caused(calls, [UNIT, NEXT], [REST])] == [[10.0, 10.5], [11.1]]
 
@@ -52,7 +51,6 @@ def test_what_a_process_does_on_its_own_is_on_the_way_of_no_unit() -> None:
 def test_a_way_is_parted_where_the_answer_begins() -> None:
     inwards = [call(1, "socket"), call(2, "answers", by="socket")]
     outwards = [call(3, "answers"), call(4, "socket", by="answers")]
-
     assert parted(inwards + outwards, "answers") == (inwards, outwards)
     assert parted(inwards, "answers") == (inwards, [])
 
@@ -61,7 +59,6 @@ def test_modules_stand_in_the_order_in_which_units_reach_them() -> None:
     first = [call(1, "socket"), call(2, "session", by="socket"), call(3, "socket", by="session")]
     second = [call(1, "socket"), call(2, "session", by="socket"), call(3, "worker")]
     third = [call(1, "session"), call(2, "worker", by="session"), call(3, "rarely", by="session")]
-
     assert way([first, second, third]) == Way(("socket", "session", "worker"), 3.0, 4 / 3)
     assert way([]) == Way((), 0.0, 0.0)
 

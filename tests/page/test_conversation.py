@@ -70,7 +70,6 @@ def test_spoken_question_into_the_microphone_is_answered_on_screen_and_aloud(pag
 
 def test_likeness_tells_another_answer() -> None:
     noise = np.random.default_rng(7).normal(size=(2, 24_000)).astype(np.float32)
-
     assert likeness(np.pad(noise[0], 999), noise[0]) > 0.99
     assert likeness(noise[1], noise[0]) < 0.2
 

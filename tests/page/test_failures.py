@@ -178,14 +178,12 @@ def test_time_that_is_over_is_told(browser: Browser, worker: str) -> None:
     with running_adapter(worker, "--session-limit-audio-s", "5") as adapter:
         with watched(browser, adapter.address) as page:
             page.page.locator("#start").click()
-
             page.expect_failure("timeout", "time of this conversation is over")
             assert page.live_devices() == 0
 
 
 def test_file_that_is_no_sound_is_told(page: Watched) -> None:
     page.page.locator("#recording").set_input_files(Path(__file__))
-
     page.expect_failure("file", "cannot be read")
     page.expect_state("idle")
 

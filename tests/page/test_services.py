@@ -83,7 +83,6 @@ def test_video_that_is_too_large_is_not_sent(page: Watched) -> None:
     page.show("chat")
     large = {"name": "long.mp4", "mimeType": "video/mp4", "buffer": bytes(24 * 2**20)}
     page.page.locator("#chat-file").set_input_files([large])  # type: ignore[list-item]
-
     expect(page.page.locator("#failure")).to_contain_text("too large for a server")
     expect(page.page.locator("#chat-parts li")).to_have_count(0)
 
@@ -140,7 +139,6 @@ def violations(page: Watched) -> list[str]:
 def test_accessibility_finds_what_is_wrong(page: Watched) -> None:
     page.page.evaluate((make_client_modules() / "axe-core" / "axe.min.js").read_text())
     page.page.evaluate("document.querySelector('#start').textContent = ''")
-
     assert any(finding.startswith("button-name") for finding in violations(page))
 
 

@@ -96,9 +96,7 @@ def seconds_heard(*parts: NDArray[np.float64]) -> float:
 @pytest.mark.parametrize("start_s", [0.16, 0.4])
 def test_start_buffer_delays_the_first_sound_by_what_is_set(page: Watched, start_s: float) -> None:
     fed = [step for _ in range(10) for step in (say(0.08), wait(0.08))]
-
     heard, _ = play(page, tell(startS=start_s), *fed)
-
     first = int(np.argmax(np.abs(np.concatenate(heard)) > 0.2)) / RATE
     # The buffer is full with the part that is said 0.08 s before it would have been played.
     assert first == pytest.approx(start_s - 0.08, abs=0.003)
@@ -141,7 +139,6 @@ def test_interruption_silences_at_once_and_keeps_nothing_for_the_next_answer(pag
 
 def test_end_of_a_short_answer_does_not_wait_for_the_start_buffer(page: Watched) -> None:
     heard, told = play(page, say(0.1), wait(0.5), tell(ended=True), wait(0.5))
-
     assert seconds_heard(heard[1]) == 0
     assert seconds_heard(heard[3]) == pytest.approx(0.1, abs=0.002)
     assert told[3]["underruns"] == 0
@@ -149,5 +146,4 @@ def test_end_of_a_short_answer_does_not_wait_for_the_start_buffer(page: Watched)
 
 def test_more_than_a_minute_of_answer_is_not_kept(page: Watched) -> None:
     _, told = play(page, say(61), wait(0.2))
-
     assert told[1]["lost"] == RATE

@@ -20,7 +20,6 @@ def texts(language: str) -> dict[str, str]:
 
 def test_both_languages_have_the_same_texts() -> None:
     english, chinese = texts("en"), texts("zh")
-
     assert len(english) > 150
     assert list(english) == list(chinese)
     for key, text in english.items():
@@ -73,7 +72,6 @@ def test_every_failure_has_a_text_and_a_next_step() -> None:
 def test_page_is_made_of_the_client_that_others_import() -> None:
     linked = {file.name: file for file in (FOLDER / "client").iterdir()}
     sources = {file.name: file for file in (CLIENT / "src").iterdir()}
-
     assert linked.keys() == sources.keys()
     for name, file in linked.items():
         assert file.is_symlink(), name

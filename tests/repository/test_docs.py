@@ -50,7 +50,6 @@ def is_there(word: str) -> bool:
 def test_files_that_a_page_names_exist(page: Path) -> None:
     ours = rf"(?:{'|'.join(OURS)})/[\w./*-]*|[\w./*-]+\.py"
     named = {word for word in quoted(page) if re.fullmatch(ours, word)}
-
     assert [word for word in sorted(named) if not is_there(word)] == []
 
 
@@ -128,5 +127,4 @@ def test_a_file_that_has_moved_is_missed(tmp_path: Path) -> None:
 def test_headings_become_anchors(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One page\n\n## Who gets what, and `why`?\n")
-
     assert anchors(page) == {"one-page", "who-gets-what-and-why"}

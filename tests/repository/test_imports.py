@@ -134,7 +134,6 @@ def meeting_points(tree: SourceTree, shared: str, *services: str) -> set[str]:
 def test_services_meet_only_in_the_contract_of_the_sdk(tree: SourceTree) -> None:
     """All else that both need is in `antiphon_service`."""
     met = meeting_points(tree, "antiphon", *SERVICES)
-
     assert {m for m in met if not is_within(m, "antiphon.v1")} == {"antiphon.contract"}
 
 
@@ -148,7 +147,6 @@ def strangers(imports: list[Import], generated: set[str]) -> list[Import]:
 def test_generated_code_is_imported_only_as_antiphon_v1(tree: SourceTree) -> None:
     generated = {file.stem for file in (PACKAGES["antiphon"] / "v1").glob("*_pb2*.py")}
     assert generated
-
     for module, imports in tree.imports.items():
         assert strangers(imports, generated) == [], tree.files[module]
         outside = [i for i in imports if is_within(i.module, "clients") or is_within(i.module, "protos")]
@@ -234,14 +232,12 @@ TORCHLESS = ImportRule("no torch", ("box.pure",), ("torch",))
 )
 def test_checker_sees_every_form_of_import(tmp_path: Path, source: str) -> None:
     (tmp_path / "pure.py").write_text(source)
-
     assert len(violations(SourceTree({"box": tmp_path}), TORCHLESS)) == 1
 
 
 @pytest.mark.parametrize("source", ["import torchvision", "from . import torch", "'import torch'", "# torch"])
 def test_checker_leaves_innocents_alone(tmp_path: Path, source: str) -> None:
     (tmp_path / "pure.py").write_text(source)
-
     assert violations(SourceTree({"box": tmp_path}), TORCHLESS) == []
 
 
@@ -274,7 +270,6 @@ def test_deep_rule_does_not_follow_what_loading_does_not_run(tmp_path: Path) -> 
     (tmp_path / "pure.py").write_text("import box.middle")
     (tmp_path / "middle.py").write_text("def late():\n    import torch")
     deep = ImportRule("no torch", ("box.pure",), ("torch",), deep=True)
-
     assert violations(SourceTree({"box": tmp_path}), deep) == []
 
 
@@ -293,7 +288,6 @@ def test_checker_sees_where_two_services_meet(tmp_path: Path) -> None:
 def test_checker_sees_generated_code_under_another_name() -> None:
     good = imports_of("from antiphon.v1 import common_pb2", "box.a")
     bad = imports_of("import common_pb2\nfrom box.v1.common_pb2 import Image", "box.a")
-
     assert strangers(good, {"common_pb2"}) == []
     assert strangers(bad, {"common_pb2"}) == bad
 

@@ -99,7 +99,6 @@ def test_checker_leaves_a_tidy_house_alone(tmp_path: Path) -> None:
 )
 def test_checker_sees_an_upward_import_wherever_it_stands(tmp_path: Path, source: str) -> None:
     (found,) = faults(house(tmp_path, {"lower/one": source}))
-
     assert found.startswith("box.lower.one imports box.upper.one in line ")
     assert found.endswith(": upper stands above lower")
 
@@ -118,7 +117,6 @@ def test_checker_sees_what_imports_the_package_itself(tmp_path: Path) -> None:
 
 def test_checker_sees_circles_of_folders_that_no_modules_close(tmp_path: Path) -> None:
     subpackages = house(tmp_path, {"upper/one": "import box.lower.one", "lower/two": "import box.upper.two"})
-
     assert circle(subpackages.graph()) in (
         "upper imports lower imports upper",
         "lower imports upper imports lower",
@@ -130,7 +128,6 @@ def test_checker_sees_circles_of_modules_in_one_folder(tmp_path: Path) -> None:
     (found,) = faults(
         house(tmp_path, {"lower/one": "import box.lower.two", "lower/two": "from . import one"})
     )
-
     assert sorted(set(found.split(" imports "))) == ["box.lower.one", "box.lower.two"]
 
 
@@ -152,5 +149,4 @@ def test_checker_sees_rooms_that_are_gone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("docstring", ["", '"""Subpackages"""', '"""One thing. And another."""'])
 def test_checker_sees_a_folder_that_does_not_say_what_it_is(tmp_path: Path, docstring: str) -> None:
     (found,) = faults(house(tmp_path, {"lower/__init__": docstring}))
-
     assert found.startswith("box.lower does not say in one sentence what is in it: ")

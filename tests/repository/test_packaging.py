@@ -56,7 +56,6 @@ def test_no_module_of_the_sdk_needs_an_extra_to_load() -> None:
         "for found in pkgutil.walk_packages(antiphon.__path__, 'antiphon.'):\n"
         "    importlib.import_module(found.name)"
     )
-
     assert loaded_by(walk) & (HEAVY | SERVICES | {"antiphon_service", "antiphon_command"}) == set()
 
 
@@ -79,7 +78,6 @@ def test_libraries_that_are_changed_inside_have_an_upper_bound(library: str) -> 
 @pytest.mark.parametrize("extra", ["adapter", "worker"])
 def test_commands_ask_for_nothing_that_their_extra_does_not_bring(extra: str) -> None:
     brought = {name.lower() for name in requirements(extra, "telemetry")}
-
     for name in REQUIRED[extra].values():
         wanted = {"PyTorch": "torch", "OpenTelemetry": "opentelemetry-sdk"}.get(name, name).lower()
         assert wanted in brought, name
@@ -103,7 +101,6 @@ RUNTIME = (
 
 def test_runtime_requirements_all_have_an_upper_bound() -> None:
     unbounded = {name for name, rest in requirements(*RUNTIME).items() if not re.search(r",<\d", rest)}
-
     assert unbounded == set()
 
 
@@ -111,14 +108,12 @@ def test_runtime_requirements_all_have_an_upper_bound() -> None:
 def test_product_imports_no_private_module_of_opentelemetry(package: str) -> None:
     private = re.compile(r"^\s*(?:from|import) opentelemetry(?:\.\w+)*\._", re.MULTILINE)
     found = [str(path) for path in (ROOT / package).rglob("*.py") if private.search(path.read_text())]
-
     assert found == []
 
 
 def test_everything_that_make_install_installs_is_pinned() -> None:
     """`make vllm` has an environment of its own."""
     asked = requirements(*PROJECT["optional-dependencies"].keys() - {"vllm"})
-
     assert asked.keys() - PINS.keys() == set()
 
 
@@ -137,7 +132,6 @@ def test_generator_is_the_oldest_grpcio_supported() -> None:
 def test_protobuf_bound_is_that_of_the_generated_code() -> None:
     generated = (ROOT / "clients/python/antiphon/v1/common_pb2.py").read_text()
     major, minor = re.findall(r"Protobuf Python Version: (\d+)\.(\d+)", generated)[0]
-
     assert requirements()["protobuf"].startswith(f">={major}.{minor},")
 
 
@@ -153,7 +147,6 @@ def test_packages_say_that_they_are_typed(package: str) -> None:
 def test_protos_ship_as_links_not_copies() -> None:
     sources = {file.name: file for file in (ROOT / "protos/antiphon/v1").glob("*.proto")}
     shipped = {file.name: file for file in (ROOT / "clients/python/antiphon/v1").glob("*.proto")}
-
     assert shipped.keys() == sources.keys()
     for name, file in shipped.items():
         assert file.is_symlink(), name
@@ -176,7 +169,6 @@ def test_protos_ship_as_links_not_copies() -> None:
 )
 def test_files_that_are_no_code_ship(package: str, file: str) -> None:
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-
     patterns = told[Path(package).name]
     assert any(file in glob(pattern, root_dir=ROOT / package, recursive=True) for pattern in patterns)
 

@@ -27,7 +27,6 @@ def drawn() -> dict[str, str]:
 
 def test_checked_in_pictures_and_tables_are_those_of_the_imports(drawn: dict[str, str]) -> None:
     stale = [name for name, text in drawn.items() if (ROOT / name).read_text() != text]
-
     assert stale == [], "draw them again with `make pictures` (python -m docs.drawing.draw)"
 
 
@@ -71,7 +70,6 @@ def test_an_import_changes_the_picture(tmp_path: Path) -> None:
 
 def test_an_arrow_that_a_longer_way_implies_is_left_out() -> None:
     graph = {"a": {"b", "c", "d"}, "b": {"c"}, "c": {"d"}, "d": set[str]()}
-
     assert essential(graph) == {"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": set()}
 
 
@@ -86,7 +84,6 @@ def laid_out() -> Layout:
 
 def test_boxes_keep_their_rows_and_do_not_touch() -> None:
     layout = laid_out()
-
     for number, row in enumerate(ROWS):
         assert {layout.boxes[name][1] for name in row} == {number}
         for left, right in pairwise(sorted(row, key=lambda name: layout.boxes[name][0])):
@@ -96,7 +93,6 @@ def test_boxes_keep_their_rows_and_do_not_touch() -> None:
 
 def test_arrows_pass_beside_the_boxes_of_rows_between() -> None:
     layout = laid_out()
-
     assert layout.arrows.keys() == {(start, end) for start, ends in ACROSS.items() for end in ends}
     for (start, end), way in layout.arrows.items():
         assert [way[0], way[-1]] == [layout.boxes[start], layout.boxes[end]]

@@ -54,13 +54,11 @@ CLIENT_SIDE_REASONS = {"MESSAGE_TOO_LARGE", "WORKER_LOST"}
 
 def test_duplex_config_has_the_names_of_the_public_config() -> None:
     fields = common_pb2.DuplexConfig.DESCRIPTOR.fields_by_name
-
     assert set(fields) == PUBLIC_CONFIG_KEYS
 
 
 def test_every_duplex_setting_can_be_unset() -> None:
     config = common_pb2.DuplexConfig()
-
     for name in PUBLIC_CONFIG_KEYS:
         assert not config.HasField(name)  # raises for a field that is not `optional`
 

@@ -43,15 +43,11 @@ PUBLISHED = [
     "usage.schema.json",
 ]
 
-# --------------------------------------------------------------------------------- what is published
-
 
 @long
 def test_checked_in_files_are_those_of_the_code(tmp_path: Path) -> None:
     shutil.copytree(FOLDER / "examples", tmp_path / "examples")
-
     write(tmp_path)
-
     for name in PUBLISHED:
         assert (tmp_path / name).read_text() == (FOLDER / name).read_text(), f"{name}: run `make schemas`"
 
@@ -68,7 +64,6 @@ def references(document: Any) -> Iterator[str]:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_schema_is_json_schema_without_loose_ends(dialect: str) -> None:
     document = schemas.load(f"{dialect}.schema.json")
-
     Draft202012Validator.check_schema(document)
     used = set(references(document))
     assert {target for target in used if not schemas.resolve(document, target)} == set()
@@ -107,9 +102,6 @@ def test_codes_are_all_explained() -> None:
     assert set(codes.LIVE_ERRORS) == set(LiveCode)
     assert set(codes.GA_ERRORS) == set(GaCode)
     assert set(codes.CLOSES) == {*CloseCode, 1002, 1009}
-
-
-# ------------------------------------------------------------------------------------------ AsyncAPI
 
 
 @pytest.fixture(scope="module")
@@ -151,23 +143,17 @@ def test_asyncapi_says_who_may_say_what(asyncapi: Event) -> None:
 )
 def test_asyncapi_names_the_paths_that_are_served(asyncapi: Event, channel: str, dialect: Dialect) -> None:
     address = asyncapi["channels"][channel]["address"].format(session_id="adx_1")
-
     found = select(address, (), Mode.VIDEO, frozenset(Mode))
-
     assert isinstance(found, Selection)
     assert found.dialect is dialect
 
 
 def test_asyncapi_names_the_modes_that_are_served(asyncapi: Event) -> None:
     query = asyncapi["channels"]["realtime"]["bindings"]["ws"]["query"]["properties"]
-
     for mode in query["mode"]["enum"]:
         found = select(f"/v1/realtime?mode={mode}", (), Mode.VIDEO, frozenset(Mode))
         assert isinstance(found, Selection)
         assert found.mode == mode
-
-
-# -------------------------------------------------------------------------------- the checks of the tests
 
 
 def example(dialect: str, name: str) -> Event:
@@ -217,7 +203,6 @@ def test_wrong_server_event_fails(dialect: str, name: str, change: Event) -> Non
     event = {**example(dialect, name), **change}
     event = {key: value for key, value in event.items() if value is not ...}
     check_server(dialect, example(dialect, name))
-
     with pytest.raises(AssertionError, match=re.escape(str(event["type"]))):
         check_server(dialect, event)
 
@@ -228,7 +213,6 @@ ASKS = {"force_listen": True}
 @pytest.mark.parametrize("given", [{"hints": ASKS}, {"hints": ASKS, "force_listen": None}, ASKS])
 def test_audio_may_miss_where_the_model_is_told_to_listen(given: Event) -> None:
     event = {"type": "input.append", "input": given}
-
     check_client("realtime", event)
     assert refusal("realtime", event) is None
 
@@ -275,10 +259,8 @@ def test_wrong_client_event_fails(dialect: str, event: Any) -> None:
 
 def test_long_audio_is_not_in_the_message() -> None:
     event = {"type": "input.append", "input": {"audio": "A" * 85_000, "input_id": 7}}
-
     with pytest.raises(AssertionError) as failed:
         check_client("realtime", event)
-
     assert "$.input.input_id" in str(failed.value)
     assert len(str(failed.value)) < 1000
 
@@ -287,7 +269,6 @@ def test_observer_holds_the_server_to_the_dialect_it_began() -> None:
     observer = Observer("/v1/realtime?mode=audio")
     observer.server_said(example("earlier", "session.queue_done"))
     observer.server_said(example("earlier", "session.created"))
-
     with pytest.raises(AssertionError, match="no ServerEvent of earlier"):
         observer.server_said(example("realtime", "listen"))
 
@@ -297,7 +278,6 @@ def test_observer_finds_what_the_server_should_have_refused() -> None:
     observer.client_said({"type": "pause", "timeout": "long"})
     with pytest.raises(AssertionError, match="timeout"):
         observer.end()
-
     observer.server_said(example("duplex", "error"))
     observer.end()
 
@@ -315,29 +295,22 @@ def test_conversation_in_a_jar_finds_an_undeclared_field(monkeypatch: pytest.Mon
 def test_conversation_in_a_jar_finds_what_a_client_may_not_send() -> None:
     talk = conversation.Conversation(mode=Mode.AUDIO)
     talk.activate()
-
     with pytest.raises(AssertionError, match="too long"):
         talk.client(conversation.append(video_frames=["unseen"] * 5))
-
-
-# ----------------------------------------------------------------------------------------- the other side
 
 
 def test_sdk_reads_every_example() -> None:
     decoder = duplex.Decoder()
     told = [event for event in schemas.examples("realtime") if not is_client_event("realtime", event)]
-
     assert None not in [decoder.decode(json.dumps(event)) for event in told]
 
 
 def test_sdk_offers_settings_that_the_server_knows() -> None:
     settings = schemas.load("realtime.schema.json")["$defs"]["ConfigFields"]["properties"]
-
     assert set(duplex.DuplexConfig.__annotations__) <= set(settings)
 
 
 def test_example_of_the_documentation_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (FOLDER / "README.md").read_text(), re.DOTALL)
     monkeypatch.chdir(FOLDER.parents[1])
-
     exec(example, {})

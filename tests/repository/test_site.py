@@ -44,7 +44,6 @@ def test_site_with_a_link_to_nowhere_fails(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/index.md").write_text("# Start\n\n[Nowhere](nowhere.md)\n")
     (tmp_path / "mkdocs.yml").write_text("site_name: test\nstrict: true\nplugins: []\n")
-
     built = build(tmp_path / "mkdocs.yml", tmp_path / "site")
     assert built.returncode != 0
     assert "nowhere.md" in built.stderr
@@ -64,7 +63,6 @@ def test_tutorials_show_code() -> None:
 def test_searches_for_standard_terms_lead_to_the_named_files() -> None:
     rows = re.findall(r"^\| .+\? \| `(.+)` \| `(.+)` \|$", FIND_IT.read_text(), re.MULTILINE)
     assert len(rows) >= 20
-
     for term, name in rows:
         text = " ".join((ROOT / name).read_text().split()).lower()
         assert term.lower() in text, (term, name)

@@ -25,7 +25,6 @@ def snake(name: str) -> str:
 
 def test_glossary_has_each_word_once() -> None:
     words = [word for row in glossary() for word in row.split(", ")]
-
     assert {"unit", "session", "slot", "machine", "tick"} <= set(words)
     assert sorted(words) == sorted(set(words))
 

@@ -61,9 +61,6 @@ def test_fields_not_honoured_are_listed() -> None:
     ]
 
 
-# ------------------------------------------------------------------------------------- rule 1: whole units
-
-
 def test_unit_is_rendered_when_it_is_done_and_one_kind_per_frame(talk: Conversation) -> None:
     talk.client(append())
 
@@ -79,14 +76,9 @@ def test_unit_is_rendered_when_it_is_done_and_one_kind_per_frame(talk: Conversat
 def test_answers_come_in_input_order(talk: Conversation) -> None:
     talk.client(append(2.0, input_id="a"))
     talk.client(append(input_id="b"))
-
     for unit in (1, 2, 3):
         talk.finish(unit)
-
     assert [e["input_id"] for e in talk.sent[-3:]] == ["a", "a", "b"]
-
-
-# ---------------------------------------------------------------------------------- rule 2: listening units
 
 
 def test_listening_unit_is_one_listen(talk: Conversation) -> None:
@@ -114,20 +106,14 @@ def test_listen_inside_a_response_closes_it(talk: Conversation) -> None:
     assert reopened != opened
 
 
-# ----------------------------------------------------------------------------------- rule 3: speaking units
-
-
 def test_speaking_unit_without_text_sends_audio_only(talk: Conversation) -> None:
     talk.client(append())
-
     assert kinds(talk.speak(1, text="")) == ["audio"]
 
 
 def test_speaking_unit_without_samples_sends_brief_silence(talk: Conversation) -> None:
     talk.client(append())
-
     events = talk.finish(1, UnitEnd.CHUNK, "Seven")
-
     assert kinds(events) == ["text", "audio"]
     assert samples_of(events[1]).tolist() == [0.0] * 480
 
@@ -137,42 +123,27 @@ def test_without_audio_output_each_speaking_unit_sends_one_text(text: str) -> No
     talk = Conversation(silence_tail_units=0)
     talk.activate({"use_tts": False}, generate_audio=False)
     talk.client(append())
-
     events = talk.finish(1, UnitEnd.CHUNK, text)
-
     assert kinds(events) == ["text"]
     assert events[0]["text"] == text
 
 
-# --------------------------------------------------------------------------------------- rule 4: end of turn
-
-
 def test_end_of_turn_adds_a_listen_and_closes_the_response(talk: Conversation) -> None:
     talk.client(append(2.0))
-
     events = talk.speak(1, end=UnitEnd.TURN)
-
     assert kinds(events) == ["text", "audio", "listen"]
     assert events[2]["reason"] == "turn_end"
     assert len({e["response_id"] for e in events}) == 1
     assert "response_id" not in talk.finish(2)[0]
 
 
-# ---------------------------------------------------------------------------------------- rule 5: responses
-
-
 def test_response_id_is_that_of_the_turn(talk: Conversation) -> None:
     talk.client(append(3.0))
-
     turn = [*talk.speak(1), *talk.speak(2, end=UnitEnd.TURN)]
     following = talk.speak(3)
-
     assert len({e["response_id"] for e in turn}) == 1
     assert turn[0]["response_id"].startswith("resp_")
     assert following[0]["response_id"] != turn[0]["response_id"]
-
-
-# ------------------------------------------------------------------------------------------ rule 6: figures
 
 
 def test_every_event_of_a_unit_has_its_metrics_and_the_first_its_tokens(talk: Conversation) -> None:
@@ -223,23 +194,15 @@ def test_usage_and_metrics_of_a_unit(talk: Conversation) -> None:
     }
 
 
-# --------------------------------------------------------------------------------------- rule 7: input ids
-
-
 def test_input_id_is_that_of_the_append_that_completed_the_unit(talk: Conversation) -> None:
     talk.client(append(0.5, input_id="a"))
     talk.client(append(0.5, input_id="b"))
-
     assert talk.finish(1)[0]["input_id"] == "b"
 
 
 def test_input_id_is_made_if_none_is_given(talk: Conversation) -> None:
     talk.client({"type": "input.append", "input": {"audio": pcm()}})
-
     assert talk.finish(1)[0]["input_id"].startswith("input_")
-
-
-# ---------------------------------------------------------------------------------------- rule 8: failures
 
 
 def test_failed_unit_is_an_error_and_a_listen(talk: Conversation) -> None:
@@ -267,10 +230,8 @@ def test_failed_unit_is_an_error_and_a_listen(talk: Conversation) -> None:
 )
 def test_input_refused_by_the_worker_is_the_clients_fault(talk: Conversation, reason: Reason) -> None:
     talk.client(append(5.0))
-
     for unit in range(1, 6):
         assert kinds(talk.finish(unit, UnitEnd.FAILED, failure=reason)) == ["error:invalid_payload", "listen"]
-
     assert talk.dialect.is_over is False
 
 
@@ -289,37 +250,25 @@ def test_three_failures_in_a_row_end_the_session(talk: Conversation) -> None:
 
 def test_failures_with_a_success_between_do_not_end_the_session(talk: Conversation) -> None:
     talk.client(append(6.0))
-
     for unit in (1, 2, 4, 5):
         talk.finish(unit, UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
         if unit == 2:
             talk.finish(3)
-
     assert talk.dialect.is_over is False
-
-
-# ---------------------------------------------------------------------------------- rule 9: the last event
 
 
 def test_session_closed_answers_everything_that_was_open(talk: Conversation) -> None:
     talk.client(append(4.0))
-
     talk.client({"type": "session.close"})
     talk.finish(1)
-
     assert talk.sent[-1]["type"] == "session.closed"
     assert [e["type"] for e in talk.sent].count("session.closed") == 1
     assert talk.after_close == []
 
 
-# ---------------------------------------------------------------------------------------- full context
-
-
 def test_context_full_comes_after_the_units_events(talk: Conversation) -> None:
     talk.client(append(3.0))
-
     events = talk.finish(1, UnitEnd.CONTEXT_FULL, "Seven", SPEECH)
-
     assert kinds(events) == ["text", "audio", "session.closed"]
     assert events[-1]["reason"] == "context_full"
     assert talk.closed is not None
@@ -328,7 +277,6 @@ def test_context_full_comes_after_the_units_events(talk: Conversation) -> None:
 
 def test_silent_unit_with_full_context_is_a_listen(talk: Conversation) -> None:
     talk.client(append())
-
     assert kinds(talk.finish(1, UnitEnd.CONTEXT_FULL)) == ["listen", "session.closed"]
 
 
@@ -339,7 +287,6 @@ def test_last_words_of_a_full_context_are_told(
     talk: Conversation, text: str, audio: bytes, told: list[str]
 ) -> None:
     talk.client(append())
-
     assert kinds(talk.finish(1, UnitEnd.CONTEXT_FULL, text, audio)) == [*told, "session.closed"]
 
 
@@ -347,24 +294,18 @@ def test_unknown_context_limit_is_no_limit() -> None:
     talk = Conversation(silence_tail_units=0)
     created = talk.activate(context_limit=0)
     talk.client(append())
-
     assert "n_past_max" not in created["metrics"]
     assert kinds(talk.finish(1, context_tokens=10**6)) == ["listen"]
 
 
 def test_context_that_rolls_at_its_limit_goes_on(talk: Conversation) -> None:
     talk.client(append(2.0))
-
     assert kinds(talk.finish(1, context_tokens=8192)) == ["listen"]
     assert kinds(talk.finish(2, context_tokens=8192)) == ["listen"]
 
 
-# ----------------------------------------------------------------------------------------- the window
-
-
 def test_at_most_the_workers_window_is_in_flight(talk: Conversation) -> None:
     talk.client(append(5.0))
-
     assert [run.unit for run in talk.runs] == [1, 2]
     talk.worker(UnitDone(1, UnitEnd.LISTEN, 100))
     assert len(talk.runs) == 2
@@ -376,14 +317,12 @@ def test_units_wait_while_the_client_does_not_read(talk: Conversation) -> None:
     talk.do(talk.dialect.congested(True, talk.now))
     talk.client(append(2.0))
     assert talk.runs == []
-
     talk.do(talk.dialect.congested(False, talk.now))
     assert [run.unit for run in talk.runs] == [1, 2]
 
 
 def test_errors_are_limited(talk: Conversation) -> None:
     events = [event for _ in range(21) for event in talk.client({"type": "nonsense"})]
-
     assert codes(events) == ["unknown_event"] * 20 + ["rate_limited"]
     assert talk.closed is not None
     assert talk.closed.code == 1008
@@ -391,10 +330,8 @@ def test_errors_are_limited(talk: Conversation) -> None:
 
 def test_errors_of_units_are_limited_too(talk: Conversation) -> None:
     talk.client(append(30.0))
-
     for unit in range(1, 22):
         talk.finish(unit, UnitEnd.FAILED, failure=Reason.AUDIO_INVALID)
-
     assert codes(talk.sent) == ["invalid_payload"] * 20 + ["rate_limited"]
     assert talk.sent[-1]["error"]["code"] == "rate_limited"
     assert talk.after_close == []
@@ -404,7 +341,6 @@ def test_errors_spread_over_time_are_not_limited(talk: Conversation) -> None:
     for _ in range(60):
         talk.client({"type": "nonsense"})
         talk.wait(0.06)
-
     assert talk.closed is None
 
 

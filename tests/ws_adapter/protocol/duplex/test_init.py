@@ -11,8 +11,6 @@ import pytest
 from tests.ws_adapter.support.conversation import CATALOGUE, Conversation, Event, codes
 from ws_adapter.protocol.core.config import DEFAULT_PROMPT, DuplexConfig, SessionSetup
 
-# ------------------------------------------------------------------------------------------------ config
-
 IN_RANGE = [
     ("generate_audio", [True, False]),
     ("ls_mode", ["explicit"]),
@@ -78,7 +76,6 @@ def refused(payload: Event) -> Event:
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in IN_RANGE for value in values])
 def test_config_in_range(key: str, value: object) -> None:
     setup = accepted({"config": {key: value}})
-
     assert getattr(setup.duplex, key) == value
     assert setup.unsupported == ()
 
@@ -92,7 +89,6 @@ def test_table_is_complete() -> None:
 @pytest.mark.parametrize("alias", ["config", "duplex"])
 def test_config_out_of_range(alias: str, key: str, value: object) -> None:
     error = refused({alias: {key: value}})
-
     assert error["code"] == "invalid_payload"
     assert error["param"] == f"payload.{alias}.{key}"
     assert error["message"].startswith(f"payload.{alias}.{key}: expected ")
@@ -116,7 +112,6 @@ def test_unknown_config_keys_are_listed() -> None:
 
 def test_list_of_unknown_keys_is_bounded() -> None:
     unsupported = accepted({"config": {f"{number}" * 200: 1 for number in range(500)}}).unsupported
-
     assert len(unsupported) == 64
     assert max(map(len, unsupported)) == 128
 
@@ -133,7 +128,6 @@ def test_use_tts_false_means_no_audio(
     use_tts: bool, generate_audio: bool | None, result: bool | None
 ) -> None:
     setup = accepted({"use_tts": use_tts, "config": {"generate_audio": generate_audio}})
-
     assert setup.duplex.generate_audio is result
 
 
@@ -155,13 +149,9 @@ def test_messages_name_field_expectation_and_what_came() -> None:
     assert message({"config": [1]}) == "payload.config: expected an object, got a list"
 
 
-# ----------------------------------------------------------------------------------------------- payload
-
-
 def test_payload_is_required() -> None:
     talk = Conversation()
     talk.connect()
-
     for event in ({"type": "session.init"}, {"type": "session.init", "payload": None}):
         error = talk.client(event)[0]["error"]
         assert (error["code"], error["param"]) == ("missing_field", "payload")
@@ -200,13 +190,11 @@ def test_prompt(payload: Event, prompt: str) -> None:
 )
 def test_bad_payload_field(field: str, value: object) -> None:
     error = refused({field: value})
-
     assert (error["code"], error["param"]) == ("invalid_payload", f"payload.{field}")
 
 
 def test_seed_and_model() -> None:
     setup = accepted({"seed": 2**63 - 1, "model": "antiphon-mini"})
-
     assert (setup.seed, setup.model) == (2**63 - 1, "antiphon-mini")
 
 
@@ -216,12 +204,8 @@ def test_mode_is_ignored() -> None:
 
 def test_models_and_voices_are_left_to_the_worker_while_none_is_known() -> None:
     setup, _ = init({"model": "gpt-9", "voice": {"ref_audio_path": "who"}}, catalogue=None)
-
     assert setup is not None
     assert setup.voice.voice_id == "who"
-
-
-# ------------------------------------------------------------------------------------------------- voice
 
 
 def base64_of(data: bytes) -> str:
@@ -267,7 +251,6 @@ def test_raw_reference() -> None:
 @pytest.mark.parametrize("channels", [1, 2])
 def test_wav_reference(width: int, channels: int) -> None:
     heard = reference(wav(tone(0.5), width=width, channels=channels))
-
     np.testing.assert_allclose(heard, tone(0.5), atol=1e-4)
 
 
@@ -278,14 +261,12 @@ def test_float_wav_reference() -> None:
 @pytest.mark.parametrize("rate", [8_000, 24_000, 44_100, 48_000])
 def test_reference_is_resampled(rate: int) -> None:
     heard = reference(wav(tone(1.0, rate), rate=rate))
-
     assert heard.size == 16_000
     np.testing.assert_allclose(heard[2000:14_000], tone(1.0)[2000:14_000], atol=0.02)
 
 
 def test_data_prefix_is_removed() -> None:
     text = "data:audio/wav;base64," + base64_of(wav(tone(0.5)))
-
     assert accepted({"voice": {"ref_audio": text}}).voice.llm_reference is not None
 
 
@@ -312,7 +293,6 @@ def test_data_prefix_is_removed() -> None:
 )
 def test_bad_reference(name: str, data: bytes) -> None:
     error = refused({"voice": {"tts_ref_audio_base64": base64_of(data)}})
-
     assert error["code"] == "invalid_payload"
     assert error["param"] == "payload.voice.tts_ref_audio_base64"
 
@@ -351,7 +331,6 @@ def test_audio_wins_over_a_registered_voice() -> None:
     voice = accepted(
         {"voice": {"ref_audio": base64_of(tone(0.5).tobytes()), "ref_audio_path": "amber"}}
     ).voice
-
     assert voice.voice_id is None
 
 

@@ -208,8 +208,6 @@ class DialectMachine(RuleBasedStateMachine):
     def state(self) -> State:
         return self.talk.dialect.state
 
-    # --------------------------------------------------------------------------------------- the client
-
     @rule(seconds=st.sampled_from([0.0, 0.1, 0.5, 0.995, 1.0, 2.3, 9.0]), force=st.booleans())
     def append(self, seconds: float, force: bool) -> None:
         refused = self.talk.dialect.setup is None or self.state is State.PAUSED
@@ -260,8 +258,6 @@ class DialectMachine(RuleBasedStateMachine):
     def congest(self, is_congested: bool) -> None:
         self.talk.do(self.talk.dialect.congested(is_congested, self.talk.now))
 
-    # --------------------------------------------------------------------------------- worker and server
-
     @precondition(lambda self: self.state is State.QUEUED)
     @rule()
     def grant(self) -> None:
@@ -296,8 +292,6 @@ class DialectMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.0, 0.3, 1.25, 3.5]), others_wait=st.booleans())
     def wait(self, seconds: float, others_wait: bool) -> None:
         self.talk.wait(seconds, others_wait)
-
-    # ----------------------------------------------------------------------------------------- always
 
     @invariant()
     def window_is_kept(self) -> None:

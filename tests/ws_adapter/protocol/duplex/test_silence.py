@@ -52,7 +52,6 @@ def test_burst_may_come_in_many_appends() -> None:
         talk.client(append(0.5))
         talk.wait(1 / 8)
     finish_waiting(talk)
-
     assert listen_through(talk, 2)[0] == 1.125
 
 
@@ -60,14 +59,12 @@ def test_isolated_append_is_followed_by_silence_later() -> None:
     talk = active()
     talk.client(append(1.0))
     finish_waiting(talk)
-
     assert listen_through(talk, 5.5) == [3.0, 4.0, 5.0]
 
 
 def test_short_isolated_append_runs_first_and_then_silence() -> None:
     talk = active()
     talk.client(append(0.3))
-
     assert listen_through(talk, 4.5) == [1.25, 3.0, 4.0]
 
 
@@ -77,7 +74,6 @@ def test_continuous_stream_that_stops_gets_no_silence() -> None:
         talk.client(append(1.0))
         finish_waiting(talk, len(talk.runs))
         talk.wait(1.0)
-
     assert listen_through(talk, 30) == []
 
 
@@ -119,7 +115,6 @@ def test_turn_that_answers_the_last_real_unit_needs_no_silence() -> None:
     talk.client(append(2.0))
     talk.finish(1)
     talk.speak(2, end=UnitEnd.TURN)
-
     assert listen_through(talk, 20) == []
 
 
@@ -128,7 +123,6 @@ def test_turn_that_ended_before_all_was_heard_is_no_answer() -> None:
     talk.client(append(4.0))
     talk.speak(1, end=UnitEnd.TURN)
     finish_waiting(talk, 2)
-
     assert listen_through(talk, 3) == [1.25, 2.25]
 
 
@@ -151,7 +145,6 @@ def test_interruption_without_audio_is_no_utterance() -> None:
     talk = active()
     talk.client({"type": "input.append", "input": {"force_listen": True}})
     finish_waiting(talk)
-
     assert listen_through(talk, 10) == []
 
 
@@ -185,7 +178,6 @@ def test_second_and_a_half_at_once_is_no_burst() -> None:
     talk = active()
     talk.client(append(1.5))
     finish_waiting(talk)
-
     assert listen_through(talk, 3.5) == [1.25, 3.0]
 
 
@@ -194,7 +186,6 @@ def test_silence_after_an_early_turn_is_limited_again() -> None:
     talk.client(append(4.0))
     talk.speak(1, end=UnitEnd.TURN)
     finish_waiting(talk, 2)
-
     assert listen_through(talk, 20) == [1.25, 2.25]
 
 

@@ -44,9 +44,6 @@ def in_state(state: State, **options: object) -> Conversation:
 OPEN_STATES = [State.QUEUED, State.CONNECTED, State.CONFIGURING, State.ACTIVE]
 
 
-# ------------------------------------------------------------------------------------------------- queue
-
-
 def test_waiting_is_told_once_and_then_updated() -> None:
     talk = Conversation()
 
@@ -69,33 +66,25 @@ def test_waiting_is_told_once_and_then_updated() -> None:
 
 def test_queue_done_comes_without_a_wait_too() -> None:
     talk = Conversation()
-
     talk.connect()
-
     assert talk.sent == [{"type": "session.queue_done"}]
     assert talk.dialect.state is State.CONNECTED
 
 
 def test_waiting_for_another_worker_is_silent() -> None:
     talk = in_state(State.CONFIGURING)
-
     assert talk.do(talk.dialect.queued(PLACE)) == []
 
 
 def test_another_worker_gets_the_config_again() -> None:
     talk = in_state(State.CONFIGURING)
-
     assert talk.do(talk.dialect.granted(talk.now)) == []
     assert len(talk.configured) == 2
     assert talk.configured[0].setup == talk.configured[1].setup
 
 
-# --------------------------------------------------------------------------------------------------- init
-
-
 def test_init_while_queued_is_held_and_used_at_the_grant() -> None:
     talk = in_state(State.QUEUED)
-
     assert talk.client(INIT) == []
     assert talk.configured == []
     talk.connect()
@@ -105,7 +94,6 @@ def test_init_while_queued_is_held_and_used_at_the_grant() -> None:
 
 def test_invalid_init_while_queued_is_told_at_once_and_leaves_no_trace() -> None:
     talk = in_state(State.QUEUED)
-
     assert codes(talk.client(BAD_INIT)) == ["invalid_payload"]
     assert talk.client(INIT) == []
 
@@ -113,13 +101,11 @@ def test_invalid_init_while_queued_is_told_at_once_and_leaves_no_trace() -> None
 def test_second_init_while_one_is_held() -> None:
     talk = in_state(State.QUEUED)
     talk.client(INIT)
-
     assert codes(talk.client(INIT)) == ["invalid_event"]
 
 
 def test_invalid_init_while_connected_can_be_corrected() -> None:
     talk = in_state(State.CONNECTED)
-
     assert codes(talk.client(BAD_INIT)) == ["invalid_payload"]
     assert talk.dialect.state is State.CONNECTED
     talk.client(INIT)
@@ -129,12 +115,8 @@ def test_invalid_init_while_connected_can_be_corrected() -> None:
 @pytest.mark.parametrize("state", [State.CONFIGURING, State.ACTIVE])
 def test_init_in_a_later_state(state: State) -> None:
     talk = in_state(state)
-
     assert codes(talk.client(INIT)) == ["invalid_event"]
     assert talk.dialect.state is state
-
-
-# -------------------------------------------------------------------------------------------------- input
 
 
 @pytest.mark.parametrize("state", [State.QUEUED, State.CONNECTED])
@@ -171,7 +153,6 @@ def test_input_behind_a_held_init_runs_after_the_session_began() -> None:
 
 def test_input_while_configuring_is_held() -> None:
     talk = in_state(State.CONFIGURING)
-
     assert talk.client(append()) == []
     assert talk.runs == []
     talk.worker(ready_signal())
@@ -180,15 +161,12 @@ def test_input_while_configuring_is_held() -> None:
 
 def test_input_while_active_runs_at_once() -> None:
     talk = in_state(State.ACTIVE)
-
     talk.client(append())
-
     assert [run.unit for run in talk.runs] == [1]
 
 
 def test_invalid_input_while_active_changes_nothing() -> None:
     talk = in_state(State.ACTIVE)
-
     assert codes(talk.client({"type": "input.append", "input": {"audio": "%%%"}})) == ["invalid_payload"]
     assert talk.runs == []
     assert talk.dialect.state is State.ACTIVE
@@ -226,15 +204,10 @@ def test_held_input_is_bounded_and_what_is_dropped_is_counted() -> None:
     assert first["chunk_index"] == 0
 
 
-# -------------------------------------------------------------------------------------------------- close
-
-
 @pytest.mark.parametrize("state", OPEN_STATES)
 def test_close_in_every_state(state: State) -> None:
     talk = in_state(state)
-
     events = talk.client(CLOSE)
-
     assert [(e["type"], e["reason"]) for e in events] == [("session.closed", "user_stop")]
     assert ("session_id" in events[0]) == (state is State.ACTIVE)
     assert talk.closed is not None
@@ -253,17 +226,12 @@ def test_close_in_every_state(state: State) -> None:
 )
 def test_reason_of_session_closed(given: str | None, told: str) -> None:
     talk = in_state(State.ACTIVE)
-
     assert talk.client({"type": "session.close", "reason": given})[0]["reason"] == told
-
-
-# ------------------------------------------------------------------------------------------------ unknown
 
 
 @pytest.mark.parametrize("state", OPEN_STATES)
 def test_unknown_event_in_every_state(state: State) -> None:
     talk = in_state(state)
-
     assert codes(talk.client(UNKNOWN)) == ["unknown_event"]
     assert talk.dialect.state is state
 
@@ -280,9 +248,6 @@ def test_nothing_is_said_after_the_end(state: State, event: object) -> None:
     assert talk.do(talk.dialect.slow_consumer()) == []
     assert talk.dialect.deadline is None
     assert talk.do(talk.dialect.tick(talk.now + 9999, True)) == []
-
-
-# ------------------------------------------------------------------------------------------------- timers
 
 
 def test_init_timeout_counts_from_queue_done() -> None:
@@ -302,45 +267,37 @@ def test_invalid_init_does_not_stop_the_init_clock() -> None:
     talk = in_state(State.CONNECTED)
     talk.wait(19)
     talk.client(BAD_INIT)
-
     assert kinds(talk.wait(1)) == ["session.closed"]
 
 
 def test_valid_init_stops_the_init_clock() -> None:
     talk = in_state(State.CONFIGURING)
-
     assert talk.wait(100) == []
 
 
 @pytest.mark.parametrize("state", [State.CONFIGURING, State.ACTIVE])
 def test_session_limit_counts_from_queue_done(state: State) -> None:
     talk = in_state(state)
-
     assert kinds(talk.wait(599.9)) == []
     events = talk.wait(0.2)
-
     assert [(e["type"], e["reason"]) for e in events] == [("session.closed", "timeout")]
 
 
 def test_session_limit_can_be_off() -> None:
     talk = in_state(State.ACTIVE, session_limit_s=0.0)
-
     assert talk.wait(10_000) == []
 
 
 def test_idle_session_ends_only_when_somebody_waits() -> None:
     talk = in_state(State.ACTIVE)
-
     assert talk.wait(200, others_wait=False) == []
     events = talk.wait(1.1, others_wait=True)
-
     assert events[-1]["reason"] == "timeout"
 
 
 def test_session_that_is_not_idle_may_be_waited_for() -> None:
     talk = in_state(State.ACTIVE)
     talk.client(append(0.1))
-
     assert talk.wait(5, others_wait=True) == []
     assert len(talk.runs) == 2
 
@@ -350,12 +307,9 @@ def test_append_keeps_a_session_from_being_idle() -> None:
     talk.wait(59, others_wait=True)
     talk.client(append())
     talk.finish(1)
-
     assert talk.wait(59, others_wait=True) == []
     assert kinds(talk.wait(2, others_wait=True)) == ["session.closed"]
 
-
-# ------------------------------------------------------------------------------------------ worker's ends
 
 ENDED = [
     (Reason.WORKER_LOST, "inference_error", "backend_error", 1011),
@@ -393,9 +347,7 @@ def test_end_of_the_worker_session_in_public(
 @pytest.mark.parametrize("reason", list(Reason))
 def test_every_reason_has_a_public_end(reason: Reason) -> None:
     talk = in_state(State.ACTIVE)
-
     talk.fail(reason)
-
     assert talk.closed is not None
     assert len(talk.closed.reason.encode()) <= 123
 
@@ -403,7 +355,6 @@ def test_every_reason_has_a_public_end(reason: Reason) -> None:
 @pytest.mark.parametrize("reason", [Reason.MODEL_NOT_FOUND, Reason.VOICE_NOT_FOUND])
 def test_refused_settings_can_be_corrected(reason: Reason) -> None:
     talk = in_state(State.CONFIGURING)
-
     assert codes(talk.fail(reason)) == ["invalid_payload"]
     assert talk.dialect.state is State.CONNECTED
     talk.do(talk.dialect.granted(talk.now))
@@ -415,7 +366,6 @@ def test_refused_settings_start_the_init_clock_again() -> None:
     talk = in_state(State.CONFIGURING)
     talk.wait(30)
     talk.fail(Reason.VOICE_NOT_FOUND)
-
     assert talk.wait(19.9) == []
     assert kinds(talk.wait(0.2)) == ["session.closed"]
 
@@ -438,23 +388,17 @@ def test_session_that_another_worker_takes_does_not_end_with_the_first_one() -> 
     talk.dialect.displaced()
     talk.connect()
     talk.worker(ready_signal())
-
     assert talk.wait(6.0) == []
 
 
 def test_worker_gone_after_it_said_so_is_a_shutdown() -> None:
     talk = in_state(State.ACTIVE)
     talk.worker(GoingAway(5.0))
-
     assert [e.get("reason") for e in talk.fail(Reason.DRAINING)] == ["server_shutdown"]
-
-
-# ----------------------------------------------------------------------------------------------- shutdown
 
 
 def test_shutdown_while_queued() -> None:
     talk = in_state(State.QUEUED)
-
     assert codes(talk.do(talk.dialect.shut_down())) == ["service_unavailable"]
     assert talk.closed is not None
     assert talk.closed.code is CloseCode.TRY_AGAIN_LATER
@@ -463,9 +407,7 @@ def test_shutdown_while_queued() -> None:
 @pytest.mark.parametrize("state", [State.CONNECTED, State.CONFIGURING, State.ACTIVE])
 def test_shutdown_with_a_slot(state: State) -> None:
     talk = in_state(state)
-
     events = talk.do(talk.dialect.shut_down())
-
     assert [e["reason"] for e in events] == ["server_shutdown"]
     assert talk.closed is not None
     assert talk.closed.code is CloseCode.SERVICE_RESTART
@@ -473,7 +415,6 @@ def test_shutdown_with_a_slot(state: State) -> None:
 
 def test_slow_consumer() -> None:
     talk = in_state(State.ACTIVE)
-
     assert talk.do(talk.dialect.slow_consumer())[0]["reason"] == "slow_consumer"
     assert talk.closed is not None
     assert talk.closed.code is CloseCode.POLICY_VIOLATION

@@ -56,7 +56,6 @@ def test_prepared() -> None:
 
 def test_prepared_names_the_recording() -> None:
     prepared = DuplexConversation(recording_id="omni_k3f9-2").activate()
-
     assert prepared["recording_session_id"] == "omni_k3f9-2"
 
 
@@ -72,9 +71,6 @@ def test_fields_not_honoured_are_listed() -> None:
         "ref_audio_base64",
         "tts_ref_audio_base64",
     ]
-
-
-# ------------------------------------------------------------------------------------------- one result
 
 
 def test_listening_unit(talk: DuplexConversation) -> None:
@@ -149,7 +145,6 @@ def test_a_turn_of_three_units(talk: DuplexConversation) -> None:
     talk.client(chunk(4.0))
     results = [*talk.speak(1, "One"), *talk.speak(2, "two"), *talk.speak(3, "three", UnitEnd.TURN)]
     results += talk.finish(4)
-
     assert names(results) == ["speak", "speak", "speak", "listen"]
     assert [result["end_of_turn"] for result in results] == [False, False, True, False]
     assert [result["current_time"] for result in results] == [1, 2, 3, 4]
@@ -157,22 +152,15 @@ def test_a_turn_of_three_units(talk: DuplexConversation) -> None:
 
 def test_speech_without_samples_has_no_audio(talk: DuplexConversation) -> None:
     talk.client(chunk())
-
     result = talk.finish(1, UnitEnd.CHUNK, "Seven")[0]
-
     assert (result["is_listen"], result["text"], result["audio_data"]) == (False, "Seven", None)
 
 
 def test_results_come_in_input_order(talk: DuplexConversation) -> None:
     talk.client(chunk(2.0))
-
     assert talk.worker(UnitDone(2, UnitEnd.LISTEN, 120), Finalized(2)) == []
     results = talk.worker(UnitDone(1, UnitEnd.LISTEN, 110), Finalized(1))
-
     assert [(e["current_time"], e["kv_cache_length"]) for e in results] == [(1, 110), (2, 120)]
-
-
-# --------------------------------------------------------------------------------------------- failures
 
 
 def test_failed_unit_is_an_error_and_a_listen(talk: DuplexConversation) -> None:
@@ -200,11 +188,9 @@ def test_failed_unit_is_an_error_and_a_listen(talk: DuplexConversation) -> None:
 )
 def test_input_refused_by_the_worker(talk: DuplexConversation, reason: Reason) -> None:
     talk.client(chunk(5.0))
-
     for unit in range(1, 6):
         events = talk.finish(unit, UnitEnd.FAILED, failure=reason)
         assert names(events) == ["error:invalid_payload", "listen"]
-
     assert talk.dialect.is_over is False
 
 
@@ -223,7 +209,6 @@ def test_three_failures_in_a_row_end_the_session(talk: DuplexConversation) -> No
 
 def test_cancelled_unit_is_a_listen(talk: DuplexConversation) -> None:
     talk.client(chunk())
-
     assert names(talk.finish(1, UnitEnd.CANCELLED)) == ["listen"]
 
 
@@ -235,9 +220,7 @@ def test_context_full_comes_behind_the_result(
     talk: DuplexConversation, end: UnitEnd, text: str, told: str
 ) -> None:
     talk.client(chunk(2.0))
-
     events = talk.finish(1, end, text)
-
     assert names(events) == [told, "stopped"]
     assert events[-1] == {"type": "stopped", "session_id": "omni_k3f9", "reason": "context_full"}
     assert talk.closed is not None
@@ -246,14 +229,9 @@ def test_context_full_comes_behind_the_result(
 
 def test_context_that_rolls_at_its_limit_goes_on(talk: DuplexConversation) -> None:
     talk.client(chunk())
-
     events = talk.finish(1, context_tokens=8192)
-
     assert names(events) == ["listen"]
     assert events[0]["kv_cache_length"] == 8192
-
-
-# -------------------------------------------------------------------------------------- dropped, forced
 
 
 def stalled(**options: Any) -> DuplexConversation:
@@ -267,9 +245,7 @@ def stalled(**options: Any) -> DuplexConversation:
 
 def test_dropped_units_are_answered_in_their_place() -> None:
     talk = stalled()
-
     results = [*talk.finish(1), *talk.finish(2)]
-
     assert [result.get("dropped") for result in results] == [None, None, True]
     assert results[-1].keys() == ALWAYS | {"dropped", "dropped_total"}
     assert results[-1]["dropped_total"] == 1
@@ -278,9 +254,7 @@ def test_dropped_units_are_answered_in_their_place() -> None:
 
 def test_length_of_the_context_never_falls_over_dropped_units() -> None:
     talk = stalled()
-
     results = [*talk.finish(1), *talk.finish(2), *talk.finish(3)]
-
     lengths = [result["kv_cache_length"] for result in results]
     assert lengths == sorted(lengths)
     assert 0 not in lengths
@@ -288,9 +262,7 @@ def test_length_of_the_context_never_falls_over_dropped_units() -> None:
 
 def test_no_listen_for_a_dropped_unit_inside_a_response() -> None:
     talk = stalled()
-
     results = [*talk.speak(1), *talk.speak(2), *talk.speak(3, end=UnitEnd.TURN)]
-
     assert names(results) == ["speak", "speak", "speak"]
     assert results[-1]["dropped_total"] == 1
     assert results[-1]["current_time"] == 4
@@ -318,7 +290,6 @@ def test_force_listen_on_every_chunk_is_one_listen_each(talk: DuplexConversation
     for unit in range(1, 8):
         talk.client(chunk(0.9, force_listen=True))
         assert names(talk.finish(unit)) == ["listen"]
-
     assert [run.force_listen for run in talk.runs] == [True] * 7
 
 
@@ -336,10 +307,8 @@ def test_interrupt_ends_a_response_at_the_next_unit(talk: DuplexConversation) ->
 def test_interrupt_reaches_the_unit_that_waits_longest(talk: DuplexConversation) -> None:
     talk.client(chunk(4.0))
     talk.client({"type": "interrupt"})
-
     talk.finish(1)
     talk.finish(2)
-
     assert [run.force_listen for run in talk.runs] == [False, False, True, False]
 
 
@@ -347,7 +316,6 @@ def test_silence_is_never_made_up(talk: DuplexConversation) -> None:
     talk.client(chunk(5.0))
     for unit in range(1, 6):
         talk.finish(unit)
-
     assert talk.wait(60) == []
     assert len(talk.runs) == 5
 
@@ -357,12 +325,8 @@ def test_last_event_answers_everything(talk: DuplexConversation) -> None:
     talk.client(PAUSE)
     talk.client(STOP)
     talk.finish(1)
-
     assert names(talk.sent)[-1] == "stopped"
     assert talk.after_close == []
-
-
-# ---------------------------------------------------------------------------------------------- refusals
 
 
 def errors(events: list[Event]) -> list[str]:
@@ -371,7 +335,6 @@ def errors(events: list[Event]) -> list[str]:
 
 def test_errors_are_limited(talk: DuplexConversation) -> None:
     events = [event for _ in range(21) for event in talk.client({"type": "nonsense"})]
-
     assert errors(events) == ["unknown_event"] * 20 + ["rate_limited"]
     assert talk.closed is not None
     assert talk.closed.code == 1008

@@ -49,25 +49,19 @@ def message_of(events: list[Event]) -> str:
     return str(events[0]["error"])
 
 
-# ----------------------------------------------------------------------------------------------- prepare
-
-
 @pytest.mark.parametrize("name", ["system_prompt", "prefix_system_prompt", "instructions"])
 def test_prompt(name: str) -> None:
     talk = prepared_with(**{name: "Be brief."})
-
     assert talk.configured[0].setup.system_prompt == "Be brief."
 
 
 def test_first_spelling_of_the_prompt_wins() -> None:
     talk = prepared_with(system_prompt="one", prefix_system_prompt="two", instructions="three")
-
     assert talk.configured[0].setup.system_prompt == "one"
 
 
 def test_prepare_may_be_empty() -> None:
     talk = prepared_with()
-
     setup = talk.configured[0].setup
     assert setup.system_prompt == "You are a helpful assistant."
     assert setup.mode is Mode.VIDEO
@@ -80,13 +74,11 @@ def test_slices_of_the_session(fields: Event) -> None:
     talk.worker(ready_signal())
     talk.client(chunk(frame_base64_list=[pictured()]))
     talk.client(chunk(frame_base64_list=[pictured()], max_slice_nums=2))
-
     assert [run.max_slice_nums for run in talk.runs] == [4, 2]
 
 
 def test_config() -> None:
     talk = prepared_with(config={"length_penalty": 1.3, "generate_audio": False}, deferred_finalize=True)
-
     duplex = talk.configured[0].setup.duplex
     assert (duplex.length_penalty, duplex.generate_audio) == (1.3, False)
 
@@ -94,7 +86,6 @@ def test_config() -> None:
 @pytest.mark.parametrize("name", ["ref_audio_base64", "ref_audio"])
 def test_voice(name: str) -> None:
     talk = prepared_with(**{name: pcm(1.0, 0.2), "tts_ref_audio_base64": pcm(1.0, 0.3)})
-
     voice = talk.configured[0].setup.voice
     assert voice.llm_reference == np.full(16_000, 0.2, "<f4").tobytes()
     assert voice.speech_reference == np.full(16_000, 0.3, "<f4").tobytes()
@@ -102,7 +93,6 @@ def test_voice(name: str) -> None:
 
 def test_registered_voice() -> None:
     talk = prepared_with(ref_audio_path="assets/Amber.wav")
-
     assert talk.configured[0].setup.voice.voice_id == "amber"
 
 
@@ -123,15 +113,10 @@ def test_registered_voice() -> None:
 )
 def test_bad_prepare_names_the_field(fields: Event, message: str) -> None:
     talk = duplex_in(State.CONNECTED)
-
     events = talk.client({"type": "prepare", **fields})
-
     assert message_of(events) == message
     assert events[0]["code"] == "invalid_payload"
     assert talk.dialect.state is State.CONNECTED
-
-
-# ------------------------------------------------------------------------------------------- audio_chunk
 
 
 @pytest.mark.parametrize("name", ["audio_base64", "audio", "audio_data"])
@@ -141,7 +126,6 @@ def test_audio(name: str, seconds: float) -> None:
     talk = active()
     talk.client({**CHUNK, name: pcm(seconds, 0.2)})
     talk.wait(1.25)
-
     heard = np.frombuffer(talk.runs[0].audio, "<f4")
     assert np.count_nonzero(heard == np.float32(0.2)) == round(seconds * 16_000)
 
@@ -166,9 +150,7 @@ def test_missing_audio(fields: Event) -> None:
 
 def test_forced_listen_needs_no_audio() -> None:
     talk = active()
-
     talk.client({**CHUNK, "force_listen": True})
-
     assert [(run.audio.strip(b"\0"), run.force_listen) for run in talk.runs] == [(b"", True)]
 
 
@@ -190,9 +172,7 @@ def test_forced_listen_needs_no_audio() -> None:
 )
 def test_bad_audio(audio: object, message: str) -> None:
     talk = active()
-
     events = talk.client({**CHUNK, "audio_base64": audio})
-
     assert message_of(events) == message
     assert events[0]["code"] == "invalid_payload"
     assert talk.runs == []
@@ -200,14 +180,12 @@ def test_bad_audio(audio: object, message: str) -> None:
 
 def test_too_long_audio() -> None:
     talk = active(max_append_s=2.0)
-
     assert message_of(talk.client(chunk(2.5))) == "audio_base64: expected at most 2 s of audio, got 2.5 s"
     assert talk.runs == []
 
 
 def test_unknown_fields_are_ignored() -> None:
     talk = active()
-
     assert talk.client(chunk(seq=5, client={"os": "none"})) == []
     assert len(talk.runs) == 1
 
@@ -224,39 +202,29 @@ def test_short_chunk_runs_after_the_flush_time() -> None:
     assert names(talk.finish(1)) == ["listen"]
 
 
-# ---------------------------------------------------------------------------------------------- pictures
-
-
 @pytest.mark.parametrize("name", ["frame_base64_list", "video_frames", "frames"])
 def test_frames_of_a_chunk(name: str) -> None:
     talk = active()
-
     talk.client(chunk() | {name: [pictured(1), {"data": pictured(2)}, {"base64": pictured(3)}]})
-
     assert talk.runs[0].frames == (picture(1), picture(2), picture(3))
 
 
 @pytest.mark.parametrize("name", ["video_frame", "frame_base64"])
 def test_single_frame_of_a_chunk(name: str) -> None:
     talk = active()
-
     talk.client(chunk() | {name: pictured(1)})
-
     assert talk.runs[0].frames == (picture(1),)
 
 
 def test_list_of_frames_wins_over_a_single_one() -> None:
     talk = active()
-
     talk.client(chunk(video_frame=pictured(1), frames=[pictured(2)]))
-
     assert talk.runs[0].frames == (picture(2),)
 
 
 @pytest.mark.parametrize("fields", [{"video_frame": ""}, {"frame_base64": None}, {"frames": []}])
 def test_no_frame(fields: Event) -> None:
     talk = active()
-
     assert talk.client(chunk(**fields)) == []
     assert talk.runs[0].frames == ()
 
@@ -282,7 +250,6 @@ def test_no_frame(fields: Event) -> None:
 )
 def test_bad_frame_refuses_the_whole_chunk(fields: Event, message: str) -> None:
     talk = active()
-
     assert message_of(talk.client(chunk(**fields))) == message
     assert talk.runs == []
 
@@ -290,10 +257,8 @@ def test_bad_frame_refuses_the_whole_chunk(fields: Event, message: str) -> None:
 @pytest.mark.parametrize("name", ["frame_base64", "frame", "image", "data", "video_frame"])
 def test_video_frame_goes_with_the_next_unit(name: str) -> None:
     talk = active()
-
     assert talk.client({**VIDEO_FRAME, name: pictured(7)}) == []
     talk.client(chunk(2.0))
-
     assert [run.frames for run in talk.runs] == [(picture(7),), ()]
 
 
@@ -301,9 +266,7 @@ def test_only_the_newest_frames_are_held() -> None:
     talk = active()
     for shade in range(6):
         talk.client({**VIDEO_FRAME, "frame_base64": pictured(shade)})
-
     talk.client(chunk())
-
     assert talk.runs[0].frames == tuple(map(picture, range(2, 6)))
 
 
@@ -311,9 +274,7 @@ def test_held_frames_come_before_those_of_the_chunk() -> None:
     talk = active()
     for shade in range(4):
         talk.client({**VIDEO_FRAME, "frame_base64": pictured(shade)})
-
     talk.client(chunk(frame_base64_list=[pictured(9)]))
-
     assert talk.runs[0].frames == tuple(map(picture, (1, 2, 3, 9)))
 
 
@@ -321,16 +282,13 @@ def test_frame_of_a_short_chunk_waits_with_it() -> None:
     talk = active()
     talk.client(chunk(0.5, video_frame=pictured(1)))
     talk.client(chunk(0.5, video_frame=pictured(2)))
-
     assert [run.frames for run in talk.runs] == [(picture(1), picture(2))]
 
 
 @pytest.mark.parametrize("fields", [{}, {"frame_base64": None}, {"image": ""}])
 def test_missing_frame(fields: Event) -> None:
     talk = active()
-
     events = talk.client({**VIDEO_FRAME, **fields})
-
     assert message_of(events) == "Missing frame_base64"
     assert events[0]["code"] == "missing_field"
 
@@ -338,24 +296,17 @@ def test_missing_frame(fields: Event) -> None:
 def test_bad_frame_is_not_held() -> None:
     talk = active()
     talk.client({**VIDEO_FRAME, "image": pictured(1)})
-
     assert message_of(talk.client({**VIDEO_FRAME, "image": "AAAA"})).startswith("image: expected a JPEG")
     talk.client(chunk())
-
     assert talk.runs[0].frames == (picture(1),)
 
 
 def test_audio_sessions_do_not_look_at_frames() -> None:
     talk = active(mode=Mode.AUDIO)
-
     assert talk.client({**VIDEO_FRAME, "frame_base64": "no picture"}) == []
     assert talk.client(chunk(video_frame="no picture")) == []
     assert talk.client(chunk(frame_base64_list=["no picture"] * 9), is_proper=False) == []
-
     assert [run.frames for run in talk.runs] == [(), ()]
-
-
-# --------------------------------------------------------------------------------------------- diagnostics
 
 
 def diagnostic(size: int) -> bytes:
@@ -366,16 +317,13 @@ def diagnostic(size: int) -> bytes:
 
 def test_diagnostic_of_the_greatest_size() -> None:
     talk = active()
-
     assert talk.client(diagnostic(65_536)) == []
     assert len(talk.notes) == 1
 
 
 def test_diagnostic_beyond_it() -> None:
     talk = active()
-
     text = message_of(talk.client(diagnostic(65_537)))
-
     assert text == "client_diagnostic: expected at most 65536 bytes, got 65537"
     assert talk.notes == []
 
@@ -391,9 +339,7 @@ def test_diagnostic_beyond_it() -> None:
 )
 def test_diagnostic_is_in_the_log_as_a_length_and_a_digest(frame: bytes) -> None:
     talk = active()
-
     assert talk.client(frame) == []
-
     assert talk.notes == [f"{len(frame)} bytes, sha256 {hashlib.sha256(frame).hexdigest()[:12]}"]
 
 
@@ -406,9 +352,6 @@ def test_diagnostics_do_not_fill_the_log() -> None:
     talk.wait(60)
     talk.client({"type": "client_diagnostic"})
     assert len(talk.notes) == 61
-
-
-# ------------------------------------------------------------------------------------- what is no event
 
 
 @pytest.mark.parametrize(
@@ -425,9 +368,7 @@ def test_diagnostics_do_not_fill_the_log() -> None:
 )
 def test_no_event(event: Any, code: str, message: str) -> None:
     talk = active()
-
     events = talk.client(event)
-
     assert (events[0]["code"], message_of(events)) == (code, message)
     assert talk.closed is None
 
@@ -435,7 +376,6 @@ def test_no_event(event: Any, code: str, message: str) -> None:
 @pytest.mark.parametrize("frame", [b"no json", b'{"type":"pause","timeout":NaN}', b"", b'{"type":"stop"'])
 def test_no_json(frame: bytes) -> None:
     talk = active()
-
     assert names(talk.client(frame)) == ["error:invalid_json"]
     assert talk.closed is not None
     assert talk.closed.code == 1003
@@ -443,7 +383,6 @@ def test_no_json(frame: bytes) -> None:
 
 def test_binary_frame() -> None:
     talk = active()
-
     assert names(talk.do(talk.dialect.binary_frame(talk.now))) == ["error:invalid_frame"]
     assert talk.closed is not None
     assert talk.closed.code == 1003
@@ -451,7 +390,6 @@ def test_binary_frame() -> None:
 
 def test_bad_utf8() -> None:
     talk = active()
-
     assert talk.client(b'{"type":"client_diagnostic","x":"\xff"}') == []
     assert talk.closed is not None
     assert talk.closed.code == 1007

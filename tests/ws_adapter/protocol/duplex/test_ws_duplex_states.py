@@ -30,9 +30,6 @@ OPEN_STATES = [State.QUEUED, State.CONNECTED, State.CONFIGURING, State.ACTIVE, S
 BEFORE_READY = [State.QUEUED, State.CONNECTED, State.CONFIGURING]
 
 
-# ------------------------------------------------------------------------------------------------- queue
-
-
 def test_waiting_is_told_once_and_then_updated() -> None:
     talk = DuplexConversation()
 
@@ -65,17 +62,13 @@ def test_waiting_is_told_once_and_then_updated() -> None:
 
 def test_queue_done_comes_without_a_wait_too() -> None:
     talk = DuplexConversation()
-
     talk.connect()
-
     assert talk.sent == [{"type": "queue_done"}]
 
 
 def test_no_queue_done_without_a_path_id_and_a_wait() -> None:
     talk = DuplexConversation(bare=True)
-
     talk.connect()
-
     assert talk.sent == []
     assert talk.dialect.state is State.CONNECTED
 
@@ -83,18 +76,12 @@ def test_no_queue_done_without_a_path_id_and_a_wait() -> None:
 def test_queue_done_after_a_wait_without_a_path_id() -> None:
     talk = DuplexConversation(bare=True)
     talk.do(talk.dialect.queued(PLACE))
-
     talk.connect()
-
     assert names(talk.sent) == ["queued", "queue_done"]
-
-
-# ----------------------------------------------------------------------------------------------- prepare
 
 
 def test_queued_prepare_is_held() -> None:
     talk = duplex_in(State.QUEUED)
-
     assert talk.client(PREPARE) == []
     assert talk.configured == []
     talk.connect()
@@ -105,16 +92,13 @@ def test_queued_prepare_is_held() -> None:
 def test_queued_second_prepare_is_passed_over() -> None:
     talk = duplex_in(State.QUEUED)
     talk.client(PREPARE)
-
     assert talk.client({"type": "prepare", "system_prompt": "Another."}) == []
     talk.connect()
-
     assert [opened.setup.system_prompt for opened in talk.configured] == ["Answer briefly."]
 
 
 def test_connected_prepare_is_preparing() -> None:
     talk = duplex_in(State.CONNECTED)
-
     assert talk.client(PREPARE) == []
     assert talk.dialect.state is State.CONFIGURING
     assert len(talk.configured) == 1
@@ -134,7 +118,6 @@ def test_invalid_prepare_can_be_corrected(state: State) -> None:
 
 def test_preparing_prepare_is_ignored() -> None:
     talk = duplex_in(State.CONFIGURING)
-
     assert talk.client(PREPARE) == []
     assert len(talk.configured) == 1
     assert names(talk.worker(ready_signal())) == ["prepared"]
@@ -143,19 +126,14 @@ def test_preparing_prepare_is_ignored() -> None:
 @pytest.mark.parametrize("state", [State.ACTIVE, State.PAUSED])
 def test_prepare_of_a_prepared_session_is_invalid(state: State) -> None:
     talk = duplex_in(state)
-
     assert names(talk.client(PREPARE)) == ["error:invalid_event"]
     assert talk.dialect.state is state
-
-
-# ----------------------------------------------------------------------------------- input in each state
 
 
 @pytest.mark.parametrize("event", [chunk(), FRAME])
 @pytest.mark.parametrize("state", [State.QUEUED, State.CONNECTED])
 def test_input_before_prepare_is_not_ready(state: State, event: Event) -> None:
     talk = duplex_in(state)
-
     text = f"{event['type']} before prepare"
     assert talk.client(event) == [{"type": "error", "error": text, "code": "not_ready", "message": text}]
 
@@ -178,10 +156,8 @@ def test_input_behind_prepare_is_held(state: State) -> None:
 
 def test_active_input_runs_at_once() -> None:
     talk = duplex_in(State.ACTIVE)
-
     assert talk.client(FRAME) == []
     assert talk.client(chunk()) == []
-
     assert [(run.unit, len(run.frames)) for run in talk.runs] == [(1, 1)]
 
 
@@ -198,21 +174,16 @@ def test_paused_input_is_refused(event: Event) -> None:
     assert [run.frames for run in talk.runs] == [()]
 
 
-# ------------------------------------------------------------------------------- pause, resume, interrupt
-
-
 @pytest.mark.parametrize("event", [PAUSE, RESUME, INTERRUPT])
 @pytest.mark.parametrize("state", BEFORE_READY)
 def test_steering_before_prepared_is_not_ready(state: State, event: Event) -> None:
     talk = duplex_in(state)
-
     assert names(talk.client(event)) == ["error:not_ready"]
     assert talk.dialect.state is state
 
 
 def test_active_pause() -> None:
     talk = duplex_in(State.ACTIVE)
-
     assert talk.client({"type": "pause", "timeout": 30}) == [{"type": "paused", "timeout": 30}]
     assert talk.dialect.state is State.PAUSED
 
@@ -222,16 +193,13 @@ def test_active_pause() -> None:
 )
 def test_pause_timeout_is_clamped(given: float | None, told: float) -> None:
     talk = duplex_in(State.ACTIVE)
-
     assert talk.client({"type": "pause", "timeout": given}) == [{"type": "paused", "timeout": told}]
 
 
 @pytest.mark.parametrize("given", ["30", True, [30], 10**400])
 def test_pause_timeout_must_be_a_number(given: object) -> None:
     talk = duplex_in(State.ACTIVE)
-
     events = talk.client({"type": "pause", "timeout": given})
-
     assert names(events) == ["error:invalid_payload"]
     assert events[0]["error"].startswith("timeout: expected a number, got ")
     assert talk.dialect.state is State.ACTIVE
@@ -239,7 +207,6 @@ def test_pause_timeout_must_be_a_number(given: object) -> None:
 
 def test_default_pause_is_the_servers() -> None:
     talk = duplex_in(State.ACTIVE, pause_timeout_s=7.0)
-
     assert talk.client(PAUSE) == [{"type": "paused", "timeout": 7}]
 
 
@@ -247,7 +214,6 @@ def test_units_in_flight_are_answered_during_a_pause() -> None:
     talk = duplex_in(State.ACTIVE)
     talk.client(chunk(3.0))
     talk.client(PAUSE)
-
     for unit in (1, 2, 3):
         assert names(talk.finish(unit)) == ["listen"]
 
@@ -256,9 +222,7 @@ def test_carried_audio_is_answered_during_a_pause() -> None:
     talk = duplex_in(State.ACTIVE)
     talk.client(chunk(0.5))
     talk.client(PAUSE)
-
     talk.wait(1.25)
-
     assert [run.unit for run in talk.runs] == [1]
     assert names(talk.finish(1)) == ["listen"]
 
@@ -267,16 +231,13 @@ def test_paused_pause_restarts_the_timer() -> None:
     talk = duplex_in(State.ACTIVE)
     talk.client({"type": "pause", "timeout": 10})
     talk.wait(9)
-
     assert talk.client({"type": "pause", "timeout": 5}) == [{"type": "paused", "timeout": 5}]
-
     assert talk.wait(4.9) == []
     assert talk.wait(0.1) == [{"type": "timeout", "reason": "Pause timeout (5.0s)"}]
 
 
 def test_paused_resume() -> None:
     talk = duplex_in(State.PAUSED)
-
     assert talk.client(RESUME) == [{"type": "resumed"}]
     assert talk.dialect.state is State.ACTIVE
     assert talk.wait(120) == []
@@ -284,7 +245,6 @@ def test_paused_resume() -> None:
 
 def test_active_resume() -> None:
     talk = duplex_in(State.ACTIVE)
-
     assert talk.client(RESUME) == [{"type": "resumed"}]
     assert talk.dialect.state is State.ACTIVE
 
@@ -292,35 +252,25 @@ def test_active_resume() -> None:
 @pytest.mark.parametrize("state", [State.ACTIVE, State.PAUSED])
 def test_interrupt_makes_the_next_unit_listen(state: State) -> None:
     talk = duplex_in(state)
-
     assert talk.client(INTERRUPT) == [{"type": "interrupted"}]
     assert talk.dialect.state is state
     talk.client(RESUME)
     talk.client(chunk(2.0))
-
     assert [run.force_listen for run in talk.runs] == [True, False]
-
-
-# --------------------------------------------------------------------------------------------------- stop
 
 
 @pytest.mark.parametrize("state", OPEN_STATES)
 def test_stop_in_every_state(state: State) -> None:
     talk = duplex_in(state)
-
     assert talk.client(STOP) == [{"type": "stopped", "session_id": "omni_k3f9", "reason": "user_stop"}]
     assert talk.closed is not None
     assert talk.closed.code is CloseCode.NORMAL
-
-
-# ------------------------------------------------------------------------------------------------ the rest
 
 
 @pytest.mark.parametrize("state", OPEN_STATES)
 def test_unknown_event_in_every_state(state: State) -> None:
     talk = duplex_in(state)
     text = "Unknown message type: response.cancel"
-
     assert talk.client(UNKNOWN) == [
         {"type": "error", "error": text, "code": "unknown_event", "message": text}
     ]
@@ -330,9 +280,7 @@ def test_unknown_event_in_every_state(state: State) -> None:
 @pytest.mark.parametrize("state", OPEN_STATES)
 def test_diagnostic_in_every_state(state: State) -> None:
     talk = duplex_in(state)
-
     assert talk.client(b'{"type":"client_diagnostic","drift_ms":12}') == []
-
     assert talk.notes == ["42 bytes, sha256 4a22c8a88691"]
     assert talk.dialect.state is state
 
@@ -341,14 +289,10 @@ def test_diagnostic_in_every_state(state: State) -> None:
 @pytest.mark.parametrize("event", [PREPARE, chunk(), PAUSE, STOP, UNKNOWN, b"no json", b"\xff"])
 def test_nothing_is_said_after_the_end(state: State, event: Event | bytes) -> None:
     talk = duplex_in(state)
-
     assert talk.client(event) == []
     assert talk.worker(ready_signal()) == []
     assert talk.do(talk.dialect.shut_down()) == []
     assert talk.do(talk.dialect.tick(talk.now + 9999, True)) == []
-
-
-# ------------------------------------------------------------------------------------------------- clocks
 
 
 def ends_with_timeout(talk: DuplexConversation, events: list[Event], reason: str) -> bool:
@@ -360,34 +304,26 @@ def test_prepare_timeout() -> None:
     talk = duplex_in(State.QUEUED)
     talk.wait(500)
     talk.connect()
-
     assert talk.wait(19.9) == []
-
     assert ends_with_timeout(talk, talk.wait(0.1), "Prepare timeout (20.0s)")
 
 
 @pytest.mark.parametrize("state", [State.CONFIGURING, State.ACTIVE, State.PAUSED])
 def test_session_limit(state: State) -> None:
     talk = duplex_in(state, session_limit_s=40.0)
-
     assert talk.wait(39.9) == []
-
     assert ends_with_timeout(talk, talk.wait(0.1), "Session limit (40.0s)")
 
 
 def test_pause_timeout() -> None:
     talk = duplex_in(State.PAUSED)
-
     assert talk.wait(59.9) == []
-
     assert ends_with_timeout(talk, talk.wait(0.1), "Pause timeout (60.0s)")
 
 
 def test_idle_timeout_only_while_others_wait() -> None:
     talk = duplex_in(State.ACTIVE)
-
     assert talk.wait(200) == []
-
     assert ends_with_timeout(talk, talk.wait(1, others_wait=True), "Idle timeout (60.0s)")
 
 
@@ -395,7 +331,6 @@ def test_resume_without_a_pause_is_no_sign_of_life() -> None:
     talk = duplex_in(State.ACTIVE)
     talk.wait(59, others_wait=True)
     talk.client(RESUME)
-
     assert ends_with_timeout(talk, talk.wait(1, others_wait=True), "Idle timeout (60.0s)")
 
 
@@ -409,9 +344,6 @@ def test_idle_clock_stands_still_during_a_pause() -> None:
     assert talk.wait(59, others_wait=True) == []
 
     assert ends_with_timeout(talk, talk.wait(1, others_wait=True), "Idle timeout (60.0s)")
-
-
-# ----------------------------------------------------------------------------------------------- endings
 
 
 @pytest.mark.parametrize("state", [State.CONFIGURING, State.ACTIVE, State.PAUSED])
@@ -446,27 +378,22 @@ def test_worker_failed(state: State, reason: Reason, told: list[str], close: int
 )
 def test_worker_ran_out_of_patience(reason: Reason, told: str) -> None:
     talk = duplex_in(State.ACTIVE)
-
     assert ends_with_timeout(talk, talk.fail(reason), told)
 
 
 @pytest.mark.parametrize("reason", [Reason.VOICE_NOT_FOUND, Reason.MODEL_NOT_FOUND])
 def test_refused_settings_can_be_corrected(reason: Reason) -> None:
     talk = duplex_in(State.CONFIGURING)
-
     assert names(talk.fail(reason)) == ["error:invalid_payload"]
     assert talk.dialect.state is State.CONNECTED
     talk.client(PREPARE)
-
     assert names(talk.worker(ready_signal())) == ["prepared"]
 
 
 @pytest.mark.parametrize("state", [State.CONNECTED, State.CONFIGURING, State.ACTIVE, State.PAUSED])
 def test_shutdown_with_a_slot(state: State) -> None:
     talk = duplex_in(state)
-
     events = talk.do(talk.dialect.shut_down())
-
     assert events == [{"type": "stopped", "session_id": "omni_k3f9", "reason": "server_shutdown"}]
     assert talk.closed is not None
     assert talk.closed.code == 1012
@@ -474,7 +401,6 @@ def test_shutdown_with_a_slot(state: State) -> None:
 
 def test_shutdown_while_queued() -> None:
     talk = duplex_in(State.QUEUED)
-
     assert names(talk.do(talk.dialect.shut_down())) == ["error:service_unavailable"]
     assert talk.closed is not None
     assert talk.closed.code == 1013
@@ -483,14 +409,12 @@ def test_shutdown_while_queued() -> None:
 def test_worker_goes_away() -> None:
     talk = duplex_in(State.ACTIVE)
     talk.worker(GoingAway(5.0))
-
     assert talk.wait(4.9) == []
     assert talk.wait(0.1) == [{"type": "stopped", "session_id": "omni_k3f9", "reason": "server_shutdown"}]
 
 
 def test_slow_reader() -> None:
     talk = duplex_in(State.ACTIVE)
-
     assert talk.do(talk.dialect.slow_consumer()) == [
         {"type": "stopped", "session_id": "omni_k3f9", "reason": "error"}
     ]
@@ -500,9 +424,7 @@ def test_slow_reader() -> None:
 
 def test_no_slot_within_the_longest_wait() -> None:
     talk = duplex_in(State.QUEUED)
-
     events = talk.do(talk.dialect.refused(QUEUE_TIMEOUT))
-
     assert names(events) == ["error:queue_timeout"]
     assert events[0]["error"] == events[0]["message"]
     assert talk.closed is not None

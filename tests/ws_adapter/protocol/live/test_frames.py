@@ -39,7 +39,6 @@ def hear(session: LiveConversation, seconds: float, level: float = 0.0) -> None:
 
 def test_worker_is_asked_for_frames_of_16_khz() -> None:
     session = begun()
-
     assert session.configured[0].setup.unit_ms == 80  # type: ignore[union-attr]
 
 
@@ -77,7 +76,6 @@ def test_speech_over_an_answer_is_left_to_a_model_that_yields() -> None:
     hear(session, 0.2)
     answer(session, 1, UnitEnd.CHUNK, "Once upon a time")
     hear(session, 2.0, level=0.5)
-
     assert not session.cancelled
     assert not any(run.force_listen for run in session.runs)
 
@@ -111,7 +109,6 @@ def test_frame_that_lacks_some_samples_waits_for_them() -> None:
     samples = np.zeros(1275, "<i2").tobytes()
     session.client({"type": "session.input_audio.append", "audio": base64.b64encode(samples).decode()})
     answer_due = session.wait(0.5)
-
     assert not session.runs
     assert told(answer_due) == []
 

@@ -33,18 +33,14 @@ def test_levels_are_those_of_the_standard(law: CompandingLaw, code: int, expecte
 @laws
 def test_each_code_comes_back(law: CompandingLaw) -> None:
     levels = law.decode(bytes(range(256)))
-
     again = law.decode(law.encode(levels))
-
     assert (levels == again).all()
 
 
 @laws
 def test_a_sample_gets_a_level_near_it(law: CompandingLaw) -> None:
     samples = np.arange(-32_000, 32_000, dtype=np.float32) / 32_768
-
     error = np.abs(law.decode(law.encode(samples)) - samples)
-
     # The largest error is that of the first samples of a segment: half a step of 16 in its beginning.
     assert (error <= np.maximum(np.abs(samples) / 27, 17 / 32_768)).all()
 
@@ -52,7 +48,6 @@ def test_a_sample_gets_a_level_near_it(law: CompandingLaw) -> None:
 @laws
 def test_levels_never_fall_while_samples_rise(law: CompandingLaw) -> None:
     samples = np.linspace(-1.5, 1.5, 10_001, dtype=np.float32)
-
     assert (np.diff(law.decode(law.encode(samples))) >= 0).all()
 
 

@@ -66,26 +66,21 @@ def test_words_are_told_with_the_time_at_which_they_were_said() -> None:
 def test_failure_of_a_transcript_is_told_nobody() -> None:
     session = talking()
     hear(session, (LOUD, 1.0), (0.0, 1.0))
-
     assert session.transcribe(InputTranscriptFailed(TranscriptionCode.QUEUE_FULL, "no slot")) == []
 
 
 @pytest.mark.parametrize("limits", [{"transcribes": False}, {"input_transcript_s": 0.0}])
 def test_nothing_is_transcribed_without_a_transcriber(limits: Any) -> None:
     session = talking(**limits)
-
     hear(session, (LOUD, 1.0), (0.0, 1.0))
-
     assert session.transcribing == []
 
 
 def test_muted_client_is_not_transcribed_and_its_speech_ends() -> None:
     session = talking()
     hear(session, (LOUD, 1.0))
-
     session.client({"type": "session.input_audio.mute"})
     hear(session, (LOUD, 2.0))
-
     (item,) = session.transcribing
     assert len(item.audio) / 64_000 < 1.5
 
@@ -105,10 +100,8 @@ def test_speech_over_an_answer_still_interrupts_it_and_is_transcribed() -> None:
 def test_speech_before_an_answer_does_not_interrupt_it() -> None:
     session = talking()
     hear(session, (LOUD, 1.0))
-
     session.talk((UnitEnd.CHUNK, "one"))
     session.talk((UnitEnd.CHUNK, "two"))
-
     assert not any(run.force_listen for run in session.runs)
 
 
@@ -130,7 +123,6 @@ def test_silence_is_not_held() -> None:
     for _ in range(60):
         speech.hear(np.zeros(16_000, np.float32))
         assert speech.detected([0.01] * (16_000 // 512)) == []
-
     assert speech.held_bytes < 4 * 2 * 16_000
 
 

@@ -36,14 +36,9 @@ def live(**options: object) -> LiveConversation:
     return conversation
 
 
-# ----------------------------------------------------------------------------------------- the output
-
-
 def test_silence_comes_in_real_time_without_any_input() -> None:
     session = live()
-
     heard = sound(session.wait(10.0))
-
     assert not any(heard)
     assert abs(len(heard) - 10 * SECOND) <= SECOND // 2
 
@@ -67,9 +62,7 @@ def test_what_the_model_says_is_heard_and_written() -> None:
 
 def test_words_come_right_before_their_sound() -> None:
     session = live()
-
     session.talk((CHUNK, "Seven"), (TURN, ""))
-
     at = next(i for i, event in enumerate(session.sent) if "transcript" in event["type"])
     assert session.sent[at + 1]["type"] == AUDIO
     assert any(base64.b64decode(session.sent[at + 1]["delta"]))
@@ -77,9 +70,7 @@ def test_words_come_right_before_their_sound() -> None:
 
 def test_usage_tells_the_share_of_the_context() -> None:
     session = live()
-
     session.talk(*[(LISTEN, "")] * 10)
-
     accounts = [event for event in session.sent if event["type"] == "session.usage.updated"]
     assert [account["usage"]["seconds"] for account in accounts] == [5.0, 10.0]
     assert accounts[0]["context_window"]["usage_ratio"] == pytest.approx(819 / 8192)
@@ -88,14 +79,9 @@ def test_usage_tells_the_share_of_the_context() -> None:
 def test_the_stream_stands_still_while_the_client_does_not_read() -> None:
     session = live()
     session.do(session.dialect.congested(True, session.now))
-
     assert session.wait(30.0) == []
-
     session.do(session.dialect.congested(False, session.now))
     assert len(sound(session.wait(1.0))) < 3 * SECOND
-
-
-# ------------------------------------------------------------------------------------- interruptions
 
 
 def test_the_model_stops_when_it_listens_in_the_middle_of_its_turn() -> None:
@@ -154,14 +140,9 @@ def test_where_the_model_decides_alone_speech_ends_nothing() -> None:
 
 def test_speech_while_the_model_is_silent_interrupts_nothing() -> None:
     session = live()
-
     session.talk((LISTEN, ""), (LISTEN, ""), level=0.3)
-
     assert not any(run.force_listen for run in session.runs)
     assert session.cancelled == []
-
-
-# --------------------------------------------------------------------------------------------- input
 
 
 def test_a_second_of_small_pieces_is_one_unit() -> None:
@@ -195,9 +176,7 @@ def test_a_muted_session_hears_silence_and_time_goes_on() -> None:
 def test_the_last_piece_is_heard_when_no_more_comes() -> None:
     session = live()
     session.client(append(0.35, 0.5))
-
     session.wait(4.0)
-
     heard = b"".join(run.audio for run in session.runs)
     assert abs(sum(1 for at in range(0, len(heard), 4) if any(heard[at : at + 4])) - 5_600) < 600
 
@@ -226,9 +205,7 @@ def test_audio_that_cannot_be_heard_is_refused_and_changes_nothing(audio: str | 
 
 def test_long_audio_is_read_beside_the_loop() -> None:
     session = live()
-
     session.client(append(30.0))
-
     assert sum(len(run.audio) for run in session.runs) > 0
     assert session.dialect.held_bytes > 25 * 64_000
 
@@ -236,15 +213,10 @@ def test_long_audio_is_read_beside_the_loop() -> None:
 def test_input_that_is_not_to_be_decoded_takes_its_time_all_the_same() -> None:
     session = live()
     frame = json.dumps(append(2.0)).encode()
-
     session.do(session.dialect.text_frame(frame, session.now, drops_input=True))
-
     assert session.runs == []
     session.talk((LISTEN, ""))
     assert len(session.runs) == 1
-
-
-# -------------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize("name", sorted(UNSERVED))
@@ -273,17 +245,14 @@ def test_what_the_model_cannot_do_is_refused_by_name(name: str) -> None:
 )
 def test_a_frame_that_is_no_event_costs_an_error_alone(frame: bytes, code: str) -> None:
     session = live()
-
     assert told(session.client(frame)) == [f"error:{code}"]
     assert session.closed is None
 
 
 def test_too_many_errors_end_the_session() -> None:
     session = live()
-
     for _ in range(21):
         session.client(b"not json")
-
     assert told(session.sent)[-1] == "error:rate_limit_exceeded"
     assert session.closed is not None
     assert session.closed.code is CloseCode.POLICY_VIOLATION
@@ -304,9 +273,6 @@ def test_delegation_can_be_changed_and_nothing_else() -> None:
     assert updated["session"]["delegation"] == {"type": "client", "acknowledgement_delay_ms": 5}
     assert (info["type"], info["code"]) == ("info", "delegation_unused")
     assert told([refused, missing]) == ["error:unknown_parameter", "error:missing_required_parameter"]
-
-
-# ---------------------------------------------------------------------------------------------- the slot
 
 
 def test_a_slot_is_taken_at_the_start_and_not_before() -> None:
@@ -330,9 +296,7 @@ def test_another_worker_is_told_the_settings_again() -> None:
     session.client(start())
     session.grant()
     session.dialect.displaced()
-
     session.grant()
-
     assert len(session.configured) == 2
 
 
@@ -347,9 +311,6 @@ def test_settings_that_the_worker_refuses_end_the_connection() -> None:
     assert error["client_event_id"] == "start"
     assert session.closed is not None
     assert session.closed.code is CloseCode.POLICY_VIOLATION
-
-
-# --------------------------------------------------------------------------------------------- the end
 
 
 def test_a_session_that_is_closed_says_what_it_is_saying() -> None:
@@ -374,9 +335,7 @@ def test_a_worker_that_says_no_more_does_not_hold_up_the_end() -> None:
     session = live()
     session.client(append(1.1))
     session.client({"type": "session.close"})
-
     rest = session.wait(DRAIN_S + 0.1)
-
     assert told(rest)[-1] == "session.closed"
 
 
@@ -394,16 +353,13 @@ def test_what_comes_after_the_close_is_passed_over() -> None:
 
 def test_a_close_before_the_start_closes() -> None:
     session = LiveConversation()
-
     session.client({"type": "session.close"})
-
     assert session.closed is not None
     assert session.closed.code is CloseCode.NORMAL
 
 
 def test_start_may_come_minutes_after_the_connection() -> None:
     session = LiveConversation()
-
     assert session.wait(600.0) == []
     assert not session.has_slot
     assert session.begin()["type"] == "session.started"
@@ -411,9 +367,7 @@ def test_start_may_come_minutes_after_the_connection() -> None:
 
 def test_connection_without_a_start_that_is_one_too_many_is_told() -> None:
     session = LiveConversation()
-
     rest = session.do(session.dialect.ended(errors.NOT_STARTED))
-
     assert told(rest) == ["error:session_not_started"]
     assert session.closed is not None
     assert session.closed.code is CloseCode.NORMAL
@@ -546,15 +500,12 @@ def test_late_second_of_a_microphone_still_gives_way_to_newer_ones() -> None:
         session.client(append(1.0, 0.5))
         session.wait(1.0)
     session.finish(LISTEN)
-
     assert any(answer.outcome is Outcome.DROPPED for answer in session.answers) or len(session.runs) < 12
 
 
 def test_the_time_limit_ends_the_session() -> None:
     session = live(session_limit_s=5.0)
-
     rest = session.wait(5.1)
-
     assert told(rest)[-1] == "session.closed"
     assert rest[-1]["reason"] == "expired"
 
@@ -573,9 +524,7 @@ def test_a_full_context_is_told_behind_the_last_words() -> None:
 
 def test_a_lost_worker_is_told() -> None:
     session = live()
-
     lost = session.fail(Reason.WORKER_LOST)
-
     assert told(lost) == ["error:inference_failed", "session.usage.updated", "session.closed"]
     assert lost[-1]["reason"] == "connection_lost"
     assert session.closed is not None
@@ -585,18 +534,14 @@ def test_a_lost_worker_is_told() -> None:
 def test_a_worker_that_leaves_ends_the_session_in_time() -> None:
     session = live()
     session.worker(GoingAway(3.0))
-
     rest = session.wait(3.1)
-
     assert told(rest)[-3:] == ["error:service_unavailable", "session.usage.updated", "session.closed"]
 
 
 def test_a_failed_second_is_told_and_the_session_goes_on() -> None:
     session = live()
     session.client(append(1.1))
-
     failed = session.finish(UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
-
     assert told(failed) == ["error:inference_failed"]
     assert failed[0]["error"]["type"] == "server_error"
     assert session.closed is None
@@ -613,6 +558,5 @@ def test_a_failed_second_is_told_and_the_session_goes_on() -> None:
 )
 def test_each_end_has_its_error(verdict: errors.Verdict, code: str) -> None:
     session = LiveConversation()
-
     assert told(session.do(session.dialect.ended(verdict))) == [f"error:{code}"]
     assert session.dialect.held_bytes == 0

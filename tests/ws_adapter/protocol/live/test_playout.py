@@ -28,9 +28,7 @@ def run(playout: Playout, until: float) -> bytes:
 
 def test_silence_is_sent_in_real_time_with_a_lead() -> None:
     playout = begun()
-
     heard = run(playout, 10.0)
-
     assert len(heard) == SECOND * 10 + 2 * SLICE
     assert not any(heard)
 
@@ -38,10 +36,8 @@ def test_silence_is_sent_in_real_time_with_a_lead() -> None:
 def test_speech_follows_what_has_been_sent() -> None:
     playout = begun()
     run(playout, 1.0)
-
     playout.put(b"\1" * SECOND, "one")
     heard = run(playout, 2.0)
-
     assert heard == b"\1" * SECOND
 
 
@@ -81,9 +77,7 @@ def test_words_without_sound_are_said_too() -> None:
     playout = begun()
     playout.put(b"", "only text")
     assert not playout.is_empty
-
     (piece, *_) = playout.take(0.0)
-
     assert [word.text for word in piece.words] == ["only text"]
     assert playout.is_empty
 
@@ -131,9 +125,7 @@ def test_what_is_dropped_is_not_heard() -> None:
 def test_a_rest_is_filled_up_with_silence() -> None:
     playout = begun()
     playout.put(b"\1" * 10, "")
-
     heard = run(playout, 0.0)
-
     assert heard.rstrip(b"\0") == b"\1" * 10
     assert len(heard) % SLICE == 0
 
@@ -142,9 +134,7 @@ def test_a_client_that_did_not_read_gets_no_old_silence() -> None:
     """The stream stood still for a minute: what was said comes, and then only what is due now."""
     playout = begun()
     playout.put(b"\1" * SECOND, "")
-
     heard = b"".join(piece.audio for piece in playout.take(60.0))
-
     assert heard[:SECOND] == b"\1" * SECOND
     assert len(heard) <= SECOND + round((FORGIVEN_S + 2 * SLICE_S) * SECOND)
 

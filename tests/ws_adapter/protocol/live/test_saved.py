@@ -128,5 +128,4 @@ def test_words_that_were_told_are_not_told_again_by_another_transcription() -> N
 def test_state_of_another_dialect_is_refused() -> None:
     session = begun(FORMATS[0])
     state, blobs = save(session.dialect, session.now)
-
     assert_torn_states_are_refused(session.new_dialect, state, blobs, session.now)

@@ -19,7 +19,6 @@ def said(role: str, text: str) -> dict[str, Any]:
 
 def test_defaults_are_told() -> None:
     session = LiveConversation().begin()["session"]
-
     assert session["instructions"] == DEFAULT_PROMPT
     assert session["audio"]["format"] == {"type": "audio/pcm", "rate": 24_000}
     assert session["status"] == "active"
@@ -31,16 +30,13 @@ def test_defaults_are_told() -> None:
 def test_blank_instructions_are_none(blank: str | None) -> None:
     live = LiveConversation()
     live.begin(instructions=blank)
-
     assert live.configured[0].setup.system_prompt == DEFAULT_PROMPT  # type: ignore[union-attr]
 
 
 def test_what_was_said_before_stands_behind_the_instructions() -> None:
     live = LiveConversation()
     history = [said("developer", "Be brief."), said("user", "Hello!"), said("assistant", "Hi.")]
-
     live.begin(instructions="You are kind.", input=history)
-
     prompt = live.configured[0].setup.system_prompt  # type: ignore[union-attr]
     assert prompt == "You are kind.\n\nWhat was said before:\nBe brief.\nUser: Hello!\nAssistant: Hi."
 
@@ -51,16 +47,13 @@ def test_what_was_said_before_stands_behind_the_instructions() -> None:
 )
 def test_each_format_can_be_had(format: str, rate: int) -> None:
     session = LiveConversation().begin(audio={"format": {"type": format, "rate": rate}})["session"]
-
     assert session["audio"]["format"] == {"type": format, "rate": rate}
 
 
 @pytest.mark.parametrize("voice", ["amber", {"id": "amber"}])
 def test_a_registered_voice_speaks(voice: Any) -> None:
     live = LiveConversation()
-
     session = live.begin(audio={"output": {"voice": voice}})["session"]
-
     assert live.configured[0].setup.voice.voice_id == "amber"  # type: ignore[union-attr]
     assert session["audio"]["output"]["voice"] == "amber"
 
@@ -143,9 +136,7 @@ def test_what_is_wrong_is_refused_with_its_place(session: Any, code: str, param:
 def test_delegation_is_accepted_and_info_says_that_nothing_is_delegated(kind: str) -> None:
     live = LiveConversation()
     given = {"type": kind} | ({"responses": {"model": "gpt-5"}} if kind == "responses" else {})
-
     started = live.begin(delegation=given)
-
     assert started["session"]["delegation"] == given
     (info,) = [event for event in live.sent if event["type"] == "info"]
     assert info["code"] == "delegation_unused"
@@ -153,8 +144,6 @@ def test_delegation_is_accepted_and_info_says_that_nothing_is_delegated(kind: st
 
 def test_without_a_worker_the_worker_is_left_to_judge() -> None:
     live = LiveConversation(catalogue=None)
-
     live.client(start(model="whatever", audio={"output": {"voice": {"id": "somebody"}}}))
-
     assert live.has_slot
     assert "whatever" not in CATALOGUE.models

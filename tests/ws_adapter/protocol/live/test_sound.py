@@ -55,7 +55,6 @@ def test_it_does_not_matter_where_the_client_cuts(format: Format, cut: int) -> N
 def test_little_waits_for_more(format: Format) -> None:
     ear = InputConverter(format)
     ear.hear(bytes(ear.format.bytes_per_s // 10 - 2))
-
     assert 0 < ear.waiting_bytes < format.bytes_per_s // 10
 
 
@@ -79,9 +78,7 @@ def test_a_turn_is_said_to_its_end(format: Format) -> None:
 def test_nothing_of_a_turn_is_left_for_the_next(format: Format) -> None:
     mouth, fresh = OutputConverter(format), OutputConverter(format)
     mouth.say(tone(24_000).tobytes(), ends_turn=False)
-
     mouth.stop()
-
     silence = bytes(4 * 24_000)
     assert mouth.say(silence, ends_turn=True) == fresh.say(silence, ends_turn=True)
 
@@ -93,5 +90,4 @@ def test_silence_is_silent(format: Format) -> None:
 
 def test_too_loud_is_clipped() -> None:
     pcm = Format("audio/pcm", 24_000)
-
     assert pcm.encode(np.array([2.0, -2.0], np.float32)) == np.array([32_767, -32_768], "<i2").tobytes()

@@ -73,9 +73,7 @@ def test_what_the_model_does_not_read_is_refused_by_its_name(
     kind: str, purposes: frozenset[TextPurpose]
 ) -> None:
     session = live(purposes)
-
     (error,) = session.client(text(kind, event_id="note"))
-
     assert (error["error"]["code"], error["error"]["client_event_id"]) == ("unsupported", "note")
     session.talk((LISTEN, ""))
     assert not session.runs[0].texts
@@ -94,9 +92,7 @@ def test_what_the_model_does_not_read_is_refused_by_its_name(
 )
 def test_bad_text_is_refused_and_changes_nothing(event: Event, code: str, param: str) -> None:
     session = live()
-
     (error,) = session.client(event)
-
     assert (error["error"]["code"], error["error"]["param"]) == (code, param)
     session.talk((LISTEN, ""))
     assert not session.runs[0].texts
@@ -114,14 +110,12 @@ def test_what_does_not_fit_into_one_second_waits_for_the_next() -> None:
     for content in ("a" * 1500, "b" * 1500, "c" * 100):
         session.client(text(content=content))
     session.talk((LISTEN, ""), (LISTEN, ""))
-
     assert [[t.text[0] for t in run.texts] for run in session.runs[:2]] == [["a"], ["b", "c"]]
 
 
 def test_only_so_many_texts_wait_for_a_second_that_does_not_come() -> None:
     session = live()
     answers = [told(session.client(text(content=f"note {i}"))) for i in range(MOST_TEXTS + 1)]
-
     assert answers == [[]] * MOST_TEXTS + [["error:invalid_value"]]
     assert session.dialect.held_bytes == sum(len(f"note {i}") for i in range(MOST_TEXTS))
 

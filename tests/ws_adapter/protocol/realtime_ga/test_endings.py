@@ -35,12 +35,8 @@ def begun(**limits: Any) -> RealtimeGaConversation:
     return session
 
 
-# ---------------------------------------------------------------------------------------- the beginning
-
-
 def test_no_model_is_named() -> None:
     session = RealtimeGaConversation(model="")
-
     assert told(session.sent) == ["error:missing_model"]
     assert ended(session) == (4000, "invalid_request_error.missing_model")
     assert not session.has_slot
@@ -48,7 +44,6 @@ def test_no_model_is_named() -> None:
 
 def test_an_unknown_model() -> None:
     session = RealtimeGaConversation(model="gpt-realtime")
-
     assert told(session.sent) == ["error:invalid_model"]
     assert "antiphon-mini" in session.sent[0]["error"]["message"]
     assert ended(session) == (4000, "invalid_request_error.invalid_model")
@@ -58,17 +53,14 @@ def test_a_model_that_only_the_worker_knows_not_to_be_there() -> None:
     session = RealtimeGaConversation(catalogue=None)
     session.begin()
     session.client(CREATE)
-
     assert told(session.fail(Reason.MODEL_NOT_FOUND)) == ["error:invalid_model"]
     assert ended(session) == (4000, "invalid_request_error.invalid_model")
 
 
 def test_no_slot_in_time() -> None:
     session = RealtimeGaConversation()
-
     assert session.wait(7.9) == []
     (answer,) = session.wait(0.2)
-
     assert answer["error"]["code"] == "server_overloaded"
     assert answer["error"]["type"] == "server_error"
     assert ended(session) == (1013, "server_error.server_overloaded")
@@ -77,7 +69,6 @@ def test_no_slot_in_time() -> None:
 @pytest.mark.parametrize("verdict", [VERDICTS[Reason.QUEUE_FULL], errors.NO_WORKER, errors.CONNECT_FAILED])
 def test_no_slot_at_all(verdict: Verdict) -> None:
     session = RealtimeGaConversation()
-
     assert told(session.do(session.dialect.refused(verdict))) == ["error:server_overloaded"]
     assert ended(session) == (1013, "server_error.server_overloaded")
 
@@ -127,9 +118,6 @@ def test_the_worker_is_told_what_the_session_is_when_it_is_asked_or_soon() -> No
     assert len(session.runs) == 1
 
 
-# --------------------------------------------------------------------------------------------- the slot
-
-
 def test_a_slot_of_no_use_is_given_to_others_and_taken_again() -> None:
     session = begun()
     session.answer()
@@ -148,18 +136,14 @@ def test_a_slot_of_no_use_is_given_to_others_and_taken_again() -> None:
 
 def test_a_slot_that_nobody_waits_for_is_kept() -> None:
     session = begun()
-
     session.wait(10 * IDLE_S)
-
     assert session.has_slot
 
 
 def test_a_slot_in_use_is_kept() -> None:
     session = begun()
     session.respond()
-
     session.wait(10 * IDLE_S, others_wait=True)
-
     assert session.has_slot
 
 
@@ -186,20 +170,14 @@ def test_a_worker_that_leaves_is_left() -> None:
     session.respond()
     session.worker(GoingAway(10.0))
     assert session.has_slot
-
     session.finish()
     assert not session.has_slot
 
 
 def test_a_worker_that_leaves_while_it_does_nothing_is_left_at_once() -> None:
     session = begun()
-
     session.worker(GoingAway(10.0))
-
     assert not session.has_slot
-
-
-# ------------------------------------------------------------------------------------------------ ends
 
 
 def test_an_hour_is_over() -> None:
@@ -240,7 +218,6 @@ def test_ends_from_outside(verdict: Verdict, code: str | None, close: int, reaso
 
 def test_a_drain_tells_those_who_wait_to_come_back() -> None:
     waiting, talking = RealtimeGaConversation(), begun()
-
     assert told(waiting.do(waiting.dialect.shut_down())) == ["error:server_overloaded"]
     assert ended(waiting)[0] == 1013
     assert talking.do(talking.dialect.shut_down()) == []
@@ -249,9 +226,7 @@ def test_a_drain_tells_those_who_wait_to_come_back() -> None:
 
 def test_a_flood_of_errors_is_the_end() -> None:
     session = begun()
-
     answers = [session.client({"type": "session.dance"}) for _ in range(21)]
-
     assert told(answers[-1]) == ["error:rate_limit_exceeded"]
     assert ended(session) == (1008, "rate_limit_error.rate_limit_exceeded")
 

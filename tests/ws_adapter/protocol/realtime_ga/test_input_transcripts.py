@@ -39,28 +39,22 @@ def commit(session: RealtimeGaConversation, seconds: float = 1.0) -> str:
 
 def test_transcription_is_off_until_it_is_asked_for() -> None:
     session = manual(None)
-
     commit(session)
-
     assert session.transcribing == []
     assert session.sent[-4]["session"]["audio"]["input"]["transcription"] is None
 
 
 def test_transcription_session_echoes_what_was_asked_for() -> None:
     session = RealtimeGaConversation()
-
     asked = session.begin(audio={"input": {"turn_detection": None, "transcription": ON}})
     off = session.client(update(audio={"input": {"transcription": None}}))[-1]["session"]
-
     assert asked["audio"]["input"]["transcription"] == ON
     assert off["audio"]["input"]["transcription"] is None
 
 
 def test_transcription_committed_item_is_asked_for_with_its_audio() -> None:
     session = manual()
-
     item_id = commit(session, 2.0)
-
     (item,) = session.transcribing
     assert item.item_id == item_id
     assert item.model == ""
@@ -69,9 +63,7 @@ def test_transcription_committed_item_is_asked_for_with_its_audio() -> None:
 
 def test_transcription_model_that_is_none_of_openai_is_asked_for_by_name() -> None:
     session = manual({"model": "voxtral"})
-
     commit(session)
-
     assert session.transcribing[0].model == "voxtral"
 
 
@@ -135,9 +127,7 @@ def test_transcription_does_not_wait_for_the_answer_nor_the_answer_for_it() -> N
 def test_transcription_of_deleted_item_is_cancelled() -> None:
     session = manual()
     item_id = commit(session)
-
     events = session.client({"type": "conversation.item.delete", "item_id": item_id})
-
     assert told(events) == ["conversation.item.deleted"]
     assert session.transcribing == []
 
@@ -146,9 +136,7 @@ def test_transcription_of_detected_turn_has_the_id_of_its_speech() -> None:
     session = RealtimeGaConversation()
     session.grant()
     session.client(update(audio={"input": {"transcription": ON}}))
-
     started, *_ = session.detect(SPEAKS, 1.0) + session.detect(SILENT, 0.8)
-
     assert [item.item_id for item in session.transcribing] == [started["item_id"]]
 
 

@@ -61,9 +61,6 @@ def remembered(session: RealtimeGaConversation) -> list[str]:
     return [str(m.parts[0]) for m in session.turn.messages if m.role == "assistant"]
 
 
-# ---------------------------------------------------------------------------------------------- made
-
-
 def test_items_stand_where_they_are_put() -> None:
     session, (first, second) = session_with("1", "2")
 
@@ -82,17 +79,14 @@ def test_items_stand_where_they_are_put() -> None:
 def test_items_are_added_and_never_created_as_in_the_beta() -> None:
     session, _ = session_with("Hello")
     session.answer()
-
     assert "conversation.item.created" not in told(session.sent)
     assert told(session.sent).count("conversation.item.added") == 2
 
 
 def test_an_item_may_be_named_but_not_twice() -> None:
     session, _ = session_with()
-
     added, done = session.client(message(id="mine"))
     (answer,) = session.client(message(id="mine"))
-
     assert added["item"]["id"] == done["item"]["id"] == "mine"
     assert answer["error"]["code"] == "item_create_duplicate_item_id"
 
@@ -158,11 +152,9 @@ def test_a_history_can_be_replayed() -> None:
 )
 def test_a_part_that_cannot_be_used_refuses_the_item(part: Event, role: str, param: str) -> None:
     session, _ = session_with()
-
     (answer,) = session.client(
         {"type": "conversation.item.create", "item": {"type": "message", "role": role, "content": [part]}}
     )
-
     assert answer["error"]["param"] == f"item.{param}"
     assert answer["error"]["code"] in ("invalid_value", "missing_required_parameter")
 
@@ -177,9 +169,6 @@ def test_what_waits_is_bounded_and_said_once() -> None:
     assert session.client(append(75.0)) == []
     assert told(session.client(COMMIT))[0] == "input_audio_buffer.committed"
     assert session.client(append(75.0)) == []
-
-
-# --------------------------------------------------------------------------------------- told and gone
 
 
 def test_a_users_sound_is_returned_as_the_model_heard_it() -> None:
@@ -197,9 +186,7 @@ def test_a_users_sound_is_returned_as_the_model_heard_it() -> None:
 def test_a_models_sound_is_returned_as_it_was_sent() -> None:
     session, _ = session_with("Hello")
     item_id = spoken(session, ("Seven", 1.0))
-
     (part,) = retrieve(session, item_id)["content"]
-
     assert part["transcript"] == "Seven"
     assert len(base64.b64decode(part["audio"])) == 48_000
 
@@ -209,15 +196,12 @@ def test_pictures_are_returned() -> None:
     url = f"data:image/jpeg;base64,{pictured()}"
     item = {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": url}]}
     (added, _) = session.client({"type": "conversation.item.create", "item": item})
-
     assert retrieve(session, added["item"]["id"])["content"][0]["image_url"].endswith(pictured())
 
 
 def test_deleted_is_deleted() -> None:
     session, (item_id,) = session_with("Hello")
-
     (deleted,) = session.client({"type": "conversation.item.delete", "item_id": item_id})
-
     assert (deleted["type"], deleted["item_id"]) == ("conversation.item.deleted", item_id)
     session.respond()
     assert len(session.turn.messages) == 1
@@ -226,14 +210,9 @@ def test_deleted_is_deleted() -> None:
 @pytest.mark.parametrize("name", ["truncate", "retrieve", "delete"])
 def test_an_unknown_item(name: str) -> None:
     session, _ = session_with()
-
     fields = truncate("item_9", 0) if name == "truncate" else {"item_id": "item_9"}
     (answer,) = session.client({**fields, "type": f"conversation.item.{name}"})
-
     assert answer["error"]["code"] == f"item_{name}_invalid_item_id"
-
-
-# --------------------------------------------------------------------------------------------- truncated
 
 
 def test_a_truncated_answer_keeps_the_words_that_were_heard() -> None:
@@ -286,7 +265,6 @@ def test_an_answer_can_be_truncated_after_it_was_interrupted() -> None:
     session.respond()
     item_id = session.say("One two three four.", 2.0)[0]["item"]["id"]
     session.client({"type": "response.cancel"})
-
     assert told(session.client(truncate(item_id, 1000))) == ["conversation.item.truncated"]
 
 
@@ -304,14 +282,9 @@ def test_a_truncation_beyond_the_end_is_refused_and_a_late_one_is_not() -> None:
 
 def test_only_what_the_model_says_aloud_can_be_truncated() -> None:
     session, (item_id,) = session_with("Hello")
-
     (answer,) = session.client(truncate(item_id, 0))
-
     assert answer["error"]["code"] is None
     assert answer["error"]["message"] == "Only model output audio messages can be truncated"
-
-
-# ------------------------------------------------------------------------------------------------ frames
 
 
 @pytest.mark.parametrize(
@@ -330,27 +303,21 @@ def test_only_what_the_model_says_aloud_can_be_truncated() -> None:
 )
 def test_a_frame_that_holds_no_event(frame: bytes, code: str, param: str | None) -> None:
     session, _ = session_with()
-
     (answer,) = session.client(frame)
-
     assert (answer["error"]["code"], answer["error"]["param"]) == (code, param)
     assert session.closed is None
 
 
 def test_an_unknown_event_is_told_the_known_ones() -> None:
     session, _ = session_with()
-
     (answer,) = session.client(b'{"type":"session.dance","event_id":"d"}')
-
     assert "conversation.item.truncate" in answer["error"]["message"]
     assert answer["error"]["event_id"] == "d"
 
 
 def test_a_binary_frame_is_an_error_and_no_end() -> None:
     session, _ = session_with()
-
     (answer,) = session.do(session.dialect.binary_frame(session.now))
-
     assert (answer["error"]["code"], session.closed) == ("invalid_event", None)
 
 
@@ -372,8 +339,6 @@ def test_99_ms_are_too_short_to_commit() -> None:
 def test_nothing_absent_is_null_in_items() -> None:
     session, _ = session_with("Hello")
     session.answer()
-
     items = [event["item"] for event in session.sent if "item" in event]
-
     assert items
     assert "null" not in json.dumps(items)

@@ -90,7 +90,6 @@ def test_spoken_turn_of_the_model_is_a_response() -> None:
 def test_listening_model_says_nothing_and_asks_for_nothing() -> None:
     session = NativeConversation()
     events = [event for _ in range(5) for event in session.second()]
-
     assert events == []
     assert [unit.force_listen for unit in session.units] == [False] * 5
 
@@ -133,9 +132,7 @@ def test_speech_is_told_of_and_interrupts_nothing_where_that_is_off() -> None:
     detection = {"type": "semantic_vad", "interrupt_response": False}
     session = NativeConversation(audio={"input": {"turn_detection": detection}})
     session.second(CHUNK, "Once upon a time")
-
     events = session.hear(SPEAKS, 0.5)
-
     assert told(events) == ["input_audio_buffer.speech_started"]
     assert not session.cancelled
 
@@ -179,9 +176,7 @@ def test_truncation_rolls_the_model_back_to_what_was_heard(ms: int, back: Rewind
     session.second()
     session.second(CHUNK, "Once upon a time")
     session.second(TURN, " there was a fox.")
-
     assert told(truncate(session, ms)) == ["conversation.item.truncated"]
-
     assert session.rewinds == [back]
 
 
@@ -203,7 +198,6 @@ def test_truncation_of_what_is_not_closed_yet_waits_for_it() -> None:
 def test_truncation_beyond_the_end_is_refused_and_nothing_is_taken_back() -> None:
     session = NativeConversation()
     session.second(TURN, "Once upon a time")
-
     assert told(truncate(session, 1500)) == ["error:invalid_value"]
     assert not session.rewinds
 

@@ -54,9 +54,6 @@ def audio_of(session: NativeConversation, begin: int = 0) -> float:
     return float(np.count_nonzero(np.abs(np.frombuffer(data, "<f4")) > 0.05)) / 16_000
 
 
-# ------------------------------------------------------------------------------- how the mode begins
-
-
 def test_audio_before_the_update_moves_to_the_model() -> None:
     session = NativeConversation.__new__(NativeConversation)
     RealtimeGaConversation.__init__(session)
@@ -107,7 +104,6 @@ def test_update_after_a_spoken_turn_is_accepted_and_turns_stay_detected() -> Non
 def test_model_that_cannot_take_turns_so_has_them_detected(catalogue: Any, session: Any) -> None:
     talk = RealtimeGaConversation(catalogue=catalogue_of(**catalogue))
     talk.grant()
-
     assert detection(talk.client(update(**SEMANTIC, **session)))["type"] == "server_vad"
 
 
@@ -115,9 +111,7 @@ def test_turns_that_are_not_to_be_answered_are_detected() -> None:
     session = RealtimeGaConversation()
     session.grant()
     vad = {"type": "semantic_vad", "create_response": False, "interrupt_response": False}
-
     echo = detection(session.client(update(audio={"input": {"turn_detection": vad}})))
-
     assert (echo["type"], echo["create_response"], echo["interrupt_response"]) == ("server_vad", False, False)
 
 
@@ -132,9 +126,6 @@ def test_model_goes_back_to_detected_turns_when_it_is_told_to() -> None:
     session.client(message("Hello"))
     session.client(CREATE)
     assert told(answer_typed(session))[-1] == "response.done"
-
-
-# ---------------------------------------------------------------------------------- typed turns
 
 
 def test_greeting_before_any_audio_is_a_turn_and_then_the_model_hears() -> None:
@@ -194,9 +185,7 @@ def test_history_that_is_too_long_for_the_model_is_told_shorter(reason: Reason) 
 def test_settings_that_are_refused_without_a_history_end_the_session() -> None:
     session = NativeConversation(is_ready=False)
     session.hear(seconds=1.2)
-
     assert told(session.fail(Reason.CONFIG_INVALID)) == ["error:internal_error"]
-
     assert session.closed is not None
 
 
@@ -222,7 +211,6 @@ def test_typed_turn_leaves_the_mode_for_one_response_and_returns() -> None:
 def test_spoken_turn_of_the_model_is_not_cut_by_a_typed_one() -> None:
     session = NativeConversation()
     session.second(CHUNK, "Once upon a time")
-
     assert told(session.client(CREATE)) == ["error:conversation_already_has_active_response"]
     assert told(session.second(TURN, " there was a fox."))[-1] == "response.done"
 
@@ -230,7 +218,6 @@ def test_spoken_turn_of_the_model_is_not_cut_by_a_typed_one() -> None:
 def test_response_beside_waits_for_the_models_turn() -> None:
     session = NativeConversation()
     session.second(CHUNK, "Once upon a time")
-
     assert told(session.client({**CREATE, "response": {"conversation": "none"}})) == ["response.created"]
     assert session.dialect._answers.slot.hold is SlotPhase.READY
     session.second(TURN, " there was a fox.")
@@ -270,9 +257,6 @@ def test_turn_that_ends_during_a_typed_answer_is_answered_behind_it() -> None:
     assert told(answer_typed(session))[-1] == "response.done"
     assert any(isinstance(part, Speech) for said in session.turn.messages for part in said.parts)
     assert told(session.second(TURN, "Yes."))[-1] == "response.done"
-
-
-# ------------------------------------------------------------------------------------ what changes
 
 
 def test_later_instructions_hold_from_the_users_next_words() -> None:
@@ -323,9 +307,7 @@ def test_answer_ends_at_max_output_tokens() -> None:
 def test_transcript_begins_without_a_space() -> None:
     session = NativeConversation()
     session.second(CHUNK, " Once")
-
     events = session.second(TURN, " upon.")
-
     deltas = [e["delta"] for e in session.sent if e["type"].endswith("transcript.delta")]
     assert deltas == ["Once", " upon."]
     assert events[-1]["response"]["output"][0]["content"][0]["transcript"] == "Once upon."
@@ -335,14 +317,9 @@ def test_cancelled_turn_tells_the_tokens_of_its_seconds() -> None:
     session = NativeConversation()
     session.second(CHUNK, "Once")
     session.second(CHUNK, " upon")
-
     done = session.client({"type": "response.cancel"})[-1]
-
     usage = done["response"]["usage"]
     assert (usage["input_tokens"], usage["output_tokens"]) == (20, 6)
-
-
-# ------------------------------------------------------------------------------------ time and room
 
 
 def test_muted_session_stays_while_nobody_waits() -> None:
@@ -400,9 +377,7 @@ def test_upload_faster_than_real_time_loses_nothing() -> None:
 
 def test_audio_that_waits_for_the_model_is_bounded_and_said_once() -> None:
     session = NativeConversation(is_ready=False)
-
     answers = [name for _ in range(20) for name in told(session.hear(seconds=10.0))]
-
     assert answers == ["error:input_audio_buffer_full"]
     assert session.dialect.held_bytes < 16 * 2**20
 
@@ -410,9 +385,7 @@ def test_audio_that_waits_for_the_model_is_bounded_and_said_once() -> None:
 def test_full_context_is_opened_anew_with_what_was_said() -> None:
     session = NativeConversation()
     session.second(TURN, "Seven.")
-
     session.second(UnitEnd.CONTEXT_FULL)
-
     assert session.closed is None
     assert told(session.second(TURN, "Eight."))[-1] == "response.done"
     assert prompts(session)[-1].endswith("assistant: Seven.")
@@ -421,9 +394,7 @@ def test_full_context_is_opened_anew_with_what_was_said() -> None:
 def test_full_context_in_the_middle_of_an_answer_cuts_it() -> None:
     session = NativeConversation()
     session.second(CHUNK, "Once upon a time")
-
     events = session.second(UnitEnd.CONTEXT_FULL, " there was")
-
     assert told(events)[-1] == "response.done"
     assert events[-1]["response"]["status"] == "incomplete"
     assert told(session.second(TURN, "Eight."))[-1] == "response.done"
@@ -439,9 +410,7 @@ def test_full_context_ends_a_session_whose_truncation_is_disabled() -> None:
 def test_worker_that_goes_away_is_replaced() -> None:
     session = NativeConversation()
     session.second(TURN, "Seven.")
-
     session.worker(GoingAway(30.0))
-
     assert told(session.second(TURN, "Eight."))[-1] == "response.done"
     assert len(prompts(session)) == 2
 
@@ -464,7 +433,5 @@ def test_ready_signal_of_another_session_begins_nothing() -> None:
     session = NativeConversation(is_ready=False)
     session.hear()
     session.client(CREATE)
-
     session.worker(ready_signal())
-
     assert not session.units

@@ -55,9 +55,6 @@ def done(events: list[Event]) -> Event:
     return response
 
 
-# ----------------------------------------------------------------------------------------- the ladders
-
-
 def test_a_manual_turn_becomes_an_item_and_no_response() -> None:
     session = RealtimeGaConversation()
     session.begin()
@@ -174,9 +171,7 @@ def test_a_call_of_a_tool_climbs_the_ladder() -> None:
 def test_words_and_a_call_share_a_response() -> None:
     session = talking(tools=[WEATHER])
     session.respond()
-
     events = session.say("Let me see.") + session.call() + session.finish()
-
     message_item, call = done(events)["output"]
     assert (message_item["type"], call["type"]) == ("message", "function_call")
     assert [e["output_index"] for e in events if e["type"] == "response.output_item.done"] == [0, 1]
@@ -218,13 +213,8 @@ def test_a_call_that_was_cut_off_is_incomplete_and_never_told_the_model() -> Non
 def test_a_result_of_no_call_is_refused() -> None:
     session = talking()
     output = {"type": "function_call_output", "call_id": "call_9", "output": ""}
-
     (answer,) = session.client({"type": "conversation.item.create", "item": output})
-
     assert (answer["error"]["code"], answer["error"]["param"]) == ("invalid_value", "item.call_id")
-
-
-# --------------------------------------------------------------------------------- what the model is told
 
 
 def test_the_model_is_told_the_whole_conversation() -> None:
@@ -266,9 +256,7 @@ def test_a_response_may_differ_from_its_session() -> None:
 def test_an_empty_conversation_can_be_answered() -> None:
     session = RealtimeGaConversation()
     session.begin(instructions="")
-
     events = session.answer("Hello!")
-
     assert told(events)[-1] == "response.done"
     assert session.turn.messages == (Message("system", ("You are a helpful assistant.",)),)
 
@@ -331,9 +319,6 @@ def test_how_much_is_left_out_is_the_clients_choice(truncation: Any, left: list[
         assert [m.parts[0] for m in session.turn.messages[1:]] == left
 
 
-# ------------------------------------------------------------------------------------------ out of band
-
-
 def test_a_response_outside_the_conversation_joins_nothing() -> None:
     session = talking()
     first = session.sent[-1]["item"]["id"]
@@ -354,7 +339,6 @@ def test_a_response_outside_the_conversation_joins_nothing() -> None:
 
 def test_no_input_is_another_thing_than_empty_input() -> None:
     session = talking()
-
     session.answer(conversation="none", input=[])
     assert len(session.turn.messages) == 1
     session.answer(conversation="none", input=None)
@@ -363,11 +347,9 @@ def test_no_input_is_another_thing_than_empty_input() -> None:
 
 def test_an_unknown_reference_refuses_the_response() -> None:
     session = talking()
-
     (answer,) = session.client(
         {"type": "response.create", "response": {"input": [{"type": "item_reference", "id": "item_9"}]}}
     )
-
     assert answer["error"]["param"] == "response.input[0].id"
     assert session.runs == []
 
@@ -395,13 +377,8 @@ def test_responses_that_wait_are_bounded() -> None:
     session = talking()
     session.respond()
     beside = {"type": "response.create", "response": {"conversation": "none"}}
-
     answers = [told(session.client(beside))[0] for _ in range(9)]
-
     assert answers == ["response.created"] * 8 + ["error:conversation_already_has_active_response"]
-
-
-# ------------------------------------------------------------------------------------------------ ends
 
 
 def test_a_cancel_ends_the_response_at_once_and_at_the_worker() -> None:
@@ -431,18 +408,14 @@ def test_a_response_that_waits_can_be_cancelled_by_name() -> None:
     session = talking()
     session.respond()
     (waiting,) = session.client({"type": "response.create", "response": {"conversation": "none"}})
-
     events = session.client({"type": "response.cancel", "response_id": waiting["response"]["id"]})
-
     assert told(events) == ["response.done"]
     assert session.cancelled == []
 
 
 def test_cancelling_nothing_is_said_in_words_that_clients_know() -> None:
     session = talking()
-
     (answer,) = session.client(CANCEL)
-
     assert answer["error"]["code"] == "response_cancel_not_active"
     assert answer["error"]["message"].startswith("Cancellation failed")
     assert answer["error"]["event_id"] == "stop"
@@ -464,7 +437,6 @@ def test_usage_of_a_cancelled_response_is_what_was_known() -> None:
     session = talking()
     session.respond()
     session.prefill(40)
-
     assert done(session.client(CANCEL))["usage"]["input_tokens"] == 40
 
 
@@ -528,11 +500,7 @@ def test_a_lost_worker_fails_the_response_and_the_next_one_takes_another() -> No
 def test_no_deltas_after_the_end() -> None:
     session = talking()
     session.answer()
-
     assert session.worker(Piece(1, "more", b"")) == []
-
-
-# ----------------------------------------------------------------------------------------- the sound
 
 
 @pytest.mark.parametrize("encoding", ["audio/pcmu", "audio/pcma"])

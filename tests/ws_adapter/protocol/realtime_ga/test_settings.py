@@ -93,28 +93,22 @@ def test_turn_detection_that_is_switched_on_again_has_its_defaults() -> None:
     session = granted()
     session.client(update(audio={"input": {"turn_detection": {"type": "server_vad", "threshold": 0.9}}}))
     session.client(update(audio={"input": {"turn_detection": None}}))
-
     (updated,) = session.client(update(audio={"input": {"turn_detection": {"type": "server_vad"}}}))
-
     assert updated["session"]["audio"]["input"]["turn_detection"] == VAD
 
 
 def test_empty_clears() -> None:
     session = granted()
     session.client(update(instructions="Be brief.", tools=[WEATHER]))
-
     (updated,) = session.client(update(instructions="", tools=[]))
-
     assert (updated["session"]["instructions"], updated["session"]["tools"]) == ("", [])
 
 
 def test_interrupt_response_is_always_echoed() -> None:
     session = granted()
-
     (updated,) = session.client(
         update(audio={"input": {"turn_detection": {"type": "server_vad", "interrupt_response": False}}})
     )
-
     assert updated["session"]["audio"]["input"]["turn_detection"]["interrupt_response"] is False
     assert updated["session"]["audio"]["input"]["turn_detection"]["create_response"] is True
 
@@ -311,9 +305,7 @@ def test_forced_choice_of_a_tool_is_refused_by_a_model_without(choice: Any) -> N
 
 def test_tools_that_no_model_could_call_are_refused_by_a_model_without() -> None:
     session = without_tools()
-
     (answer,) = session.client(update(tools=[WEATHER, WEATHER]))
-
     assert answer["error"]["param"] == "session.tools[1].name"
 
 
@@ -335,7 +327,5 @@ def test_model_without_tools_is_told_neither_tools_nor_calls() -> None:
 def test_an_update_that_says_nothing_changes_nothing() -> None:
     session = RealtimeGaConversation()
     told_session = session.begin()
-
     (updated,) = session.client({"type": "session.update", "session": MANUAL})
-
     assert updated["session"] == told_session

@@ -55,9 +55,7 @@ def test_what_is_committed_is_whole(format: Format) -> None:
 
 def test_what_is_heard_is_at_most_30_ms_late_besides_what_waits_for_more() -> None:
     buffer = InputBuffer(PCM_24K)
-
     samples = sum(buffer.append(PCM_24K.silence(4800)).size for _ in range(10))
-
     assert 0 <= 16_000 - samples <= 16 * 30
 
 
@@ -66,7 +64,6 @@ def test_places_count_from_the_first_audio_through_commits() -> None:
     for _ in range(3):
         buffer.append(PCM_24K.silence(48_000))
         buffer.take_all()
-
     assert buffer.begin == buffer.end == 3 * 16_000
 
 

@@ -192,9 +192,6 @@ def test_item_that_never_fits_is_refused_and_nothing_is_dropped() -> None:
     assert [said.parts for said in talk.turn.messages[1:]] == [("Hello",)]
 
 
-# ------------------------------------------------------------------------------------------------ memory
-
-
 SLACK_BYTES = 2**17
 
 
@@ -223,7 +220,6 @@ def peaks(turns: int, take: Any) -> list[int]:
 @pytest.mark.long
 def test_memory_of_typed_turns_stays_flat(turns: int) -> None:
     second, last = peaks(turns, lambda talk, i: type_turn(talk, f"question {i % 10}"))
-
     assert last < second + SLACK_BYTES
 
 
@@ -231,6 +227,5 @@ def test_memory_of_typed_turns_stays_flat(turns: int) -> None:
 @long
 def test_memory_of_spoken_turns_stays_flat(minutes: int) -> None:
     second, last = peaks(minutes * 2, lambda talk, _: speak_turn(talk, 30.0))
-
     assert last < second * 1.1
     assert last < 5 * MOST_BYTES

@@ -68,34 +68,27 @@ def test_a_turn_is_heard_committed_and_answered() -> None:
 def test_padding_and_silence_are_those_of_the_settings() -> None:
     session = hearing(prefix_padding_ms=1000, silence_duration_ms=200)
     session.detect(SILENT, 2.0)
-
     started, stopped = session.detect(SPEAKS, 1.0) + session.detect(SILENT, 0.3)[:1]
-
     assert abs(started["audio_start_ms"] - 1000) <= 64
     assert abs(stopped["audio_end_ms"] - 3200) <= 64
 
 
 def test_the_threshold_is_that_of_the_settings() -> None:
     session = hearing(threshold=0.95)
-
     assert speak(session) == []
 
 
 def test_without_create_response_a_turn_is_only_committed() -> None:
     session = hearing(create_response=False)
-
     events = speak(session)
-
     assert told(events)[2:] == COMMITTED
     assert session.runs == []
 
 
 def test_what_is_no_speech_is_not_held() -> None:
     session = hearing()
-
     for _ in range(20):
         session.detect(SILENT, 10.0)
-
     assert session.dialect.held_bytes < 2 * 64_000
 
 
@@ -152,16 +145,13 @@ def test_speech_after_an_answer_is_done_cancels_nothing() -> None:
     speak(session)
     session.say()
     session.finish()
-
     assert told(session.detect(SPEAKS, 0.3)) == ["input_audio_buffer.speech_started"]
 
 
 def test_a_client_may_commit_what_the_server_listens_to() -> None:
     session = hearing()
     (started,) = session.detect(SPEAKS, 1.0)
-
     events = session.client({"type": "input_audio_buffer.commit"})
-
     assert told(events) == COMMITTED
     assert events[0]["item_id"] == started["item_id"]
     assert session.detect(SILENT, 2.0) == []
@@ -170,7 +160,6 @@ def test_a_client_may_commit_what_the_server_listens_to() -> None:
 def test_what_is_cleared_is_no_turn() -> None:
     session = hearing()
     session.detect(SPEAKS, 1.0)
-
     assert told(session.client({"type": "input_audio_buffer.clear"})) == ["input_audio_buffer.cleared"]
     assert session.detect(SILENT, 2.0) == []
 
@@ -193,9 +182,7 @@ def test_a_session_that_stops_listening_hears_no_turns() -> None:
     session = hearing()
     session.detect(SPEAKS, 0.05)
     session.client(update(audio={"input": {"turn_detection": None}}))
-
     session.client(append(2.0))
-
     assert session.do(session.dialect.detected([SPEAKS] * 20, session.now)) == []
 
 
@@ -237,7 +224,6 @@ def test_a_user_who_speaks_is_not_spoken_to() -> None:
     session.say()
     session.finish()
     session.detect(SPEAKS, 0.5)
-
     assert session.wait(20.0) == []
 
 

@@ -61,7 +61,6 @@ def detection(session: Event) -> Event:
 def test_session_begins_with_turns_of_the_models_own() -> None:
     session = FrameConversation()
     created = session.sent[0]["session"]
-
     assert detection(created) == OWN
     assert "unsupported_fields" not in created
 
@@ -69,7 +68,6 @@ def test_session_begins_with_turns_of_the_models_own() -> None:
 def test_audio_opens_a_session_of_frames() -> None:
     session = FrameConversation()
     session.frame()
-
     (opened,) = session.configured
     assert isinstance(opened.setup, SessionSetup)
     assert (opened.setup.mode, opened.setup.unit_ms) == (Mode.AUDIO, 80)
@@ -103,7 +101,6 @@ def test_client_can_interrupt_it() -> None:
     session = FrameConversation()
     session.frame(UnitEnd.CHUNK, "Once")
     events = session.client({"type": "response.cancel"})
-
     assert events[-1]["response"]["status"] == "cancelled"
 
 
@@ -123,7 +120,6 @@ def test_other_turn_detection_is_replaced_and_told() -> None:
 def test_tools_and_instructions_without_effect_are_told() -> None:
     session = FrameConversation(reads_prompts=False)
     changed = session.updated(tools=[WEATHER], instructions="Be brief.")
-
     assert changed["tools"] == []
     assert changed["unsupported_fields"] == ["instructions", "tools"]
     assert "unsupported_fields" not in session.updated(tools=[], instructions="")
@@ -148,7 +144,6 @@ def test_typed_item_leaves_the_context_of_a_model_without_prompts_alone() -> Non
     session.client(message("My name is Ada."))
     for _ in range(10):
         session.frame(score=0.9)
-
     assert len(session.configured) == 1
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from antiphon.contract import Reason
-from tests.ws_adapter.support.conversation import SPEECH, Conversation, Event, append, codes, kinds, pcm
+from tests.ws_adapter.support.conversation import SPEECH, Conversation, Event, append, codes, kinds
 from tests.ws_adapter.support.tokens import tokens
 from ws_adapter.protocol.core.signals import Finalized, Piece, Prefilled, Timings, UnitDone, UnitEnd
 
@@ -18,14 +18,17 @@ def talk() -> Conversation:
     return talk
 
 
+def close_code(talk: Conversation) -> int | None:
+    return talk.closed and talk.closed.code
+
+
 def samples_of(event: Event) -> np.ndarray:
     return np.frombuffer(base64.b64decode(event["audio"], validate=True), "<f4")
 
 
 def test_session_created() -> None:
-    created = Conversation().activate()
-
-    assert created == {
+    counts = {"text_tokens": 58, "audio_tokens": 0, "vision_tokens": 0, "cached_tokens": 0}
+    assert Conversation().activate() == {
         "type": "session.created",
         "session_id": "sess_0123456789ab",
         "mode": "full_duplex",
@@ -34,12 +37,7 @@ def test_session_created() -> None:
             "total_tokens": 58,
             "input_tokens": 58,
             "output_tokens": 0,
-            "input_token_details": {
-                "text_tokens": 58,
-                "audio_tokens": 0,
-                "vision_tokens": 0,
-                "cached_tokens": 0,
-            },
+            "input_token_details": counts,
             "output_token_details": {"text_tokens": 0, "audio_tokens": 0},
         },
     }
@@ -73,14 +71,6 @@ def test_unit_is_rendered_when_it_is_done_and_one_kind_per_frame(talk: Conversat
     assert [("text" in e) + ("audio" in e) for e in events] == [1, 1]
 
 
-def test_answers_come_in_input_order(talk: Conversation) -> None:
-    talk.client(append(2.0, input_id="a"))
-    talk.client(append(input_id="b"))
-    for unit in (1, 2, 3):
-        talk.finish(unit)
-    assert [e["input_id"] for e in talk.sent[-3:]] == ["a", "a", "b"]
-
-
 def test_listening_unit_is_one_listen(talk: Conversation) -> None:
     talk.client(append(input_id="in-7"))
 
@@ -106,14 +96,10 @@ def test_listen_inside_a_response_closes_it(talk: Conversation) -> None:
     assert reopened != opened
 
 
-def test_speaking_unit_without_text_sends_audio_only(talk: Conversation) -> None:
-    talk.client(append())
+def test_speaking_unit_without_text_or_samples_sends_audio_all_the_same(talk: Conversation) -> None:
+    talk.client(append(2.0))
     assert kinds(talk.speak(1, text="")) == ["audio"]
-
-
-def test_speaking_unit_without_samples_sends_brief_silence(talk: Conversation) -> None:
-    talk.client(append())
-    events = talk.finish(1, UnitEnd.CHUNK, "Seven")
+    events = talk.finish(2, UnitEnd.CHUNK, "Seven")
     assert kinds(events) == ["text", "audio"]
     assert samples_of(events[1]).tolist() == [0.0] * 480
 
@@ -124,34 +110,24 @@ def test_without_audio_output_each_speaking_unit_sends_one_text(text: str) -> No
     talk.activate({"use_tts": False}, generate_audio=False)
     talk.client(append())
     events = talk.finish(1, UnitEnd.CHUNK, text)
-    assert kinds(events) == ["text"]
-    assert events[0]["text"] == text
+    assert [(event["kind"], event["text"]) for event in events] == [("text", text)]
 
 
 def test_end_of_turn_adds_a_listen_and_closes_the_response(talk: Conversation) -> None:
-    talk.client(append(2.0))
-    events = talk.speak(1, end=UnitEnd.TURN)
-    assert kinds(events) == ["text", "audio", "listen"]
-    assert events[2]["reason"] == "turn_end"
-    assert len({e["response_id"] for e in events}) == 1
-    assert "response_id" not in talk.finish(2)[0]
-
-
-def test_response_id_is_that_of_the_turn(talk: Conversation) -> None:
-    talk.client(append(3.0))
+    talk.client(append(4.0))
     turn = [*talk.speak(1), *talk.speak(2, end=UnitEnd.TURN)]
-    following = talk.speak(3)
+    assert kinds(turn) == ["text", "audio", "text", "audio", "listen"]
+    assert turn[4]["reason"] == "turn_end"
     assert len({e["response_id"] for e in turn}) == 1
     assert turn[0]["response_id"].startswith("resp_")
-    assert following[0]["response_id"] != turn[0]["response_id"]
+    assert "response_id" not in talk.finish(3)[0]
+    assert talk.speak(4)[0]["response_id"] != turn[0]["response_id"]
 
 
 def test_every_event_of_a_unit_has_its_metrics_and_the_first_its_tokens(talk: Conversation) -> None:
     talk.client(append(2.0))
     talk.finish(1)
-
     first, *rest = talk.speak(2, end=UnitEnd.TURN)
-
     assert first["chunk_index"] == 1
     assert first["chunk_usage"]["total_tokens"] == 11
     assert first["usage"]["total_tokens"] == 58 + 22
@@ -164,16 +140,9 @@ def test_every_event_of_a_unit_has_its_metrics_and_the_first_its_tokens(talk: Co
 def test_usage_and_metrics_of_a_unit(talk: Conversation) -> None:
     talk.client(append())
     talk.worker(Prefilled(1, Timings(prefill=9.1)))
-
-    event = talk.worker(
-        UnitDone(
-            1,
-            UnitEnd.LISTEN,
-            149,
-            tokens(input_text=2, input_audio=10, cached=3, output_text=1),
-            Timings(queue=0.5, decode=12.0, total=21.0),
-        )
-    )[0]
+    counts = tokens(input_text=2, input_audio=10, cached=3, output_text=1)
+    timings = Timings(queue=0.5, decode=12.0, total=21.0)
+    event = talk.worker(UnitDone(1, UnitEnd.LISTEN, 149, counts, timings))[0]
 
     assert event["chunk_usage"] == {
         "total_tokens": 13,
@@ -197,12 +166,11 @@ def test_usage_and_metrics_of_a_unit(talk: Conversation) -> None:
 def test_input_id_is_that_of_the_append_that_completed_the_unit(talk: Conversation) -> None:
     talk.client(append(0.5, input_id="a"))
     talk.client(append(0.5, input_id="b"))
-    assert talk.finish(1)[0]["input_id"] == "b"
-
-
-def test_input_id_is_made_if_none_is_given(talk: Conversation) -> None:
-    talk.client({"type": "input.append", "input": {"audio": pcm()}})
-    assert talk.finish(1)[0]["input_id"].startswith("input_")
+    talk.client(append(2.0, input_id="c"))
+    talk.client(append())
+    ids = [talk.finish(unit)[0]["input_id"] for unit in (1, 2, 3, 4)]
+    assert ids[:3] == ["b", "c", "c"]
+    assert ids[3].startswith("input_")
 
 
 def test_failed_unit_is_an_error_and_a_listen(talk: Conversation) -> None:
@@ -218,76 +186,59 @@ def test_failed_unit_is_an_error_and_a_listen(talk: Conversation) -> None:
     assert talk.dialect.is_over is False
 
 
-@pytest.mark.parametrize(
-    "reason",
-    [
+def test_input_refused_by_the_worker_is_the_clients_fault(talk: Conversation) -> None:
+    reasons = [
         Reason.AUDIO_INVALID,
         Reason.IMAGE_INVALID,
         Reason.PARAMS_INVALID,
         Reason.CONTENT_UNSUPPORTED,
         Reason.INPUT_TOO_LONG,
-    ],
-)
-def test_input_refused_by_the_worker_is_the_clients_fault(talk: Conversation, reason: Reason) -> None:
+    ]
     talk.client(append(5.0))
-    for unit in range(1, 6):
+    for unit, reason in enumerate(reasons, 1):
         assert kinds(talk.finish(unit, UnitEnd.FAILED, failure=reason)) == ["error:invalid_payload", "listen"]
     assert talk.dialect.is_over is False
 
 
 def test_three_failures_in_a_row_end_the_session(talk: Conversation) -> None:
-    talk.client(append(5.0))
-    for unit in (1, 2):
-        talk.finish(unit, UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
-
-    events = talk.finish(3, UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
-
-    assert kinds(events) == ["error:inference_error", "listen", "session.closed"]
-    assert events[-1]["reason"] == "backend_error"
-    assert talk.closed is not None
-    assert talk.closed.code == 1011
-
-
-def test_failures_with_a_success_between_do_not_end_the_session(talk: Conversation) -> None:
-    talk.client(append(6.0))
+    talk.client(append(8.0))
     for unit in (1, 2, 4, 5):
         talk.finish(unit, UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
         if unit == 2:
             talk.finish(3)
     assert talk.dialect.is_over is False
 
+    events = talk.finish(6, UnitEnd.FAILED, failure=Reason.INFERENCE_FAILED)
+    assert kinds(events) == ["error:inference_error", "listen", "session.closed"]
+    assert events[-1]["reason"] == "backend_error"
+    assert close_code(talk) == 1011
+
 
 def test_session_closed_answers_everything_that_was_open(talk: Conversation) -> None:
     talk.client(append(4.0))
     talk.client({"type": "session.close"})
     talk.finish(1)
-    assert talk.sent[-1]["type"] == "session.closed"
-    assert [e["type"] for e in talk.sent].count("session.closed") == 1
+    assert [e["type"] for e in talk.sent].index("session.closed") == len(talk.sent) - 1
     assert talk.after_close == []
 
 
-def test_context_full_comes_after_the_units_events(talk: Conversation) -> None:
-    talk.client(append(3.0))
-    events = talk.finish(1, UnitEnd.CONTEXT_FULL, "Seven", SPEECH)
-    assert kinds(events) == ["text", "audio", "session.closed"]
-    assert events[-1]["reason"] == "context_full"
-    assert talk.closed is not None
-    assert talk.closed.code == 1000
-
-
-def test_silent_unit_with_full_context_is_a_listen(talk: Conversation) -> None:
-    talk.client(append())
-    assert kinds(talk.finish(1, UnitEnd.CONTEXT_FULL)) == ["listen", "session.closed"]
-
-
 @pytest.mark.parametrize(
-    ("text", "audio", "told"), [("Seven", b"", ["text", "audio"]), ("", SPEECH, ["audio"])]
+    ("text", "audio", "told"),
+    [
+        ("Seven", SPEECH, ["text", "audio"]),
+        ("Seven", b"", ["text", "audio"]),
+        ("", SPEECH, ["audio"]),
+        ("", b"", ["listen"]),
+    ],
 )
-def test_last_words_of_a_full_context_are_told(
+def test_full_context_ends_the_session_behind_the_units_events(
     talk: Conversation, text: str, audio: bytes, told: list[str]
 ) -> None:
-    talk.client(append())
-    assert kinds(talk.finish(1, UnitEnd.CONTEXT_FULL, text, audio)) == [*told, "session.closed"]
+    talk.client(append(3.0))
+    events = talk.finish(1, UnitEnd.CONTEXT_FULL, text, audio)
+    assert kinds(events) == [*told, "session.closed"]
+    assert events[-1]["reason"] == "context_full"
+    assert close_code(talk) == 1000
 
 
 def test_unknown_context_limit_is_no_limit() -> None:
@@ -324,8 +275,7 @@ def test_units_wait_while_the_client_does_not_read(talk: Conversation) -> None:
 def test_errors_are_limited(talk: Conversation) -> None:
     events = [event for _ in range(21) for event in talk.client({"type": "nonsense"})]
     assert codes(events) == ["unknown_event"] * 20 + ["rate_limited"]
-    assert talk.closed is not None
-    assert talk.closed.code == 1008
+    assert close_code(talk) == 1008
 
 
 def test_errors_of_units_are_limited_too(talk: Conversation) -> None:
@@ -350,7 +300,5 @@ def test_events_are_limited(talk: Conversation) -> None:
     for _ in range(1000):
         talk.client(short)
     assert talk.closed is None
-
     assert codes(talk.client(short)) == ["rate_limited"]
-    assert talk.closed is not None
-    assert talk.closed.code == 1008
+    assert close_code(talk) == 1008

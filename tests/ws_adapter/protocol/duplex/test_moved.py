@@ -1,8 +1,7 @@
 """A session that goes on at another worker, which hears the units without an answer from their beginning."""
 
-from antiphon.contract import Reason
 from tests.ws_adapter.support.conversation import SPEECH, Conversation, append, kinds
-from ws_adapter.protocol.core.signals import Failed, GoingAway, Moved, Piece, Prefilled, Timings
+from ws_adapter.protocol.core.signals import GoingAway, Moved, Piece, Prefilled, Timings
 
 
 def active(**options: object) -> Conversation:
@@ -51,10 +50,3 @@ def test_moved_worker_that_leaves_is_left_behind() -> None:
     talk.worker(Moved(0.1))
     talk.wait(30.0)
     assert talk.closed is None
-
-
-def test_failed_after_going_away_is_a_shutdown() -> None:
-    talk = active()
-    talk.worker(GoingAway(0.0), Failed(Reason.DRAINING))
-    assert talk.closed is not None
-    assert talk.closed.reason == "server_shutdown"

@@ -11,44 +11,25 @@ import pytest
 from tests.ws_adapter.support.conversation import CATALOGUE, Conversation, Event, codes
 from ws_adapter.protocol.core.config import DEFAULT_PROMPT, DuplexConfig, SessionSetup
 
-IN_RANGE = [
-    ("generate_audio", [True, False]),
-    ("ls_mode", ["explicit"]),
-    ("force_listen_count", [0, 3, 60]),
-    ("max_new_speak_tokens_per_chunk", [1, 20, 100]),
-    ("decode_mode", ["sampling", "greedy"]),
-    ("temperature", [0, 0.7, 2]),
-    ("top_k", [1, 20, 1000]),
-    ("top_p", [0.001, 0.8, 1]),
-    ("text_repetition_penalty", [0.5, 1.05, 2]),
-    ("text_repetition_window_size", [0, 512, 8192]),
-    ("length_penalty", [0.1, 1.1, 5]),
-    ("listen_prob_scale", [0, 1.0, 10]),
-    ("listen_top_k", [None, 1, 5]),
-    ("tts_temperature", [0, 0.8, 2]),
-    ("chunk_ms", [1000]),
-    ("sample_rate", [16000]),
-]
-
-OUT_OF_RANGE = [
-    ("generate_audio", [1, "true", []]),
-    ("ls_mode", ["implicit", "", 1]),
-    ("force_listen_count", [-1, 61, 1.5, "3", True]),
-    ("max_new_speak_tokens_per_chunk", [0, 101]),
-    ("decode_mode", ["beam", 0]),
-    ("temperature", [-0.1, 2.1, "0.7", False]),
-    ("top_k", [0, 1001, 20.0]),
-    ("top_p", [0, 1.01]),
-    ("text_repetition_penalty", [0.49, 2.01]),
-    ("text_repetition_window_size", [-1, 8193]),
-    ("length_penalty", [0.09, 5.01, {}]),
-    ("listen_prob_scale", [-1, 10.5]),
-    ("listen_top_k", [0, -3, "1"]),
-    ("tts_temperature", [-1, 3]),
-    ("chunk_ms", [500, 999, "1000"]),
-    ("sample_rate", [8000, 24000]),
-    ("max_slice_nums", [0, 10]),
-]
+CONFIG = {
+    "generate_audio": ([True, False], [1, "true", []]),
+    "ls_mode": (["explicit"], ["implicit", "", 1]),
+    "force_listen_count": ([0, 3, 60], [-1, 61, 1.5, "3", True]),
+    "max_new_speak_tokens_per_chunk": ([1, 20, 100], [0, 101]),
+    "decode_mode": (["sampling", "greedy"], ["beam", 0]),
+    "temperature": ([0, 0.7, 2], [-0.1, 2.1, "0.7", False]),
+    "top_k": ([1, 20, 1000], [0, 1001, 20.0]),
+    "top_p": ([0.001, 0.8, 1], [0, 1.01]),
+    "text_repetition_penalty": ([0.5, 1.05, 2], [0.49, 2.01]),
+    "text_repetition_window_size": ([0, 512, 8192], [-1, 8193]),
+    "length_penalty": ([0.1, 1.1, 5], [0.09, 5.01, {}]),
+    "listen_prob_scale": ([0, 1.0, 10], [-1, 10.5]),
+    "listen_top_k": ([None, 1, 5], [0, -3, "1"]),
+    "tts_temperature": ([0, 0.8, 2], [-1, 3]),
+    "chunk_ms": ([1000], [500, 999, "1000"]),
+    "sample_rate": ([16000], [8000, 24000]),
+}
+"""Values in range and out of it."""
 
 
 def init(payload: Event, catalogue: object = CATALOGUE) -> tuple[SessionSetup | None, list[Event]]:
@@ -73,7 +54,12 @@ def refused(payload: Event) -> Event:
     return error
 
 
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in IN_RANGE for value in values])
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, (good, _) in CONFIG.items() for value in good]
+)
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, (good, _) in CONFIG.items() for value in good]
+)
 def test_config_in_range(key: str, value: object) -> None:
     setup = accepted({"config": {key: value}})
     assert getattr(setup.duplex, key) == value
@@ -81,11 +67,17 @@ def test_config_in_range(key: str, value: object) -> None:
 
 
 def test_table_is_complete() -> None:
-    assert {key for key, _ in IN_RANGE} == set(DuplexConfig.__struct_fields__)
-    assert {key for key, _ in OUT_OF_RANGE} == set(DuplexConfig.__struct_fields__) | {"max_slice_nums"}
+    assert CONFIG.keys() == set(DuplexConfig.__struct_fields__)
 
 
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in OUT_OF_RANGE for value in values])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((key, value) for key, (_, bad) in CONFIG.items() for value in bad),
+        ("max_slice_nums", 0),
+        ("max_slice_nums", 10),
+    ],
+)
 @pytest.mark.parametrize("alias", ["config", "duplex"])
 def test_config_out_of_range(alias: str, key: str, value: object) -> None:
     error = refused({alias: {key: value}})
@@ -95,11 +87,8 @@ def test_config_out_of_range(alias: str, key: str, value: object) -> None:
 
 
 def test_unset_config_is_left_to_the_model() -> None:
-    assert accepted({}).duplex == DuplexConfig()
-
-
-def test_null_in_config_equals_absence() -> None:
-    assert accepted({"config": dict.fromkeys(DuplexConfig.__struct_fields__)}).duplex == DuplexConfig()
+    nulls = dict.fromkeys(DuplexConfig.__struct_fields__)
+    assert accepted({}).duplex == accepted({"config": nulls}).duplex == DuplexConfig()
 
 
 def test_config_wins_over_its_alias() -> None:
@@ -108,16 +97,13 @@ def test_config_wins_over_its_alias() -> None:
 
 def test_unknown_config_keys_are_listed() -> None:
     assert accepted({"duplex": {"top_k": 5, "magic": 1}}).unsupported == ("duplex.magic",)
+    assert accepted({"config": {"max_slice_nums": 9}}).unsupported == ()
 
 
 def test_list_of_unknown_keys_is_bounded() -> None:
     unsupported = accepted({"config": {f"{number}" * 200: 1 for number in range(500)}}).unsupported
     assert len(unsupported) == 64
     assert max(map(len, unsupported)) == 128
-
-
-def test_slices_inside_config_are_known() -> None:
-    assert accepted({"config": {"max_slice_nums": 9}}).unsupported == ()
 
 
 @pytest.mark.parametrize(
@@ -131,22 +117,21 @@ def test_use_tts_false_means_no_audio(
     assert setup.duplex.generate_audio is result
 
 
-def test_messages_name_field_expectation_and_what_came() -> None:
-    def message(payload: Event) -> str:
-        text: str = refused(payload)["message"]
-        return text
-
-    assert message({"config": {"top_k": 0}}) == (
-        "payload.config.top_k: expected an integer from 1 to 1000, got 0"
-    )
-    assert message({"config": {"top_p": 0}}) == (
-        "payload.config.top_p: expected a number above 0 up to 1, got 0"
-    )
-    assert message({"config": {"decode_mode": "beam"}}) == (
-        'payload.config.decode_mode: expected "greedy" or "sampling", got "beam"'
-    )
-    assert message({"use_tts": "yes"}) == 'payload.use_tts: expected true or false, got "yes"'
-    assert message({"config": [1]}) == "payload.config: expected an object, got a list"
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ({"config": {"top_k": 0}}, "config.top_k: expected an integer from 1 to 1000, got 0"),
+        ({"config": {"top_p": 0}}, "config.top_p: expected a number above 0 up to 1, got 0"),
+        (
+            {"config": {"decode_mode": "beam"}},
+            'config.decode_mode: expected "greedy" or "sampling", got "beam"',
+        ),
+        ({"use_tts": "yes"}, 'use_tts: expected true or false, got "yes"'),
+        ({"config": [1]}, "config: expected an object, got a list"),
+    ],
+)
+def test_messages_name_field_expectation_and_what_came(payload: Event, message: str) -> None:
+    assert refused(payload)["message"] == f"payload.{message}"
 
 
 def test_payload_is_required() -> None:
@@ -193,13 +178,9 @@ def test_bad_payload_field(field: str, value: object) -> None:
     assert (error["code"], error["param"]) == ("invalid_payload", f"payload.{field}")
 
 
-def test_seed_and_model() -> None:
-    setup = accepted({"seed": 2**63 - 1, "model": "antiphon-mini"})
+def test_seed_and_model_are_taken_and_mode_is_ignored() -> None:
+    setup = accepted({"seed": 2**63 - 1, "model": "antiphon-mini", "mode": ["anything"]})
     assert (setup.seed, setup.model) == (2**63 - 1, "antiphon-mini")
-
-
-def test_mode_is_ignored() -> None:
-    accepted({"mode": ["anything"]})
 
 
 def test_models_and_voices_are_left_to_the_worker_while_none_is_known() -> None:
@@ -243,8 +224,9 @@ def reference(data: bytes) -> np.ndarray:
     return np.frombuffer(found, "<f4")
 
 
-def test_raw_reference() -> None:
+def test_float_reference_is_taken_as_it_is() -> None:
     np.testing.assert_array_equal(reference(tone(0.5).tobytes()), tone(0.5))
+    np.testing.assert_array_equal(reference(float_wav(tone(0.5))), tone(0.5))
 
 
 @pytest.mark.parametrize("width", [2, 3, 4])
@@ -252,10 +234,6 @@ def test_raw_reference() -> None:
 def test_wav_reference(width: int, channels: int) -> None:
     heard = reference(wav(tone(0.5), width=width, channels=channels))
     np.testing.assert_allclose(heard, tone(0.5), atol=1e-4)
-
-
-def test_float_wav_reference() -> None:
-    np.testing.assert_array_equal(reference(float_wav(tone(0.5))), tone(0.5))
 
 
 @pytest.mark.parametrize("rate", [8_000, 24_000, 44_100, 48_000])
@@ -271,27 +249,27 @@ def test_data_prefix_is_removed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "data"),
+    "data",
     [
-        ("too short", tone(0.49).tobytes()),
-        ("too long", tone(30.1).tobytes()),
-        ("too long in a file", wav(tone(31.5, 8_000), rate=8_000)),
-        ("broken sample", tone(0.5).tobytes() + b"x"),
-        ("not a number", np.full(16_000, np.nan, "<f4").tobytes()),
-        ("infinite in a file", float_wav(np.full(16_000, np.inf, "<f4"))),
-        ("not audio", np.full(16_000, 1e6, "<f4").tobytes()),
-        ("8 bits", wav(tone(1.0), width=2)[:34] + b"\x08\x00" + wav(tone(1.0), width=2)[36:]),
-        ("3 channels", wav(tone(0.5), channels=3)),
-        ("rate too low", wav(tone(1.0, 7_999), rate=7_999)),
-        ("rate too high", wav(tone(1.0), rate=96_000)),
-        ("header only", b"RIFF\x24\x00\x00\x00WAVE"),
-        ("not a WAV file", b"RIFF" + bytes(200)),
-        ("truncated", wav(tone(1.0))[:20_000]),
-        ("no samples", wav(tone(0.0))),
-        ("lying chunk", b"RIFF\x24\x00\x00\x00WAVEfmt \xff\xff\x00\x00" + bytes(60)),
+        pytest.param(tone(0.49).tobytes(), id="too short"),
+        pytest.param(tone(30.1).tobytes(), id="too long"),
+        pytest.param(wav(tone(31.5, 8_000), rate=8_000), id="too long in a file"),
+        pytest.param(tone(0.5).tobytes() + b"x", id="broken sample"),
+        pytest.param(np.full(16_000, np.nan, "<f4").tobytes(), id="not a number"),
+        pytest.param(float_wav(np.full(16_000, np.inf, "<f4")), id="infinite in a file"),
+        pytest.param(np.full(16_000, 1e6, "<f4").tobytes(), id="not audio"),
+        pytest.param(wav(tone(1.0))[:34] + b"\x08\x00" + wav(tone(1.0))[36:], id="8 bits"),
+        pytest.param(wav(tone(0.5), channels=3), id="3 channels"),
+        pytest.param(wav(tone(1.0, 7_999), rate=7_999), id="rate too low"),
+        pytest.param(wav(tone(1.0), rate=96_000), id="rate too high"),
+        pytest.param(b"RIFF\x24\x00\x00\x00WAVE", id="header only"),
+        pytest.param(b"RIFF" + bytes(200), id="not a WAV file"),
+        pytest.param(wav(tone(1.0))[:20_000], id="truncated"),
+        pytest.param(wav(tone(0.0)), id="no samples"),
+        pytest.param(b"RIFF\x24\x00\x00\x00WAVEfmt \xff\xff\x00\x00" + bytes(60), id="lying chunk"),
     ],
 )
-def test_bad_reference(name: str, data: bytes) -> None:
+def test_bad_reference(data: bytes) -> None:
     error = refused({"voice": {"tts_ref_audio_base64": base64_of(data)}})
     assert error["code"] == "invalid_payload"
     assert error["param"] == "payload.voice.tts_ref_audio_base64"
@@ -303,18 +281,10 @@ def test_reference_that_is_not_base64() -> None:
 
 def test_places_of_a_reference() -> None:
     low, middle, high = (base64_of((tone(0.5) * gain).tobytes()) for gain in (0.1, 0.2, 0.3))
-
-    setup = accepted(
-        {
-            "ref_audio_base64": low,
-            "defaults": {"ref_audio": middle},
-            "voice": {"ref_audio": high},
-            "tts_ref_audio": low,
-        }
-    )
-
-    assert setup.voice.llm_reference == base64.b64decode(high)
-    assert setup.voice.speech_reference == base64.b64decode(low)
+    places = {"ref_audio_base64": low, "defaults": {"ref_audio": middle}, "voice": {"ref_audio": high}}
+    voice = accepted({**places, "tts_ref_audio": low}).voice
+    assert voice.llm_reference == base64.b64decode(high)
+    assert voice.speech_reference == base64.b64decode(low)
 
 
 @pytest.mark.parametrize("path", ["amber", "Amber.wav", "/etc/voices/AMBER.WAV", "..\\amber.mp3"])
@@ -328,18 +298,14 @@ def test_unregistered_voice(path: str) -> None:
 
 
 def test_audio_wins_over_a_registered_voice() -> None:
-    voice = accepted(
-        {"voice": {"ref_audio": base64_of(tone(0.5).tobytes()), "ref_audio_path": "amber"}}
-    ).voice
-    assert voice.voice_id is None
+    voice = {"ref_audio": base64_of(tone(0.5).tobytes()), "ref_audio_path": "amber"}
+    assert accepted({"voice": voice}).voice.voice_id is None
 
 
 def test_bad_voice_leaves_no_trace() -> None:
     talk = Conversation()
     talk.connect()
-
-    assert codes(talk.client({"type": "session.init", "payload": {"voice": {"ref_audio": "QUJD"}}})) == [
-        "invalid_payload"
-    ]
+    bad = {"type": "session.init", "payload": {"voice": {"ref_audio": "QUJD"}}}
+    assert codes(talk.client(bad)) == ["invalid_payload"]
     assert talk.client({"type": "session.init", "payload": {}}) == []
     assert talk.configured[0].setup.voice.llm_reference is None

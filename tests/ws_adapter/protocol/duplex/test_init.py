@@ -57,9 +57,6 @@ def refused(payload: Event) -> Event:
 @pytest.mark.parametrize(
     ("key", "value"), [(key, value) for key, (good, _) in CONFIG.items() for value in good]
 )
-@pytest.mark.parametrize(
-    ("key", "value"), [(key, value) for key, (good, _) in CONFIG.items() for value in good]
-)
 def test_config_in_range(key: str, value: object) -> None:
     setup = accepted({"config": {key: value}})
     assert getattr(setup.duplex, key) == value

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.schemas import Event
 from tests.ws_adapter.support.conversation import ready_signal
-from tests.ws_adapter.support.live_conversation import AUDIO, LiveConversation, append, told
+from tests.ws_adapter.support.live_conversation import AUDIO, LiveConversation, append, start, told
 from tests.ws_adapter.support.pools import catalogue as catalogue_of
 from ws_adapter.protocol.core.config import Mode
 from ws_adapter.protocol.core.signals import Finalized, Piece, UnitDone, UnitEnd
@@ -37,15 +37,17 @@ def hear(session: LiveConversation, seconds: float, level: float = 0.0) -> None:
         session.wait(0.02)
 
 
-def test_worker_is_asked_for_frames_of_16_khz() -> None:
-    session = begun()
-    assert session.configured[0].setup.unit_ms == 80  # type: ignore[union-attr]
+def listen_through(session: LiveConversation) -> None:
+    """The worker listens to all that it has."""
+    while len(session.runs) > session.finished:
+        session.finished += 1
+        answer(session, session.finished, UnitEnd.LISTEN)
 
 
 def test_frame_runs_as_soon_as_it_has_been_heard() -> None:
     session = begun()
+    assert session.configured[0].setup.unit_ms == 80  # type: ignore[union-attr]
     hear(session, 1.0)
-
     assert {len(run.audio) for run in session.runs} == {4 * 1280}
     # The window of two at the worker holds the rest; nothing is dropped.
     assert len(session.runs) == 2
@@ -85,10 +87,7 @@ def test_muted_client_feeds_frames_of_silence_in_real_time() -> None:
     session.client({"type": "session.input_audio.mute"})
     for _ in range(50):
         session.wait(0.04)
-        while len(session.runs) > session.finished:
-            session.finished += 1
-            answer(session, session.finished, UnitEnd.LISTEN)
-
+        listen_through(session)
     assert 24 <= session.finished <= 26  # of 2 s
 
 
@@ -96,11 +95,8 @@ def test_usage_counts_seconds_of_frames() -> None:
     session = begun()
     for _ in range(70):
         hear(session, FRAME_S)
-        while len(session.runs) > session.finished:
-            session.finished += 1
-            answer(session, session.finished, UnitEnd.LISTEN)
+        listen_through(session)
     (usage,) = (event for event in session.sent if event["type"] == "session.usage.updated")
-
     assert usage["usage"]["seconds"] == pytest.approx(5.04)
 
 
@@ -108,17 +104,13 @@ def test_frame_that_lacks_some_samples_waits_for_them() -> None:
     session = begun(audio=PCM_16K)
     samples = np.zeros(1275, "<i2").tobytes()
     session.client({"type": "session.input_audio.append", "audio": base64.b64encode(samples).decode()})
-    answer_due = session.wait(0.5)
+    assert told(session.wait(0.5)) == []
     assert not session.runs
-    assert told(answer_due) == []
 
 
 def test_instructions_that_the_model_does_not_read_are_told() -> None:
     session = LiveConversation(CATALOGUE)
-    session.client(
-        {"type": "session.start", "session": {"model": "antiphon-mini", "instructions": "Be a pirate."}}
-    )
+    session.client(start(instructions="Be a pirate."))
     session.grant()
     events = session.worker(ready_signal(ignored_fields=("system_prompt",)))
-
     assert [event["code"] for event in events if event["type"] == "info"] == ["instructions_unused"]

@@ -8,10 +8,6 @@ from ws_adapter.protocol.media.g711 import ALAW, ULAW, CompandingLaw
 laws = pytest.mark.parametrize("law", [ULAW, ALAW], ids=["ulaw", "alaw"])
 
 
-def level(law: CompandingLaw, code: int) -> int:
-    return round(float(law.decode(bytes([code]))[0]) * 32_768)
-
-
 @pytest.mark.parametrize(
     ("law", "code", "expected"),
     [
@@ -27,7 +23,7 @@ def level(law: CompandingLaw, code: int) -> int:
     ],
 )
 def test_levels_are_those_of_the_standard(law: CompandingLaw, code: int, expected: int) -> None:
-    assert level(law, code) == expected
+    assert round(float(law.decode(bytes([code]))[0]) * 32_768) == expected
 
 
 @laws

@@ -38,27 +38,19 @@ def hear(session: LiveConversation, *pieces: tuple[float, float]) -> None:
                 session.finish(UnitEnd.LISTEN)
 
 
-def test_speech_up_to_a_pause_is_transcribed() -> None:
+def test_speech_up_to_a_pause_is_transcribed_and_told_with_the_time_at_which_it_was_said() -> None:
     session = talking()
-
     hear(session, (0.0, 2.0), (LOUD, 1.5))
     assert session.transcribing == []
     hear(session, (0.0, 1.0))
-
     (item,) = session.transcribing
     samples = np.frombuffer(item.audio, "<f4")
     assert abs(samples.size / 16_000 - 2.1) < 0.15
     assert (np.abs(samples) > LOUD / 2).mean() > 0.6
 
-
-def test_words_are_told_with_the_time_at_which_they_were_said() -> None:
-    session = talking()
-    hear(session, (0.0, 2.0), (LOUD, 1.5), (0.0, 1.0))
-
     events = session.transcribe(InputTranscriptDelta("how are", 0.0, 1.0))
     events += session.transcribe(InputTranscriptDelta(" you", 1.0, 1.9))
     events += session.transcribe(InputTranscriptDone("how are you", 1.9))
-
     assert [(event["type"], event["delta"]) for event in events] == [(KIND, "how are"), (KIND, " you")]
     assert [(event["start_ms"], event["end_ms"]) for event in events] == [(1600, 2600), (2600, 3600)]
 
@@ -89,19 +81,16 @@ def test_speech_over_an_answer_still_interrupts_it_and_is_transcribed() -> None:
     session = talking()
     hear(session, (0.0, 1.0))
     session.talk((UnitEnd.CHUNK, "one two three"))
-
     hear(session, (LOUD, 1.0))
     assert session.runs[-1].force_listen
     hear(session, (0.0, 1.0))
-
     assert len(session.transcribing) == 1
 
 
 def test_speech_before_an_answer_does_not_interrupt_it() -> None:
     session = talking()
     hear(session, (LOUD, 1.0))
-    session.talk((UnitEnd.CHUNK, "one"))
-    session.talk((UnitEnd.CHUNK, "two"))
+    session.talk((UnitEnd.CHUNK, "one"), (UnitEnd.CHUNK, "two"))
     assert not any(run.force_listen for run in session.runs)
 
 

@@ -47,11 +47,9 @@ def test_words_come_with_the_audio_in_which_they_begin() -> None:
     sent = round(playout.sent_s * 1000)
     playout.put(b"\1" * SECOND, "one")
     playout.put(b"\2" * (SECOND // 2), "two")
-
     words = []
     while playout.due_at is not None and playout.due_at <= 3.0:
         words += [word for piece in playout.take(playout.due_at) for word in piece.words]
-
     assert [(word.text, word.start_ms - sent, word.end_ms - sent) for word in words] == [
         ("o", 0, 333),
         ("ne", 333, 1000),
@@ -64,10 +62,7 @@ def test_all_words_are_told_once_in_their_order(said: list[tuple[str, int]]) -> 
     playout = begun()
     for text, size in said:
         playout.put(b"\1" * (size // 2 * 2), text)
-
-    pieces = [piece for tick in range(40) for piece in playout.take(tick * 0.2)]
-
-    words = [word for piece in pieces for word in piece.words]
+    words = [word for tick in range(40) for piece in playout.take(tick * 0.2) for word in piece.words]
     assert "".join(word.text for word in words) == "".join(text for text, _ in said)
     assert all(word.text for word in words)
     assert all(one.end_ms <= next.start_ms + 1 for one, next in pairwise(words))
@@ -86,13 +81,9 @@ def test_a_late_second_leaves_no_gap_while_the_lead_lasts() -> None:
     playout = begun()
     playout.is_speaking = True
     playout.put(b"\1" * SECOND, "")
-    heard = run(playout, 0.8)
-    assert heard == b"\1" * SECOND
-
-    heard = run(playout, 0.85)
+    assert run(playout, 0.8) == b"\1" * SECOND
+    assert run(playout, 0.85) == b""
     playout.put(b"\2" * SECOND, "")
-
-    assert heard == b""
     assert run(playout, 1.5).strip(b"\2") == b""
 
 
@@ -100,9 +91,7 @@ def test_a_second_that_does_not_come_is_silence() -> None:
     playout = begun()
     playout.is_speaking = True
     playout.put(b"\1" * SECOND, "")
-
     heard = run(playout, 3.0)
-
     assert heard[:SECOND] == b"\1" * SECOND
     assert len(heard) > 2 * SECOND
     assert not any(heard[SECOND:])
@@ -113,13 +102,10 @@ def test_what_is_dropped_is_not_heard() -> None:
     playout.put(b"\1" * SECOND, "one")
     playout.put(b"\2" * SECOND, "two")
     before = run(playout, 0.1)
-
     playout.drop()
-    after = run(playout, 2.0)
-
     assert before.strip(b"\1") == b""
     assert len(before) <= round((SLICE_S + 0.1 + SLICE_S) * SECOND)
-    assert not any(after)
+    assert not any(run(playout, 2.0))
 
 
 def test_a_rest_is_filled_up_with_silence() -> None:
@@ -139,12 +125,10 @@ def test_a_client_that_did_not_read_gets_no_old_silence() -> None:
     assert len(heard) <= SECOND + round((FORGIVEN_S + 2 * SLICE_S) * SECOND)
 
 
-@given(
-    st.lists(
-        st.tuples(st.floats(0.0, 2.0), st.integers(0, 3 * SECOND // 2), st.booleans(), st.booleans()),
-        max_size=12,
-    )
-)
+STEP = st.tuples(st.floats(0.0, 2.0), st.integers(0, 3 * SECOND // 2), st.booleans(), st.booleans())
+
+
+@given(st.lists(STEP, max_size=12))
 def test_never_further_ahead_than_its_lead(steps: list[tuple[float, int, bool, bool]]) -> None:
     """Whatever comes whenever: no more than the time that has passed, the lead and one slice is sent."""
     playout, now, sent = begun(), 0.0, 0

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from openai.types.live.built_in_voice import BuiltInVoice
 
 from tests.ws_adapter.support.conversation import CATALOGUE
 from tests.ws_adapter.support.live_conversation import LiveConversation, start, told
@@ -60,73 +61,58 @@ def test_a_registered_voice_speaks(voice: Any) -> None:
 
 def test_voices_of_openai_are_replaced_and_that_is_said() -> None:
     """Clients name one without being asked to; the list is that of the official types."""
-    from openai.types.live.built_in_voice import BuiltInVoice
-
     assert set(BuiltInVoice.__args__) == BUILT_IN_VOICES  # type: ignore[attr-defined]
     live = LiveConversation()
-
     live.begin(audio={"output": {"voice": "marin"}})
-
     assert live.configured[0].setup.voice.voice_id is None  # type: ignore[union-attr]
     (info,) = [event for event in live.sent if event["type"] == "info"]
     assert info["code"] == "voice_replaced"
     assert "marin" in info["message"]
 
 
+MISSING, INVALID, UNKNOWN = "missing_required_parameter", "invalid_value", "unknown_parameter"
+
+
 @pytest.mark.parametrize(
-    ("session", "code", "param"),
+    ("session", "code", "place"),
     [
-        (None, "missing_required_parameter", "session"),
-        ({}, "missing_required_parameter", "session.model"),
-        ({"model": "gpt-live-1"}, "model_not_found", "session.model"),
-        ({"model": 7}, "invalid_value", "session.model"),
-        ({"tools": []}, "unknown_parameter", "session.tools"),
-        ({"audio": {"input": {}}}, "unknown_parameter", "session.audio.input"),
-        ({"audio": {"format": {"type": "audio/opus"}}}, "invalid_value", "session.audio.format.type"),
-        (
-            {"audio": {"format": {"type": "audio/pcm", "rate": 8000}}},
-            "invalid_value",
-            "session.audio.format.rate",
-        ),
-        (
-            {"audio": {"format": {"type": "audio/pcmu"}}},
-            "missing_required_parameter",
-            "session.audio.format.rate",
-        ),
-        ({"audio": {"output": {"voice": "nobody"}}}, "invalid_value", "session.audio.output.voice"),
-        ({"audio": {"output": {"voice": {"id": "marin"}}}}, "invalid_value", "session.audio.output.voice.id"),
-        (
-            {"audio": {"output": {"voice": {"id": ""}}}},
-            "missing_required_parameter",
-            "session.audio.output.voice.id",
-        ),
-        ({"instructions": "x" * 32_769}, "invalid_value", "session.instructions"),
-        ({"input": [said("user", "x" * 32_769)]}, "invalid_value", "session.input"),
-        ({"input": [said("user", "x")] * (MAX_HISTORY + 1)}, "invalid_value", None),
-        ({"input": [{"role": "user", "content": []}]}, "invalid_value", "session.input[0].content"),
-        ({"input": [{"role": "tool", "content": []}]}, "invalid_value", "session.input[0].role"),
+        (None, MISSING, ""),
+        ({}, MISSING, ".model"),
+        ({"model": "gpt-live-1"}, "model_not_found", ".model"),
+        ({"model": 7}, INVALID, ".model"),
+        ({"tools": []}, UNKNOWN, ".tools"),
+        ({"audio": {"input": {}}}, UNKNOWN, ".audio.input"),
+        ({"audio": {"format": {"type": "audio/opus"}}}, INVALID, ".audio.format.type"),
+        ({"audio": {"format": {"type": "audio/pcm", "rate": 8000}}}, INVALID, ".audio.format.rate"),
+        ({"audio": {"format": {"type": "audio/pcmu"}}}, MISSING, ".audio.format.rate"),
+        ({"audio": {"output": {"voice": "nobody"}}}, INVALID, ".audio.output.voice"),
+        ({"audio": {"output": {"voice": {"id": "marin"}}}}, INVALID, ".audio.output.voice.id"),
+        ({"audio": {"output": {"voice": {"id": ""}}}}, MISSING, ".audio.output.voice.id"),
+        ({"instructions": "x" * 32_769}, INVALID, ".instructions"),
+        ({"input": [said("user", "x" * 32_769)]}, INVALID, ".input"),
+        ({"input": [said("user", "x")] * (MAX_HISTORY + 1)}, INVALID, None),
+        ({"input": [{"role": "user", "content": []}]}, INVALID, ".input[0].content"),
+        ({"input": [{"role": "tool", "content": []}]}, INVALID, ".input[0].role"),
         (
             {"input": [said("user", "x"), {"role": "user", "content": [{"type": "input_text"}]}]},
-            "missing_required_parameter",
-            "session.input[1].content[0].text",
+            MISSING,
+            ".input[1].content[0].text",
         ),
-        ({"delegation": {"type": "decisions"}}, "invalid_value", "session.delegation.type"),
-        ({"store": True}, "unsupported", "session.store"),
-        ({"client": {"data_channel": {}}}, "unsupported", "session.client"),
-        ({"triggers": [{"type": "decisions"}]}, "unsupported", "session.triggers"),
+        ({"delegation": {"type": "decisions"}}, INVALID, ".delegation.type"),
+        ({"store": True}, "unsupported", ".store"),
+        ({"client": {"data_channel": {}}}, "unsupported", ".client"),
+        ({"triggers": [{"type": "decisions"}]}, "unsupported", ".triggers"),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_place(session: Any, code: str, param: str | None) -> None:
+def test_what_is_wrong_is_refused_with_its_place(session: Any, code: str, place: str | None) -> None:
     live = LiveConversation()
     given = session if not session or "model" in session else {"model": "antiphon-mini", **session}
-
     (error,) = live.client({"type": "session.start", "event_id": "mine", "session": given})
-
     assert told([error]) == [f"error:{code}"]
     assert error["client_event_id"] == error["error"]["client_event_id"] == "mine"
     assert error["error"]["type"] == "invalid_request_error"
-    if param is not None:
-        assert error["error"]["param"] == param
+    if place is not None:
+        assert error["error"]["param"] == f"session{place}"
     assert not live.has_slot
     assert live.closed is not None
     assert live.closed.code is CloseCode.POLICY_VIOLATION

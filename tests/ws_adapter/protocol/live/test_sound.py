@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ws_adapter.protocol.live.sound import Format, InputConverter, OutputConverter
+from ws_adapter.protocol.live.sound import InputConverter, Format, OutputConverter
 
 FORMATS = [
     Format("audio/pcm", 24_000),
@@ -25,13 +25,9 @@ def tone(rate_hz: int, seconds: float = 1.0) -> NDArray[np.float32]:
 
 @formats
 def test_a_second_is_heard_as_it_was_said(format: Format) -> None:
-    said = format.encode(tone(format.rate_hz, 2.0))
     ear = InputConverter(format)
-
-    heard = np.concatenate([ear.hear(said), ear.rest()])
-
-    late = 32_000 - heard.size
-    assert 0 <= late <= 16 * LONGEST_IN_MS
+    heard = np.concatenate([ear.hear(format.encode(tone(format.rate_hz, 2.0))), ear.rest()])
+    assert 0 <= 32_000 - heard.size <= 16 * LONGEST_IN_MS
     middle = slice(8_000, 24_000)
     assert np.abs(heard[middle] - tone(16_000, 2.0)[middle]).max() < 0.02
 
@@ -41,9 +37,7 @@ def test_a_second_is_heard_as_it_was_said(format: Format) -> None:
 def test_it_does_not_matter_where_the_client_cuts(format: Format, cut: int) -> None:
     said = format.encode(tone(format.rate_hz))
     whole, cutting = InputConverter(format), InputConverter(format)
-
     heard = [cutting.hear(said[at : at + cut]) for at in range(0, len(said), cut)]
-
     pieces = np.concatenate([*heard, cutting.rest()])
     expected = np.concatenate([whole.hear(said), whole.rest()])
     assert pieces.size == expected.size
@@ -61,12 +55,9 @@ def test_little_waits_for_more(format: Format) -> None:
 @formats
 def test_a_turn_is_said_to_its_end(format: Format) -> None:
     """The resampler holds some back, at the end of a turn nothing."""
-    mouth = OutputConverter(format)
-    said = tone(24_000, 2.0)
-
+    mouth, said = OutputConverter(format), tone(24_000, 2.0)
     first = mouth.say(said[:24_000].tobytes(), ends_turn=False)
     second = mouth.say(said[24_000:].tobytes(), ends_turn=True)
-
     samples = format.decode(first + second)
     assert samples.size == 2 * format.rate_hz
     assert format.rate_hz - len(first) // format.width <= format.rate_hz * LONGEST_OUT_MS // 1000

@@ -34,12 +34,19 @@ def granted(**options: Any) -> RealtimeGaConversation:
     return session
 
 
+def heard_after(session: RealtimeGaConversation, **fields: Any) -> Event:
+    """The settings of the input after these were changed."""
+    (updated,) = session.client(update(audio={"input": fields}))
+    told_input: Event = updated["session"]["audio"]["input"]
+    return told_input
+
+
 def test_session_created_is_first_and_tells_everything() -> None:
     session = RealtimeGaConversation()
-
     assert session.sent == []
     created, conversation = session.grant()
 
+    heard = {"format": PCM, "transcription": None, "noise_reduction": None, "turn_detection": VAD}
     assert created["type"] == "session.created"
     assert created["session"] == {
         "type": "realtime",
@@ -49,15 +56,7 @@ def test_session_created_is_first_and_tells_everything() -> None:
         "expires_at": 1000 + 10_000 + 3600,
         "output_modalities": ["audio"],
         "instructions": "You are a helpful assistant.",
-        "audio": {
-            "input": {
-                "format": PCM,
-                "transcription": None,
-                "noise_reduction": None,
-                "turn_detection": VAD,
-            },
-            "output": {"format": PCM, "voice": "alloy", "speed": 1.0},
-        },
+        "audio": {"input": heard, "output": {"format": PCM, "voice": "alloy", "speed": 1.0}},
         "include": None,
         "tools": [],
         "tool_choice": "auto",
@@ -73,28 +72,16 @@ def test_session_created_is_first_and_tells_everything() -> None:
 
 def test_what_is_absent_stays_and_what_is_null_is_off() -> None:
     session = granted()
-    session.client(
-        update(instructions="Be brief.", audio={"input": {"noise_reduction": {"type": "near_field"}}})
-    )
-
-    (updated,) = session.client(
-        update(audio={"input": {"turn_detection": {"type": "server_vad", "threshold": 0.8}}})
-    )
-    (off,) = session.client(update(audio={"input": {"turn_detection": None, "noise_reduction": None}}))
-
-    assert updated["session"]["instructions"] == "Be brief."
-    assert updated["session"]["audio"]["input"]["noise_reduction"] == {"type": "near_field"}
-    assert updated["session"]["audio"]["input"]["turn_detection"] == {**VAD, "threshold": 0.8}
-    assert off["session"]["audio"]["input"]["turn_detection"] is None
-    assert off["session"]["audio"]["input"]["noise_reduction"] is None
-
-
-def test_turn_detection_that_is_switched_on_again_has_its_defaults() -> None:
-    session = granted()
-    session.client(update(audio={"input": {"turn_detection": {"type": "server_vad", "threshold": 0.9}}}))
-    session.client(update(audio={"input": {"turn_detection": None}}))
-    (updated,) = session.client(update(audio={"input": {"turn_detection": {"type": "server_vad"}}}))
-    assert updated["session"]["audio"]["input"]["turn_detection"] == VAD
+    session.client(update(instructions="Be brief."))
+    heard_after(session, noise_reduction={"type": "near_field"})
+    changed = heard_after(session, turn_detection={"type": "server_vad", "threshold": 0.8})
+    assert session.sent[-1]["session"]["instructions"] == "Be brief."
+    assert changed["noise_reduction"] == {"type": "near_field"}
+    assert changed["turn_detection"] == {**VAD, "threshold": 0.8}
+    off = heard_after(session, turn_detection=None, noise_reduction=None)
+    assert off["turn_detection"] is off["noise_reduction"] is None
+    # Switched on again, it has its defaults.
+    assert heard_after(session, turn_detection={"type": "server_vad"})["turn_detection"] == VAD
 
 
 def test_empty_clears() -> None:
@@ -105,28 +92,20 @@ def test_empty_clears() -> None:
 
 
 def test_interrupt_response_is_always_echoed() -> None:
-    session = granted()
-    (updated,) = session.client(
-        update(audio={"input": {"turn_detection": {"type": "server_vad", "interrupt_response": False}}})
-    )
-    assert updated["session"]["audio"]["input"]["turn_detection"]["interrupt_response"] is False
-    assert updated["session"]["audio"]["input"]["turn_detection"]["create_response"] is True
+    detection = {"type": "server_vad", "interrupt_response": False}
+    changed = heard_after(granted(), turn_detection=detection)
+    assert changed["turn_detection"] == {**VAD, "interrupt_response": False}
 
 
 def test_what_unmodified_clients_send_at_the_beginning_is_accepted() -> None:
-    session = granted()
-
-    answers = session.client(
+    transcription = {"model": "gpt-4o-mini-transcribe"}
+    heard = {"format": PCM, "transcription": transcription, "noise_reduction": None}
+    (answer,) = granted().client(
         update(
             model="antiphon-mini",
             tracing="auto",
             audio={
-                "input": {
-                    "format": PCM,
-                    "transcription": {"model": "gpt-4o-mini-transcribe"},
-                    "noise_reduction": None,
-                    "turn_detection": {"type": "server_vad"},
-                },
+                "input": {**heard, "turn_detection": {"type": "server_vad"}},
                 "output": {"format": PCM, "voice": "marin", "speed": 1},
             },
             output_modalities=["audio"],
@@ -134,68 +113,54 @@ def test_what_unmodified_clients_send_at_the_beginning_is_accepted() -> None:
             tools=[],
         )
     )
-
-    assert told(answers) == ["session.updated"]
-    transcription = answers[0]["session"]["audio"]["input"]["transcription"]
-    assert transcription == {"model": "gpt-4o-mini-transcribe"}
-    assert answers[0]["session"]["audio"]["output"]["voice"] == "marin"
-    assert answers[0]["session"]["tracing"] == "auto"
+    assert told([answer]) == ["session.updated"]
+    assert answer["session"]["audio"]["input"]["transcription"] == transcription
+    assert answer["session"]["audio"]["output"]["voice"] == "marin"
+    assert answer["session"]["tracing"] == "auto"
 
 
-REFUSED: list[tuple[Event, str, str]] = [
-    ({"model": "another"}, "invalid_value", "session.model"),
-    ({"type": "transcription"}, "invalid_session_type", "session.type"),
-    ({"type": None}, "missing_required_parameter", "session.type"),
-    ({"temperature": 0.7}, "unknown_parameter", "session.temperature"),
-    ({"instructions": 7}, "invalid_type", "session.instructions"),
-    ({"output_modalities": ["audio", "text"]}, "invalid_value", "session.output_modalities"),
-    ({"output_modalities": ["video"]}, "invalid_value", "session.output_modalities[0]"),
-    ({"max_output_tokens": 5000}, "invalid_value", "session.max_output_tokens"),
-    ({"prompt": {"id": "pmpt_1"}}, "invalid_value", "session.prompt"),
-    ({"tools": [{"type": "mcp", "name": "x"}]}, "invalid_value", "session.tools[0].type"),
-    ({"tools": [WEATHER, WEATHER]}, "invalid_value", "session.tools[1].name"),
-    ({"tool_choice": "required"}, "invalid_value", "session.tool_choice"),
-    ({"audio": {"output": {"voice": "nobody"}}}, "invalid_value", "session.audio.output.voice"),
-    ({"audio": {"output": {"speed": 1.2}}}, "invalid_value", "session.audio.output.speed"),
-    ({"audio": {"output": {"loud": 1}}}, "unknown_parameter", "session.audio.output.loud"),
-    (
-        {"audio": {"input": {"format": {"type": "audio/mp3"}}}},
-        "invalid_value",
-        "session.audio.input.format.type",
-    ),
-    (
-        {"audio": {"input": {"format": {"type": "audio/pcm", "rate": 16000}}}},
-        "invalid_value",
-        "session.audio.input.format.rate",
-    ),
-    (
-        {"audio": {"input": {"turn_detection": {"type": "server_vad", "threshold": 2}}}},
-        "invalid_value",
-        "session.audio.input.turn_detection.threshold",
-    ),
-    (
-        {"audio": {"input": {"turn_detection": {"threshold": 0.5}}}},
-        "missing_required_parameter",
-        "session.audio.input.turn_detection.type",
-    ),
-]
+INVALID, MISSING, UNKNOWN = "invalid_value", "missing_required_parameter", "unknown_parameter"
 
 
-@pytest.mark.parametrize(("change", "code", "param"), REFUSED)
+@pytest.mark.parametrize(
+    ("change", "code", "param"),
+    [
+        ({"model": "another"}, INVALID, "model"),
+        ({"type": "transcription"}, "invalid_session_type", "type"),
+        ({"type": None}, MISSING, "type"),
+        ({"temperature": 0.7}, UNKNOWN, "temperature"),
+        ({"instructions": 7}, "invalid_type", "instructions"),
+        ({"output_modalities": ["audio", "text"]}, INVALID, "output_modalities"),
+        ({"output_modalities": ["video"]}, INVALID, "output_modalities[0]"),
+        ({"max_output_tokens": 5000}, INVALID, "max_output_tokens"),
+        ({"prompt": {"id": "pmpt_1"}}, INVALID, "prompt"),
+        ({"tools": [{"type": "mcp", "name": "x"}]}, INVALID, "tools[0].type"),
+        ({"tools": [WEATHER, WEATHER]}, INVALID, "tools[1].name"),
+        ({"tool_choice": "required"}, INVALID, "tool_choice"),
+        ({"audio": {"output": {"voice": "nobody"}}}, INVALID, "audio.output.voice"),
+        ({"audio": {"output": {"speed": 1.2}}}, INVALID, "audio.output.speed"),
+        ({"audio": {"output": {"loud": 1}}}, UNKNOWN, "audio.output.loud"),
+        ({"audio": {"input": {"format": {"type": "audio/mp3"}}}}, INVALID, "audio.input.format.type"),
+        ({"audio": {"input": {"format": {**PCM, "rate": 16000}}}}, INVALID, "audio.input.format.rate"),
+        (
+            {"audio": {"input": {"turn_detection": {"type": "server_vad", "threshold": 2}}}},
+            INVALID,
+            "audio.input.turn_detection.threshold",
+        ),
+        (
+            {"audio": {"input": {"turn_detection": {"threshold": 0.5}}}},
+            MISSING,
+            "audio.input.turn_detection.type",
+        ),
+    ],
+)
 def test_a_wrong_field_refuses_the_whole_update(change: Event, code: str, param: str) -> None:
     session = granted()
     (before,) = session.client(update())
-
-    (answer,) = session.client(
-        {
-            "type": "session.update",
-            "event_id": "e1",
-            "session": {"type": "realtime", "instructions": "X", **change},
-        }
-    )
+    given = {"type": "realtime", "instructions": "X", **change}
+    (answer,) = session.client({"type": "session.update", "event_id": "e1", "session": given})
     (after,) = session.client(update())
-
-    assert (answer["error"]["code"], answer["error"]["param"]) == (code, param)
+    assert (answer["error"]["code"], answer["error"]["param"]) == (code, f"session.{param}")
     assert answer["error"]["type"] == "invalid_request_error"
     assert answer["error"]["event_id"] == "e1"
     assert after["session"] == before["session"]
@@ -206,10 +171,8 @@ def test_the_voice_stays_once_the_model_has_spoken() -> None:
     session.begin(audio={"input": {"turn_detection": None}, "output": {"voice": "amber"}})
     session.client(message())
     session.answer()
-
     (refused,) = session.client(update(audio={"output": {"voice": "marin"}}))
     (same,) = session.client(update(audio={"output": {"voice": "amber"}}))
-
     assert refused["error"]["code"] == "cannot_update_voice"
     assert same["type"] == "session.updated"
     assert session.configured[0].setup.voice.voice_id == "amber"  # type: ignore[union-attr]
@@ -235,13 +198,9 @@ def test_the_input_format_stays_once_audio_has_come() -> None:
     session = RealtimeGaConversation()
     session.begin()
     session.client(append(0.2))
-
     (answer,) = session.client(update(audio={"input": {"format": {"type": "audio/pcmu"}}}))
-
-    assert (answer["error"]["code"], answer["error"]["param"]) == (
-        "invalid_value",
-        "session.audio.input.format",
-    )
+    error = answer["error"]
+    assert (error["code"], error["param"]) == ("invalid_value", "session.audio.input.format")
 
 
 def test_a_model_without_a_voice_writes() -> None:
@@ -271,16 +230,10 @@ def without_tools() -> RealtimeGaConversation:
 def test_update_with_tools_for_a_model_without_is_accepted_as_a_whole(choice: str) -> None:
     session = without_tools()
     vad = {"type": "server_vad", "threshold": 0.7}
-
+    audio = {"input": {"turn_detection": vad}, "output": {"voice": "amber"}}
     (updated,) = session.client(
-        update(
-            instructions="Be brief.",
-            tools=[WEATHER],
-            tool_choice=choice,
-            audio={"input": {"turn_detection": vad}, "output": {"voice": "amber"}},
-        )
+        update(instructions="Be brief.", tools=[WEATHER], tool_choice=choice, audio=audio)
     )
-
     told_session = updated["session"]
     assert (told_session["instructions"], told_session["tools"]) == ("Be brief.", [])
     assert told_session["tool_choice"] == choice
@@ -292,20 +245,16 @@ def test_update_with_tools_for_a_model_without_is_accepted_as_a_whole(choice: st
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "weather"}])
 def test_forced_choice_of_a_tool_is_refused_by_a_model_without(choice: Any) -> None:
     session = without_tools()
-
-    (of_session,) = session.client(update(tools=[WEATHER], tool_choice=choice))
-    (of_response,) = session.client(
-        {"type": "response.create", "response": {"tools": [WEATHER], "tool_choice": choice}}
-    )
-
+    forced = {"tools": [WEATHER], "tool_choice": choice}
+    (of_session,) = session.client(update(**forced))
+    (of_response,) = session.client({"type": "response.create", "response": forced})
     for answer, path in ((of_session, "session"), (of_response, "response")):
         assert answer["error"]["param"] == f"{path}.tool_choice"
         assert "calls no tools" in answer["error"]["message"]
 
 
 def test_tools_that_no_model_could_call_are_refused_by_a_model_without() -> None:
-    session = without_tools()
-    (answer,) = session.client(update(tools=[WEATHER, WEATHER]))
+    (answer,) = without_tools().client(update(tools=[WEATHER, WEATHER]))
     assert answer["error"]["param"] == "session.tools[1].name"
 
 
